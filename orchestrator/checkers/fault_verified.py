@@ -155,8 +155,9 @@ def _hold(trace: views.FaultTrace, times: views.Clocks, all_held: Sequence[Event
     ended = [
         event for event in (*trace.of(events.RankReleased), *trace.of(events.HoldExpired)) if event.epoch == held.epoch
     ]
-    early = [event for event in ended if times.before(event, injected)]
-    unsure = [event for event in ended if times.before(event, injected) is None]
+    began = trace.began or injected
+    early = [event for event in ended if times.before(event, began)]
+    unsure = [event for event in ended if times.before(event, began) is None]
     if unsure:
         yield views.finding(
             f"{UNPROVED}: no clock shows whether the rank that {id} held continued before the fault acted", *unsure

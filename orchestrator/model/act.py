@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from .bed import HostSpec
 
-PrimitiveKind = Literal["signal", "argv", "file", "limit", "link", "pause", "power"]
+PrimitiveKind = Literal["signal", "argv", "file", "limit", "link", "pause", "power", "inside"]
 Safety = Literal["process", "container", "node", "cluster"]
 SAFETY_ORDER: tuple[Safety, ...] = ("process", "container", "node", "cluster")
 #: Signals that end a process: there is nothing to heal afterwards.
@@ -28,7 +28,10 @@ class Primitive:
 
     power   {"state": "off" | "on"}        off: SIGKILL to every process of the node; on: the node is started again
     pause   {"state": "on" | "off"}        SIGSTOP / SIGCONT to every process of the node
-    signal  {"signal": "TERM", "rank": 1}  a signal to one rank, or, with "process": "agent", to the node's agent
+    signal  {"signal": "TERM", "rank": 1}  a signal to one rank; with "local_rank", to the rank of that place on the node, or
+            to "all" of them; with "process": "agent", to the node's agent. With "grace_s": the next part waits until
+            the processes have ended, at most that long
+    inside  {"do": "flip", "local_rank": 0, ...}    the watcher inside of a rank does it; its answer is the proof
     link    {"state": "down" | "up"}       the node's own link, where it has one (``own-link``)
     limit   {"state": "on" | "off", "cpu_percent": 20}    limits the whole node: "cpu_percent" of one CPU, "memory_mib", "pids"
     file    {"state": "present" | "absent", "path": "x"}  a file below the node's directory. With "text" or "size_mib" it is

@@ -70,8 +70,8 @@ def acts(plugin: Plugin) -> list[Act]:
 
 
 def leaves_nothing(primitive: Primitive) -> bool:
-    """A process that was ended needs no healing: the next gang has its own."""
-    return primitive.kind == "signal" and primitive.args["signal"] in ENDING_SIGNALS
+    """A process that was ended needs no healing: the next gang has its own. The same is true of what happens inside of it."""
+    return primitive.kind == "inside" or (primitive.kind == "signal" and primitive.args["signal"] in ENDING_SIGNALS)
 
 
 def test_each_kind_of_primitive_is_implemented() -> None:

@@ -115,3 +115,23 @@ for step in range(4):
     (inside,) = played.of("rank.inside")
     assert (inside["rank"], inside["step"], inside["hold"]) == (0, 3, "backward")
     assert "run_backward" in inside["stack"][0]
+
+
+def test_a_script_that_handles_sigterm_goes_on_to_save_when_it_gets_it(stage: Stage) -> None:
+    text = TRAINING.replace(
+        "for step",
+        """import signal, threading, time
+def stop(number, frame):
+    print("asked to save", flush=True)
+signal.signal(signal.SIGTERM, stop)
+def ask():
+    while not any('"held"' in open(f"{out}/{name}").read() for name in os.listdir(out) if name.startswith("watch")):
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=ask, daemon=True).start()
+for step""",
+        1,
+    )
+    played = play(stage, (hold("backward", 3, limit_s=60.0),), text=text + "print(signal.getsignal(15) is stop)\n")
+    assert len(played.of("rank.released")) == 1
+    assert "asked to save\nloaded 8\nTrue" in played.log(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...model.act import Act
+from ...model.act import ENDING_SIGNALS, Act
 from ...model.event import Clock, Command, Event, command
 from ...model.events import (
     FaultAct,
@@ -177,7 +177,7 @@ def acted(trial: Trial, state: State, event: Event) -> Result:
     state = settled(state, event)
     effect = state.plan.acts[id][fault.node]
     commands: tuple[Command, ...] = ()
-    if fault.rank is not None and not (good and ends_node(effect)) and state.nodes[fault.node].alive:
+    if fault.rank is not None and not (good and ends_rank(effect)) and state.nodes[fault.node].alive:
         commands += (_release(state, id, fault.node, fault.rank),)
     if good and effect.heal_after_s is not None:
         left_s = max(0.0, effect.heal_after_s - _since(fault.injected, event.at))
@@ -305,6 +305,12 @@ def ends_node(act: Act) -> bool:
         if command.kind == "power" and command.args.get("state") == "off"
     )
     return any(of in ("node", "host") for of in off)
+
+
+def ends_rank(act: Act) -> bool:
+    """Whether the injection ends a rank, or every process of the node: no hold is left to release."""
+    signals = [item.args for item in act.inject if item.kind == "signal" and "process" not in item.args]
+    return ends_node(act) or any(args["signal"] in ENDING_SIGNALS for args in signals)
 
 
 def _trigger_fault(trial: Trial, result: Result, fault: FaultPlan) -> Result:

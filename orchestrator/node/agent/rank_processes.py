@@ -177,7 +177,8 @@ class RankProcesses:
     def _write_ranks(self, gang: Gang) -> None:
         """Store the ranks by pid and start time, so that the keeper can signal one of them."""
         ranks = {str(rank): [pid, processes.start_time(pid)] for rank, pid in gang.pids.items()}
-        content = {"run": gang.spec.run, "epoch": gang.spec.epoch, "ranks": ranks, "out": gang.spec.out}
+        out = os.path.relpath(gang.spec.out, self._directory)
+        content = {"run": gang.spec.run, "epoch": gang.spec.epoch, "ranks": ranks, "out": out}
         plain_files.write_json(self._directory / label.RANKS, content)
 
     def _kill_until_stopped(self, stop: Stop, spare: Callable[[], Collection[int]]) -> None:

@@ -1,4 +1,4 @@
-"""The primitives of faults on nodes: power, pause, link, signal, limit, file. Each is applied, and each is observed."""
+"""The primitives of faults on nodes: power, pause, link, signal, limit, file, inside. Each is applied, and each is observed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...model.act import ENDING_SIGNALS, Primitive
-from ..files import label, plain_files
+from ..files import label, plain_files, rank_orders
 from ..oslayer import cgroups, processes
 from ..oslayer.processes import Process
 from .node_protocol import Node, Observed, Unsupported
@@ -101,24 +101,67 @@ def _amounts(args: Arguments) -> dict[str, int]:
 # --- signal -------------------------------------------------------------------------------------------------------------
 
 
-def _target(args: Arguments, node: Node) -> Process | None:
-    """The rank, or the agent, that the signal is for."""
-    return node.agent() if args.get("process") == AGENT else node.rank(int(args["rank"]))
+def _targets(args: Arguments, node: Node) -> list[Process]:
+    """The living processes that the signal is for: the agent, one rank by its number or by its place on the node, or all."""
+    if args.get("process") == AGENT:
+        targets = [node.agent()]
+    elif "rank" in args:
+        targets = [node.rank(int(args["rank"]))]
+    else:
+        targets = [node.rank(number) for number in _ranks_at(args, node)]
+    return [process for process in targets if process]
+
+
+def _ranks_at(args: Arguments, node: Node) -> list[int]:
+    """The numbers of the ranks at ``local_rank`` of a node; those of all its ranks for "all"."""
+    numbers = rank_numbers(node.directory)
+    place = args["local_rank"]
+    return numbers if place == "all" else numbers[int(place) : int(place) + 1]
 
 
 def _signal(args: Arguments, node: Node) -> dict[str, Any]:
-    target = _target(args, node)
     number = signal.Signals[f"SIG{args['signal']}"]
-    return {"signalled": processes.send_signal([target] if target else [], number)}
+    return {"signalled": processes.send_signal(_targets(args, node), number)}
 
 
 def _observe_signal(args: Arguments, node: Node) -> Observed:
-    target = _target(args, node)
-    state = target.state if target else "gone"
-    reached = {"STOP": state == processes.STOPPED, "CONT": state not in (processes.STOPPED, "gone")}
-    named = {name: args[name] for name in ("rank", "process") if name in args}
-    is_ended = args["signal"] in ENDING_SIGNALS and target is None
-    return reached.get(args["signal"], is_ended), {**named, "state": state}
+    """A rank that has ended is not stopped any more: the next gang has its own."""
+    states = [process.state for process in _targets(args, node)]
+    named = {name: args[name] for name in ("rank", "process", "local_rank") if name in args}
+    is_agent = args.get("process") == AGENT
+    is_continued = processes.STOPPED not in states and (bool(states) or not is_agent)
+    reached = {
+        "STOP": bool(states) and set(states) == {processes.STOPPED},
+        "CONT": is_continued,
+    }
+    is_ended = args["signal"] in ENDING_SIGNALS and not states
+    return reached.get(args["signal"], is_ended), {**named, "state": ", ".join(states) or "gone"}
+
+
+# --- inside -------------------------------------------------------------------------------------------------------------
+
+
+def _inside(args: Arguments, node: Node) -> dict[str, Any]:
+    """Order the watcher inside of a rank to act. Raises OSError."""
+    out, numbers = rank_directory(node.directory), _ranks_at(args, node)
+    if not numbers:
+        raise Unsupported(f"inside: {node.name} has no rank at place {args['local_rank']}")
+    rank_orders.append(out, numbers[0], {"act": dict(args)})
+    return {"ordered": args["do"], "rank": numbers[0]}
+
+
+def _observe_inside(args: Arguments, node: Node) -> Observed:
+    """Has the rank answered that it has done it? A rank that cannot do it names the problem."""
+    numbers = _ranks_at(args, node)
+    if not numbers:
+        return False, {"state": "gone"}
+    answers = [
+        item
+        for item in rank_orders.answers(rank_directory(node.directory), numbers[0])
+        if item.get("act") == dict(args)
+    ]
+    evidence = {name: value for item in answers for name, value in item.items() if name != "act"}
+    return bool(answers) and "problem" not in evidence, {"rank": numbers[0], **evidence}
 
 
 # --- file ---------------------------------------------------------------------------------------------------------------
@@ -180,6 +223,7 @@ _APPLY: Mapping[str, Callable[[Arguments, Node], dict[str, Any]]] = {
     "limit": _limit,
     "signal": _signal,
     "file": _file,
+    "inside": _inside,
 }
 _OBSERVE: Mapping[str, Callable[[Arguments, Node], Observed]] = {
     "power": _observe_power,
@@ -188,6 +232,7 @@ _OBSERVE: Mapping[str, Callable[[Arguments, Node], Observed]] = {
     "limit": _observe_limit,
     "signal": _observe_signal,
     "file": _observe_file,
+    "inside": _observe_inside,
 }
 
 
@@ -223,6 +268,16 @@ def rank_process(directory: Path, number: int) -> Process | None:
     pid, start = rank_identity(directory, number)
     process = processes.find(pid) if pid else None
     return process if process and process.start == start and process.state not in processes.EXITED else None
+
+
+def rank_numbers(directory: Path) -> list[int]:
+    """The ranks that the agent started last, in the order of their places on the node."""
+    return sorted(map(int, plain_files.read_json(directory / label.RANKS).get("ranks", {})))
+
+
+def rank_directory(directory: Path) -> Path:
+    """Where the ranks that the agent started last write their files."""
+    return directory / str(plain_files.read_json(directory / label.RANKS).get("out", ""))
 
 
 def rank_identity(directory: Path, number: int) -> tuple[int, int]:

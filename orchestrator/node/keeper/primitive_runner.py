@@ -58,10 +58,18 @@ def perform_all(
         def finished(evidence: Evidence, problem: str) -> None:
             evidence_of_all.update(evidence)
             problems.extend([problem] if problem else [])
+            if grace_s := 0.0 if problem else float(primitive.args.get("grace_s", 0.0)):
+                in_force = lambda: may_continue(problems)  # noqa: E731
+                observe_until(loop, [primitive], [], node, grace_s, in_force, warned)
+                return
             if problem or primitive not in proofs:
                 step(index + 1)
                 return
             observe_until(loop, [primitive], [], node, STEP_S, lambda: may_continue(problems), observed)
+
+        def warned(has_ended: bool, evidence: Evidence) -> None:
+            evidence_of_all.update({"ended_within_grace": has_ended})
+            step(index + 1)
 
         def observed(is_reached: bool, evidence: Evidence) -> None:
             evidence_of_all.update(evidence)

@@ -90,26 +90,6 @@ def test_a_temporary_directory_is_committed_by_its_rename(observed: Observed, tm
     assert paths == {str(tmp_path / "checkpoint-5" / name) for name in ("model.pt", "optimizer.pt")}
 
 
-def test_a_part_of_the_files_that_are_saved_together_is_not_committed(observed: Observed, tmp_path: Path) -> None:
-    model, optimizer = model_and_optimizer()
-
-    def save(number: int, *names: str) -> set[str]:
-        (tmp_path / f"checkpoint-{number}").mkdir()
-        for name in names:
-            torch.save(model.state_dict(), tmp_path / f"checkpoint-{number}" / name)
-        return {Path(line["path"]).name for line in observed.of("committed") if f"checkpoint-{number}/" in line["path"]}
-
-    save(5, "model.pt", "optimizer.pt")
-    observed.step(optimizer, model)
-    assert save(10, "model.pt") == set()
-    torch.save(optimizer.state_dict(), tmp_path / "checkpoint-10" / "optimizer.pt")
-    assert len({line["id"] for line in observed.of("committed")}) == 4
-    observed.step(optimizer, model)
-    assert save(15, "model.pt") == set()
-    observed.step(optimizer, model)
-    assert observed.of("committed")[-1]["path"] == str(tmp_path / "checkpoint-15" / "model.pt")
-
-
 def test_a_name_that_only_looks_temporary_is_committed_by_the_next_step(observed: Observed, tmp_path: Path) -> None:
     model, optimizer = model_and_optimizer()
     torch.save(model.state_dict(), tmp_path / "tmp.pt")

@@ -28,7 +28,6 @@ MAX_UNRECOGNISED = 1000
 TEMPORARY = re.compile(
     r"(^|[._-])(te?mp|partial|incomplete|part|new|saving|unfinished)([._-]|\d|$)|^tmp|\.tmp", re.IGNORECASE
 )
-DIGITS = re.compile(r"\d+")
 STAGES = ("before", "during", "after", "committed")
 
 hashes = file_hashes.HashThread()
@@ -101,38 +100,13 @@ def report_middle() -> None:
         report("during", save)
 
 
-class FileGroups:
-    """Files that a job saves together after one step, such as ``model`` and ``optimizer``: a part of them is no checkpoint."""
-
-    def __init__(self) -> None:
-        self._n = -1
-        #: Directory, then names of the files that were saved there after the same step; digits count as equal.
-        self._names: dict[str, set[str]] = {}
-        self._expected: dict[str, set[str]] = {}
-
-    def add(self, path: str, n: int) -> None:
-        """A file was saved after ``n`` steps."""
-        if n != self._n:
-            self._expected.update({DIGITS.sub("#", directory): names for directory, names in self._names.items()})
-            self._names.clear()
-            self._n = n
-        directory, name = os.path.split(path)
-        self._names.setdefault(directory, set()).add(DIGITS.sub("#", name))
-
-    def is_complete(self, path: str) -> bool:
-        """Are all files saved that were saved beside this one the last time?"""
-        directory = os.path.dirname(path)
-        return self._expected.get(DIGITS.sub("#", directory), set()) <= self._names.get(directory, set())
-
-
 class _Registry:
-    """The saves of this process by path, and those that wait for their commit."""
+    """The saves of this process by path, those that wait for their commit, and names that turned out to be temporary."""
 
     def __init__(self) -> None:
         self.by_path: dict[str, Save] = {}
         self.waiting: list[Save] = []
         self.ids = itertools.count(1)
-        self.groups = FileGroups()
         self.unrecognised = 0
         self.stall_s = 0.0
 
@@ -220,23 +194,21 @@ def describe(save: Save, files: Sequence[str], *, staged: float | None, durable:
 
 @record.guarded("saves")
 def settle(save: Save | None, how: str, stream: Any = None) -> None:
-    """A save has returned: commit it, unless its name is temporary, its file still open, or a file beside it missing."""
+    """Commit a save that has returned, unless its name is temporary or its file is still open."""
     if save is None or not save.path:
         return
     save.how, save.stream = how, stream
     with _lock:
         _registry.remember(save)
-        _registry.groups.add(save.path, save.n)
-        _registry.waiting.append(save)
-    commit_waiting()
+        if save.is_temporary or (stream is not None and not stream.closed):
+            _registry.waiting.append(save)
+            return
+    commit(save, how, save.path, save.returned)
 
 
 @record.guarded("saves")
 def commit_waiting(n: int = 0, *, is_end: bool = False) -> None:
-    """Commit the saves that are complete: their file is closed, and its name final, with all files that belong to it.
-
-    The next step completes those with a temporary name that no rename followed, and groups of which some files were left out.
-    """
+    """Commit the saves whose file was closed since, and those with a temporary name that no rename followed."""
     buffers.match()
     if not _registry.waiting:
         return
@@ -251,8 +223,7 @@ def commit_waiting(n: int = 0, *, is_end: bool = False) -> None:
 def _is_ready(save: Save) -> bool:
     if save.stream is not None and not save.stream.closed:
         return False
-    is_final = not save.is_temporary and _registry.groups.is_complete(save.path)
-    return is_final or steps.completed() > save.n
+    return not save.is_temporary or steps.completed() > save.n
 
 
 @record.guarded("saves")
@@ -295,6 +266,13 @@ def _record_hash(path: str, stamp: tuple[int, int, int] | None, fields: dict[str
     digest = file_hashes.hash_unchanged(path, stamp)
     if digest is not None:
         record.line("committed", sha256=digest, **fields)
+
+
+def newest_committed() -> str:
+    """The path of the checkpoint that this process committed last; empty if there is none."""
+    with _lock:
+        committed = [save for save in _registry.by_path.values() if save.committed is not None]
+    return max(committed, key=lambda save: save.committed or 0.0).path if committed else ""
 
 
 @record.guarded("saves")

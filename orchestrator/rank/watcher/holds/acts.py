@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import os
 import resource
 import sys
 import weakref
@@ -11,13 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..checkpoints import saves
 from . import orders
 
 _MIB = 1 << 20
 #: Address space that stays free when a process runs out of memory: enough to report it.
 _HEADROOM = 256 * _MIB
-#: The optimizer with the most parameters among those that have stepped.
+#: The optimizer with the most parameters among those that have stepped; the last one of several.
 _owner: list[weakref.ref[Any]] = []
+_sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 #: Acts that happen at the next step of an optimizer.
 _at_optimizer: list[Callable[[], None]] = []
 
@@ -44,17 +47,23 @@ def is_waiting() -> bool:
     return bool(_at_optimizer)
 
 
-def before_optimizer(optimizer: Any) -> None:
-    """An optimizer is about to step."""
+def remember(optimizer: Any) -> None:
+    """An optimizer is about to step: acts concern the one with the most parameters."""
     owner = _owner[0]() if _owner else None
-    if owner is None or (owner is not optimizer and _size(optimizer) > _size(owner)):
+    if owner is None or (owner is not optimizer and _size(optimizer) >= _size(owner)):
         _owner[:] = [weakref.ref(optimizer)]
+
+
+def perform_waiting() -> None:
+    """Perform the acts that waited for the gradients of this step."""
     while _at_optimizer:
         _at_optimizer.pop(0)()
 
 
 def _size(optimizer: Any) -> int:
-    return sum(parameter.numel() for group in optimizer.param_groups for parameter in group["params"])
+    if optimizer not in _sizes:
+        _sizes[optimizer] = sum(item.numel() for group in optimizer.param_groups for item in group["params"])
+    return _sizes[optimizer]
 
 
 def _spin(act: dict[str, Any], answer: Callable[..., None]) -> None:
@@ -98,6 +107,8 @@ def _flip(act: dict[str, Any], answer: Callable[..., None]) -> None:
     parameter = max(parameters, key=lambda item: int(item.numel()))
     where = {"of": of, "tensor": next(i for i, item in enumerate(parameters) if item is parameter), "bit": bit}
     if of == "gradient" and act["when"] == "before":
+        if hasattr(parameter, "to_local"):
+            raise Unable("the gradient of a sharded parameter is seen only after its reduction")
         _flip_next_gradient(parameter, bit, lambda before, after: answer(**where, before=before, after=after))
         return
 
@@ -165,8 +176,38 @@ def _flip_first(tensor: Any, bit: int) -> tuple[float, float]:
     return before, float(element)
 
 
+def _tear(act: dict[str, Any], answer: Callable[..., None]) -> None:
+    """Damage the checkpoint that this process committed last: its largest file, beside the index of a directory."""
+    path = saves.newest_committed()
+    if not path:
+        raise Unable("this rank has committed no checkpoint; choose a node whose first rank saves")
+    file = _largest(Path(path))
+    size, how = file.stat().st_size, str(act["how"])
+    if how == "missing":
+        file.unlink()
+    elif how == "truncated":
+        os.truncate(file, size // 2)
+    else:
+        with file.open("r+b") as content:
+            content.seek(size // 2)
+            byte = content.read(1)[0]
+            content.seek(size // 2)
+            content.write(bytes([byte ^ 1]))
+    answer(path=str(file), size_bytes=size)
+
+
+def _largest(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    files = [file for file in path.rglob("*") if file.is_file() and file.name != ".metadata"]
+    if not files:
+        raise Unable(f"{path} has no file")
+    return max(files, key=lambda file: file.stat().st_size)
+
+
 _ACTS: dict[str, Callable[[dict[str, Any], Callable[..., None]], BaseException | None]] = {
     "spin": _spin,
     "run-out-of-memory": _run_out_of_memory,
     "flip": _flip,
+    "tear": _tear,
 }

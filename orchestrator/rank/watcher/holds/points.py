@@ -49,8 +49,9 @@ def _before_optimizer(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 @record.guarded("holds")
 def _follow_orders(optimizer: Any) -> BaseException | None:
+    acts.remember(optimizer)
     error = _holds[0].follow_orders()
-    acts.before_optimizer(optimizer)
+    acts.perform_waiting()
     return error
 
 

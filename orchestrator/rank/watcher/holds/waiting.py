@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import record, steps
-from . import acts, orders, peers
+from . import acts, notice, orders, peers
 
 #: Points that belong to no step: the process counts how often it passes each of them.
 UNCOUNTED = ("save", "save-during", "save-after", "load")
@@ -90,21 +90,28 @@ class Holds:
         return hold.id in self._released or error is not None or acts.is_waiting()
 
     def _wait(self, hold: Hold, step: int) -> BaseException | None:
-        is_exact = _synchronise()
-        record.line("held", hold=hold.id, where=hold.phase, n=steps.completed(), exact=is_exact)
-        record.notify("rank.held", rank=self.rank, step=step, phase=hold.phase, hold=hold.id, exact=is_exact)
-        begin, counted, error = time.monotonic(), 0.0, None
-        while not self._is_over(hold, error) and counted < hold.limit_s:
-            time.sleep(SLICE_S)
-            counted += SLICE_S
-            error = self.follow_orders()
-        is_released = self._is_over(hold, error)
+        """Stop here. Returns what is to be raised in the script."""
+        begin, counted = time.monotonic(), 0.0
+        error: BaseException | None = None
+        with notice.Notice() as received:
+            self._report_held(hold, step)
+            while not self._is_over(hold, error) and not received.has_arrived and counted < hold.limit_s:
+                time.sleep(SLICE_S)
+                counted += SLICE_S
+                error = self.follow_orders()
+        error = error or received.error
+        is_released = received.has_arrived or self._is_over(hold, error)
         if acts.is_waiting():
             time.sleep(ACT_S)
         seconds = round(time.monotonic() - begin, 3)
         record.line("released", hold=hold.id, where=hold.phase, n=steps.completed(), seconds=seconds)
         record.notify("rank.released" if is_released else "hold.expired", rank=self.rank, hold=hold.id, held_s=seconds)
         return error
+
+    def _report_held(self, hold: Hold, step: int) -> None:
+        is_exact = _synchronise()
+        record.line("held", hold=hold.id, where=hold.phase, n=steps.completed(), exact=is_exact)
+        record.notify("rank.held", rank=self.rank, step=step, phase=hold.phase, hold=hold.id, exact=is_exact)
 
 
 def planned() -> list[Hold]:
