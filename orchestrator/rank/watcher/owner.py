@@ -27,6 +27,8 @@ class Owner:
         self.schedulers, self.scalers = live["LRScheduler"], live["GradScaler"]
         self.naming = "module"
         self._parameters: list[tuple[Any, list[sharding.Part]]] = []
+        #: Those that own parameters: a wrapper such as Accelerate's shares all of its optimizer's.
+        self.owning: list[Any] = []
         self._collect(sharding.by_parameter(tops))
         self._parts_by_id = {id(parameter): parts for parameter, parts in self._parameters}
         self.modules = [top for top in tops if any(id(p) in self._parts_by_id for p in top.parameters())]
@@ -73,7 +75,7 @@ class Owner:
 
     def rates(self) -> list[str]:
         """The learning rate of each parameter group."""
-        groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
+        groups = (group for optimizer in self.owning for group in optimizer.param_groups)
         return [float(group["lr"]).hex() for group in groups if "lr" in group]
 
     def shapes(self) -> dict[str, list[Any]] | None:
@@ -83,7 +85,7 @@ class Owner:
         return {name: [part.dtype, list(part.shape)] for name, part in self.parts.items()}
 
     def _states(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        for optimizer in self.optimizers:
+        for optimizer in self.owning:
             for parameter, states in optimizer.state.items():
                 if id(parameter) in self._parts_by_id and isinstance(states, dict):
                     yield parameter, states
@@ -93,6 +95,8 @@ class Owner:
         identities: set[int] = set()
         taken: set[str] = set()
         for index, optimizer in enumerate(self.optimizers):
+            if any(id(parameter) not in identities for parameter in parameters_of(optimizer)):
+                self.owning.append(optimizer)
             for position, parameter in enumerate(parameters_of(optimizer)):
                 if id(parameter) in identities:
                     continue

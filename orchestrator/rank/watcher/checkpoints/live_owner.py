@@ -18,7 +18,7 @@ def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
         shapes=tuple(part.shape for part in known.parts.values()),
         optimizers=tuple(
             tuple(part.name for parameter in owner.parameters_of(optimizer) for part in parts.get(id(parameter), ()))
-            for optimizer in known.optimizers
+            for optimizer in known.owning
         ),
         counted=frozenset(counted),
         scalars=frozenset(name for name in counted if known.parts[name].holds_first()),

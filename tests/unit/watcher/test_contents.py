@@ -1,0 +1,208 @@
+"""What a saved object contains: recognised by structure, with the digests that the state of the job has."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from orchestrator.rank.watcher import digest, owner, states
+from orchestrator.rank.watcher.checkpoints import contents, live_owner
+
+Job = tuple[torch.nn.Module, torch.optim.Optimizer]
+
+
+@pytest.fixture
+def job() -> Job:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
+    train(model, optimizer)
+    return model, optimizer
+
+
+def train(model: torch.nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+    model(torch.rand(5, 3)).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+def known(optimizer: torch.optim.Optimizer) -> tuple[owner.Owner, contents.Owner]:
+    """The owner as the watcher finds it at a step of this optimizer, without objects of other tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        held = {id(parameter) for parameter in owner.parameters_of(optimizer)}
+        scan = owner._scan()
+        shared = [
+            other for other in scan["Optimizer"] if held & {id(p) for p in owner.parameters_of(other)}
+        ]  # fmt: skip
+        patch.setattr(owner, "_scan", lambda: {**scan, "Optimizer": shared})
+        live = owner.Owner(optimizer)
+    return live, live_owner.describe(live, tuple(name for name, _ in states.saved_buffers(live.modules)))
+
+
+def describe(value: Any, live: contents.Owner | None = None) -> dict[str, Any]:
+    return contents.read(value).describe(live)
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "model.", "net.backbone."])
+@pytest.mark.parametrize("nesting", [(), ("model",), ("state", "net")])
+def test_weights_buffers_and_optimizer_have_the_digests_of_the_live_state(
+    job: Job, prefix: str, nesting: tuple[str, ...]
+) -> None:
+    model, optimizer = job
+    live, saved_owner = known(optimizer)
+    value: Any = {prefix + name: tensor for name, tensor in model.state_dict().items()}
+    for key in reversed(nesting):
+        value = {key: value}
+    described = describe([value, {"optimizer": optimizer.state_dict()}, 7], saved_owner)
+    assert (described["weights"], described["numel"]) == live.weights()
+    assert described["matched"] == 1.0
+    parts = described["contents"]
+    assert parts["buffers"] == states.buffers(live.modules)
+    assert {f"optimizer.{name}": value for name, value in live.optimizer_states().items()}.items() <= parts.items()
+    assert parts["lr"] == live.rates() == [(0.5).hex()]
+
+
+def test_a_change_of_one_bit_or_name_is_another_digest(job: Job) -> None:
+    model, optimizer = job
+    _, live = known(optimizer)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    before = describe(state, live)["weights"]
+    state["0.bias"].view(torch.int32)[2] ^= 1
+    assert describe(state, live)["weights"] != before
+    state["0.bias"].view(torch.int32)[2] ^= 1
+    assert describe(state, live)["weights"] == before
+    swapped = {**state, "0.weight": state["2.weight"].reshape(4, -1)[:, :2], "2.weight": state["2.weight"]}
+    assert describe(swapped, live)["weights"] != before
+
+
+def test_a_part_of_the_parameters_has_no_digest_of_the_weights(job: Job) -> None:
+    model, optimizer = job
+    state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("2")}
+    described = describe(state, known(optimizer)[1])
+    assert described["weights"] is None and 0 < described["matched"] < 1
+
+
+def test_an_optimizer_by_name_and_by_index_has_the_same_digest(job: Job) -> None:
+    model, optimizer = job
+    by_index = optimizer.state_dict()
+    names = [name for name, _ in model.named_parameters()]
+    by_name: dict[str, Any] = {
+        "state": {names[index]: entries for index, entries in by_index["state"].items()},
+        "param_groups": [
+            {**group, "params": [names[i] for i in group["params"]]} for group in by_index["param_groups"]
+        ],
+    }
+    flat: dict[str, Any] = {
+        f"state.{name}.{key}": value for name, entries in by_name["state"].items() for key, value in entries.items()
+    }
+    flat.update({f"param_groups.{name}.lr": 0.5 for name in names})
+    _, live = known(optimizer)
+    first, second, third = (describe(value, live)["contents"] for value in (by_index, by_name, flat))
+    assert first == second == {name: value for name, value in third.items() if not name.startswith("other.")}
+
+
+def test_several_optimizers_are_summed_and_one_that_is_missing_is_noticed() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    optimizers = [torch.optim.Adam(layer.parameters()) for layer in model]
+    train(model, *optimizers)
+    states_by_name = [optimizer.state_dict() for optimizer in optimizers]
+    with pytest.MonkeyPatch.context() as patch:
+        scan = owner._scan()
+        patch.setattr(owner, "_scan", lambda: {**scan, "Optimizer": optimizers})
+        live = owner.Owner(optimizers[0])
+    saved_owner = live_owner.describe(live, ())
+    for order in (states_by_name, states_by_name[::-1]):
+        parts = describe(order, saved_owner)["contents"]
+        assert parts["optimizer.exp_avg"] == live.optimizer_states()["exp_avg"]
+    assert describe(states_by_name[:1], saved_owner)["contents"]["optimizer.exp_avg"] is None
+
+
+class _Wrapper(torch.optim.Optimizer):
+    """As Accelerate wraps an optimizer: it has the same groups."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.inner = optimizer
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return self.inner.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.inner.state
+
+
+def test_a_wrapper_of_an_optimizer_counts_once(job: Job) -> None:
+    _, optimizer = job
+    alone, _ = known(optimizer)
+    wrapper = _Wrapper(optimizer)
+    live, saved_owner = known(optimizer)
+    assert wrapper in live.optimizers
+    assert (live.rates(), live.optimizer_states()) == (alone.rates(), alone.optimizer_states())
+    assert describe(optimizer.state_dict(), saved_owner)["contents"]["optimizer.exp_avg"] is not None
+
+
+def test_of_a_model_and_its_average_the_live_one_is_the_weights(job: Job) -> None:
+    model, optimizer = job
+    live, saved_owner = known(optimizer)
+    average = {name: tensor.clone() + 1 for name, tensor in model.state_dict().items()}
+    for value in ({"ema": average, "net": model.state_dict()}, {"net": model.state_dict(), "shadow": average}):
+        assert describe(value, saved_owner)["weights"] == live.weights()[0]
+
+
+def test_a_module_and_an_optimizer_that_are_pickled_whole_are_recognised(job: Job) -> None:
+    model, optimizer = job
+    live, saved_owner = known(optimizer)
+    described = describe({"model": model, "optimizer": optimizer}, saved_owner)
+    assert described["weights"] == live.weights()[0]
+    assert described["contents"]["optimizer.exp_avg_sq"] == live.optimizer_states()["exp_avg_sq"]
+
+
+def test_scheduler_scaler_and_generators_are_those_of_the_state(job: Job) -> None:
+    _, optimizer = job
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    scaler = torch.amp.GradScaler("cpu")
+    value = {
+        "scheduler": scheduler.state_dict(), "scaler": scaler.state_dict(), "epoch": 3,
+        "rng": {"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.get_rng_state()},
+    }  # fmt: skip
+    parts = describe(value)["contents"]
+    assert parts["scheduler"] == [[scheduler.last_epoch, scheduler._step_count]]
+    assert parts["scaler"] == states._scaler(scaler)
+    assert parts["rng"] == states.generators()
+    random.random()
+    assert parts["rng"] != states.generators()
+    assert describe({"epoch": 4})["contents"]["other.epoch"] != parts["other.epoch"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, 3, "text", [], {}, {1: 2}, b"bytes", object(), {"a": {"b": None}}, (1, (2,)), {"state": {}, "param_groups": []},
+        {"x": torch.ones(2, device="meta")}, {"x": torch.ones(2).to_sparse()}, {"x": torch.tensor([])},
+        {"last_epoch": None, "_step_count": None}, {"scale": 1, "growth_factor": object(), "_growth_tracker": 0},
+        {"x": torch.ones(2, dtype=torch.bool), "y": torch.ones((), dtype=torch.complex64)}, torch.ones(3),
+        {"state": {0: None}, "param_groups": [{}]}, {"state": {"a": {"b": "c"}}, "param_groups": [{"params": ["a"]}]},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_any_other_object_is_described_without_an_error(job: Job, value: Any) -> None:
+    for live in (None, known(job[1])[1]):
+        described = describe(value, live)
+        assert described["matched"] in (None, 0.0)
+
+
+def test_a_tensor_without_data_has_no_digest() -> None:
+    assert describe({"x": torch.ones(2, device="meta")})["weights"] is None
+
+
+def test_names_that_are_not_known_match_by_order_and_shape() -> None:
+    saved = {"a": torch.ones(2, 3), "b": torch.ones(4)}
+    live = contents.Owner(("optimizer0.0", "optimizer0.1"), shapes=((2, 3), (4,)))
+    expected = digest.total({"optimizer0.0": saved["a"], "optimizer0.1": saved["b"]})[0]
+    assert describe(saved, live)["weights"] == expected
+    assert describe({"b": saved["b"], "a": saved["a"]}, live)["weights"] is None
