@@ -238,6 +238,8 @@ def _sum_box(item: Any, box: Box) -> int:
     """The sum over a box that is no run: the index of every element is computed."""
     import torch
 
+    if not item.numel():
+        return 0
     steps, value = strides(box.shape), 0
     rows = max(1, CHUNK * 8 // max(1, item[0].numel()))
     for begin in range(0, item.shape[0], rows):

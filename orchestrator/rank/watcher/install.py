@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import imports, live, record, states, steps
+from . import batches, imports, live, losses, record, states, steps, time_split
 from .checkpoints import install as checkpoints
 from .checkpoints import saves
 from .holds import points
@@ -60,6 +60,10 @@ def _hook(torch: Any, directory: str) -> None:
     states.watch()
     points.install(directory)
     live.watch()
+    losses.watch()
+    batches.watch()
+    time_split.watch()
+    _watch_engines()
     atexit.register(end)
     record.line(
         "torch", version=torch.__version__, device="cuda" if torch.cuda.is_available() else "cpu",
@@ -68,11 +72,13 @@ def _hook(torch: Any, directory: str) -> None:
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    _begin_step(optimizer, sys._getframe(1))
+    if not _is_traced():
+        _begin_step(optimizer, sys._getframe(1))
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    _end_step(optimizer, sys._getframe(1))
+    if not _is_traced():
+        _end_step(optimizer, sys._getframe(1))
 
 
 _begin_step = record.guarded("steps")(steps.groups.begin_step)
@@ -80,26 +86,64 @@ _end_step = record.guarded("steps")(steps.groups.end_step)
 _begin_backward = record.guarded("steps")(steps.groups.begin_backward)
 
 
+def _is_traced() -> bool:
+    """Does torch.compile trace this call, or a CUDA graph capture it? Then nothing may be done, and replays are not seen."""
+    torch: Any = sys.modules["torch"]
+    if torch.compiler.is_compiling():
+        return True
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        record.unknown("steps", "a CUDA graph contains the optimizer's step: its replays are not seen")
+        return True
+    return False
+
+
 def _watch_backward(autograd: Any) -> None:
     """Backward passes are seen where Python enters them: ``Tensor.backward`` calls ``torch.autograd.backward``."""
-    for name in ("backward", "grad"):
-        original = getattr(autograd, name)
-        setattr(autograd, name, _reporting(original))
+    autograd.backward = _reporting(autograd.backward, losses.add)
+    autograd.grad = _reporting(autograd.grad, lambda tensors: None)
 
 
-def _reporting(original: Callable[..., Any]) -> Callable[..., Any]:
+def _reporting(original: Callable[..., Any], add_loss: Callable[[Any], None]) -> Callable[..., Any]:
     @functools.wraps(original)
     def entry(*args: Any, **kwargs: Any) -> Any:
-        _begin_backward()
+        if not _is_traced():
+            _begin_backward()
+            add_loss(args[0] if args else kwargs.get("tensors"))
         return original(*args, **kwargs)
 
     return entry
+
+
+def _watch_engines() -> None:
+    """Engines that step their own optimizers, and for which there is no adapter: their steps are unknown."""
+    imports.when_imported("deepspeed", lambda module: _report_engine(module, "initialize", "DeepSpeed"))
+    optimizers = "megatron.core.optimizer"
+    imports.when_imported(optimizers, lambda module: _report_engine(module, "get_megatron_optimizer", "Megatron"))
+
+
+@record.guarded("engines")
+def _report_engine(module: Any, name: str, engine: str) -> None:
+    original = getattr(module, name)
+
+    @functools.wraps(original)
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        record.unknown(
+            "steps", f"{engine} updates parameters outside of the optimizer's step; there is no adapter for it"
+        )
+        return original(*args, **kwargs)
+
+    setattr(module, name, entry)
 
 
 @record.guarded("end")
 def end() -> None:
     """Record the last state and the end of the process."""
     steps.flush()
+    if steps.groups.passes and not steps.completed():
+        record.unknown(
+            "steps",
+            f"{steps.groups.passes} backward passes and no step of an optimizer: compiled, captured, or not of torch",
+        )
     _record_last_state(steps.completed())
     saves.finish_process()
     record.line("end", n=steps.completed())

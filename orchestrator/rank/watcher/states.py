@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import digest, names, owner, record, steps
+from . import batches, digest, names, owner, record, steps
 from .checkpoints import contents, live_owner
 
 #: The share of a step that digests may take.
@@ -84,7 +84,7 @@ class States:
         if full:
             fields.update(self._rest(known))
         self._is_full_due = False
-        record.line("state", n=n, full=full, **fields, counter=counter, rng=generators())
+        record.line("state", n=n, full=full, **fields, counter=counter, rng=generators(), batch=batches.batches.first())
 
     def _weights(self) -> dict[str, Any]:
         """The digest of the parameters, or why there is none."""

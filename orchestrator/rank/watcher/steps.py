@@ -34,6 +34,8 @@ class StepGroups:
         self._step_code: CodeType | None = None
         self._last_end: float | None = None
         self.started: float | None = None
+        #: Backward passes that have begun.
+        self.passes = 0
         #: ``callback(n, optimizer)`` with the state after n steps, before ``optimizer`` changes it.
         self.boundaries: list[Callable[[int, Any], None]] = []
         #: ``callback(n)`` once step n is complete.
@@ -47,6 +49,7 @@ class StepGroups:
 
     def begin_backward(self) -> None:
         """A backward pass begins: the group before it is over, unless an optimizer calls it as its closure."""
+        self.passes += 1
         if self.started is None:
             self.started = time.monotonic()
         if self._pending is not None and not self._is_inside_step(sys._getframe(1)):

@@ -1,0 +1,69 @@
+"""The loss of this rank: the scalar whose backward pass begins, before a gradient scaler has scaled it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import weakref
+from typing import Any
+
+from . import record, steps
+
+
+class Losses:
+    """The losses of the backward passes since the last step."""
+
+    def __init__(self) -> None:
+        self._values: list[float] = []
+        self._scaled: dict[int, tuple[weakref.ref[Any], float]] = {}
+
+    def add_scaled(self, loss: Any, scaled: Any) -> None:
+        """A scaler has scaled ``loss``."""
+        if _is_scalar(loss) and _is_scalar(scaled) and loss.device.type == "cpu":
+            self._scaled[id(scaled)] = (weakref.ref(scaled), float(loss.detach()))
+
+    def add(self, tensors: Any) -> None:
+        """A backward pass begins from ``tensors``. On a GPU reading a loss would wait for all its work: there it is absent."""
+        tensor = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
+        if not _is_scalar(tensor):
+            return
+        if tensor.device.type != "cpu":
+            record.unknown(
+                "loss", f"a loss on a device of type {tensor.device.type} is not read: that would wait for its work"
+            )
+            return
+        reference, value = self._scaled.pop(id(tensor), (None, 0.0))
+        is_scaled = reference is not None and reference() is tensor
+        self._values.append(value if is_scaled else float(tensor.detach()))
+
+    def take(self) -> dict[str, Any]:
+        """The fields of the step that has just ended: the sum over its backward passes, and their number if not 1."""
+        values, self._values = self._values, []
+        self._scaled.clear()
+        if not values:
+            return {}
+        return {"loss": float(sum(values)).hex(), **({"passes": len(values)} if len(values) > 1 else {})}
+
+
+def _is_scalar(tensor: Any) -> bool:
+    return hasattr(tensor, "numel") and tensor.numel() == 1 and tensor.is_floating_point()
+
+
+losses = Losses()
+add = record.guarded("loss")(losses.add)
+_add_scaled = record.guarded("loss")(losses.add_scaled)
+
+
+def watch() -> None:
+    """Remember what gradient scalers scale; the backward passes call ``add``."""
+    scaler: Any = importlib.import_module("torch.amp.grad_scaler").GradScaler
+    original = scaler.scale
+
+    @functools.wraps(original)
+    def scale(self: Any, outputs: Any) -> Any:
+        scaled = original(self, outputs)
+        _add_scaled(outputs, scaled)
+        return scaled
+
+    scaler.scale = scale
+    steps.measure(record.guarded("loss")(losses.take))

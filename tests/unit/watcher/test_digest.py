@@ -1,0 +1,130 @@
+"""The additive digest: shards add up, every change shows, no tensor raises anything but Undigestible."""
+
+# mypy: disable-error-code="no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.rank.watcher import digest
+
+DTYPES = [
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int64, torch.bool, torch.uint8,
+    torch.complex64, torch.complex128, torch.float8_e4m3fn,
+]  # fmt: skip
+
+
+def values(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(count)
+    return torch.rand(count, generator=generator).mul(100).to(dtype)
+
+
+def one(item: Any, name: str = "w") -> int:
+    return digest.tensor(name, item)
+
+
+def by_definition(name: str, item: torch.Tensor) -> int:
+    """Element by element, as the module's docstring says."""
+    total = 0
+    for index, bits in enumerate(item.view(torch.int32).tolist()):
+        table = int(digest._table(item.device)[index % digest.CHUNK])
+        total += digest._odd("chunk", index // digest.CHUNK) * table * bits
+    return total * digest._odd("name", name) % 2**64
+
+
+def test_a_digest_is_the_sum_that_is_documented() -> None:
+    item = values(digest.CHUNK + 300)
+    assert one(item) == by_definition("w", item)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_runs_of_any_lengths_add_up(dtype: torch.dtype) -> None:
+    item = values(200_000, dtype)
+    numbers = random.Random(1)
+    for _ in range(5):
+        cuts = sorted({0, len(item), *(numbers.randrange(len(item)) for _ in range(6))})
+        parts = [digest.piece("w", item[a:b], start=a) for a, b in itertools.pairwise(cuts)]
+        assert sum(parts) % 2**64 == one(item)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_boxes_along_any_axis_add_up(axis: int) -> None:
+    full = values(30 * 40 * 50).view(30, 40, 50)
+    sizes = [7, 0, full.shape[axis] - 7]
+    total, offset = 0, 0
+    for part in full.split(sizes, axis):
+        offsets = tuple(offset if other == axis else 0 for other in range(3))
+        total += digest.piece("w", part, digest.Box(tuple(full.shape), offsets))
+        offset += part.shape[axis]
+    assert total % 2**64 == one(full)
+
+
+def test_every_change_shows() -> None:
+    item = values(70_000)
+    before = one(item)
+    for index in (0, 1, 65_535, 65_536, 69_999):
+        for bit in (0, 15, 22, 31):
+            changed = item.clone()
+            changed.view(torch.int32)[index] ^= 1 << bit if bit < 31 else -(1 << 31)
+            assert one(changed) != before, (index, bit)
+    swapped = item.clone()
+    swapped[[3, 65_539]] = item[[65_539, 3]]
+    assert one(swapped) != before
+    assert one(item, "v") != before
+    assert one(item.flip(0)) != before
+    assert one(torch.cat([item[65_536:], item[:65_536]])) != before
+
+
+def test_layout_in_memory_makes_no_difference() -> None:
+    item = values(64 * 48).view(64, 48)
+    assert one(item.t().contiguous().t()) == one(item)
+    image = values(2 * 3 * 8 * 8).view(2, 3, 8, 8)
+    assert one(image.to(memory_format=torch.channels_last)) == one(image)
+    conjugate = torch.view_as_complex(values(200).view(100, 2)).conj()
+    assert one(conjugate) == one(conjugate.resolve_conj())
+
+
+def test_scalars_and_empty_tensors_have_digests() -> None:
+    assert one(torch.tensor(3.0)) == one(torch.tensor([3.0])) != 0
+    assert digest.total({"a": torch.empty(0, 4), "b": torch.empty(0)}) == ("0" * 16, 0)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        torch.ones(3).to_sparse(),
+        torch.ones(3, device="meta"),
+    ],
+    ids=["sparse", "meta"],
+)
+def test_what_has_no_plain_elements_has_no_digest(item: torch.Tensor) -> None:
+    with pytest.raises(digest.Undigestible):
+        one(item)
+
+
+def test_a_subclass_is_digested_by_the_tensors_that_it_wraps() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    pair = TwoTensor(values(10), values(20)[:10])
+    other = TwoTensor(values(10), values(10))
+    assert one(pair) != one(other)
+
+
+def test_modes_of_the_user_see_nothing() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    calls: list[Any] = []
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            calls.append(func)
+            return func(*args, **(kwargs or {}))
+
+    item = values(100)
+    with Mode():
+        digest.total({"w": item})
+    assert calls == []
