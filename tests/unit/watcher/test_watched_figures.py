@@ -1,0 +1,155 @@
+"""Losses, batches, times and states: recorded as they are, or absent."""
+
+# mypy: disable-error-code="no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from orchestrator.rank.watcher import batches
+
+from . import jobs
+
+LOADER = DataLoader(TensorDataset(torch.arange(24.0).view(6, 4)), batch_size=2)
+
+
+def test_each_step_has_its_batches_and_its_loss(tmp_path: Path) -> None:
+    losses = tmp_path / "losses"
+
+    def body(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.001)
+        values = []
+        for (batch,) in LOADER:
+            loss = model(batch).square().mean()
+            values.append(float(loss).hex())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses.write_text(" ".join(values))
+
+    (lines,) = jobs.fork(tmp_path / "records", body)
+    steps = jobs.of(lines, "step")
+    assert [step["loss"] for step in steps] == losses.read_text().split()
+    assert [step["batches"] for step in steps] == [[batches.fingerprint(batch)] for batch in LOADER]
+    assert all(0 <= step["data_s"] <= step["end"] - step["start"] + 1e-6 for step in steps[1:])
+    assert "comm_s" not in steps[0]
+    assert jobs.of(lines, "state")[0]["batch"] == steps[0]["batches"][0]
+
+
+def test_the_loss_is_the_one_before_scaling_and_a_skipped_update_is_no_step(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.001, foreach=True)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for factor in (1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).square().mean() * 0 + 0.5
+            scaler.scale(loss * factor if factor == 1.0 else loss + model.weight.sum() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    (lines,) = jobs.fork(tmp_path, body)
+    steps = jobs.of(lines, "step")
+    assert len(steps) == 2
+    assert steps[0]["loss"] == (0.5).hex()
+    assert jobs.of(lines, "state")[0]["scaler"]["scale"] == (1024.0).hex()
+
+
+def test_accumulated_losses_are_a_sum_with_their_number(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.0)
+        for factor in (0.25, 0.5):
+            (model(torch.ones(2, 4)).sum() * 0 + factor).backward()
+        optimizer.step()
+
+    (lines,) = jobs.fork(tmp_path, body)
+    (step,) = jobs.of(lines, "step")
+    assert (step["loss"], step["passes"]) == ((0.75).hex(), 2)
+
+
+def test_the_first_state_shows_the_generators_rates_schedule_and_buffers(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        optimizer = torch.optim.Adam(model.parameters(), 0.5)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        for _ in range(2):
+            model(torch.randn(3, 4)).sum().backward()
+            optimizer.step()
+            schedule.step()
+
+    (lines,) = jobs.fork(tmp_path, body)
+    first, second, last = jobs.of(lines, "state")
+    assert first["full"] and first["lr"] == [(0.5).hex()] and first["scheduler"] == [[0, 1]]
+    assert int(first["buffers"], 16) != 0
+    assert first["rng"]["python"] == second["rng"]["python"] and first["rng"]["torch"] != second["rng"]["torch"]
+    assert last["optimizer"].keys() == {"step", "exp_avg", "exp_avg_sq"}
+    assert second["counter"] == 1
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_batches_of_equal_content_have_equal_hashes(seed: int) -> None:
+    torch.manual_seed(seed)
+    batch: dict[str, Any] = {"x": torch.randn(3, 5), "name": ["a", "b"], "y": (1, 2.5, None)}
+    assert batches.fingerprint(batch) == batches.fingerprint({**batch, "x": batch["x"].clone()})
+    changed = batch["x"].clone()
+    changed[2, 4] += 1e-6
+    assert batches.fingerprint(batch) != batches.fingerprint({**batch, "x": changed})
+    assert batches.fingerprint(batch) != batches.fingerprint({**batch, "name": ["a", "c"]})
+
+
+def test_updates_without_an_optimizer_are_unknown(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(parameter.grad, alpha=-0.1)  # type: ignore[arg-type]
+
+    (lines,) = jobs.fork(tmp_path, body)
+    assert jobs.of(lines, "step") == []
+    assert [(line["what"], line["why"][:17]) for line in jobs.of(lines, "unknown")] == [("steps", "3 backward passes")]
+
+
+def test_an_error_in_the_watcher_switches_it_off_and_the_script_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("inside")
+
+    monkeypatch.setattr("orchestrator.rank.watcher.owner.Owner.__init__", fail)
+
+    def body(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+    (lines,) = jobs.fork(tmp_path, body)
+    (problem,) = jobs.of(lines, "problem")
+    assert problem["where"] == "states" and "KeyError: 'inside'" in problem["error"]
+    assert len(jobs.of(lines, "step")) == 3
+
+
+def test_a_child_of_the_process_records_nothing(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        import os
+
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        if os.fork() == 0:
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            os._exit(0)
+        os.wait()
+
+    (lines,) = jobs.fork(tmp_path, body)
+    assert jobs.of(lines, "step") == []
