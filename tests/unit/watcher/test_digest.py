@@ -23,7 +23,7 @@ def values(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.rand(count, generator=generator).mul(100).to(dtype)
 
 
-def one(item: Any, name: str = "w") -> int:
+def digest_of(item: Any, name: str = "w") -> int:
     return digest.tensor(name, item)
 
 
@@ -38,7 +38,7 @@ def by_definition(name: str, item: torch.Tensor) -> int:
 
 def test_a_digest_is_the_sum_that_is_documented() -> None:
     item = values(digest.CHUNK + 300)
-    assert one(item) == by_definition("w", item)
+    assert digest_of(item) == by_definition("w", item)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -48,7 +48,7 @@ def test_runs_of_any_lengths_add_up(dtype: torch.dtype) -> None:
     for _ in range(5):
         cuts = sorted({0, len(item), *(numbers.randrange(len(item)) for _ in range(6))})
         parts = [digest.piece("w", item[a:b], start=a) for a, b in itertools.pairwise(cuts)]
-        assert sum(parts) % 2**64 == one(item)
+        assert sum(parts) % 2**64 == digest_of(item)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -60,36 +60,36 @@ def test_boxes_along_any_axis_add_up(axis: int) -> None:
         offsets = tuple(offset if other == axis else 0 for other in range(3))
         total += digest.piece("w", part, digest.Box(tuple(full.shape), offsets))
         offset += part.shape[axis]
-    assert total % 2**64 == one(full)
+    assert total % 2**64 == digest_of(full)
 
 
 def test_every_change_shows() -> None:
     item = values(70_000)
-    before = one(item)
+    before = digest_of(item)
     for index in (0, 1, 65_535, 65_536, 69_999):
         for bit in (0, 15, 22, 31):
             changed = item.clone()
             changed.view(torch.int32)[index] ^= 1 << bit if bit < 31 else -(1 << 31)
-            assert one(changed) != before, (index, bit)
+            assert digest_of(changed) != before, (index, bit)
     swapped = item.clone()
     swapped[[3, 65_539]] = item[[65_539, 3]]
-    assert one(swapped) != before
-    assert one(item, "v") != before
-    assert one(item.flip(0)) != before
-    assert one(torch.cat([item[65_536:], item[:65_536]])) != before
+    assert digest_of(swapped) != before
+    assert digest_of(item, "v") != before
+    assert digest_of(item.flip(0)) != before
+    assert digest_of(torch.cat([item[65_536:], item[:65_536]])) != before
 
 
 def test_layout_in_memory_makes_no_difference() -> None:
     item = values(64 * 48).view(64, 48)
-    assert one(item.t().contiguous().t()) == one(item)
+    assert digest_of(item.t().contiguous().t()) == digest_of(item)
     image = values(2 * 3 * 8 * 8).view(2, 3, 8, 8)
-    assert one(image.to(memory_format=torch.channels_last)) == one(image)
+    assert digest_of(image.to(memory_format=torch.channels_last)) == digest_of(image)
     conjugate = torch.view_as_complex(values(200).view(100, 2)).conj()
-    assert one(conjugate) == one(conjugate.resolve_conj())
+    assert digest_of(conjugate) == digest_of(conjugate.resolve_conj())
 
 
 def test_scalars_and_empty_tensors_have_digests() -> None:
-    assert one(torch.tensor(3.0)) == one(torch.tensor([3.0])) != 0
+    assert digest_of(torch.tensor(3.0)) == digest_of(torch.tensor([3.0])) != 0
     assert digest.total({"a": torch.empty(0, 4), "b": torch.empty(0)}) == ("0" * 16, 0)
 
 
@@ -103,7 +103,7 @@ def test_scalars_and_empty_tensors_have_digests() -> None:
 )
 def test_what_has_no_plain_elements_has_no_digest(item: torch.Tensor) -> None:
     with pytest.raises(digest.Undigestible):
-        one(item)
+        digest_of(item)
 
 
 def test_a_subclass_is_digested_by_the_tensors_that_it_wraps() -> None:
@@ -111,7 +111,7 @@ def test_a_subclass_is_digested_by_the_tensors_that_it_wraps() -> None:
 
     pair = TwoTensor(values(10), values(20)[:10])
     other = TwoTensor(values(10), values(10))
-    assert one(pair) != one(other)
+    assert digest_of(pair) != digest_of(other)
 
 
 def test_modes_of_the_user_see_nothing() -> None:
