@@ -107,9 +107,9 @@ def test_the_table_has_a_column_for_each_system_and_names_what_differs() -> None
     theirs = dataclasses.replace(
         own, trial=dataclasses.replace(own.trial, params={**own.trial.params, "launcher": "torchrun"})
     )
-    columns = systems([own, theirs])
+    columns = systems([("", own), ("best", theirs)])
     table = {row[0]: row[1:] for row in systems_view.rows(columns)}
-    assert [column.system for column in columns] == ["ccbed", "torchrun"]
+    assert [column.system for column in columns] == ["ccbed", "best"]
     assert table["first step of every rank"] == ("1.3 s", "1.3 s")
     other = dataclasses.replace(theirs, trial=dataclasses.replace(theirs.trial, params={"file": "/job/other.py"}))
-    assert any("jobs differ" in note for note in systems_view.notes(systems([own, other])))
+    assert any("jobs differ" in note for note in systems_view.notes(systems([("", own), ("", other)])))

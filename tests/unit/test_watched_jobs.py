@@ -251,3 +251,12 @@ def test_the_best_interval_and_the_effective_time_are_those_of_the_formulas() ->
     assert result.young_s == pytest.approx(893.0, abs=1.0)
     assert result.daly_s == pytest.approx(873.1, abs=1.0)
     assert result.ettr == pytest.approx((1 - (120 + 900) / 13292.3) / (1 + 30 / 1800), abs=1e-4)
+
+
+def test_replica_groups_are_not_compared_as_if_they_were_one_world() -> None:
+    job = right()
+    twin = [dataclasses.replace(file, node=f"m{file.rank}", pid=500 + file.pid) for file in job.files]
+    job.files = [*job.files, *twin]
+    verdicts = [ask(job.run(), name) for name in CHECKS]
+    assert {verdict.outcome for verdict in verdicts} == {"unknown"}
+    assert all("two processes train as rank 0 at the same time (n0 and m0)" in verdict.text for verdict in verdicts)

@@ -51,6 +51,7 @@ def _of_faults(columns: Sequence[System]) -> list[tuple[str, ...]]:
     cells: tuple[tuple[str, Callable[[Return], str]], ...] = (
         ("fault", lambda item: f"{item.fault} {item.node}"),
         ("detected", _detected),
+        ("first step of any rank", lambda item: _seconds(item.any_step_s)),
         ("first step of every rank", lambda item: _seconds(item.first_step_s)),
     )
     for index in range(most):

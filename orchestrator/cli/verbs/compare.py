@@ -62,14 +62,18 @@ def command(
     session: Session, before: str, after: str, others: tuple[str, ...], systems: bool, fail_over: float | None,
     runs_dir: Path, as_json: bool,
 ) -> int:  # fmt: skip
-    """Compare run B with run A (directories, ends of names, or `latest`), or three and more runs of one job."""
-    directories = [index.resolve(handle, runs_dir) for handle in (before, after, *others)]
+    """Compare run B with run A (directories, ends of names, or `latest`), or three and more runs of one job.
+
+    NAME=RUN names a column: ccbed compare ccbed=8aa1 torchrun=8c7c torchft=a40b
+    """
+    named = [_named(handle) for handle in (before, after, *others)]
+    directories = [index.resolve(handle, runs_dir) for _, handle in named]
     for directory in directories:
         check.verify(directory)
     if others or systems:
         if fail_over is not None:
             raise UsageError("--fail-over compares two runs of one system", hint="give two runs, without --systems")
-        return _show_systems(session, directories, as_json=as_json)
+        return _show_systems(session, [name for name, _ in named], directories, as_json=as_json)
     first, second = directories
     compared = comparison.compare(bundle.load(first), bundle.load(second))
     if not compared.rows:
@@ -99,8 +103,14 @@ def command(
     return code
 
 
-def _show_systems(session: Session, directories: Sequence[Path], *, as_json: bool) -> int:
-    columns = side_by_side([bundle.load(directory) for directory in directories])
+def _named(handle: str) -> tuple[str, str]:
+    """``torchft=8c7c`` -> the name of its column, and the run; without a name the handle alone."""
+    name, is_named, run = handle.partition("=")
+    return (name, run) if is_named and run and not Path(handle).exists() else ("", handle)
+
+
+def _show_systems(session: Session, names: Sequence[str], directories: Sequence[Path], *, as_json: bool) -> int:
+    columns = side_by_side((name, bundle.load(path)) for name, path in zip(names, directories, strict=True))
     if as_json:
         session.terminal.json({"runs": [codec.plain(column) for column in columns]})
     else:

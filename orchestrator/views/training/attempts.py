@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -103,6 +104,8 @@ def add(digests: Iterable[str]) -> str | None:
 def attempts(run: Run) -> tuple[Attempt, ...]:
     """The attempts in which a process trained, and the last one of the bed, in order."""
     files = sorted(run.files.watch(), key=_order(run))
+    if replica_groups(files):
+        return ()
     groups: list[dict[int, watch.WatchFile]] = []
     for file in filter(_trained, files):
         if not groups or _is_next(file, groups[-1]):
@@ -125,6 +128,23 @@ def attempts(run: Run) -> tuple[Attempt, ...]:
         )
         for index, (key, group) in enumerate(zip(keys, groups, strict=True))
     )
+
+
+def replica_groups(files: Iterable[watch.WatchFile]) -> str:
+    """Why the processes are not one world of ranks: several with the same rank train at the same time. Empty if they are."""
+    by_rank: dict[tuple[str, int, int], list[watch.WatchFile]] = {}
+    for file in filter(_trained, files):
+        by_rank.setdefault((_job(file), file.attempt, file.rank), []).append(file)
+    for (_, _, rank), own in by_rank.items():
+        own.sort(key=lambda file: file.begin.wall if file.begin else 0.0)
+        for file, other in itertools.pairwise(own):
+            if file.begin and other.begin and file.begin.wall and other.begin.wall < _last_wall(file):
+                where = " and ".join(dict.fromkeys(name for name in (file.node, other.node) if name)) or file.begin.host
+                return (
+                    f"two processes train as rank {rank} at the same time ({where}): replica groups that go on by themselves"
+                    " (torchft), or a split brain; their steps are not compared"
+                )
+    return ""
 
 
 def _is_next(file: watch.WatchFile, group: Mapping[int, watch.WatchFile]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ...model.run import Run
 from ..findings import Finding, not_ended
-from .attempts import Attempt
+from .attempts import Attempt, replica_groups
 from .resumption import Lineage
 
 
@@ -14,7 +14,10 @@ def job_doubts(run: Run, lines: Lineage) -> Iterator[Finding]:
     """The run has not ended; nothing was recorded; ranks have no record in an attempt that others trained in."""
     if run.history.events:
         yield from not_ended(run.history)
-    if not lines.attempts:
+    groups = replica_groups(run.files.watch())
+    if groups:
+        yield Finding(text=groups)
+    elif not lines.attempts:
         yield Finding(text="no training process has a record: the watcher was not loaded, or no optimizer made a step")
     for attempt in lines.attempts:
         yield from missing_ranks(attempt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...model.run import Run
@@ -32,9 +32,9 @@ class System:
     verdicts: Mapping[str, str] = field(default_factory=dict)
 
 
-def systems(runs: Sequence[Run]) -> tuple[System, ...]:
-    """A column for each run, in the order given."""
-    return tuple(_system(run) for run in runs)
+def systems(runs: Iterable[tuple[str, Run]]) -> tuple[System, ...]:
+    """A column for each run, in the order given. With each run the name of its system; empty for that of its launcher."""
+    return tuple(_system(run, name) for name, run in runs)
 
 
 def jobs_differ(columns: Sequence[System]) -> bool:
@@ -42,13 +42,13 @@ def jobs_differ(columns: Sequence[System]) -> bool:
     return len({(column.job, column.workers) for column in columns}) > 1
 
 
-def _system(run: Run) -> System:
+def _system(run: Run, name: str) -> System:
     params, world = run.trial.params, run.trial.world
     lines = lineage(attempts(run))
     steps = tuple(resumption.step for resumption in lines.resumptions)
     return System(
         run=posixpath.basename(run.directory.rstrip("/")),
-        system=_name(run),
+        system=name or _name(run),
         job=_job(run),
         workers=f"{world.nodes} x {params.get('nproc', 1) if params.get('launcher') else world.ranks_per_node}",
         returns=worker_returns(run),

@@ -21,7 +21,7 @@ Worker = tuple[int, int]
 class Return:
     """The way back after one planned fault, in seconds since it was injected; None: not reached, or not known.
 
-    ``first_step_s``: when the last worker had completed its first step after it. ``survivors``: workers whose process went
+    ``any_step_s``, ``first_step_s``: when the first, and the last, worker had completed its first step after it. ``survivors``: workers whose process went
     on. ``reason``: why ``first_step_s`` is None.
     """
 
@@ -29,6 +29,7 @@ class Return:
     node: str
     detector: str = ""
     detected_s: float | None = None
+    any_step_s: float | None = None
     first_step_s: float | None = None
     workers: Mapping[str, float] = field(default_factory=dict)
     survivors: int = 0
@@ -105,10 +106,11 @@ def _with_first_steps(loss: Return, run: Run, records: Sequence[_Record], begin:
     firsts = {worker: _first_step(processes, begin, end) for worker, processes in own.items()}
     reached = {f"{slot}.{local}": t - begin for (slot, local), t in sorted(firsts.items()) if t is not None}
     survivors = sum(not any(_is_new(record, begin) for record in processes) for processes in own.values())
+    loss = replace(loss, workers=reached, any_step_s=min(reached.values(), default=None))
     missing = sorted(worker for worker, t in firsts.items() if t is None)
     if missing:
-        return replace(loss, workers=reached, reason=f"no step of group rank {missing[0][0]} after the fault")
-    return replace(loss, workers=reached, first_step_s=max(reached.values()), survivors=survivors)
+        return replace(loss, reason=f"no step of group rank {missing[0][0]} after the fault")
+    return replace(loss, first_step_s=max(reached.values()), survivors=survivors)
 
 
 def _is_new(record: _Record, begin: float) -> bool:
