@@ -21,8 +21,8 @@ Worker = tuple[int, int]
 class Return:
     """The way back after one planned fault, in seconds since it was injected; None: not reached, or not known.
 
-    ``any_step_s``, ``first_step_s``: when the first, and the last, worker had completed its first step after it. ``survivors``: workers whose process went
-    on. ``reason``: why ``first_step_s`` is None.
+    ``any_step_s``, ``first_step_s``: when the first, and the last, worker had completed its first step after it.
+    ``survivors``: workers whose process went on. ``reason``: why ``first_step_s`` is None.
     """
 
     fault: str
