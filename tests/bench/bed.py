@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator import views
@@ -28,21 +29,17 @@ class Bed:
         self.inventory = folder / "local.yml"
         self.inventory.write_text(INVENTORY)
 
-    def call(self, *args: str, expect: int | None = 0) -> float:
+    def call(self, *args: str, expect: int | None = 0, timeout_s: float = 120.0) -> float:
         """Seconds from argv to exit. Raises AssertionError with what was printed for another exit code."""
         begin = time.monotonic()
-        done = subprocess.run(
-            [program(), *args],
-            cwd=self.folder,
-            env=self._env(),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = self._done(args, timeout_s)
         took = time.monotonic() - begin
         assert expect is None or done.returncode == expect, f"ccbed {' '.join(args)}\n{done.stdout}\n{done.stderr}"
         return took
+
+    def output(self, *args: str) -> str:
+        """What a command line prints."""
+        return self._done(args, 120.0).stdout
 
     def failover(self, *args: str) -> views.Failover:
         """The one failover of a run of dp-ring that loses node 2 at step 30, read from its sealed bundle."""
@@ -59,6 +56,17 @@ class Bed:
         self.call("run", str(file))
         records = bundle.load((self.folder / "runs" / "latest").resolve()).files.steps()
         return [record.end - record.start for record in records if record.step > 5]
+
+    def _done(self, args: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program(), *args],
+            cwd=self.folder,
+            env=self._env(),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
 
     def _env(self) -> dict[str, str]:
         return {**os.environ, "XDG_STATE_HOME": str(self.folder / "state"), "NO_COLOR": "1"}

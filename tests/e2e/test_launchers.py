@@ -1,0 +1,104 @@
+"""A job's own launcher on real processes: its environment, its exit code, its workers' records, and a node lost under it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.trial import CheckSpec, Recovery, Trial, World
+from orchestrator.store import bundle
+
+from . import trials
+from .conftest import Bed, Ran
+from .stage import Stage
+
+pytestmark = pytest.mark.e2e
+
+#: A worker that trains three steps; its world has itself alone.
+TRAINING = """
+import os, sys, torch
+from torch import nn
+print("worker", os.environ["RANK"], "MASTER_ADDR" in os.environ, sys.argv[1:], flush=True)
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+sys.exit(3 * int(os.environ["RANK"]))
+"""
+#: A launcher whose worker 5 is watched, and whose worker 7 starts without PYTHONPATH.
+LAUNCHER = """sh -c 'if [ {rank} = 0 ]; then RANK=0 WORLD_SIZE=2 exec {python} {script} {args}; fi;
+exec env -i RANK=1 WORLD_SIZE=2 {python} -I {script} {args}'"""
+
+
+def test_a_launcher_sets_the_ranks_and_one_that_strips_pythonpath_leaves_no_record(stage: Stage) -> None:
+    played = stage.script(TRAINING, launcher=LAUNCHER, args=["a b"])
+    assert played.codes == {0: 0, 1: 3}, "the launcher's exit code is that of its node"
+    assert "worker 0 False ['a b']" in played.log(0)
+    assert "worker 1 False ['a b']" in played.log(1)
+    files = [path.name for path in stage.directory.rglob("watch-r*.jsonl")]
+    assert [name.split("-")[1] for name in files] == ["r0"]
+    steps = [json.loads(line) for line in next(stage.directory.rglob("watch-r0*.jsonl")).read_text().splitlines()]
+    assert [line["n"] for line in steps if line["k"] == "step"] == [1, 2, 3]
+    assert played.of("progress")[-1]["step"] == 3
+
+
+#: A launcher that goes on when another node is lost, and leaves once the node has been replaced.
+PATIENT = """
+import os, pathlib, sys, time
+slot, directory = sys.argv[1], pathlib.Path(sys.argv[2])
+with open(directory / f"{slot}.started", "a") as out:
+    out.write(f"{os.getpid()}\\n")
+while len((directory / "2.started").read_text().split() if (directory / "2.started").exists() else []) < 2:
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture(scope="module")
+def replaced(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    directory = tmp_path_factory.mktemp("launched")
+    script = directory / "job.py"
+    script.write_text(PATIENT)
+    params = {
+        "file": str(script), "cwd": str(directory), "launcher": "{python} {script} {rank} {args}", "args": (str(directory),),
+    }  # fmt: skip
+    trial = Trial(
+        name="launched", workload="script", params=params, faults=(trials.crash(2, after_s=0.5),), world=World(nodes=4),
+        recovery=Recovery(policy=("theirs",)), checks=(CheckSpec(name="planned-faults-only"),),
+    )  # fmt: skip
+    return bed.run(trial, twin=False), directory
+
+
+def test_a_lost_node_is_replaced_and_the_launchers_on_the_others_go_on(replaced: tuple[Ran, Path]) -> None:
+    ran, directory = replaced
+    starts = {slot: (directory / f"{slot}.started").read_text().split() for slot in range(4)}
+    assert [len(pids) for pids in starts.values()] == [1, 1, 2, 1], "only the lost node's launcher was started again"
+    assert len(ran.of("recovery.replaced")) == 1 and not ran.of("recovery.decided")
+    stops = [event for event in ran.of("gang.stop") if event.type == "invoke"]
+    ends = [event.seq for event in ran.of("rank.exit")]
+    assert all(stop.seq > max(ends) for stop in stops), "ranks were stopped only after they had left"
+    assert {event.epoch for event in ran.of("gang.start")} == {0}
+
+
+def test_the_history_replays_and_every_general_verdict_passes(replaced: tuple[Ran, Path]) -> None:
+    ran, _ = replaced
+    general = (
+        "bundle-complete",
+        "evidence-agrees",
+        "fault-verified",
+        "finished",
+        "history-replays",
+        "membership",
+        "no-orphans",
+    )
+    assert {check: ran.outcome(check) for check in general} == dict.fromkeys(general, "pass")
+
+
+def test_what_the_job_resumed_from_is_unknown_without_records(replaced: tuple[Ran, Path]) -> None:
+    ran, _ = replaced
+    judged = {verdict.check: verdict for verdict in bundle.load(ran.directory).verdicts}
+    assert judged["resumed-from"].outcome == "unknown"
+    assert "no rank has a record of its training" in judged["resumed-from"].text
