@@ -1,3 +1,5 @@
+# mypy: ignore-errors
+# torchft has no types, and is not installed where this is checked.
 """The small GPT of the examples under torchft: every node is a replica group of one worker; survivors go on.
 
 The command for ``ccbed run --launcher`` is in tests/bench/test_systems.py.
