@@ -13,12 +13,14 @@ from ..core.spec import parse_trial, plan, redact, trial_draft
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import EXIT_INTERRUPTED, PRECEDENCE, CcbedError, Interrupted, UsageError
+from ..model.event import Event
+from ..model.events import RunEnd
 from ..model.launch import Request, Result
 from ..model.trial import Trial
 from ..store import secrets
 from .inputs import beds, trials
 from .inputs.session import Session
-from .render import live, summary
+from .render import live, rank_output, summary
 from .render.terminal import short_path
 from .verbs import prune
 
@@ -109,8 +111,10 @@ def _trial(
         overrides.append(_all_nodes(source, bed))
     if options["cold"]:
         overrides.append(trial_draft.Override(path=("params", "cold"), content=True, source="--cold"))
-    if source.is_script and options["fail_node"] and not (options["recovery"] or options.get("param_launcher")):
-        overrides.append(trial_draft.Override(path=("recovery", "policy"), content="auto", source="--fail-node"))
+    implying = next((name for name in ("fail_node", "max_restarts") if options[name]), "")
+    if source.is_script and implying and not (options["recovery"] or options.get("param_launcher")):
+        flag = f"--{implying.replace('_', '-')}"
+        overrides.append(trial_draft.Override(path=("recovery", "policy"), content="auto", source=flag))
     if source.args:
         overrides.append(trial_draft.Override(path=("params", "args"), content=list(source.args), source="--"))
     if isinstance(source.document.content, dict):
@@ -187,7 +191,18 @@ def _run_once(
     printer = live.Printer(terminal=session.terminal, trial=trial, slots=slots, quiet=quiet)
     last_step = plan.last_step(trial, session.catalogue, data_dir)
     printer.head([*trials.describe(trial, last_step), *trials.notes(trial, session.catalogue), _bed_line(trial, bed)])
-    return session.launch(
+    tee = _tee(session, source, redaction, bed, printer, options)
+
+    def on_begin(directory: str) -> None:
+        printer.directory(directory)
+        tee.begin(Path(directory).name)
+
+    def on_event(event: Event) -> None:
+        if event.kind is RunEnd:
+            tee.stop()
+        printer.event(event)
+
+    result = session.launch(
         Request(
             trial=trial,
             bed=bed,
@@ -204,11 +219,36 @@ def _run_once(
             umask=session.umask,
             environment=dict(os.environ) if source.is_script and _is_local(bed) else None,
             exports=_exports(options["env"]),
-            on_begin=printer.directory,
-            on_event=printer.event,
+            on_begin=on_begin,
+            on_event=on_event,
             on_cached_twin=printer.cached_twin,
             on_note=printer.note,
         )
+    )
+    tee.stop()
+    if options["log_dir"]:
+        rank_output.copy_logs(Path(result.directory), options["log_dir"])
+    return result
+
+
+def _tee(
+    session: Session,
+    source: trials.Source,
+    redaction: redact.Redaction,
+    bed: BedSpec,
+    printer: live.Printer,
+    options: Mapping[str, Any],
+) -> rank_output.Tee:
+    """Return what prints the output of ranks. By default that of rank 0 of a script is printed."""
+    which = options["tee"] or ("0" if source.is_script else rank_output.NONE)
+    if not which.isdigit() and which not in (rank_output.ALL, rank_output.NONE):
+        raise UsageError(f"--tee: must be a rank, all or none (got {which})")
+    return rank_output.Tee(
+        terminal=session.terminal,
+        nodes=Path(bed.workdir) / "nodes",
+        which=rank_output.NONE if options["as_json"] else which,
+        hide=redaction.text,
+        lock=printer.lock,
     )
 
 

@@ -41,6 +41,7 @@ class Params:
     stop_at      ends the run on purpose, after a planned fault is recovered: step=200, after-save=3 or 10m
     root         the project, which is copied where nodes cannot run the script in place (default: its git work tree, or its directory)
     cold         start a new interpreter instead of the warm rank
+    grace_s      seconds from SIGTERM to SIGKILL where the ranks are to end
     timeout_s    seconds without a step: then the script has stalled (default: 30 s or 20 steps, and only while no rank works)
     exit_timeout_s   seconds for the script's threads and exit handlers after its last line; then the rank fails
     launcher     the job's own launcher, once per node: torchrun, torchrun-best, or a command with {rank} {nnodes} {master_addr} …
@@ -56,6 +57,7 @@ class Params:
     root: str | None = None
     cold: bool = False
     stop_at: str | None = None
+    grace_s: float = 0.0
     timeout_s: float | None = None
     exit_timeout_s: float = 300.0
     launcher: str = ""
@@ -79,6 +81,8 @@ def check(params: Params) -> list[str]:
         problems.append(f"nproc: must be >= 1 (got {params.nproc})")
     if not params.exit_timeout_s > 0:
         problems.append(f"exit_timeout_s: must be > 0 (got {params.exit_timeout_s})")
+    if params.grace_s < 0:
+        problems.append(f"grace_s: must be >= 0 (got {params.grace_s})")
     if params.timeout_s is not None and not params.timeout_s > 0:
         problems.append(f"timeout_s: must be > 0 (got {params.timeout_s})")
     return problems

@@ -72,3 +72,41 @@ if os.environ["RANK"] == "0":
     assert stalled.data.culprit == 1
     assert "rank 1 has left; rank 0 is at job.py:5 (wait), in no collective" in result.verdict("finished").text
     assert untouched(bed)
+
+
+RESTARTED = """
+import os, signal, sys, time
+
+def save(*_):
+    print("saved on SIGTERM")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"])
+ready = f"ready-{os.environ['RANK']}"
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    open(ready, "w").close()
+    while os.environ["RANK"] == "0" or not os.path.exists("ready-0"):
+        time.sleep(0.01)
+    sys.exit(3)
+"""
+
+
+def test_a_failed_script_restarts_with_grace_and_its_output_is_on_the_terminal(bed: Bed, tmp_path: Path) -> None:
+    """Without steps the budget of restarts counts; the survivor gets SIGTERM first, as under torchrun."""
+    _script(tmp_path, RESTARTED)
+    cwd = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        options = ("--nodes", "2", "--max-restarts", "1", "--grace", "20s", "--log-dir", "logs")
+        code, output = bed.ccbed("run", "job.py", *options, "--runs-dir", str(bed.runs))
+    finally:
+        os.chdir(cwd)
+    assert code == 1, "an unplanned failure stays a finding"
+    (first, saved, second) = (output.index(text) for text in ("\nattempt 0\n", "\nsaved on SIGTERM\n", "\nattempt 1\n"))
+    assert first < saved < second
+    assert "Rank 1 failed (left with exit code 3); back and finished" in output
+    (logs,) = (tmp_path / "logs").iterdir()
+    assert "saved on SIGTERM" in (logs / "attempt_0/0/output.log").read_text()
+    assert "attempt 1" in (logs / "attempt_1/1/output.log").read_text()
+    assert untouched(bed)

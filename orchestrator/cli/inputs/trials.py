@@ -26,7 +26,7 @@ TWIN_CHECK = "bit-exact"
 #: Before the name of a shipped example script.
 EXAMPLE = "example:"
 #: Parameters of the script workload that arguments set, not options.
-_POSITIONAL = {SCRIPT: ("file", "module", "args", "cwd", "cold")}
+_POSITIONAL = {SCRIPT: ("file", "module", "args", "cwd", "cold", "timeout_s", "grace_s")}
 _SUFFIXES = (".py", ".yml", ".yaml", ".json")
 #: Bytes of a trial or script.
 _LARGEST = 16 * 1024 * 1024
@@ -146,6 +146,8 @@ def overrides(name: str, options: Mapping[str, Any], workload_values: Mapping[st
         "max_restarts": ("recovery", "max_restarts"),
         "seed": ("seed",),
         "wall": ("liveness", "wall_s"),
+        "timeout": ("params", "timeout_s"),
+        "grace": ("params", "grace_s"),
     }
     if workload_values.get("launcher"):
         paths_by_option["ranks_per_node"] = ("params", "nproc")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +20,16 @@ _WARN = ("suspect", "late", "left out", "skipped", "interrupt", "lease")
 
 @dataclass(kw_only=True)
 class Printer:
-    """``slots``: group rank -> node, as planned; ``quiet``: print nothing, for --json."""
+    """``slots``: group rank -> node, as planned; ``quiet``: print nothing, for --json.
+
+    ``lock``: held while a line is printed.
+    """
 
     terminal: Terminal
     trial: Trial
     slots: tuple[str, ...] = ()
     quiet: bool = False
+    lock: threading.RLock = field(default_factory=threading.RLock)
     _printed_at: float = 0.0
     _lines: run_lines.RunLines = field(init=False)
 
@@ -56,7 +61,8 @@ class Printer:
     def event(self, event: Event) -> None:
         for line in self._lines.feed(event):
             if not self.quiet:
-                self._print(line)
+                with self.lock:
+                    self._print(line)
 
     def _print(self, line: run_lines.Line) -> None:
         if line.passing and self.terminal.live:

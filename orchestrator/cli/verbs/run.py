@@ -177,6 +177,23 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
 @click.option(
     "--cold", is_flag=True, help="Start a new Python interpreter for each rank of a script, as torchrun does."
 )
+@click.option(
+    "--timeout",
+    metavar="TIME",
+    help="A script that completes no step for this long has stalled, even while its ranks work"
+    " (default: 30s, or 20 steps, and only while no rank works).",
+)
+@click.option(
+    "--grace",
+    metavar="TIME",
+    help="Send SIGTERM to the ranks of a script that are to end, and SIGKILL after this time (default: SIGKILL at once).",
+)
+@click.option("--tee", metavar="RANK|all|none", help="Print the output of this rank (default: 0, of a script).")
+@click.option(
+    "--log-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Copy the ranks' output to DIRECTORY/RUN/attempt_N/RANK/output.log at the end.",
+)
 @options.bed
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="The directory of data sets for the ranks.")

@@ -110,13 +110,17 @@ def stop(trial: Trial, state: State, *, dump: bool = False) -> Result:
         stop_command(state, name, stop_key(state, name), dump=dump) for name in state.slots if state.usable(name)
     )
     state = replace(state, awaited=frozenset(command.key for command in commands))
-    return state, (*commands, timer(settle_key(state), trial.liveness.settle_s)) if commands else ()
+    return state, (
+        *commands,
+        timer(settle_key(state), trial.liveness.settle_s + state.plan.grace_s),
+    ) if commands else ()
 
 
 def stop_command(state: State, name: str, key: str, *, dump: bool = False) -> Command:
     incarnation = state.nodes[name].incarnation
-    payload = GangStop(epoch=state.epoch, dump=dump)
-    return command(payload, key, node=name, incarnation=incarnation, epoch=state.epoch, deadline_s=5.0)
+    grace_s = state.plan.grace_s
+    payload = GangStop(epoch=state.epoch, dump=dump, grace_s=grace_s or None)
+    return command(payload, key, node=name, incarnation=incarnation, epoch=state.epoch, deadline_s=5.0 + grace_s)
 
 
 def inspect_command(state: State, name: str, count: int, *, stacks: bool) -> Command:

@@ -84,6 +84,7 @@ def plan(
         data=data,
         acts=acts,
         keep=int(trial.params.get("keep", 3)),
+        grace_s=float(trial.params.get("grace_s") or 0.0),
         clocks=clocks,
         link=bed.link,
         left_out=left_out,

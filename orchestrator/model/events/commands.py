@@ -160,10 +160,14 @@ class GangStartDone(Payload):
 
 @payload("gang.stop", "invoke", writer="ctl")
 class GangStop(Order):
-    """Kill the ranks of the attempt. ``dump``: they write their stacks into their logs first."""
+    """End the ranks of the attempt. ``dump``: they write their stacks into their logs first.
+
+    ``grace_s``: from SIGTERM to SIGKILL; without it they are killed at once.
+    """
 
     epoch: Attempt | None = None
     dump: bool | None = None
+    grace_s: Seconds | None = None
 
 
 @payload("gang.stop", "ok", "fail", "info", writer="agent")

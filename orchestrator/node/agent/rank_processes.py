@@ -29,6 +29,7 @@ from . import inspection
 
 STOP_S = 5.0
 DUMP_S = 0.2
+EXIT_POLL_S = 0.02
 #: An error file is read up to this size, and its message up to this length.
 ERROR_BYTES = 1 << 20
 ERROR_LETTERS = 500
@@ -47,13 +48,14 @@ class Gang:
 
 @dataclass(slots=True, kw_only=True)
 class Stop:
-    """A gang.stop in progress. ``until``: when it fails."""
+    """A gang.stop in progress. ``until``: when it fails; ``terminated``, ``killed``: what got SIGTERM and SIGKILL."""
 
     run: str
     epoch: int
     respond: Respond
     until: float
     killed: set[int] = field(default_factory=set)
+    terminated: frozenset[int] = frozenset()
 
 
 class RankProcesses:
@@ -115,18 +117,27 @@ class RankProcesses:
             return f"rank {rank}: {error.strerror}"
         return ""
 
-    def stop(self, run: str, epoch: int, *, dump: bool, spare: Callable[[], Collection[int]], respond: Respond) -> None:
+    def stop(
+        self,
+        run: str,
+        epoch: int,
+        *,
+        dump: bool,
+        grace_s: float = 0.0,
+        spare: Callable[[], Collection[int]],
+        respond: Respond,
+    ) -> None:
         """Kill every descendant of the agent outside the process groups of ``spare``; respond once none is left.
 
-        ``dump``: the ranks first write their stacks into their logs.
+        ``dump``: the ranks first write their stacks into their logs. ``grace_s``: they get SIGTERM first, and this time.
         """
-        stop = Stop(run=run, epoch=epoch, respond=respond, until=time.monotonic() + STOP_S)
+        stop = Stop(run=run, epoch=epoch, respond=respond, until=time.monotonic() + grace_s + STOP_S)
         gang = self._gangs.get((run, epoch))
         if dump and gang and gang.alive:
             _signal_ranks(gang, signal.SIGUSR1)
-            self._loop.call_later(DUMP_S, lambda: self._kill_until_stopped(stop, spare))
+            self._loop.call_later(DUMP_S, lambda: self._end_until_stopped(stop, gang, grace_s, spare))
         else:
-            self._kill_until_stopped(stop, spare)
+            self._end_until_stopped(stop, gang, grace_s, spare)
 
     def inspect(self, run: str, epoch: int, *, stacks: bool, respond: Respond) -> None:
         """Respond with what the ranks of a gang do."""
@@ -181,6 +192,25 @@ class RankProcesses:
         content = {"run": gang.spec.run, "epoch": gang.spec.epoch, "ranks": ranks, "out": out}
         plain_files.write_json(self._directory / label.RANKS, content)
 
+    def _end_until_stopped(
+        self, stop: Stop, gang: Gang | None, grace_s: float, spare: Callable[[], Collection[int]]
+    ) -> None:
+        """Send SIGTERM to the ranks and wait until they have left or the grace is over; then kill what is left."""
+        if gang and gang.alive and grace_s:
+            stop.killed.update(gang.alive)
+            _signal_ranks(gang, signal.SIGTERM)
+        self._wait_for_exits(stop, gang, time.monotonic() + grace_s, spare)
+
+    def _wait_for_exits(
+        self, stop: Stop, gang: Gang | None, until: float, spare: Callable[[], Collection[int]]
+    ) -> None:
+        self._reap()
+        if gang and gang.alive and time.monotonic() < until:
+            self._loop.call_later(EXIT_POLL_S, lambda: self._wait_for_exits(stop, gang, until, spare))
+            return
+        stop.terminated, stop.killed = frozenset(stop.killed), set()
+        self._kill_until_stopped(stop, spare)
+
     def _kill_until_stopped(self, stop: Stop, spare: Callable[[], Collection[int]]) -> None:
         """Kill the remaining processes and check again shortly; respond when none is left.
 
@@ -200,7 +230,9 @@ class RankProcesses:
         gang = self._gangs.get((stop.run, stop.epoch))
         steps = {str(rank): last_step(gang.spec.out, rank) for rank in gang.spec.ranks} if gang else {}
         reason = f"{left} processes still live {STOP_S:g} s after SIGKILL" if left else None
-        done = GangStopDone(killed=tuple(sorted(stop.killed)), left=left, last_step=steps, reason=reason)
+        done = GangStopDone(
+            killed=tuple(sorted(stop.killed | stop.terminated)), left=left, last_step=steps, reason=reason
+        )
         stop.respond("fail" if left else "ok", done)
 
     def _expire(self, gang: Gang) -> None:

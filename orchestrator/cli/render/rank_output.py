@@ -1,0 +1,104 @@
+"""The output of ranks: printed while they run, and copied into a directory of the user as under torchrun."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .terminal import Terminal
+
+ALL, NONE = "all", "none"
+POLL_S = 0.1
+_BLOCK = 1 << 20
+#: The line that ccbed writes at the beginning of a log.
+_HEAD = b"ccbed: run "
+_LOG = re.compile(r"i\d+-e(?P<epoch>\d+)/rank-(?P<rank>\d+)\.log")
+
+
+@dataclass(kw_only=True)
+class _Log:
+    """A log that grows. ``offset``: of the bytes that are printed; ``prefix``: of each line."""
+
+    path: Path
+    prefix: str
+    offset: int = 0
+    rest: bytes = b""
+
+
+@dataclass(kw_only=True)
+class Tee:
+    """Prints new lines of ranks on the terminal. ``which``: ``all``, ``none`` or the number of a rank.
+
+    ``nodes``: the directory of the nodes on this machine; logs of other machines are read after the run.
+    ``hide`` replaces secrets; ``lock``: held while a line is printed.
+    """
+
+    terminal: Terminal
+    nodes: Path
+    which: str
+    hide: Callable[[str], str]
+    lock: threading.RLock
+    _logs: dict[Path, _Log] = field(default_factory=dict)
+    _run: str = ""
+    _thread: threading.Thread | None = None
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def begin(self, run: str) -> None:
+        """Print the output of this run from now on."""
+        with self.lock:
+            self._run = run
+        if self.which != NONE and self._thread is None:
+            self._thread = threading.Thread(target=self._poll, name="tee", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Print the last lines."""
+        self._ended.set()
+        if self._thread is not None:
+            self._print(is_last=True)
+
+    def _find_logs(self) -> None:
+        for path in sorted(self.nodes.glob(f"*/runs/{self._run}/i*-e*/rank-*.log")) if self._run else ():
+            match = _LOG.fullmatch("/".join(path.parts[-2:]))
+            if match and self.which in (ALL, match["rank"]) and path not in self._logs:
+                prefix = f"[{path.relative_to(self.nodes).parts[0]}/{match['rank']}] " if self.which == ALL else ""
+                self._logs[path] = _Log(path=path, prefix=prefix)
+
+    def _poll(self) -> None:
+        while not self._ended.wait(POLL_S):
+            self._print()
+
+    def _print(self, *, is_last: bool = False) -> None:
+        with self.lock:
+            self._find_logs()
+            for log in self._logs.values():
+                for line in _new_lines(log, is_last=is_last):
+                    self.terminal.line(log.prefix + self.hide(line))
+
+
+def _new_lines(log: _Log, *, is_last: bool) -> list[str]:
+    try:
+        with log.path.open("rb") as file:
+            file.seek(log.offset)
+            added = file.read(_BLOCK if not is_last else -1)
+    except OSError:
+        added = b""
+    log.offset += len(added)
+    *lines, log.rest = (log.rest + added).split(b"\n")
+    if is_last and log.rest:
+        lines, log.rest = [*lines, log.rest], b""
+    return [line.decode(errors="replace") for line in lines if not line.startswith(_HEAD)]
+
+
+def copy_logs(run: Path, directory: Path) -> None:
+    """Copy the logs of a run to ``DIRECTORY/<run>/attempt_<n>/<rank>/output.log``. Raises OSError."""
+    for path in sorted((run / "nodes").glob("*/i*-e*/rank-*.log")):
+        match = _LOG.fullmatch("/".join(path.parts[-2:]))
+        if match and path.is_file() and not path.is_symlink():
+            target = directory / run.name / f"attempt_{match['epoch']}" / match["rank"]
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / "output.log")

@@ -1,0 +1,66 @@
+"""The output of ranks on the terminal."""
+
+from __future__ import annotations
+
+import io
+import threading
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.render import rank_output
+from orchestrator.cli.render.terminal import Terminal
+
+
+def _tee(nodes: Path, which: str, out: io.StringIO) -> rank_output.Tee:
+    terminal = Terminal(out=out, err=out)
+    return rank_output.Tee(
+        terminal=terminal,
+        nodes=nodes,
+        which=which,
+        hide=lambda text: text.replace("pa55", "***"),
+        lock=threading.RLock(),
+    )
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Path:
+    for rank in range(2):
+        directory = tmp_path / f"n{rank}/runs/r1/i1-e0"
+        directory.mkdir(parents=True)
+        (directory / f"rank-{rank}.log").write_text(f"ccbed: run r1 node n{rank}\nfrom {rank} pa55\nlast {rank}")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("which", "expected"),
+    [
+        ("0", ["from 0 ***", "last 0"]),
+        ("all", ["[n0/0] from 0 ***", "[n0/0] last 0", "[n1/1] from 1 ***", "[n1/1] last 1"]),
+        ("none", []),
+    ],
+)
+def test_new_lines_are_printed_once_and_without_secrets(nodes: Path, which: str, expected: list[str]) -> None:
+    out = io.StringIO()
+    tee = _tee(nodes, which, out)
+    tee.begin("r1")
+    tee.stop()
+    tee.stop()
+    assert out.getvalue().splitlines() == expected
+
+
+def test_logs_of_another_run_are_not_printed(nodes: Path) -> None:
+    out = io.StringIO()
+    tee = _tee(nodes, "all", out)
+    tee.begin("r2")
+    tee.stop()
+    assert out.getvalue() == ""
+
+
+def test_logs_are_copied_by_attempt_and_rank(nodes: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    source = run / "nodes/n1/i2-e1/rank-1.log"
+    source.parent.mkdir(parents=True)
+    source.write_text("text")
+    rank_output.copy_logs(run, tmp_path / "logs")
+    assert (tmp_path / "logs/run/attempt_1/1/output.log").read_text() == "text"
