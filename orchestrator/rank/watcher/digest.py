@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 CHUNK = 65536
+#: Elements that torch copies without its other threads: their start costs more, and much more where all cores are busy.
+SERIAL = 32768
 _scratch = threading.local()
 #: Elements that a device multiplies at once: 32 MiB of products.
 DEVICE_ROWS = 64
@@ -218,7 +220,10 @@ def _multiply(bits: Any, table: Any) -> Any:
         return (bits * table).sum()
     if not hasattr(_scratch, "buffer"):
         _scratch.buffer = torch.empty(CHUNK, dtype=torch.int64, device="cpu")
-    return torch.dot(_scratch.buffer[: bits.numel()].copy_(bits), table)
+    copied = _scratch.buffer[: bits.numel()]
+    for begin in range(0, copied.numel(), SERIAL):
+        copied[begin : begin + SERIAL].copy_(bits[begin : begin + SERIAL])
+    return torch.dot(copied, table)
 
 
 def _sum_rows(bits: Any, first: int) -> int:
