@@ -46,6 +46,10 @@ def _script(run: Run) -> Verdict:
     if run.twin is None:
         doubts.append(views.finding("no twin to compare with"))
         return views.conclude("bit-exact", "", doubts=doubts)
+    shared = sorted(training.outside_paths(run) & set(run.twin.paths))
+    doubts += [
+        views.finding(f"the run and its twin both wrote {path}, so each may have read the other's") for path in shared
+    ]
     if facts.base is None:
         doubts.append(views.finding("the step that the last attempt resumed from is not known"))
     common = _common_facts(facts, run.twin)

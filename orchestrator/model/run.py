@@ -52,7 +52,7 @@ class Twin:
     """An undisturbed run of the same trial. ``losses``: rank -> step -> float.hex; ``digests``: rank -> name -> SHA-256.
 
     Of a script ``digests`` has the watcher's digests of the state after each step that was recorded: ``weights@40``.
-    ``final_loss`` is then 0: the watcher knows losses of ranks only.
+    ``final_loss`` is then 0: the watcher knows losses of ranks only. ``paths``: what it saved outside of its work directory.
     """
 
     key: str
@@ -63,6 +63,7 @@ class Twin:
     faults: int
     restarts: int
     final_loss: float
+    paths: tuple[str, ...] = ()
 
 
 class NodeFiles(Protocol):

@@ -70,3 +70,13 @@ def test_steps_that_were_given_up_are_not_compared() -> None:
     assert (facts.base, facts.steps) == (15, 30)
     fresh = training.kept_facts(training.lineage_of(Job().attempt(0, 0, 18).run()))
     assert {int(step) for step in fresh.losses["0"]} == set(range(1, 19))
+
+
+def test_a_path_that_both_wrote_makes_the_comparison_unknown() -> None:
+    """The builder's jobs save to /ckpt, which is no work directory of theirs."""
+    paths = tuple(training.outside_paths(right().run()))
+    assert "/ckpt/15.pt" in paths
+    verdict = compared(right(), dataclasses.replace(twin(), paths=paths))
+    assert (verdict.outcome, "both wrote /ckpt/" in verdict.text) == ("unknown", True)
+    inside = dataclasses.replace(right().run(), extras={"plan.json": {"work_dir": {"root": "/p", "path": "/ckpt"}}})
+    assert training.outside_paths(inside) == frozenset()

@@ -5,7 +5,7 @@ from . import completeness, cost, replicas
 from .attempts import Attempt, Process, attempts
 from .checkpoints import Checkpoint, checkpoints, usable
 from .doubts import job_doubts, missing_ranks, unobserved
-from .kept import KeptFacts, kept_facts, step_of
+from .kept import KeptFacts, kept_facts, outside_paths, step_of
 from .overview import kept_steps, resumes, steps, view, watched
 from .replay import Replay, redone, replays
 from .resumption import Lineage, RankResume, Resumption, lineage
@@ -30,6 +30,7 @@ __all__ = [
     "lineage",
     "lineage_of",
     "missing_ranks",
+    "outside_paths",
     "redone",
     "replays",
     "replicas",

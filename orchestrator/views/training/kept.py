@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from ...model import watch
+from ...model.run import Run
+from ..values import mapping
 from .resumption import Lineage
 
 
@@ -41,6 +44,15 @@ def kept_facts(lines: Lineage) -> KeptFacts:
                 digests.setdefault(str(rank), {}).update({f"{part}@{base + n}": d for part, d in _parts(state)})
     newest = lines.attempts[-1].index if lines.attempts else -1
     return KeptFacts(losses=losses, digests=digests, steps=steps, base=lines.bases.get(newest))
+
+
+def outside_paths(run: Run) -> frozenset[str]:
+    """The paths of saves outside of the run's own work directory, which another run may read or write as well."""
+    plan = mapping(run.extras.get("plan.json"))
+    own = str(mapping(plan.get("work_dir")).get("path", ""))
+    lines = (line for file in run.files.watch() for line in (*file.of(watch.Save), *file.of(watch.Committed)))
+    paths = {line.path for line in lines if line.path}
+    return frozenset(path for path in paths if not (own and PurePosixPath(path).is_relative_to(own)))
 
 
 def step_of(name: str) -> int:
