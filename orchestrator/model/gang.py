@@ -43,11 +43,13 @@ class WorkDir:
     """The directory that holds the user's project: ``root`` on the controller, ``path`` on the node.
 
     ``source``: the directory that is copied to ``path`` before the first rank starts; empty: ``path`` exists.
+    ``links``: links in ``path`` that lead out of it -> their targets, which other runs see as well.
     """
 
     root: str
     path: str
     source: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

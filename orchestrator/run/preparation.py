@@ -199,8 +199,9 @@ def _work_dir(draft: Draft, directory: Path, payload_path: str) -> WorkDir | Non
     if not (draft.origin or (draft.request.twin and needs_twin(draft.request))):
         return WorkDir(root=root, path=root)
     own = directory.resolve() / paths.WORK
-    work_dirs.copy_project(Path(original.path if original else root), own, left_out=(directory.parent.resolve(),))
-    return WorkDir(root=root, path=str(own))
+    source = Path(original.path if original else root)
+    links = work_dirs.copy_project(source, own, left_out=(directory.parent.resolve(),))
+    return WorkDir(root=root, path=str(own), links=links)
 
 
 def _plan(

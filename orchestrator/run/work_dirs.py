@@ -21,12 +21,15 @@ SKIPPED = ("__pycache__",)
 _NO_REFLINK = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.EXDEV)
 
 
-def copy_project(root: Path, target: Path, left_out: Collection[Path] = ()) -> None:
+def copy_project(root: Path, target: Path, left_out: Collection[Path] = ()) -> dict[str, str]:
     """Copy ``root`` to ``target``, which must not exist, with modes, times and links. ``left_out``: paths that are not copied.
 
-    A link that leads out of the project leads to the same file as before. Raises UsageError above the limit, and OSError.
+    A link that leads out of the project leads to the same file as before. Returns these links with their targets.
+    Raises UsageError above the limit, and OSError.
     """
-    _Copy(root, target, left_out).run()
+    copy = _Copy(root, target, left_out)
+    copy.run()
+    return copy.links
 
 
 class _Copy:
@@ -34,6 +37,7 @@ class _Copy:
 
     def __init__(self, root: Path, target: Path, left_out: Collection[Path]) -> None:
         self._root, self._target, self._left_out = root, target, left_out
+        self.links: dict[str, str] = {}
         self._copied = 0
         self._can_share = True
 
@@ -54,7 +58,7 @@ class _Copy:
         if entry.name in SKIPPED or entry in self._left_out or entry == self._target:
             return
         if entry.is_symlink():
-            target.symlink_to(self._link(entry))
+            target.symlink_to(self._link(entry, target))
         elif entry.is_dir():
             if entry.name in LINKED or (entry / "pyvenv.cfg").exists():
                 target.symlink_to(entry)
@@ -63,11 +67,12 @@ class _Copy:
         elif entry.is_file():
             self._file(entry, target)
 
-    def _link(self, entry: Path) -> str:
+    def _link(self, entry: Path, target: Path) -> str:
         """Where a link of the copy leads: inside of the project to the copy, else to the original."""
         link = entry.readlink()
         leads_to = Path(os.path.normpath(entry.parent / link))
         if not leads_to.is_relative_to(self._root):
+            self.links[str(target)] = os.path.realpath(leads_to)
             return str(leads_to)
         return str(self._target / leads_to.relative_to(self._root) if link.is_absolute() else link)
 

@@ -80,3 +80,7 @@ def test_a_path_that_both_wrote_makes_the_comparison_unknown() -> None:
     assert (verdict.outcome, "both wrote /ckpt/" in verdict.text) == ("unknown", True)
     inside = dataclasses.replace(right().run(), extras={"plan.json": {"work_dir": {"root": "/p", "path": "/ckpt"}}})
     assert training.outside_paths(inside) == frozenset()
+    linked = {"root": "/p", "path": "/", "links": {"/ckpt": "/data"}}
+    assert "/data/15.pt" in training.outside_paths(
+        dataclasses.replace(inside, extras={"plan.json": {"work_dir": {**linked, "path": "/ckpt"}}})
+    )

@@ -48,11 +48,21 @@ def kept_facts(lines: Lineage) -> KeptFacts:
 
 def outside_paths(run: Run) -> frozenset[str]:
     """The paths of saves outside of the run's own work directory, which another run may read or write as well."""
-    plan = mapping(run.extras.get("plan.json"))
-    own = str(mapping(plan.get("work_dir")).get("path", ""))
-    lines = (line for file in run.files.watch() for line in (*file.of(watch.Save), *file.of(watch.Committed)))
-    paths = {line.path for line in lines if line.path}
-    return frozenset(path for path in paths if not (own and PurePosixPath(path).is_relative_to(own)))
+    work_dir = mapping(mapping(run.extras.get("plan.json")).get("work_dir"))
+    own, links = str(work_dir.get("path", "")), mapping(work_dir.get("links"))
+    paths: set[str] = set()
+    for file in run.files.watch():
+        paths.update(line.path for line in file.of(watch.Save) if line.path)
+        paths.update(line.path for line in file.of(watch.Committed) if line.path)
+    real = {_without_link(path, links) for path in paths}
+    return frozenset(path for path in real if not (own and PurePosixPath(path).is_relative_to(own)))
+
+
+def _without_link(path: str, links: Mapping[str, object]) -> str:
+    for link, target in links.items():
+        if PurePosixPath(path).is_relative_to(link):
+            return str(PurePosixPath(str(target), PurePosixPath(path).relative_to(link)))
+    return path
 
 
 def step_of(name: str) -> int:
