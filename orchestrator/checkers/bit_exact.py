@@ -13,6 +13,11 @@ from ..views import training
 
 ALWAYS = False
 TWIN = True
+SKIPS = True
+#: Of a script with neither ``--twin`` nor ``--no-twin``.
+NO_TWIN_AFTER = (
+    "not checked: only a run that finished in a minute, with a small project, has a twin by default (--twin)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,8 @@ def check(run: Run, params: Params) -> Verdict:
 
 def _script(run: Run) -> Verdict:
     """By the watcher's records. A difference is unknown, not a failure: without a restart control it may belong to the job."""
+    if run.twin is None and views.mapping(run.extras.get("bundle.json")).get("twin_after") is True:
+        return Verdict(check="bit-exact", outcome="skipped", text=NO_TWIN_AFTER)
     lines = training.lineage_of(run)
     facts, doubts = training.kept_facts(lines), [*training.job_doubts(run, lines)]
     if run.twin is None:
@@ -53,7 +60,7 @@ def _script(run: Run) -> Verdict:
     if facts.base is None:
         doubts.append(views.finding("the step that the last attempt resumed from is not known"))
     common = _common_facts(facts, run.twin)
-    doubts += [*_script_differences(common, facts.base or 0), *_not_compared(run, facts, common)]
+    doubts += [*_script_differences(common, facts.undisturbed), *_not_compared(run, facts, common)]
     names = sorted({name.partition("@")[0] for _, name, _, _ in common if "@" in name})
     text = f"{', '.join(names)} of {len(facts.digests)} ranks equal to the twin, to step {facts.steps}"
     evidence = {"twin": run.twin.run, "compared": len(common)}
@@ -88,7 +95,7 @@ def _not_compared(
         yield views.finding(f"the run made {facts.steps} steps, its twin {run.twin.steps}")
 
 
-def _script_differences(common: list[tuple[str, str, str, str]], base: int) -> Iterator[views.Finding]:
+def _script_differences(common: list[tuple[str, str, str, str]], undisturbed: int) -> Iterator[views.Finding]:
     different = [(training.step_of(name), rank, name) for rank, name, own, other in common if own != other]
     if not different:
         return
@@ -96,8 +103,8 @@ def _script_differences(common: list[tuple[str, str, str, str]], base: int) -> I
     part = name.partition("@")[0] if "@" in name else "loss"
     text = f"rank {rank}: {part} of step {step} differs from the twin ({len(different)} of {len(common)} differ)"
     cause = (
-        "; it differs before the last failover: the job does not repeat its own steps"
-        if step <= base
+        "; it differs before anything was lost: the job does not repeat its own steps"
+        if step < undisturbed
         else "; whether the job or its recovery causes that is not known without a restart control"
     )
     yield views.finding(text + cause)

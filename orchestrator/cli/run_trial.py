@@ -213,6 +213,7 @@ def _run_once(
             command=redaction.text(shlex.join(["ccbed", *redaction.arguments(session.argv)])),
             data_dir=data_dir,
             twin=_has_twin(source, trial, options["twin"]),
+            twin_after=options["twin"] is None and source.is_script and bool(trial.faults) and bed.shares_file_system,
             inputs=source.inputs,
             secrets=dict(redaction.secrets),
             secret_names=tuple(redaction.names),

@@ -25,6 +25,8 @@ class Request:
     ``environment``: that of the user, for the ranks of a script on this machine; None: they have that of their nodes.
     ``exports``: variables for all ranks on all nodes.
 
+    ``twin``: the run is compared with a twin that is run first; ``twin_after``: with one that follows a short run.
+
     ``on_begin`` gets the run's directory as soon as it exists; ``on_event`` every event once it is in the journal;
     ``on_cached_twin`` the run of the twin, if it is cached; ``on_note`` a sentence for the user.
     """
@@ -41,6 +43,7 @@ class Request:
     resume: str = ""
     stop: bool = False
     twin: bool = True
+    twin_after: bool = False
     inputs: Mapping[str, bytes] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret_names: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ def _settle(
     if stage == "none" and not run.begun and directory.name == run.run:
         preparation.discard(provider, bed, directory)
         notify(f"removed run {run.run}: its orchestrator died before the run began")
-    elif stage == "ended":
+    elif stage == "ended" and not run.twin:
         result = judging.finish(catalogue, directory, Path(bed.workdir))
         notify(
             f"judged run {run.run}: its orchestrator died after the run had ended; "

@@ -50,6 +50,7 @@ def resume(request: Request, directory: Path) -> Result:
     )  # fmt: skip
     with beds.run_lock(workdir, plan.run, directory), _resumable(directory), _disconnecting(request):
         if bundle.has_ended(directory):
+            twin_runs.resume(replace(request, stop=True), directory)
             return _finish(request, directory)
         open_run = _require_open(workdir, directory)
         if not request.stop:
@@ -78,6 +79,7 @@ def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True)
     loading = judging.warm_up_reports(request.catalogue)
     drive.drive(request, request.trial, plan, directory, ends_by_interrupt=ends_by_interrupt)
     loading.join()
+    twin_runs.provide_after(request, directory)
     return _finish(request, directory)
 
 

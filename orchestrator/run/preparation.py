@@ -196,10 +196,13 @@ def _work_dir(draft: Draft, directory: Path, payload_path: str) -> WorkDir | Non
     if not draft.bed.shares_file_system:
         path = f"{draft.bed.shared_dir}/{directory.name}/{paths.WORK}"
         return WorkDir(root=root, path=path, source=f"{payload_path}/{inputs.USER}".rstrip("/"))
-    if not (draft.origin or (draft.request.twin and needs_twin(draft.request))):
-        return WorkDir(root=root, path=root)
     own = directory.resolve() / paths.WORK
-    source = Path(original.path if original else root)
+    if not (draft.origin or (draft.request.twin and needs_twin(draft.request))):
+        if draft.request.twin_after:
+            work_dirs.keep_snapshot(Path(root), own, left_out=(directory.parent.resolve(),))
+        return WorkDir(root=root, path=root)
+    kept = draft.origin / paths.WORK if draft.origin else None
+    source = kept if kept and kept.is_dir() else Path(original.path if original else root)
     links = work_dirs.copy_project(source, own, left_out=(directory.parent.resolve(),))
     return WorkDir(root=root, path=str(own), links=links)
 
@@ -218,7 +221,7 @@ def _plan(
         draft.trial, draft.bed, status, request.catalogue, run=run_id, payload=payload_path,
         capabilities={node.host: provider.capabilities(node.host) for node in draft.bed.nodes},
         data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, free_memory=checked.free_memory,
-        twin=request.twin,
+        twin=request.twin or request.twin_after,
         secret_names=request.secret_names, umask=request.umask, work_dir=work_dir,
     )  # fmt: skip
 
@@ -253,6 +256,7 @@ def _documents(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]])
         reason=request.reason,
         bed=plan.bed,
         twin=request.twin,
+        twin_after=request.twin_after,
         twin_of=draft.origin.name if draft.origin else "",
     )
     return {

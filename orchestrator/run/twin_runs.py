@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from ..core.verdict import twin as twins
 from ..model import codec
 from ..model.errors import EXIT_PASS, Interrupted
-from ..model.events import RunInterrupted
+from ..model.events import RunEnd, RunInterrupted
 from ..model.launch import Request
 from ..model.plan import Plan
 from ..model.run import Twin
@@ -16,6 +18,9 @@ from ..store import beds, bundle, durable, paths
 from ..store import twins as cache
 from ..store.journal import JournalError
 from . import abandon, drive, judging, preparation
+
+#: A longer run has a twin only with ``--twin``, in seconds.
+SHORT_S = 60.0
 
 
 def provide(request: Request, directory: Path) -> bool:
@@ -25,10 +30,31 @@ def provide(request: Request, directory: Path) -> bool:
     key = twins.twin_key(request.trial, paths.document(directory, bundle.FINGERPRINT))
     cached = None if twins.is_script(request.trial) else _from_cache(request, key)
     twin = cached or _make(_without_faults(request), directory)
-    if twin is not None:
-        durable.perform(durable.file(directory / bundle.TWIN, paths.as_json(codec.plain(twin))))
+    _store(twin, directory)
     beds.end_twin(Path(request.bed.workdir))
     return cached is None
+
+
+def provide_after(request: Request, directory: Path) -> None:
+    """Run the twin of a short run that has finished, if that is planned. An interruption only ends the twin."""
+    work = directory / paths.WORK
+    if not request.twin_after or not bundle.has_ended(directory):
+        return
+    if work.is_dir() and _is_short(directory):
+        with suppress(Interrupted):
+            _store(_make(_without_faults(request), directory), directory)
+        beds.end_twin(Path(request.bed.workdir))
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _is_short(directory: Path) -> bool:
+    end = bundle.read_history(directory).last(RunEnd)
+    return end is not None and end.data.outcome == "finished" and end.t < SHORT_S
+
+
+def _store(twin: Twin | None, directory: Path) -> None:
+    if twin is not None:
+        durable.perform(durable.file(directory / bundle.TWIN, paths.as_json(codec.plain(twin))))
 
 
 def resume(request: Request, origin: Path) -> None:
@@ -71,7 +97,7 @@ def _without_faults(request: Request) -> Request:
     """Return a request for the same trial without faults and checks."""
     trial = replace(request.trial, faults=(), checks=())
     reason = f"twin of trial {request.trial.id}"
-    return replace(request, trial=trial, twin=False, reason=reason, on_event=lambda event: None)
+    return replace(request, trial=trial, twin=False, twin_after=False, reason=reason, on_event=lambda event: None)
 
 
 def _make(request: Request, origin: Path) -> Twin | None:

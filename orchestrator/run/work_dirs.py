@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from ..model.errors import UsageError
@@ -15,6 +16,8 @@ from ..model.errors import UsageError
 FICLONE = 0x40049409
 #: The most that is copied where blocks cannot be shared, in bytes.
 LIMIT = 4 * 1024**3
+#: The most that is copied for a twin by default, in bytes, and its files.
+SNAPSHOT, SNAPSHOT_ENTRIES = 64 * 1024**2, 5_000
 #: Directories that are linked, not copied: their content is installed, and no training writes it.
 LINKED = (".git", "node_modules")
 SKIPPED = ("__pycache__",)
@@ -32,11 +35,21 @@ def copy_project(root: Path, target: Path, left_out: Collection[Path] = ()) -> d
     return copy.links
 
 
-class _Copy:
-    """``_copied``: bytes that were written because blocks could not be shared."""
+def keep_snapshot(root: Path, target: Path, left_out: Collection[Path] = ()) -> None:
+    """Copy a small project as it is before a run in place, for a twin that may follow. A large one is not copied."""
+    copy = _Copy(root, target, left_out, limit=SNAPSHOT, entries=SNAPSHOT_ENTRIES)
+    with suppress(UsageError, OSError):
+        copy.run()
 
-    def __init__(self, root: Path, target: Path, left_out: Collection[Path]) -> None:
+
+class _Copy:
+    """``_copied``: bytes that were written because blocks could not be shared. ``limit``, ``entries``: the most of them."""
+
+    def __init__(
+        self, root: Path, target: Path, left_out: Collection[Path], *, limit: int | None = None, entries: int = 10**9
+    ) -> None:
         self._root, self._target, self._left_out = root, target, left_out
+        self._limit, self._entries = LIMIT if limit is None else limit, entries
         self.links: dict[str, str] = {}
         self._copied = 0
         self._can_share = True
@@ -55,6 +68,9 @@ class _Copy:
         shutil.copymode(source, target)  # its time says when it was made, which prune reads
 
     def _entry(self, entry: Path, target: Path) -> None:
+        self._entries -= 1
+        if self._entries < 0:
+            raise UsageError(f"{self._root}: has too many files")
         if entry.name in SKIPPED or entry in self._left_out or entry == self._target:
             return
         if entry.is_symlink():
@@ -79,7 +95,7 @@ class _Copy:
     def _file(self, source: Path, target: Path) -> None:
         if not (self._can_share and self._share(source, target)):
             self._copied += source.stat().st_size
-            if self._copied > LIMIT:
+            if self._copied > self._limit:
                 raise UsageError(
                     f"{self._root}: more than {LIMIT // 1024**3} GiB would be copied, so that the run and its twin share no file",
                     hint="--no-twin, which runs the script in place; or --root DIR, and keep data outside of it",

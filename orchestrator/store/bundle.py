@@ -94,11 +94,20 @@ def link_latest(runs: Path, run: str) -> None:
 
 
 def describe(
-    *, run: str, version: str, command: str, reason: str, bed: str, twin: bool = True, twin_of: str = ""
+    *,
+    run: str,
+    version: str,
+    command: str,
+    reason: str,
+    bed: str,
+    twin: bool = True,
+    twin_of: str = "",
+    twin_after: bool = False,
 ) -> dict[str, Any]:
     """The content of ``bundle.json``: format, layout of the binary files, and the exact command line.
 
     ``twin`` False: the run has no twin, so checks that need one are skipped. ``twin_of``: the run whose twin this is.
+    ``twin_after``: a twin may follow the run, so its key is not stated when the run begins.
     """
     return {
         "format": FORMAT,
@@ -109,6 +118,7 @@ def describe(
         "reason": reason,
         "twin": twin,
         **({"twin_of": twin_of} if twin_of else {}),
+        **({"twin_after": True} if twin_after else {}),
         "chunks": {"format": files.CHUNK_FORMAT, "fields": list(files.CHUNK_FIELDS)},
     }
 

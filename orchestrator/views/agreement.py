@@ -50,14 +50,14 @@ def identity(run: Run) -> Iterator[Finding]:
     if begin is None:
         yield finding("the history has no run.begin")
         return
-    stated, twin = begin.value, run.twin.key if run.twin else None
+    about = mapping(run.extras.get("bundle.json"))
+    stated, twin = begin.value, run.twin.key if run.twin and about.get("twin_after") is not True else None
     due = {"format": run.format, "twin": twin, "plan": run.files.sha256("plan.json")}
     if by_same_code(run):
         due["trial"] = run.trial.id
     for name, value in due.items():
         if name not in stated or stated[name] != value:
             yield finding(f"run.begin states {name} {stated.get(name)}, the bundle has {value}", begin)
-    about = mapping(run.extras.get("bundle.json"))
     for name in ("run", "bed"):
         if stated.get(name) != about.get(name):
             yield finding(f"run.begin states {name} {stated.get(name)}, bundle.json has {about.get(name)}", begin)

@@ -21,6 +21,7 @@ CHECKS: tuple[str, ...] = ("no-hang",)
 #: These judge a run with planned faults by what the watcher recorded.
 CHECKS_OF_FAULTS: tuple[str, ...] = (
     "resumed-from", "resumed-newest", "resume-complete", "no-step-lost", "replay-equal", "replicas-identical",
+    "bit-exact",
 )  # fmt: skip
 #: Where the watcher can hold a rank of a script.
 PHASES = ("backward", "data", "forward", "optimizer", "save", "save-during", "save-after", "load")

@@ -160,7 +160,7 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
     default=None,
     help="Compare with a twin, the same trial without faults; a script and its twin then run in copies of its project."
     " Without one, checks that need it are unknown (exit 2) if the trial names them, else not checked."
-    " [default: a twin, but none for a script]",
+    " [default: a twin; for a script with faults that took less than a minute, one that follows the run]",
 )
 @click.option(
     "--secret",

@@ -30,7 +30,7 @@ OUTCOMES = ("pass", "fail", "unknown")
 #: Checkers that no bundle of format 1 was planned with.
 NEW_IN_2 = ("times-possible",)
 #: The reason for skipping a check that needs a twin.
-NO_TWIN = "not checked: the run has no twin to compare with (--no-twin)"
+NO_TWIN = "not checked: the run has no twin to compare with (--twin, --no-twin)"
 #: The hint to the files of a run's plugins.
 FROM_BUNDLE = "the bundle has it: --plugins inputs/plugins"
 #: Key and value in the evidence of a verdict if the file of the check has changed since the run was planned.

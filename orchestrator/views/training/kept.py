@@ -16,13 +16,15 @@ from .resumption import Lineage
 class KeptFacts:
     """``losses``: rank -> step -> float.hex; ``digests``: rank -> ``<part>@<step>`` -> digest; ``steps``: the last step.
 
-    ``base``: the step from which the newest attempt resumed; None if it is not known.
+    ``base``: the step from which the newest attempt resumed; None if it is not known. ``undisturbed``: facts of earlier
+    steps are those of the first attempt.
     """
 
     losses: Mapping[str, Mapping[str, str]]
     digests: Mapping[str, Mapping[str, str]]
     steps: int
     base: int | None
+    undisturbed: int
 
 
 def kept_facts(lines: Lineage) -> KeptFacts:
@@ -42,8 +44,10 @@ def kept_facts(lines: Lineage) -> KeptFacts:
             own.update({str(base + n): step.loss for n, step in process.steps.items() if step.loss is not None})
             for n, state in process.states.items():
                 digests.setdefault(str(rank), {}).update({f"{part}@{base + n}": d for part, d in _parts(state)})
+    later = [lines.bases[attempt.index] for attempt in lines.attempts[1:] if attempt.index in lines.bases]
+    undisturbed = min(later) if later else steps + 1
     newest = lines.attempts[-1].index if lines.attempts else -1
-    return KeptFacts(losses=losses, digests=digests, steps=steps, base=lines.bases.get(newest))
+    return KeptFacts(losses=losses, digests=digests, steps=steps, base=lines.bases.get(newest), undisturbed=undisturbed)
 
 
 def outside_paths(run: Run) -> frozenset[str]:
