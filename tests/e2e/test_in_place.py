@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from .conftest import Bed
 
 TRAIN = """
 import os, sys
+import json
 from pathlib import Path
 from . import model
 import torch.distributed as dist
@@ -85,6 +87,7 @@ def test_an_endless_script_is_stopped_as_planned_and_passes(
 
 SEES = """
 import os
+import json
 from pathlib import Path
 rank = os.environ["RANK"]
 print("sees:", sorted(path.name for path in Path(".").iterdir()), os.getcwd(), flush=True)
@@ -109,3 +112,49 @@ def test_a_run_and_its_twin_never_see_each_others_files(
         assert (directory / "work/out.txt").read_text() == "written"
         assert bed.ccbed("check", str(directory))[0] in (0, 2)
     assert [path.name for path in project.iterdir()] == ["job.py"]
+
+
+TRAINS = """
+import os, sys, time, torch, torch.distributed as dist
+torch.manual_seed(0)
+dist.init_process_group("gloo")
+model, rank = torch.nn.Linear(4, 2), dist.get_rank()
+optimizer = torch.optim.Adam(model.parameters())
+first = 0
+if os.path.exists("last.pt"):
+    saved = torch.load("last.pt")
+    model.load_state_dict(saved["model"]), optimizer.load_state_dict(saved["optimizer"])
+    first = saved["step"]
+for step in range(first, 24):
+    loss = model(torch.full((3, 4), step + 1.0)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    if rank == 0 and step % 4 == 3:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, "part")
+        os.replace("part", "last.pt")
+    dist.barrier()
+"""
+
+
+def test_a_short_drill_runs_in_place_and_is_compared_with_a_twin_that_began_as_it_did(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, runs = tmp_path / "project", tmp_path / "runs"
+    project.mkdir()
+    (project / "job.py").write_text(TRAINS)
+    monkeypatch.chdir(project)
+    args = ("--nodes", "2", "--fail-node", "1", "--recovery", "restart", "--runs-dir", str(runs), "--json")
+    code, output = bed.ccbed("run", "job.py", *args)
+    verdicts = {item["check"]: item for item in json.loads(output)["verdicts"]}
+    assert code in (0, 2), "what the killed rank had recorded of its last checkpoint depends on its speed"
+    assert {verdicts[name]["outcome"] for name in ("bit-exact", "evidence-agrees", "finished")} == {"pass"}, output
+    assert "of 2 ranks equal to the twin, to step 24" in verdicts["bit-exact"]["text"]
+    assert {path.name for path in project.iterdir()} == {"job.py", "last.pt"}
+    directory = index.resolve("latest", runs)
+    assert not (directory / "work").exists(), "the copy for the twin is removed"
+    twin = json.loads((directory / "twin.json").read_text())
+    assert (runs / twin["run"] / "work/last.pt").exists()
+    assert bed.ccbed("check", str(directory))[0] == code
