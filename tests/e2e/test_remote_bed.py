@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.store import index
+
 from . import sshd
 from .conftest import ccbed
 
@@ -135,3 +137,26 @@ def test_each_node_has_its_own_log(remote: Remote) -> None:
 def test_exec_shows_everything_and_the_code(remote: Remote) -> None:
     code, output = remote.ccbed("exec", "faraway/n1", "--", "sh", "-c", "seq 1 20000; exit 3")
     assert (code, output.split()) == (3, [str(number) for number in range(1, 20001)])
+
+
+def test_a_project_travels_without_the_large_files_of_earlier_runs_and_every_run_begins_afresh(
+    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        ".git/HEAD": "x", ".gitignore": "*.log\n", "config.json": "{}", "noise.log": "x", "jobs/near.py": "X = 7\n",
+        "jobs/train.py": "import os, near; print('sees:', sorted(os.listdir()), near.X, os.getcwd()); open(os.environ['RANK'], 'w')\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with (tmp_path / "old.bin").open("wb") as file:
+        file.truncate(20 * 1024**2)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        args = ("--bed", "faraway", "--nodes", "1", "--runs-dir", str(remote.runs))
+        code, output = remote.ccbed("run", "jobs/train.py", *args)
+        assert code == 0, output
+        assert "does not travel to the nodes: old.bin (20 MiB)" in output
+        directory = index.resolve("latest", remote.runs)
+        log = next(directory.glob("nodes/*/*/rank-0.log")).read_text()
+        assert f"sees: ['config.json', 'jobs'] 7 {remote.hostdir}/shared/{directory.name}/work" in log
