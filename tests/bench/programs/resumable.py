@@ -98,6 +98,7 @@ def save(args, step, parts, rank):
     directory.mkdir(exist_ok=True)
     torch.save(generators(), directory / f"rng-{step}-{rank}.tmp")
     os.replace(directory / f"rng-{step}-{rank}.tmp", directory / f"rng-{step}-{rank}.pt")
+    dist.barrier()  # rank 0's file makes the checkpoint complete
     if rank == 0:
         name = f"step-{step}.pt" if args.saves == "numbered" else "last.pt"
         content = {"step": step, **{name: part.state_dict() for name, part in parts.items() if part is not None}}
