@@ -32,7 +32,8 @@ def check(run: Run, params: Params) -> Verdict:
         parts = completeness.worst(completeness.rows(lines, resumption))
         failures += _findings(parts, "fail")
         doubts += _findings(parts, "unknown")
-        rows[resumption.attempt.name] = {p: {"result": row.result, "text": row.text} for p, row in parts.items()}
+        if parts:
+            rows[resumption.attempt.name] = {p: {"result": row.result, "text": row.text} for p, row in parts.items()}
     return views.conclude("resume-complete", _text(rows), failures=failures, doubts=doubts, evidence={"rows": rows})
 
 

@@ -39,8 +39,11 @@ def _text(lines: training.Lineage) -> str:
 
 def _steps(resumption: training.Resumption) -> str:
     """The step, or those whose state it cannot be told from."""
-    steps = sorted(frozenset.intersection(*(rank.steps for rank in resumption.ranks)))
-    return " or ".join(map(str, steps[-3:])) + (" (file)" if any(r.how == "file" for r in resumption.ranks) else "")
+    sets = [rank.steps for rank in resumption.ranks]
+    steps = sorted(frozenset.intersection(*sets)) if sets else []
+    return (" or ".join(map(str, steps[-3:])) or "not known") + (
+        " (file)" if any(r.how == "file" for r in resumption.ranks) else ""
+    )
 
 
 def _wrong(resumption: training.Resumption) -> Iterator[views.Finding]:

@@ -260,3 +260,36 @@ def test_replica_groups_are_not_compared_as_if_they_were_one_world() -> None:
     verdicts = [ask(job.run(), name) for name in CHECKS]
     assert {verdict.outcome for verdict in verdicts} == {"unknown"}
     assert all("two processes train as rank 0 at the same time (n0 and m0)" in verdict.text for verdict in verdicts)
+
+
+def test_a_damaged_checkpoint_counts_neither_as_the_newest_nor_as_loaded() -> None:
+    job = Job().attempt(0, 0, 18).attempt(1, 10, 30, ends=True)
+    torn = training.Damage(path="/ckpt/15.pt", began=job.now)
+    known = training.attempts(job.run())
+    assert [item.newest for item in training.lineage(known).resumptions] == [15]
+    assert [item.newest for item in training.lineage(known, [torn]).resumptions] == [10]
+    early = training.Damage(path="/ckpt/15.pt", began=0.0)
+    assert [item.newest for item in training.lineage(known, [early]).resumptions] == [15]
+
+
+def test_a_file_that_is_loaded_with_another_content_than_was_committed_fails() -> None:
+    job = wrong("weights", loaded=15)
+    job.files = [
+        dataclasses.replace(file, lines=tuple(_flipped(x) for x in file.lines)) if file.attempt else file
+        for file in job.files
+    ]
+    verdict = ask(job.run(), "resumed-from")
+    assert verdict.outcome == "fail" and "which is not the file that was committed" in verdict.text
+
+
+def _flipped(line: watch.Line) -> watch.Line:
+    line = _other_start(line)
+    return dataclasses.replace(line, sha256="0" * 64, weights=None) if isinstance(line, watch.Load) else line
+
+
+def test_a_last_attempt_without_a_record_is_unknown_in_every_check() -> None:
+    job = right()
+    lines = training.lineage_of(job.run())
+    bare = dataclasses.replace(lines.attempts[-1], index=2, number=2, ranks={}, missing={0: "rank 0 has no record"})
+    known = training.lineage([*lines.attempts, bare])
+    assert known.resumptions[-1].step is None and training.completeness.worst(()) == {}

@@ -3,7 +3,7 @@
 from ...model.run import Run
 from . import completeness, cost, replicas
 from .attempts import Attempt, Process, attempts
-from .checkpoints import Checkpoint, checkpoints, usable
+from .checkpoints import Checkpoint, Damage, checkpoints, damages, usable
 from .doubts import job_doubts, missing_ranks, unobserved
 from .kept import KeptFacts, kept_facts, outside_paths, step_of
 from .overview import kept_steps, resumes, steps, view, watched
@@ -13,6 +13,7 @@ from .resumption import Lineage, RankResume, Resumption, lineage
 __all__ = [
     "Attempt",
     "Checkpoint",
+    "Damage",
     "KeptFacts",
     "Lineage",
     "Process",
@@ -23,6 +24,7 @@ __all__ = [
     "checkpoints",
     "completeness",
     "cost",
+    "damages",
     "is_observed",
     "job_doubts",
     "kept_facts",
@@ -51,4 +53,4 @@ def is_observed(run: Run) -> bool:
 
 def lineage_of(run: Run) -> Lineage:
     """The attempts of the run, and where each resumed from."""
-    return lineage(attempts(run))
+    return lineage(attempts(run), damages(run.history))

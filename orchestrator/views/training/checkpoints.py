@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...model import watch
+from ...model.event import History
+from ...model.events import FaultInjected
+from ..values import mapping
 from .attempts import Attempt, add, merged
 
 
@@ -25,6 +28,14 @@ class Write:
     @property
     def holds_weights(self) -> bool:
         return self.saved is not None and self.saved.weights is not None and self.saved.matched != 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A file that a planned fault damaged; ``began``: CLOCK_MONOTONIC in seconds on its host, where that is known."""
+
+    path: str
+    began: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +78,32 @@ def checkpoints(attempt: Attempt) -> tuple[Checkpoint, ...]:
     return tuple(checkpoint for checkpoint in made if checkpoint.weights)
 
 
-def usable(earlier: Sequence[Attempt], attempt: Attempt) -> tuple[Checkpoint, ...]:
-    """The complete checkpoints that earlier attempts left, without those that were overwritten or could not be read."""
+def usable(earlier: Sequence[Attempt], attempt: Attempt, damage: Sequence[Damage] = ()) -> tuple[Checkpoint, ...]:
+    """The complete checkpoints that earlier attempts left, without those that were overwritten, damaged, or could not be read."""
     damaged = {load.path for process in attempt.ranks.values() for load in process.loads if load.error}
     broken = damaged | _overwritten(earlier)
     return tuple(
         checkpoint
         for before in earlier
         for checkpoint in checkpoints(before)
-        if checkpoint.is_complete and not checkpoint.paths & broken
+        if checkpoint.is_complete and not checkpoint.paths & broken and not _is_damaged(checkpoint, damage)
+    )
+
+
+def damages(history: History) -> tuple[Damage, ...]:
+    """The files that planned faults damaged."""
+    evidence = ((event.data.began, mapping(event.data.evidence).get("path")) for event in history.of(FaultInjected))
+    return tuple(Damage(path=path, began=began) for began, path in evidence if isinstance(path, str))
+
+
+def _is_damaged(checkpoint: Checkpoint, damage: Sequence[Damage]) -> bool:
+    """Whether a file of it, or in its directory, was damaged after it was committed."""
+    return any(
+        (item.path == write.path or item.path.startswith(f"{write.path}/"))
+        and (item.began is None or write.committed.t <= item.began)
+        for item in damage
+        for write in checkpoint.writes
+        if write.committed
     )
 
 

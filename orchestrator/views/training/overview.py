@@ -10,6 +10,7 @@ from ..lineage import kept_steps as lineage_of_steps
 from ..overview import RunView
 from ..overview import view as run_view
 from .attempts import Attempt, attempts
+from .checkpoints import damages
 from .resumption import Lineage, lineage
 
 
@@ -37,7 +38,7 @@ def watched(run: Run) -> Lineage | None:
     """The lineage of a script whose steps the watcher recorded; None for any other run, and for one that reports its own steps."""
     if run.trial.workload != "script" or any(True for _ in run.files.steps()):
         return None
-    lines = lineage(attempts(run))
+    lines = lineage(attempts(run), damages(run.history))
     return lines if any(attempt.ranks for attempt in lines.attempts) else None
 
 

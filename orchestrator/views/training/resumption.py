@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...model import watch
 from .attempts import Attempt, Process
-from .checkpoints import Checkpoint, usable
+from .checkpoints import Checkpoint, Damage, checkpoints, usable
 
 #: A step counts from the beginning of the run: its number in its attempt, and the step that the attempt resumed from.
 Step = int
@@ -33,7 +33,8 @@ class RankResume:
 class Resumption:
     """How an attempt after the first began. ``step``: that its ranks resumed from; None if that is not known.
 
-    ``newest``: the step of the newest checkpoint that it could have loaded; None if there was none.
+    ``newest``: the step of the newest checkpoint that it could have loaded; None if there was none. ``damaged``: the steps of
+    those that a planned fault had damaged.
     """
 
     attempt: Attempt
@@ -41,6 +42,7 @@ class Resumption:
     step: Step | None
     newest: Step | None
     checkpoint: Checkpoint | None = None
+    damaged: frozenset[Step] = frozenset()
 
     @property
     def is_fresh(self) -> bool:
@@ -64,25 +66,30 @@ class Lineage:
         return None if base is None or step < base else step - base
 
 
-def lineage(known: Sequence[Attempt]) -> Lineage:
-    """Where every attempt resumed from; the first begins at step 0."""
+def lineage(known: Sequence[Attempt], damage: Sequence[Damage] = ()) -> Lineage:
+    """Where every attempt resumed from; the first begins at step 0. ``damage``: files that planned faults damaged."""
     result = Lineage(attempts=tuple(known), bases={0: 0} if known else {})
     for attempt in known[1:]:
-        resumption = _resumption(attempt, result)
+        resumption = _resumption(attempt, result, damage)
         bases = dict(result.bases) | ({attempt.index: resumption.step} if resumption.step is not None else {})
         result = Lineage(attempts=result.attempts, resumptions=(*result.resumptions, resumption), bases=bases)
     return result
 
 
-def _resumption(attempt: Attempt, before: Lineage) -> Resumption:
-    left = [
-        (c, before.bases[c.attempt] + c.n)
-        for c in usable(before.earlier(attempt), attempt)
-        if c.attempt in before.bases
-    ]
+def _resumption(attempt: Attempt, before: Lineage, damage: Sequence[Damage]) -> Resumption:
+    complete = _by_step(usable(before.earlier(attempt), attempt), before)
+    left = _by_step(usable(before.earlier(attempt), attempt, damage), before)
     ranks = tuple(_rank(process, attempt, before, left) for process in attempt.ranks.values())
     checkpoint, newest = max(left, key=lambda item: (item[1], item[0].attempt), default=(None, None))
-    return Resumption(attempt=attempt, ranks=ranks, step=_common(ranks), newest=newest, checkpoint=checkpoint)
+    damaged = frozenset(step for _, step in complete) - {step for _, step in left}
+    return Resumption(
+        attempt=attempt, ranks=ranks, step=_common(ranks), newest=newest, checkpoint=checkpoint, damaged=damaged
+    )
+
+
+def _by_step(made: Iterable[Checkpoint], before: Lineage) -> list[tuple[Checkpoint, Step]]:
+    """The checkpoints of attempts that began from a known step, each with its own."""
+    return [(item, before.bases[item.attempt] + item.n) for item in made if item.attempt in before.bases]
 
 
 def _common(ranks: Iterable[RankResume]) -> Step | None:
@@ -113,6 +120,9 @@ def _rank(process: Process, attempt: Attempt, before: Lineage, left: Sequence[tu
         return RankResume(rank=process.rank, name=process.name, steps=steps, how=how)
     if loaded:
         return RankResume(rank=process.rank, name=process.name, steps=loaded, how="file")
+    if altered := _altered(process, start, before.earlier(attempt)):
+        text = f"{process.name} loaded {altered}, which is not the file that was committed under that name (SHA-256)"
+        return RankResume(rank=process.rank, name=process.name, failure=text)
     if not process.loads and not start.counter:
         return RankResume(rank=process.rank, name=process.name, steps=frozenset({0}), how="scratch")
     doubt = f"{process.name} begins with the weights of no step that was recorded"
@@ -135,6 +145,15 @@ def _loaded(process: Process, start: watch.State | None, left: Iterable[tuple[Ch
     sums = {load.sha256 for load in loads if load.sha256}
     weights = {load.weights for load in loads if load.weights and load.matched != 0}
     return frozenset(step for checkpoint, step in left if checkpoint.sums & sums or checkpoint.weights & weights)
+
+
+def _altered(process: Process, start: watch.State, earlier: Sequence[Attempt]) -> str:
+    """A file that the process loaded before its first step with another content than was ever committed; empty if there is none."""
+    made = [checkpoint for old in earlier for checkpoint in checkpoints(old)]
+    paths = {path for checkpoint in made for path in checkpoint.paths}
+    sums = {digest for checkpoint in made for digest in checkpoint.sums}
+    loads = [load for load in process.loads if not load.error and load.sha256 and (load.called or load.t) <= start.t]
+    return next((load.path for load in loads if load.path in paths and sums and load.sha256 not in sums), "")
 
 
 def _equal_steps(
