@@ -27,7 +27,7 @@ def check(run: Run, params: Params) -> Verdict:
     rows: dict[str, dict[str, dict[str, str]]] = {}
     for resumption in lines.resumptions:
         if resumption.is_fresh:
-            doubts.append(views.finding(f"{resumption.attempt.name}: began from scratch, no state was resumed"))
+            doubts.append(views.finding(f"{resumption.attempt.name}: began at step 0, no state was resumed"))
             continue
         parts = completeness.worst(completeness.rows(lines, resumption))
         failures += _findings(parts, "fail")

@@ -59,9 +59,7 @@ def _wrong(resumption: training.Resumption) -> Iterator[views.Finding]:
             f"{name}: {first.name} resumed from step {max(first.steps)}, {other.name} from step {max(other.steps)}"
         )
     if resumption.is_fresh and resumption.newest:
-        yield views.finding(
-            f"{name}: began from scratch although the checkpoint of step {resumption.newest} was complete"
-        )
+        yield views.finding(f"{name}: began at step 0 although the checkpoint of step {resumption.newest} was complete")
 
 
 def _unknown(resumption: training.Resumption) -> Iterator[views.Finding]:
@@ -69,4 +67,4 @@ def _unknown(resumption: training.Resumption) -> Iterator[views.Finding]:
         if rank.doubt:
             yield views.finding(f"{resumption.attempt.name}: {rank.doubt}")
     if resumption.is_fresh and not resumption.newest:
-        yield views.finding(f"{resumption.attempt.name}: began from scratch, nothing had been saved")
+        yield views.finding(f"{resumption.attempt.name}: began at step 0, nothing had been saved")

@@ -55,7 +55,7 @@ def _older(resumption: training.Resumption) -> Iterator[views.Finding]:
     """Ranks that resumed from a step before the newest checkpoint, or from a damaged one; of equal states the newest counts."""
     for rank in resumption.ranks:
         if rank.steps and resumption.newest is not None and max(rank.steps) < resumption.newest:
-            since = "began from scratch" if rank.how == "scratch" else f"resumed from step {max(rank.steps)}"
+            since = "began at step 0" if rank.how == "scratch" else f"resumed from step {max(rank.steps)}"
             text = f"{resumption.attempt.name}: {rank.name} {since} although step {resumption.newest} was committed"
             yield views.finding(text)
         elif rank.steps and rank.steps <= resumption.damaged:

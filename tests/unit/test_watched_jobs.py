@@ -293,3 +293,23 @@ def test_a_last_attempt_without_a_record_is_unknown_in_every_check() -> None:
     bare = dataclasses.replace(lines.attempts[-1], index=2, number=2, ranks={}, missing={0: "rank 0 has no record"})
     known = training.lineage([*lines.attempts, bare])
     assert known.resumptions[-1].step is None and training.completeness.worst(()) == {}
+
+
+def test_with_another_number_of_ranks_batches_and_random_states_are_not_compared() -> None:
+    grown = Job(world=3).attempt(1, 15, 30, ends=True, forgets=["data", "rng"])
+    job = Job().attempt(0, 0, 18)
+    job.files = [*job.files, *grown.files]
+    results = rows(job)
+    assert (results["weights"], results["optimizer"]) == ("pass", "pass")
+    assert (results["RNG"], results["data position"]) == ("unknown", "unknown")
+
+
+def test_weights_that_are_loaded_after_the_first_step_make_its_beginning_unknown() -> None:
+    job = wrong("weights", loaded=0)
+    late = watch.Load(t=job.now, id=9, path="/ckpt/15.pt", weights="ab" * 8)
+    job.files = [
+        dataclasses.replace(file, lines=(*map(_other_start, file.lines), late)) if file.attempt else file
+        for file in job.files
+    ]
+    assert "after its first step began" in ask(job.run(), "resumed-from").text
+    assert {ask(job.run(), name).outcome for name in ("resumed-from", "resumed-newest")} == {"unknown"}

@@ -82,6 +82,10 @@ class Attempt:
     def name(self) -> str:
         return f"attempt {self.number}" + (f", restart {self.restart}" if self.is_restarted else "")
 
+    @property
+    def world(self) -> int:
+        return len(self.ranks) + len(self.missing)
+
     def total(self, n: int) -> str | None:
         """The digest of all weights after ``n`` steps: of shards their sum; None if one of them is not known."""
         first = next(iter(self.ranks.values()), None)

@@ -105,8 +105,8 @@ def _moment(
             None,
         )
         if full is not None:
-            own = old.ranks.get(process.rank)
-            return own, _own_state(own, states.get(process.rank), n or 0), full
+            own = old.ranks.get(process.rank) if old.world == attempt.world else None
+            return own, _own_state(own, states.get(process.rank) if own else None, n or 0), full
     return None, None, None
 
 

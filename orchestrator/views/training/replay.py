@@ -39,7 +39,10 @@ def redone(lines: Lineage) -> tuple[Step, ...]:
 
 
 def replays(lines: Lineage, attempt: Attempt) -> tuple[Replay, ...]:
-    """The steps of ``attempt`` that the same rank had executed in the newest attempt before that reached them."""
+    """The steps of ``attempt`` that the same rank had executed in the newest attempt before that reached them.
+
+    None with another number of ranks: then they share the work of a step in another way.
+    """
     return tuple(replay for process in attempt.ranks.values() for replay in _replays(lines, attempt, process))
 
 
@@ -58,7 +61,7 @@ def _replays(lines: Lineage, attempt: Attempt, process: Process) -> Iterator[Rep
         for old in reversed(lines.earlier(attempt)):
             before = lines.n_of((base or 0) + n, old)
             other = old.ranks.get(process.rank)
-            if other is not None and before is not None and before in other.steps:
+            if old.world == attempt.world and other is not None and before is not None and before in other.steps:
                 yield _replay((base or 0) + n, (old, other, before), (attempt, process, n))
                 break
 

@@ -123,6 +123,11 @@ def _rank(process: Process, attempt: Attempt, before: Lineage, left: Sequence[tu
     if altered := _altered(process, start, before.earlier(attempt)):
         text = f"{process.name} loaded {altered}, which is not the file that was committed under that name (SHA-256)"
         return RankResume(rank=process.rank, name=process.name, failure=text)
+    if late := [
+        load for load in process.loads if not load.error and load.weights and (load.called or load.t) > start.t
+    ]:
+        doubt = f"{process.name} loaded {late[0].path or 'weights'} after its first step began"
+        return RankResume(rank=process.rank, name=process.name, doubt=doubt)
     if not process.loads and not start.counter:
         return RankResume(rank=process.rank, name=process.name, steps=frozenset({0}), how="scratch")
     doubt = f"{process.name} begins with the weights of no step that was recorded"
