@@ -45,7 +45,7 @@ def check(run: Run, params: Params) -> Verdict:
 
 
 def _script(run: Run) -> Verdict:
-    """By the watcher's records. A difference is unknown, not a failure: without a restart control it may belong to the job."""
+    """By the watcher's records. A difference that the restart control shows as well belongs to the job."""
     if run.twin is None and views.mapping(run.extras.get("bundle.json")).get("twin_after") is True:
         return Verdict(check="bit-exact", outcome="skipped", text=NO_TWIN_AFTER)
     lines = training.lineage_of(run)
@@ -60,11 +60,29 @@ def _script(run: Run) -> Verdict:
     if facts.base is None:
         doubts.append(views.finding("the step that the last attempt resumed from is not known"))
     common = _common_facts(facts, run.twin)
-    doubts += [*_script_differences(common, facts.undisturbed), *_not_compared(run, facts, common)]
-    names = sorted({name.partition("@")[0] for _, name, _, _ in common if "@" in name})
-    text = f"{', '.join(names)} of {len(facts.digests)} ranks equal to the twin, to step {facts.steps}"
-    evidence = {"twin": run.twin.run, "compared": len(common)}
-    return views.conclude("bit-exact", text, doubts=doubts, evidence=evidence)
+    different = _first_difference(common)
+    as_restarted = training.is_as_restarted(facts, run.twin.control)
+    failures = list[views.Finding]()
+    if different and different[0] >= (facts.base or 0) and as_restarted is False and _restart_changes_nothing(run.twin):
+        failures.append(views.finding(f"{_shown_difference(different, common)}; a restart from the same step does not"))
+    elif different and not (as_restarted and different[0] >= (facts.base or 0)):
+        doubts.append(
+            views.finding(_shown_difference(different, common) + _unknown_cause(different[0], facts, run.twin))
+        )
+    if failures and (moved := [*_moved(run)]):
+        failures, doubts = [], [*moved, *failures, *doubts]
+    doubts += _not_compared(run, facts, common)
+    names = ", ".join(sorted({name.partition("@")[0] for _, name, _, _ in common if "@" in name}))
+    until = f"step {facts.base}, then to a restart from there" if different else f"step {facts.steps}"
+    text = f"{names} of {len(facts.digests)} ranks equal to the twin, to {until}"
+    control = {"control": run.twin.control.run} if run.twin.control else {}
+    evidence = {
+        "twin": run.twin.run,
+        "compared": len(common),
+        **control,
+        **({"differs_from_step": different[0]} if different else {}),
+    }
+    return views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
 
 
 def _common_facts(facts: training.KeptFacts, twin: Twin) -> list[tuple[str, str, str, str]]:
@@ -95,19 +113,43 @@ def _not_compared(
         yield views.finding(f"the run made {facts.steps} steps, its twin {run.twin.steps}")
 
 
-def _script_differences(common: list[tuple[str, str, str, str]], undisturbed: int) -> Iterator[views.Finding]:
-    different = [(training.step_of(name), rank, name) for rank, name, own, other in common if own != other]
-    if not different:
-        return
-    step, rank, name = min(different)
-    part = name.partition("@")[0] if "@" in name else "loss"
-    text = f"rank {rank}: {part} of step {step} differs from the twin ({len(different)} of {len(common)} differ)"
-    cause = (
-        "; it differs before anything was lost: the job does not repeat its own steps"
-        if step < undisturbed
-        else "; whether the job or its recovery causes that is not known without a restart control"
+def _first_difference(common: list[tuple[str, str, str, str]]) -> tuple[int, str, str] | None:
+    """Step, rank and name."""
+    return min(
+        ((training.step_of(name), rank, name) for rank, name, own, other in common if own != other), default=None
     )
-    yield views.finding(text + cause)
+
+
+def _shown_difference(first: tuple[int, str, str], common: list[tuple[str, str, str, str]]) -> str:
+    step, rank, name = first
+    part = name.partition("@")[0] if "@" in name else "loss"
+    count = sum(own != other for _, _, own, other in common)
+    return f"rank {rank}: {part} of step {step} differs from the twin ({count} of {len(common)} differ)"
+
+
+def _restart_changes_nothing(twin: Twin) -> bool:
+    """Whether the restart control equals the twin in the weights of each step that both recorded."""
+    control = twin.control
+    pairs = [
+        (digest, twin.digests.get(rank, {}).get(name))
+        for rank, digests in (control.digests if control else {}).items()
+        for name, digest in digests.items()
+        if control and name.startswith("weights@") and training.step_of(name) >= control.base
+    ]
+    known = [(own, other) for own, other in pairs if other is not None]
+    return bool(known) and all(own == other for own, other in known)
+
+
+def _unknown_cause(step: int, facts: training.KeptFacts, twin: Twin) -> str:
+    if step < facts.undisturbed:
+        return "; it differs before anything was lost: the job does not repeat its own steps"
+    if twin.control is None:
+        return "; whether the job or its recovery causes that is not known without a restart control"
+    if twin.control.base != facts.base:
+        return f"; the restart control resumed from step {twin.control.base}, not from {facts.base}"
+    if step < twin.control.base:
+        return f"; the restart control shows what the last restart changes, from step {twin.control.base} on"
+    return "; a restart by itself differs as well, in other bits: the job does not repeat its steps"
 
 
 def _text(run: Run, digests: Mapping[str, Mapping[str, object]]) -> str:

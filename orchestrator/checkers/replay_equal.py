@@ -47,6 +47,7 @@ def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
     failures, doubts = list[views.Finding](), [*training.job_doubts(run, lines)]
     compared: list[training.Replay] = []
+    restarted = 0
     for resumption in lines.resumptions:
         repeated = training.replays(lines, resumption.attempt)
         known = [replay for replay in repeated if replay.is_equal is not None]
@@ -54,6 +55,8 @@ def _script(run: Run) -> Verdict:
         differing = [replay for replay in known if not replay.is_equal]
         if differing and (cause := _cause(lines, resumption, repeated)):
             failures.append(views.finding(f"{_differs(differing[0])}: {cause}"))
+        elif differing and resumption is lines.resumptions[-1] and _is_as_restarted(run, lines):
+            restarted += len({replay.step for replay in differing})
         elif differing:
             reason = "no part of the state that is known to differ explains it"
             doubts.append(views.finding(f"{_differs(differing[0])}, and {reason}"))
@@ -61,8 +64,15 @@ def _script(run: Run) -> Verdict:
             reason = "no step that was done again has a loss or a digest in both executions"
             doubts.append(views.finding(f"{resumption.attempt.name}: {reason}"))
     steps = len({(replay.step, replay.after) for replay in compared})
-    text = f"{steps} step{'s' * (steps != 1)} done again, equal each time" if steps else "no step was done twice"
+    equal = f"{restarted} of them as after a restart by itself" if restarted else "equal each time"
+    text = f"{steps} step{'s' * (steps != 1)} done again, {equal}" if steps else "no step was done twice"
     return views.conclude("replay-equal", text, failures=failures, doubts=doubts)
+
+
+def _is_as_restarted(run: Run, lines: training.Lineage) -> bool:
+    """Whether the last attempt computed what the restart control did: the difference then belongs to the job."""
+    control = run.twin.control if run.twin else None
+    return training.is_as_restarted(training.kept_facts(lines), control) is True
 
 
 def _differs(replay: training.Replay) -> str:

@@ -48,11 +48,25 @@ class ChunkRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """A run of a script that was restarted on the same nodes where the faults of the trial act.
+
+    ``base``: the step from which its last attempt resumed. ``losses``, ``digests``: as of a twin.
+    """
+
+    run: str
+    base: int
+    losses: Mapping[str, Mapping[str, str]]
+    digests: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Twin:
     """An undisturbed run of the same trial. ``losses``: rank -> step -> float.hex; ``digests``: rank -> name -> SHA-256.
 
     Of a script ``digests`` has the watcher's digests of the state after each step that was recorded: ``weights@40``.
     ``final_loss`` is then 0: the watcher knows losses of ranks only. ``paths``: what it saved outside of its work directory.
+    ``control``: shows what a restart by itself changes, where the trial plans faults that end ranks.
     """
 
     key: str
@@ -64,6 +78,7 @@ class Twin:
     restarts: int
     final_loss: float
     paths: tuple[str, ...] = ()
+    control: Control | None = None
 
 
 class NodeFiles(Protocol):

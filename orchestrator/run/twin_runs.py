@@ -13,7 +13,7 @@ from ..model.errors import EXIT_PASS, Interrupted
 from ..model.events import RunEnd, RunInterrupted
 from ..model.launch import Request
 from ..model.plan import Plan
-from ..model.run import Twin
+from ..model.run import Control, Twin
 from ..store import beds, bundle, durable, paths
 from ..store import twins as cache
 from ..store.journal import JournalError
@@ -29,7 +29,7 @@ def provide(request: Request, directory: Path) -> bool:
         return False
     key = twins.twin_key(request.trial, paths.document(directory, bundle.FINGERPRINT))
     cached = None if twins.is_script(request.trial) else _from_cache(request, key)
-    twin = cached or _make(_without_faults(request), directory)
+    twin = cached or _make(request, directory)
     _store(twin, directory)
     beds.end_twin(Path(request.bed.workdir))
     return cached is None
@@ -42,7 +42,7 @@ def provide_after(request: Request, directory: Path) -> None:
         return
     if work.is_dir() and _is_short(directory):
         with suppress(Interrupted):
-            _store(_make(_without_faults(request), directory), directory)
+            _store(_make(request, directory), directory)
         beds.end_twin(Path(request.bed.workdir))
     shutil.rmtree(work, ignore_errors=True)
 
@@ -65,6 +65,8 @@ def resume(request: Request, origin: Path) -> None:
         return
     directory, request = Path(open_run.twin), _without_faults(request)
     stage = bundle.stage(directory)
+    if stage != "none":  # a restart control has faults of its own
+        request = replace(request, trial=bundle.load_trial(directory))
     if stage == "none":
         preparation.discard(request.provider, request.bed, directory)
     elif stage == "open" and (request.stop or bundle.read_history(directory).last(RunInterrupted)):
@@ -72,6 +74,7 @@ def resume(request: Request, origin: Path) -> None:
     elif stage == "open":
         request.on_begin(str(directory))
         _drive(request, preparation.read_plan(directory, request.bed), directory, origin)
+        _judge_and_cache(request, directory)
     else:
         _judge_and_cache(request, directory)
     beds.end_twin(workdir)
@@ -101,15 +104,41 @@ def _without_faults(request: Request) -> Request:
 
 
 def _make(request: Request, origin: Path) -> Twin | None:
-    """Run the twin; None where it did not finish as planned."""
-    directory = bundle.new(origin.parent, f"{request.trial.name}-twin")
+    """Run the twin, and the restart control of a script; None where the twin did not finish as planned."""
+    twin = _run_twin(_without_faults(request), origin)
+    if twin is not None and twins.is_script(request.trial):
+        return replace(twin, control=_run_control(request, origin))
+    return twin
+
+
+def _run_twin(request: Request, origin: Path) -> Twin | None:
+    plan, directory = _begin(request, origin, "twin")
+    _drive(request, plan, directory, origin)
+    return _judge_and_cache(request, directory)
+
+
+def _run_control(request: Request, origin: Path) -> Control | None:
+    """Run the restart control: the trial with a restart where its faults act. None where it has no such faults."""
+    trial = twins.control_trial(request.trial)
+    if trial is None:
+        return None
+    beds.end_twin(Path(request.bed.workdir))
+    request = replace(_without_faults(request), trial=trial, reason=f"restart control of trial {request.trial.id}")
+    plan, directory = _begin(request, origin, "twin-control")
+    _drive(request, plan, directory, origin)
+    judging.finish(request.catalogue, directory, Path(request.bed.workdir))
+    return twins.make_control(bundle.load(directory))
+
+
+def _begin(request: Request, origin: Path, kind: str) -> tuple[Plan, Path]:
+    directory = bundle.new(origin.parent, f"{request.trial.name}-{kind}")
     plan = preparation.begin(preparation.Draft(request=request, origin=origin), directory)
     request.on_begin(str(directory))
-    return _drive(request, plan, directory, origin)
+    return plan, directory
 
 
-def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> Twin | None:
-    """Drive the twin to its end and cache it. Raises Interrupted: the run itself stays open and makes another twin."""
+def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> None:
+    """Drive the twin or the control to its end. Raises Interrupted: the run itself stays open and makes others."""
     command = f"ccbed resume {origin}"
     try:
         drive.drive(request, request.trial, plan, directory)
@@ -120,7 +149,6 @@ def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> Twin 
         abandon.collect_and_close(request, directory, "interrupted")
         beds.end_twin(Path(request.bed.workdir))
         raise Interrupted(f"interrupted in the twin, {plan.run}", hint=command)
-    return _judge_and_cache(request, directory)
 
 
 def _abandon(request: Request, directory: Path) -> None:

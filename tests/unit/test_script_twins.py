@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.run import Twin
+from orchestrator.model.run import Control, Twin
 from orchestrator.model.verdict import Verdict
 from orchestrator.views import training
 
@@ -84,3 +84,45 @@ def test_a_path_that_both_wrote_makes_the_comparison_unknown() -> None:
     assert "/data/15.pt" in training.outside_paths(
         dataclasses.replace(inside, extras={"plan.json": {"work_dir": {**linked, "path": "/ckpt"}}})
     )
+
+
+def control(job: Job, base: int = 15) -> Control:
+    """The restart control that computed what ``job`` did."""
+    facts = training.kept_facts(training.lineage_of(job.run()))
+    return Control(run="r-control", base=base, losses=facts.losses, digests=facts.digests)
+
+
+def judged(job: Job, check: str, restarted: Control) -> Verdict:
+    return ask(dataclasses.replace(job.run(), twin=dataclasses.replace(twin(), control=restarted)), check)
+
+
+def test_a_difference_that_the_restart_control_shows_belongs_to_the_job() -> None:
+    """For example DDP sums its first step after a start in another order."""
+    job = wrong("optimizer")
+    verdict = judged(job, "bit-exact", control(job))
+    assert (verdict.outcome, "then to a restart from there" in verdict.text) == ("pass", True), verdict.text
+    assert verdict.evidence["differs_from_step"] > 15
+
+
+def test_a_difference_that_a_restart_does_not_show_is_a_failure() -> None:
+    verdict = judged(wrong("optimizer"), "bit-exact", control(right()))
+    assert (verdict.outcome, "a restart from the same step does not" in verdict.text) == ("fail", True), verdict.text
+
+
+def test_a_control_that_differs_in_other_bits_explains_nothing() -> None:
+    verdict = judged(wrong("optimizer"), "bit-exact", control(wrong("weights")))
+    assert (verdict.outcome, "in other bits" in verdict.text) == ("unknown", True), verdict.text
+
+
+def test_a_control_that_resumed_elsewhere_explains_nothing() -> None:
+    job = wrong("optimizer")
+    verdict = judged(job, "bit-exact", control(job, base=10))
+    assert (verdict.outcome, "resumed from step 10, not from 15" in verdict.text) == ("unknown", True), verdict.text
+
+
+def test_steps_that_differ_as_after_a_restart_are_no_doubt() -> None:
+    job = wrong("hidden")
+    without = ask(job.run(), "replay-equal")
+    assert without.outcome == "unknown", without.text
+    assert judged(job, "replay-equal", control(job)).outcome == "pass"
+    assert judged(job, "replay-equal", control(right())).outcome == "unknown"

@@ -134,8 +134,10 @@ def _clean(trial: Trial, run: views.RunView) -> str:
 
 def _proof(verdicts: Sequence[Verdict]) -> list[str]:
     texts = {"pass": "weights equal to the twin", "fail": "weights differ from the twin"}
-    outcomes = [verdict.outcome for verdict in verdicts if verdict.check == "bit-exact"]
-    return [texts[outcome] for outcome in outcomes[:1] if outcome in texts]
+    proof = next((verdict for verdict in verdicts if verdict.check == "bit-exact"), None)
+    if proof and proof.outcome == "pass" and proof.evidence.get("differs_from_step"):
+        return ["weights as after a restart by itself"]
+    return [texts[proof.outcome]] if proof and proof.outcome in texts else []
 
 
 def _finding(verdicts: Sequence[Verdict], failure: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from ... import views
@@ -22,10 +23,12 @@ from ...model.events import (
     RunInterrupted,
     RunStopped,
 )
-from ...model.run import Run, Twin
+from ...model.run import Control, Run, Twin
 from ...model.trial import Trial
 from ...views import training
 
+#: Faults that end ranks, so that a restart in their place shows what restarting changes.
+ENDING = ("crash-node", "crash-rank", "oom", "power-off", "preempt")
 #: Parts of a trial that do not change the computed result.
 LEFT_OUT = ("name", "faults", "recovery", "checks", "liveness")
 
@@ -78,6 +81,24 @@ def _script_twin(run: Run) -> Twin | None:
         digests=facts.digests, steps=facts.steps, faults=0, restarts=0, final_loss=0.0,
         paths=tuple(sorted(training.outside_paths(run))),
     )  # fmt: skip
+
+
+def control_trial(trial: Trial) -> Trial | None:
+    """The trial of the restart control: its faults end a rank where those of ``trial`` act. None if one of those ends no rank."""
+    if not trial.faults or any(fault.fault not in ENDING for fault in trial.faults):
+        return None
+    params = {"local_rank": 0, "signal": "KILL"}
+    faults = tuple(replace(fault, fault="crash-rank", params=params) for fault in trial.faults)
+    return replace(trial, faults=faults, checks=(), recovery=replace(trial.recovery, policy=("restart",)))
+
+
+def make_control(run: Run) -> Control | None:
+    """The control from a run that has ended; None if it did not finish, or the step that it resumed from is not known."""
+    outcome, _, _ = views.ending(run.history)
+    facts = training.kept_facts(training.lineage_of(run))
+    if outcome != "finished" or facts.base is None or not facts.digests:
+        return None
+    return Control(run=_name(run), base=facts.base, losses=facts.losses, digests=facts.digests)
 
 
 def incomplete(twin: Twin, ranks: int) -> str:

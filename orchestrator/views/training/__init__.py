@@ -5,7 +5,7 @@ from . import completeness, cost, replicas
 from .attempts import Attempt, Process, attempts
 from .checkpoints import Checkpoint, Damage, checkpoints, damages, usable
 from .doubts import job_doubts, missing_ranks, unobserved
-from .kept import KeptFacts, kept_facts, outside_paths, step_of
+from .kept import KeptFacts, is_as_restarted, kept_facts, outside_paths, step_of
 from .overview import kept_steps, resumes, steps, view, watched
 from .replay import Replay, redone, replays
 from .resumption import Lineage, RankResume, Resumption, lineage
@@ -25,6 +25,7 @@ __all__ = [
     "completeness",
     "cost",
     "damages",
+    "is_as_restarted",
     "is_observed",
     "job_doubts",
     "kept_facts",

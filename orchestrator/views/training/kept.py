@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from ...model import watch
-from ...model.run import Run
+from ...model.run import Control, Run
 from ..values import mapping
 from .resumption import Lineage
 
@@ -67,6 +67,23 @@ def _without_link(path: str, links: Mapping[str, object]) -> str:
         if PurePosixPath(path).is_relative_to(link):
             return str(PurePosixPath(str(target), PurePosixPath(path).relative_to(link)))
     return path
+
+
+def is_as_restarted(facts: KeptFacts, control: Control | None) -> bool | None:
+    """Whether each rank computed what the restart control computed after resuming from the same step.
+
+    None where that is not known: no control, another step, or no digest of weights that both recorded on some rank.
+    """
+    if control is None or facts.base is None or control.base != facts.base:
+        return None
+    equal = True
+    for rank, own in facts.digests.items():
+        other = control.digests.get(rank, {})
+        common = [name for name in own if name in other and step_of(name) >= facts.base]
+        if not any(name.startswith("weights@") for name in common):
+            return None
+        equal = equal and all(own[name] == other[name] for name in common)
+    return equal if facts.digests else None
 
 
 def step_of(name: str) -> int:
