@@ -68,3 +68,23 @@ def test_a_bundle_is_judged_without_torch_and_its_report_says_why_it_has_no_pict
     assert "matplotlib" not in (bundle / "report/index.html").read_text()
     assert list(bundle.glob("report/plots/*.png"))
     assert (bundle / "verdicts.json").read_bytes() == verdicts
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "problem"),
+    [
+        (
+            ("size", "--model", "torch.nn:Identity"),
+            3,
+            "reading a torch module needs torch, which is not installed here",
+        ),
+        (("size", "--model", "transformer"), 3, "--layers"),
+    ],
+)
+def test_what_needs_torch_says_so_with_the_next_step(
+    words: tuple[str, ...], code: int, problem: str, tmp_path: Path
+) -> None:
+    result, _, errors = ccbed(tmp_path, *words)
+    assert (result, "Traceback" in errors) == (code, False)
+    assert problem in errors
+    assert ("ccbed[local]" in errors) == ("torch module" in problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -209,6 +210,11 @@ def _module_facts(spec: str, shape: str | None, dtype: str | None) -> dict[str, 
 
     ``spec``: module:factory, relative to the current directory. Raises UsageError in one line.
     """
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError(
+            f"--model {spec}: reading a torch module needs torch, which is not installed here",
+            hint="pip install 'ccbed[local]'; or describe the model by options: ccbed size --help",
+        )
     argv = [sys.executable, "-m", "orchestrator.rank.reference_models.module_facts", spec, shape or "", dtype or ""]
     path = os.pathsep.join([str(_PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])])
     try:

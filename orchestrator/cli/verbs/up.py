@@ -69,10 +69,11 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
             return 0
         if not force:
             beds.refuse_open(session, bed, "up has changes to make and")
+        interpreter = _checked_interpreter(bed)
         store.write(session.state, bed)
         store.require_preflight(session.state, bed.name)
         with bed_view.reporting_processes(bed, provider):
-            _change(session, bed, status, diff, provider, mend=prepare is not False)
+            _change(session, bed, (status, diff, provider), interpreter, mend=prepare is not False)
     return 0
 
 
@@ -137,15 +138,20 @@ def _departed(provider: Provider, bed: BedSpec) -> tuple[Change, ...]:
         return departed.changes(bed, error.status, error.hosts)
 
 
-def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provider: Provider, *, mend: bool) -> None:
+def _change(
+    session: Session,
+    bed: BedSpec,
+    comparison: tuple[BedStatus, Diff, Provider],
+    interpreter: Interpreter | None,
+    *,
+    mend: bool,
+) -> None:
     """Apply the difference. ``mend``: prepare hosts again, once, that lack something of the preparation."""
     from ...providers import apply
 
-    terminal = session.terminal
-    interpreter = _interpreter(bed)
+    terminal, (status, diff, provider) = session.terminal, comparison
     terminal.line(bed_view.headline(bed, status, interpreter))
     bed_view.plan(terminal, bed, diff)
-    _require(bed, interpreter)
     count = len(diff.of("create")) + len(diff.of("replace"))
     ready: list[str] = []
 
@@ -181,22 +187,20 @@ def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provi
     terminal.line(f"up in {session.took()}     try: ccbed run dp-ring --fail-node 2     {undo}")
 
 
-def _interpreter(bed: BedSpec) -> Interpreter | None:
-    """Inspect the interpreter of process nodes; those of containers are in their images."""
+def _checked_interpreter(bed: BedSpec) -> Interpreter | None:
+    """Inspect the interpreter of process nodes; those of containers are in their images.
+
+    Raises InfrastructureError where it cannot run the nodes: then the bed stays as it is.
+    """
     from ...providers import interpreters
 
-    return interpreters.probe(interpreters.path_of(bed)) if bed.provider == "process" else None
-
-
-def _require(bed: BedSpec, interpreter: Interpreter | None) -> None:
-    """Raises InfrastructureError before anything is ended, where the interpreter cannot run the nodes."""
-    from ...providers import interpreters
-
-    if interpreter is None:
-        return
+    if bed.provider != "process":
+        return None
+    interpreter = interpreters.probe(interpreters.path_of(bed))
     requirement = interpreters.requirement(interpreter, named=bool(bed.nodes[0].python))
     if requirement.outcome == "fail":
         raise InfrastructureError(f"bed {bed.name}: {requirement.text}", hint=requirement.fix)
+    return interpreter
 
 
 def _clear(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> None:
