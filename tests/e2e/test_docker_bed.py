@@ -32,6 +32,8 @@ from .test_interrupted import at, ctrl_c
 pytestmark = pytest.mark.e2e
 
 NAME = "boxtest"
+#: The image's interpreter, by its path.
+PYTHON = "/opt/ccbed/bin/python3"
 #: All runs have the same run to compare with.
 SLOW = {"step_min_ms": 20}
 
@@ -85,7 +87,7 @@ def dp(*faults: FaultPlan, **more: Any) -> Trial:
 @pytest.fixture(scope="module")
 def box(engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     directory = tmp_path_factory.mktemp("box")
-    state, file = directory / "state" / "ccbed", inventory(directory, image, NAME, spares=1)
+    state, file = directory / "state" / "ccbed", inventory(directory, image, NAME, spares=1, python=PYTHON)
     code, output = ccbed(state, "up", str(file))
     assert code == 0, output
     assert f"image {image} · a private network" in output and "torch imported once" not in output
@@ -118,6 +120,9 @@ def test_up_again_changes_nothing(box: Box) -> None:
 def test_a_node_tells_its_image_and_engine_and_runs_without_rights(box: Box) -> None:
     facts = json.loads((Path(box.spec.workdir) / "nodes/n1/system.json").read_text())
     attrs = box.container("n1").attrs
+    assert attrs["Config"]["Entrypoint"][0] == PYTHON
+    assert (box.state_of("n1")["torch"], box.state_of("n1")["python"]) == (facts["torch"], facts["python"])
+    assert facts["torch"].startswith("2.")
     assert (facts["image"], facts["engine"]) == (attrs["Image"], box.engine.version()["Version"])
     assert attrs["HostConfig"]["CapDrop"] == ["ALL"] and attrs["Config"]["User"].startswith(f"{os.getuid()}:")
 

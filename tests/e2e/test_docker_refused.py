@@ -34,6 +34,17 @@ def test_a_container_with_our_name_that_is_not_ours_is_not_touched(engine: Any, 
     nothing_is_left(engine, tmp_path / "state", "boxtheirs")
 
 
+def test_an_interpreter_that_the_image_lacks_is_named_with_the_fix(engine: Any, image: str, tmp_path: Path) -> None:
+    code, output = ccbed(
+        tmp_path / "state", "up", str(inventory(tmp_path, image, "boxpython", 1, python="/nowhere/python"))
+    )
+    assert code == 4
+    assert "error: node n0: the image has no /nowhere/python" in output
+    assert "set ccbed_python to the image's interpreter" in output
+    assert ccbed(tmp_path / "state", "down", "boxpython")[0] == 0
+    nothing_is_left(engine, tmp_path / "state", "boxpython")
+
+
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
