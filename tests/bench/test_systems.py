@@ -31,7 +31,8 @@ export CCBED_EXAMPLES={examples} TORCHFT_LIGHTHOUSE=http://{{master_addr}}:{{mas
 export REPLICA_GROUP_ID={{rank}} NUM_REPLICA_GROUPS={{nnodes}};
 exec {python} -m torch.distributed.run --standalone --max-restarts {{max_restarts}} --nproc-per-node {{nproc}} {{script}} {{args}}'"""
 NVRX = """{folder}/ft_launcher --nnodes {{nnodes}} --nproc-per-node {{nproc}} --max-restarts {{max_restarts}}
---rdzv-backend c10d --rdzv-endpoint {{master_addr}}:{{master_port}} --rdzv-id {{run}} --rdzv-conf is_host={{is_host}}"""
+--rdzv-backend c10d --rdzv-endpoint {{master_addr}}:{{master_port}} --rdzv-id {{run}} --rdzv-conf is_host={{is_host}}
+--ignore-missing-fault-tol-cfg"""
 
 
 @dataclass(frozen=True, kw_only=True)

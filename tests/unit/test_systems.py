@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import cast
 
-from orchestrator.cli.render import systems_view
 from orchestrator.model import watch
 from orchestrator.model.run import NodeFiles, Run
+from orchestrator.reports.page import systems as page
 from orchestrator.views.training.systems import systems
 from orchestrator.views.training.worker_returns import worker_returns
 
@@ -108,8 +108,10 @@ def test_the_table_has_a_column_for_each_system_and_names_what_differs() -> None
         own, trial=dataclasses.replace(own.trial, params={**own.trial.params, "launcher": "torchrun"})
     )
     columns = systems([("", own), ("best", theirs)])
-    table = {row[0]: row[1:] for row in systems_view.rows(columns)}
+    table = {row[0]: row[1:] for row in page.rows(columns)}
     assert [column.system for column in columns] == ["ccbed", "best"]
     assert table["first step of every rank"] == ("1.3 s", "1.3 s")
     other = dataclasses.replace(theirs, trial=dataclasses.replace(theirs.trial, params={"file": "/job/other.py"}))
-    assert any("jobs differ" in note for note in systems_view.notes(systems([("", own), ("", other)])))
+    assert any("jobs differ" in note for note in page.notes(systems([("", own), ("", other)])))
+    html = page.render(columns).decode()
+    assert "<h1>2 runs, side by side</h1>" in html and html.count('class="bar"') == 2

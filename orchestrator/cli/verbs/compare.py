@@ -11,13 +11,14 @@ import click
 
 from ...model import codec
 from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
+from ...reports.page import systems as systems_page
 from ...store import bundle, index
 from ...views import comparison
 from ...views.collectives import phrases
+from ...views.training.systems import System
 from ...views.training.systems import systems as side_by_side
 from ..inputs import options
 from ..inputs.session import Session
-from ..render import systems_view
 from ..render.terminal import short_path
 from . import check
 
@@ -44,6 +45,9 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
 @click.argument("after", metavar="B")
 @click.argument("others", nargs=-1, metavar="[C ...]")
 @click.option(
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Of systems: write the table as a page, too."
+)
+@click.option(
     "--systems",
     is_flag=True,
     help="Runs of one script under several launchers: a column each; so are three or more runs.",
@@ -59,7 +63,7 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
 @options.as_json
 @click.pass_obj
 def command(
-    session: Session, before: str, after: str, others: tuple[str, ...], systems: bool, fail_over: float | None,
+    session: Session, before: str, after: str, others: tuple[str, ...], html: Path | None, systems: bool, fail_over: float | None,
     runs_dir: Path, as_json: bool,
 ) -> int:  # fmt: skip
     """Compare run B with run A (directories, ends of names, or `latest`), or three and more runs of one job.
@@ -70,10 +74,11 @@ def command(
     directories = [index.resolve(handle, runs_dir) for _, handle in named]
     for directory in directories:
         check.verify(directory)
-    if others or systems:
+    if others or systems or html:
         if fail_over is not None:
             raise UsageError("--fail-over compares two runs of one system", hint="give two runs, without --systems")
-        return _show_systems(session, [name for name, _ in named], directories, as_json=as_json)
+        loaded = ((name, bundle.load(path)) for (name, _), path in zip(named, directories, strict=True))
+        return _show_systems(session, side_by_side(loaded), html, as_json=as_json)
     first, second = directories
     compared = comparison.compare(bundle.load(first), bundle.load(second))
     if not compared.rows:
@@ -109,12 +114,17 @@ def _named(handle: str) -> tuple[str, str]:
     return (name, run) if is_named and run and not Path(handle).exists() else ("", handle)
 
 
-def _show_systems(session: Session, names: Sequence[str], directories: Sequence[Path], *, as_json: bool) -> int:
-    columns = side_by_side((name, bundle.load(path)) for name, path in zip(names, directories, strict=True))
+def _show_systems(session: Session, columns: Sequence[System], html: Path | None, *, as_json: bool) -> int:
+    """A column for each run. A figure that is not known is a dash; its reason follows the table."""
+    if html:
+        html.write_bytes(systems_page.render(columns))
     if as_json:
         session.terminal.json({"runs": [codec.plain(column) for column in columns]})
-    else:
-        systems_view.show(session.terminal, columns)
+        return EXIT_PASS
+    session.terminal.table(("", *(column.system for column in columns)), systems_page.rows(columns))
+    session.terminal.lines(f"note      {text}" for text in systems_page.notes(columns))
+    if html:
+        session.terminal.line(f"page      {short_path(html)}")
     return EXIT_PASS
 
 

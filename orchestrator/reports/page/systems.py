@@ -1,21 +1,34 @@
-"""The table of runs of one job under several systems, on the terminal."""
+"""Runs of one job under several systems, side by side: the rows of the table, its notes, and a page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import jinja2
 
 from ...core.verdict.sentence import PRECEDENCE, seconds
 from ...views.training.systems import System, jobs_differ
 from ...views.training.worker_returns import Return
-from .terminal import Terminal
 
 _NONE = "-"
+_EVERY = "first step of every rank"
 
 
-def show(terminal: Terminal, columns: Sequence[System]) -> None:
-    """A column for each run. A figure that is not known is a dash; its reason follows the table."""
-    terminal.table(("", *(column.system for column in columns)), rows(columns))
-    terminal.lines(notes(columns))
+def render(columns: Sequence[System]) -> bytes:
+    """A page that is complete in itself."""
+    loader = jinja2.PackageLoader("orchestrator.reports", "page")
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.get_template("systems.html.j2")
+    return template.render(
+        columns=columns, rows=rows(columns), notes=list(notes(columns)), outcomes=PRECEDENCE, bars=_bars(columns)
+    ).encode(errors="replace")  # fmt: skip
+
+
+def _bars(columns: Sequence[System]) -> Mapping[str, Sequence[float]]:
+    """The times to the first step of every rank, in percent of the longest; 0 where there is none."""
+    times = [(column.returns[0].first_step_s or 0.0) if column.returns else 0.0 for column in columns]
+    longest = max(times, default=0.0)
+    return {_EVERY: [round(100 * time / longest, 1) for time in times]} if longest else {}
 
 
 def rows(columns: Sequence[System]) -> list[tuple[str, ...]]:
@@ -35,14 +48,14 @@ def notes(columns: Sequence[System]) -> Iterable[str]:
     for column in columns:
         for item in column.returns:
             if item.reason:
-                yield f"note      {column.system}: first step of every rank: {item.reason}"
+                yield f"{column.system}: first step of every rank: {item.reason}"
             elif item.survivors:
-                yield f"note      {column.system}: {item.survivors} processes went on; the others are new"
+                yield f"{column.system}: {item.survivors} processes went on; the others are new"
     if any(column.returns for column in columns):
-        yield "note      detected: by ccbed, which replaces the node; a launcher notices the loss in its own way"
+        yield "detected: by ccbed, which replaces the node; a launcher notices the loss in its own way"
     if jobs_differ(columns):
         jobs = sorted({f"{column.job} ({column.workers})" for column in columns})
-        yield f"note      the jobs differ: {'; '.join(jobs)}"
+        yield f"the jobs differ: {'; '.join(jobs)}"
 
 
 def _of_faults(columns: Sequence[System]) -> list[tuple[str, ...]]:
@@ -52,7 +65,7 @@ def _of_faults(columns: Sequence[System]) -> list[tuple[str, ...]]:
         ("fault", lambda item: f"{item.fault} {item.node}"),
         ("detected", _detected),
         ("first step of any rank", lambda item: _seconds(item.any_step_s)),
-        ("first step of every rank", lambda item: _seconds(item.first_step_s)),
+        (_EVERY, lambda item: _seconds(item.first_step_s)),
     )
     for index in range(most):
         number = f" {index + 1}" if most > 1 else ""
