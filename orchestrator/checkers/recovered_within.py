@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import views
 from ..model import events
 from ..model.run import Run
 from ..model.verdict import Verdict
+from ..views import training
 
 ALWAYS = False
 TWIN = False
@@ -23,13 +24,17 @@ class Params:
 
 def check(run: Run, params: Params) -> Verdict:
     """From the injection, or the detection of an unplanned loss, to the first step of the last rank."""
-    failovers = views.failovers(run.trial, run.history)
+    failovers = training.recoveries(run)
     refused = run.history.of(events.RecoveryRefused)
     doubts = [*views.not_ended(run.history)]
     if not failovers and not refused:
         return views.conclude("recovered-within", "", doubts=[views.finding("no node was lost"), *doubts])
     counted = views.counts_steps(run.trial, run.history, tuple(run.files.steps()))
-    failures = [*_slow(failovers, params, ended=counted and not doubts)]
+    unclear = (
+        {item.id: item.reason for item in training.worker_returns(run) if not item.is_known} if _is_theirs(run) else {}
+    )
+    failures = [*_slow([f for f in failovers if f.fault not in unclear], params, ended=counted and not doubts)]
+    doubts += [views.finding(f"time to recover {reason}") for reason in unclear.values()]
     if not counted and failovers:
         doubts.append(views.finding("the script reported no step, so the time to recover is not known"))
     failures += [views.finding(f"no recovery: {event.data.reason}", event) for event in refused]
@@ -41,7 +46,12 @@ def check(run: Run, params: Params) -> Verdict:
     )  # fmt: skip
 
 
-def _slow(failovers: tuple[views.Failover, ...], params: Params, *, ended: bool) -> Iterator[views.Finding]:
+def _is_theirs(run: Run) -> bool:
+    """Whether the job's own launcher recovered: then only the watcher's records show its steps."""
+    return run.history.first(events.RecoveryReplaced) is not None
+
+
+def _slow(failovers: Sequence[views.Failover], params: Params, *, ended: bool) -> Iterator[views.Finding]:
     for index, failover in enumerate(failovers):
         seqs = tuple(point.seq for point in failover.milestones)
         overtaken = index + 1 < len(failovers)

@@ -8,8 +8,9 @@ from typing import cast
 from orchestrator.model import watch
 from orchestrator.model.run import NodeFiles, Run
 from orchestrator.reports.page import systems as page
+from orchestrator.views import failovers
 from orchestrator.views.training.systems import systems
-from orchestrator.views.training.worker_returns import worker_returns
+from orchestrator.views.training.worker_returns import with_return, worker_returns
 
 from . import history
 
@@ -115,3 +116,13 @@ def test_the_table_has_a_column_for_each_system_and_names_what_differs() -> None
     assert any("jobs differ" in note for note in page.notes(systems([("", own), ("", other)])))
     html = page.render(columns).decode()
     assert "<h1>2 runs, side by side</h1>" in html and html.count('class="bar"') == 2
+
+
+def test_where_launchers_recover_the_records_give_the_time_to_recover() -> None:
+    run = history.reference()
+    (back,) = worker_returns(_run(_restarted(run), run))
+    (failover,) = failovers(run.trial, run.history)
+    theirs = dataclasses.replace(failover, ttr_s=None)
+    assert with_return(theirs, {back.id: back}).ttr_s == back.first_step_s
+    assert with_return(failover, {back.id: back}) == failover, "a figure of the history stays"
+    assert with_return(theirs, {}).ttr_s is None

@@ -9,6 +9,8 @@ import pytest
 
 from orchestrator.core.verdict import judge
 from orchestrator.model import watch
+from orchestrator.model.event import Clock, History, Source, event
+from orchestrator.model.events import RecoveryReplaced
 from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.model.verdict import Verdict
 from orchestrator.views import training
@@ -313,3 +315,16 @@ def test_weights_that_are_loaded_after_the_first_step_make_its_beginning_unknown
     ]
     assert "after its first step began" in ask(job.run(), "resumed-from").text
     assert {ask(job.run(), name).outcome for name in ("resumed-from", "resumed-newest")} == {"unknown"}
+
+
+def test_a_loss_after_which_no_process_began_leaves_nothing_to_judge() -> None:
+    job = right()
+    job.files = [file for file in job.files if file.attempt == 0]
+    lost = event(
+        RecoveryReplaced(lost=("n1",), policy={"n1": "spare"}, epoch=0), at=Clock(boot="b", mono=1e3, wall=1e3),
+        source=Source(writer="ctl", n=1), epoch=0,
+    )  # fmt: skip
+    run = dataclasses.replace(job.run(), history=History((lost,)))
+    verdict = ask(run, "resumed-from")
+    assert verdict.outcome == "unknown"
+    assert "attempt 0, restart 1: no rank has a record of its training" in str(verdict.evidence)

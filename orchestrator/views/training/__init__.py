@@ -9,6 +9,7 @@ from .kept import KeptFacts, is_as_restarted, kept_facts, outside_paths, step_of
 from .overview import kept_steps, resumes, steps, view, watched
 from .replay import Replay, redone, replays
 from .resumption import Lineage, RankResume, Resumption, lineage
+from .worker_returns import Return, recoveries, worker_returns
 
 __all__ = [
     "Attempt",
@@ -20,6 +21,7 @@ __all__ = [
     "RankResume",
     "Replay",
     "Resumption",
+    "Return",
     "attempts",
     "checkpoints",
     "completeness",
@@ -34,6 +36,7 @@ __all__ = [
     "lineage_of",
     "missing_ranks",
     "outside_paths",
+    "recoveries",
     "redone",
     "replays",
     "replicas",
@@ -44,6 +47,7 @@ __all__ = [
     "usable",
     "view",
     "watched",
+    "worker_returns",
 ]
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ...model import watch
+from ...model.events import RecoveryReplaced
 from ...model.run import Run
 from ..gangs import Gang, gangs
 
@@ -120,6 +121,9 @@ def attempts(run: Run) -> tuple[Attempt, ...]:
     if known and known[-1].epoch not in {number for number, _ in keys}:
         groups.append({})
         keys.append((known[-1].epoch, 0))
+    if groups and _is_unreturned(run, groups[-1].values()):
+        groups.append({})
+        keys.append((keys[-1][0], keys[-1][1] + 1))
     by_epoch = {gang.epoch: gang for gang in known}
     return tuple(
         _attempt(
@@ -132,6 +136,13 @@ def attempts(run: Run) -> tuple[Attempt, ...]:
         )
         for index, (key, group) in enumerate(zip(keys, groups, strict=True))
     )
+
+
+def _is_unreturned(run: Run, newest: Iterable[watch.WatchFile]) -> bool:
+    """Whether the job's own launcher was to recover from a loss, and no process began after it."""
+    losses = [event.at.wall for event in run.history.of(RecoveryReplaced)]
+    starts = [file.begin.wall for file in newest if file.begin]
+    return bool(losses) and bool(starts) and max(starts) < max(losses)
 
 
 def replica_groups(files: Iterable[watch.WatchFile]) -> str:

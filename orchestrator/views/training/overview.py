@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from ...model.events import RecoveryReplaced
 from ...model.run import Run, StepRecord
 from ..lineage import kept_steps as lineage_of_steps
 from ..overview import RunView
@@ -12,6 +14,7 @@ from ..overview import view as run_view
 from .attempts import Attempt, attempts
 from .checkpoints import damages
 from .resumption import Lineage, lineage
+from .worker_returns import with_return, worker_returns
 
 
 def view(run: Run) -> RunView:
@@ -19,7 +22,11 @@ def view(run: Run) -> RunView:
     lines = watched(run)
     if lines is None:
         return run_view(run.trial, run.history, run.files.steps())
-    return run_view(run.trial, run.history, _records(lines), resumes(lines))
+    shown = run_view(run.trial, run.history, _records(lines), resumes(lines))
+    if not run.history.first(RecoveryReplaced):
+        return shown
+    returns = {item.id: item for item in worker_returns(run)}
+    return replace(shown, failovers=tuple(with_return(failover, returns) for failover in shown.failovers))
 
 
 def steps(run: Run) -> tuple[StepRecord, ...]:

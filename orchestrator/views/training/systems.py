@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ...model.run import Run
 from .attempts import attempts
+from .checkpoints import damages
 from .replay import redone
 from .resumption import lineage
 from .worker_returns import Return, worker_returns
@@ -44,7 +45,7 @@ def jobs_differ(columns: Sequence[System]) -> bool:
 
 def _system(run: Run, name: str) -> System:
     params, world = run.trial.params, run.trial.world
-    lines = lineage(attempts(run))
+    lines = lineage(attempts(run), damages(run.history))
     steps = tuple(resumption.step for resumption in lines.resumptions)
     return System(
         run=posixpath.basename(run.directory.rstrip("/")),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from ...model import events, watch
 from ...model.run import Run
 from ..clock import Clocks, clocks
-from ..failovers import failovers, fault_start
+from ..failovers import Failover, failovers, fault_start
 from ..faults import FaultTrace, traces
 from ..gangs import gangs
 
@@ -22,9 +22,11 @@ class Return:
     """The way back after one planned fault, in seconds since it was injected; None: not reached, or not known.
 
     ``any_step_s``, ``first_step_s``: when the first, and the last, worker had completed its first step after it.
-    ``survivors``: workers whose process went on. ``reason``: why ``first_step_s`` is None.
+    ``survivors``: workers whose process went on. ``reason``: why ``first_step_s`` is None; ``is_known``: not because it is
+    not known, but because it was not reached.
     """
 
+    id: str
     fault: str
     node: str
     detector: str = ""
@@ -34,6 +36,7 @@ class Return:
     workers: Mapping[str, float] = field(default_factory=dict)
     survivors: int = 0
     reason: str = ""
+    is_known: bool = True
 
 
 def worker_returns(run: Run) -> tuple[Return, ...]:
@@ -48,11 +51,26 @@ def worker_returns(run: Run) -> tuple[Return, ...]:
     for index, (trace, begin) in enumerate(known):
         end = known[index + 1][1] if index + 1 < len(known) else math.inf
         failover = detections.get(trace.plan.id)
-        loss = Return(fault=trace.plan.fault, node=trace.node or "")
+        loss = Return(id=trace.plan.id, fault=trace.plan.fault, node=trace.node or "")
         if failover:
             loss = replace(loss, detector=failover.detector, detected_s=failover.detect_s)
         result.append(_with_first_steps(loss, run, records, begin, end))
     return tuple(result)
+
+
+def recoveries(run: Run) -> tuple[Failover, ...]:
+    """The failovers; where the job's own launcher recovers, the history does not show its steps, but the records do."""
+    known = failovers(run.trial, run.history)
+    if not run.history.first(events.RecoveryReplaced):
+        return known
+    returns = {item.id: item for item in worker_returns(run)}
+    return tuple(with_return(failover, returns) for failover in known)
+
+
+def with_return(failover: Failover, returns: Mapping[str, Return]) -> Failover:
+    """The failover with the time to the first step of every worker, unless it has one."""
+    own = returns.get(failover.fault or "")
+    return replace(failover, ttr_s=own.first_step_s) if own and failover.ttr_s is None else failover
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +119,7 @@ def _with_first_steps(loss: Return, run: Run, records: Sequence[_Record], begin:
     if blind:
         unclear = any(record.began is None for record in records)
         why = "its clock was not compared" if unclear else "the watcher recorded no step there before the fault"
-        return replace(loss, reason=f"not known for group rank {blind[0]}: {why}")
+        return replace(loss, reason=f"not known for group rank {blind[0]}: {why}", is_known=False)
     own = {worker: [record for record in records if record.worker == worker] for worker in before}
     firsts = {worker: _first_step(processes, begin, end) for worker, processes in own.items()}
     reached = {f"{slot}.{local}": t - begin for (slot, local), t in sorted(firsts.items()) if t is not None}
