@@ -58,7 +58,7 @@ def install_in_test(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Install the watcher of checkpoints; ``monkeypatch`` restores every function that it wraps."""
     wrapped = [
         (torch, "save"), (torch, "load"), (torch.serialization, "save"), (torch.serialization, "load"),
-        (torch.serialization, "_save"), (os, "rename"), (os, "replace"), (shutil, "move"),
+        (torch.serialization, "_save"), (os, "rename"), (os, "replace"), (os, "symlink"), (shutil, "move"),
     ]  # fmt: skip
     modules = [dcp, dcp.state_dict_saver, dcp.state_dict_loader]
     names = ("save", "async_save", "_stateful_to_state_dict", "_save_state_dict", "load", "_load_state_dict")

@@ -7,6 +7,7 @@ import inspect
 import io
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,72 @@ def test_a_temporary_directory_is_committed_by_its_rename(observed: Observed, tm
     os.rename(tmp_path / "tmp-checkpoint-5", tmp_path / "checkpoint-5")
     paths = {line["path"] for line in observed.of("committed")}
     assert paths == {str(tmp_path / "checkpoint-5" / name) for name in ("model.pt", "optimizer.pt")}
+
+
+def write_text(path: Path, number: int) -> None:
+    path.write_text(f"{number}\n")
+
+
+def replace_link(path: Path, number: int) -> None:
+    path.with_suffix(".x").symlink_to(f"step_{number:07}")
+    os.replace(path.with_suffix(".x"), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "update"),
+    [("latest_checkpointed_iteration.txt", write_text), ("latest", write_text), ("latest", replace_link)],
+)
+def test_a_checkpoint_counts_once_the_tracker_of_the_job_names_it(
+    observed: Observed, tmp_path: Path, name: str, update: Callable[[Path, int], None]
+) -> None:
+    model, optimizer = model_and_optimizer()
+
+    def save(number: int) -> Path:
+        folder = tmp_path / f"step_{number:07}"
+        folder.mkdir()
+        torch.save(model.state_dict(), folder / "model.pt")
+        return folder / "model.pt"
+
+    save(10)
+    update(tmp_path / name, 10)
+    observed.step(optimizer, model)
+    count = len(observed.of("committed"))
+    path = save(20)
+    assert len(observed.of("committed")) == count
+    update(tmp_path / name, 20)
+    observed.step(optimizer, model)
+    committed = observed.of("committed")[-1]
+    assert (committed["path"], committed["how"]) == (str(path), "latest")
+    assert committed["t_committed"] >= observed.of("saved")[-1]["staged"]
+
+
+def test_a_tracker_that_is_not_renewed_does_not_hide_checkpoints(observed: Observed, tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    (tmp_path / "latest").write_text("other")
+    torch.save(model.state_dict(), tmp_path / "ckpt.pt")
+    assert observed.of("committed") == []
+    observed.step(optimizer, model)
+    assert observed.merged("committed")["how"] == "return"
+
+
+def test_a_part_of_the_files_that_are_saved_together_is_not_committed(observed: Observed, tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+
+    def save(number: int, *names: str) -> set[str]:
+        (tmp_path / f"checkpoint-{number}").mkdir()
+        for name in names:
+            torch.save(model.state_dict(), tmp_path / f"checkpoint-{number}" / name)
+        return {Path(line["path"]).name for line in observed.of("committed") if f"checkpoint-{number}/" in line["path"]}
+
+    save(5, "model.pt", "optimizer.pt")
+    observed.step(optimizer, model)
+    assert save(10, "model.pt") == set()
+    torch.save(optimizer.state_dict(), tmp_path / "checkpoint-10" / "optimizer.pt")
+    assert len({line["id"] for line in observed.of("committed")}) == 4
+    observed.step(optimizer, model)
+    assert save(15, "model.pt") == set()
+    observed.step(optimizer, model)
+    assert observed.of("committed")[-1]["path"] == str(tmp_path / "checkpoint-15" / "model.pt")
 
 
 def test_a_name_that_only_looks_temporary_is_committed_by_the_next_step(observed: Observed, tmp_path: Path) -> None:

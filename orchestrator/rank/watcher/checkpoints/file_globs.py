@@ -75,6 +75,10 @@ class GlobWatcher:
                 if mask & (_CLOSE_WRITE | _MOVED_TO):
                     self._report(path, "rename" if mask & _MOVED_TO else "return")
 
+    def directories(self) -> set[str]:
+        """The directories that are watched."""
+        return set(self._directories.values())
+
     def add_directories(self) -> None:
         """Watch every directory that exists and can hold a file of a pattern, or a part of its path."""
         for directory in sorted({path for pattern in self._patterns for path in parents(pattern)})[:MAX_DIRECTORIES]:

@@ -1,4 +1,4 @@
-"""Renames: a save to a temporary name counts once it has its final name."""
+"""Renames and links: a save to a temporary name counts once it has its final name, or once a tracker names it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from . import saves
 
 
 def install() -> None:
-    """Wrap ``os.rename``, ``os.replace`` and ``shutil.move``; pathlib and fsspec call these."""
+    """Wrap ``os.rename``, ``os.replace``, ``os.symlink`` and ``shutil.move``; pathlib and fsspec call these."""
     os.rename = _watch(os.rename)
     os.replace = _watch(os.replace)
+    os.symlink = _watch(os.symlink)
     shutil.move = _watch(shutil.move)
 
 
 def _watch(original: Callable[..., Any]) -> Callable[..., Any]:
+    is_link = original is os.symlink
+
     @functools.wraps(original)
     def rename(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        _report(args, result)
+        if not is_link:
+            _report(args, result)
+        saves.commit_waiting()
         return result
 
     rename.__module__ = "shutil" if original is shutil.move else "os"

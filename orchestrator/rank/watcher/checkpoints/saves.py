@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import record, steps
-from . import contents, file_hashes
+from . import contents, file_hashes, trackers
 from .buffers import Buffers
 
 #: Saves whose paths are remembered for later renames.
@@ -28,6 +28,7 @@ MAX_UNRECOGNISED = 1000
 TEMPORARY = re.compile(
     r"(^|[._-])(te?mp|partial|incomplete|part|new|saving|unfinished)([._-]|\d|$)|^tmp|\.tmp", re.IGNORECASE
 )
+DIGITS = re.compile(r"\d+")
 STAGES = ("before", "during", "after", "committed")
 
 hashes = file_hashes.HashThread()
@@ -49,6 +50,8 @@ class Save:
         self.committed: float | None = None
         #: The file object of the script, while it may still be open.
         self.stream: Any = None
+        #: The file or link that will name this checkpoint, if the job has one.
+        self.tracker: str | None = None
         #: A path that is not final: the save counts once it is renamed, or at the next step if it is not.
         self.is_temporary = bool(path) and is_temporary(path)
 
@@ -100,13 +103,38 @@ def report_middle() -> None:
         report("during", save)
 
 
+class FileGroups:
+    """Files that a job saves together after one step, such as ``model`` and ``optimizer``: a part of them is no checkpoint."""
+
+    def __init__(self) -> None:
+        self._n = -1
+        #: Directory, then names of the files that were saved there after the same step; digits count as equal.
+        self._names: dict[str, set[str]] = {}
+        self._expected: dict[str, set[str]] = {}
+
+    def add(self, path: str, n: int) -> None:
+        """A file was saved after ``n`` steps."""
+        if n != self._n:
+            self._expected.update({DIGITS.sub("#", directory): names for directory, names in self._names.items()})
+            self._names.clear()
+            self._n = n
+        directory, name = os.path.split(path)
+        self._names.setdefault(directory, set()).add(DIGITS.sub("#", name))
+
+    def is_complete(self, path: str) -> bool:
+        """Are all files saved that were saved beside this one the last time?"""
+        directory = os.path.dirname(path)
+        return self._expected.get(DIGITS.sub("#", directory), set()) <= self._names.get(directory, set())
+
+
 class _Registry:
-    """The saves of this process by path, those that wait for their commit, and names that turned out to be temporary."""
+    """The saves of this process by path, and those that wait for their commit."""
 
     def __init__(self) -> None:
         self.by_path: dict[str, Save] = {}
         self.waiting: list[Save] = []
         self.ids = itertools.count(1)
+        self.groups = FileGroups()
         self.unrecognised = 0
         self.stall_s = 0.0
 
@@ -137,6 +165,8 @@ def begin(api: str, path: str, value: Any, *, called: float | None = None) -> Sa
     if threading.current_thread() is threading.main_thread():
         steps.flush()
     commit_waiting()
+    with _lock:  # what was not committed until now is overwritten
+        _registry.waiting = [save for save in _registry.waiting if not path or save.path != path]
     save = Save(api, path, steps.completed())
     save.called = called or save.called
     record.line("save", id=save.id, api=api, path=path, n=save.n, called=save.called, **_thread_name())
@@ -194,21 +224,24 @@ def describe(save: Save, files: Sequence[str], *, staged: float | None, durable:
 
 @record.guarded("saves")
 def settle(save: Save | None, how: str, stream: Any = None) -> None:
-    """Commit a save that has returned, unless its name is temporary or its file is still open."""
+    """A save has returned: commit it, unless its name is temporary, its file still open, or a file beside it missing."""
     if save is None or not save.path:
         return
     save.how, save.stream = how, stream
+    save.tracker = trackers.tracker_of(save.path)
     with _lock:
         _registry.remember(save)
-        if save.is_temporary or (stream is not None and not stream.closed):
-            _registry.waiting.append(save)
-            return
-    commit(save, how, save.path, save.returned)
+        _registry.groups.add(save.path, save.n)
+        _registry.waiting.append(save)
+    commit_waiting()
 
 
 @record.guarded("saves")
 def commit_waiting(n: int = 0, *, is_end: bool = False) -> None:
-    """Commit the saves whose file was closed since, and those with a temporary name that no rename followed."""
+    """Commit the saves that are complete: their file is closed, and its name final, with all files that belong to it.
+
+    The next step completes the others: no rename followed their temporary name, no tracker names them, files were left out.
+    """
     buffers.match()
     if not _registry.waiting:
         return
@@ -217,13 +250,23 @@ def commit_waiting(n: int = 0, *, is_end: bool = False) -> None:
         _registry.waiting = [save for save in _registry.waiting if save not in ready]
     for save in ready:
         if os.path.exists(save.path):
-            commit(save, save.how, save.path, _changed(save.path) if save.stream is not None else save.returned)
+            _commit_as_named(save)
+
+
+def _commit_as_named(save: Save) -> None:
+    """Commit a save that waited, by its tracker if that names it."""
+    if save.tracker is not None and trackers.refers(save.tracker, save.path):
+        commit(save, "latest", save.path, max(_changed(save.tracker) or 0.0, save.returned or 0.0))
+    else:
+        commit(save, save.how, save.path, _changed(save.path) if save.stream is not None else save.returned)
 
 
 def _is_ready(save: Save) -> bool:
     if save.stream is not None and not save.stream.closed:
         return False
-    return not save.is_temporary or steps.completed() > save.n
+    is_final = not save.is_temporary and _registry.groups.is_complete(save.path)
+    is_named = save.tracker is None or trackers.refers(save.tracker, save.path)
+    return (is_final and is_named) or steps.completed() > save.n
 
 
 @record.guarded("saves")
@@ -243,8 +286,11 @@ def move(source: str, target: str) -> None:
         _registry.waiting = [save for save in _registry.waiting if all(save is not other for _, other in moved)]
     for _, save in moved:
         save.is_temporary = is_temporary(save.path)
-        if not save.is_temporary:
-            commit(save, "rename", save.path, time.monotonic())
+        if save.committed is None:
+            save.returned, save.stream = time.monotonic(), None
+            settle(save, "rename")
+        elif not save.is_temporary:
+            commit(save, "rename", save.path, save.committed)
 
 
 @record.guarded("saves")
@@ -327,7 +373,7 @@ def _size(path: str) -> int | None:
 def _changed(path: str) -> float | None:
     """When the file was last written, on the monotonic clock."""
     with contextlib.suppress(OSError):
-        return time.monotonic() - max(0.0, time.time() - os.stat(path).st_mtime)
+        return time.monotonic() - max(0.0, time.time() - os.lstat(path).st_mtime)
     return None
 
 

@@ -1,0 +1,49 @@
+"""Trackers: a file or symbolic link such as ``latest`` that names the checkpoint which counts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+
+#: Names of trackers, of DeepSpeed, Megatron, Lightning and many scripts.
+NAMES = re.compile(
+    r"^(latest|last|current|newest)(_checkpoint(ed_iteration)?|_ckpt)?(\.(txt|json|pt|pth|ckpt|bin))?$", re.IGNORECASE
+)
+#: A tracker is a link, or a file with a name in it, of at most so many bytes.
+MAX_BYTES = 4096
+#: Larger directories are not searched.
+MAX_ENTRIES = 1000
+
+
+def tracker_of(path: str) -> str | None:
+    """The tracker beside a checkpoint, or beside its directory; None if there is none."""
+    directory = os.path.dirname(path)
+    for folder in (directory, os.path.dirname(directory)):
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for _, entry in zip(range(MAX_ENTRIES), entries):
+                if entry.path != path and NAMES.match(entry.name) and target_of(entry.path):
+                    return entry.path
+    return None
+
+
+def target_of(tracker: str) -> str:
+    """The name that a tracker holds; empty if it is a checkpoint itself, or cannot be read."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if os.path.islink(tracker):
+            return os.readlink(tracker).rstrip(os.sep)
+        if os.path.isfile(tracker) and os.path.getsize(tracker) <= MAX_BYTES:
+            with open(tracker, encoding="utf-8") as source:
+                return source.read().strip()
+    return ""
+
+
+def refers(tracker: str, path: str) -> bool:
+    """Does the tracker name this file, a directory above it, or its number?"""
+    target = os.path.basename(target_of(tracker))
+    names = [os.path.basename(path), os.path.basename(os.path.dirname(path))]
+    if not target:
+        return False
+    if target.isdigit():
+        return any(int(target) == int(number) for name in names for number in re.findall(r"\d+", name))
+    return any(target in (name, os.path.splitext(name)[0]) for name in names)

@@ -1,0 +1,83 @@
+"""Files of writers that are not observed: reported by the patterns of CCBED_CHECKPOINT_GLOBS once they are complete."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from orchestrator.rank.watcher.checkpoints import file_globs
+
+from .observed import Observed, observed
+
+__all__ = ["observed"]
+
+
+@pytest.fixture
+def globs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> file_globs.GlobWatcher:
+    """A watcher of ``runs/*/*.ckpt`` in a directory that does not exist yet."""
+    monkeypatch.setenv("CCBED_CHECKPOINT_GLOBS", str(tmp_path / "runs" / "*" / "*.ckpt"))
+    return file_globs.GlobWatcher(file_globs.patterns())
+
+
+def report(watcher: file_globs.GlobWatcher, is_reported: Callable[[], bool]) -> None:
+    """Let the watcher read its events until the condition holds."""
+    deadline = time.monotonic() + 30
+    while not is_reported() and time.monotonic() < deadline:
+        watcher.wait(0.05)
+    assert is_reported()
+
+
+def test_a_file_is_committed_when_it_is_closed_or_renamed(
+    observed: Observed, globs: file_globs.GlobWatcher, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs" / "a"
+    folder.mkdir(parents=True)
+    report(globs, lambda: str(folder) in globs.directories())
+    with (folder / "torn.ckpt").open("wb") as out:
+        out.write(b"torn")
+        out.flush()
+        (folder / "x.partial").write_bytes(b"whole")
+        os.replace(folder / "x.partial", folder / "x.ckpt")
+        report(globs, lambda: observed.of("committed") != [])
+        committed = observed.merged("committed")
+        assert (committed["path"], committed["how"], committed["bytes"]) == (str(folder / "x.ckpt"), "rename", 5)
+    report(globs, lambda: "torn.ckpt" in str(observed.of("committed")))
+    assert {line["api"] for line in observed.of("save")} == {"file"}
+    assert all(line["weights"] is None for line in observed.of("saved"))
+
+
+def test_a_save_of_torch_is_not_reported_twice(
+    observed: Observed, globs: file_globs.GlobWatcher, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs" / "a"
+    folder.mkdir(parents=True)
+    report(globs, lambda: str(folder) in globs.directories())
+    torch.save({"weight": torch.ones(2)}, folder / "a.ckpt")
+    (folder / "b.ckpt").write_bytes(b"b")
+    report(globs, lambda: "b.ckpt" in str(observed.of("committed")))
+    assert [Path(line["path"]).name for line in observed.of("save")] == ["a.ckpt", "b.ckpt"]
+
+
+def test_files_from_before_and_of_other_names_are_not_reported(
+    observed: Observed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old.ckpt").write_bytes(b"old")
+    monkeypatch.setenv("CCBED_CHECKPOINT_GLOBS", str(tmp_path / "*.ckpt"))
+    watcher = file_globs.GlobWatcher(file_globs.patterns())
+    (tmp_path / "log.txt").write_text("log")
+    (tmp_path / "new.ckpt").write_bytes(b"new")
+    report(watcher, lambda: observed.of("committed") != [])
+    assert [Path(line["path"]).name for line in observed.of("save")] == ["new.ckpt"]
+
+
+def test_only_the_first_rank_of_a_node_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CCBED_CHECKPOINT_GLOBS", "a" + os.pathsep + "/b/*")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert file_globs.patterns() == []
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert file_globs.patterns() == [str(Path.cwd() / "a"), "/b/*"]
