@@ -18,6 +18,7 @@ from ..model.events import RunEnd
 from ..model.launch import Request, Result
 from ..model.trial import Trial
 from ..store import secrets
+from . import detached
 from .inputs import beds, trials
 from .inputs.session import Session
 from .render import live, rank_output, summary
@@ -38,6 +39,8 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     trial = trials.without_missing_libraries(session.terminal, trial, bed)
     if options["dry_run"]:
         return _dry_run(session, trial, bed, data_dir, as_json=options["as_json"])
+    if options["detach"]:
+        return detached.start(session, Path(bed.workdir))
     once = functools.partial(_run_once, session, source, trial, redaction, bed, data_dir, options)
     if options["repeat"] is None:
         code = summary.show(session, once(), as_json=options["as_json"])

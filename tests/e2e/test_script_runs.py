@@ -74,6 +74,35 @@ if os.environ["RANK"] == "0":
     assert untouched(bed)
 
 
+STOPPED = """
+import os, signal, torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def train(step):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    if step == 3 and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.barrier()
+
+for step in range(10):
+    train(step)
+"""
+
+
+def test_a_rank_that_stands_still_is_the_cause_and_its_peers_wait(bed: Bed, tmp_path: Path) -> None:
+    result = ran(lifecycle.launch(bed.request(_script(tmp_path, STOPPED, timeout_s=1.0))).directory, bed)
+    assert result.code == 1
+    (stalled,) = result.of("gang.stalled")
+    assert stalled.data.culprit == 1
+    text = "rank 1 is stopped by a signal; rank 0 waits for peers at job.py:13 (train)"
+    assert text in result.verdict("finished").text
+    assert untouched(bed)
+
+
 RESTARTED = """
 import os, signal, sys, time
 
@@ -109,4 +138,14 @@ def test_a_failed_script_restarts_with_grace_and_its_output_is_on_the_terminal(b
     (logs,) = (tmp_path / "logs").iterdir()
     assert "saved on SIGTERM" in (logs / "attempt_0/0/output.log").read_text()
     assert "attempt 1" in (logs / "attempt_1/1/output.log").read_text()
+    assert untouched(bed)
+
+
+def test_a_detached_run_goes_on_without_its_terminal(bed: Bed, tmp_path: Path) -> None:
+    _script(tmp_path, "import time\nprint('began')\ntime.sleep(0.5)\n")
+    options = ("--nodes", "2", "--detach", "--runs-dir", str(tmp_path / "runs"))
+    code, output = bed.ccbed("run", str(tmp_path / "job.py"), *options)
+    assert (code, "detached, pid" in output, "finished" in output) == (0, True, False)
+    code, output = bed.ccbed("watch", str((tmp_path / "runs/latest").resolve()))
+    assert (code, "PASS" in output) == (0, True)
     assert untouched(bed)

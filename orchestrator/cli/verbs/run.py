@@ -188,6 +188,7 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
     metavar="TIME",
     help="Send SIGTERM to the ranks of a script that are to end, and SIGKILL after this time (default: SIGKILL at once).",
 )
+@click.option("--detach", is_flag=True, help="Run in the background, without this terminal; Ctrl-C then has no effect.")
 @click.option("--tee", metavar="RANK|all|none", help="Print the output of this rank (default: 0, of a script).")
 @click.option(
     "--log-dir",

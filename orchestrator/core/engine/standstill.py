@@ -21,7 +21,7 @@ IDLE_CPU_S, IDLE_BYTES = 0.02, 4096
 STOPPED = ("T", "t")
 #: Frames of a rank that waits for its peers: a collective, or the backward pass in which gradients are reduced.
 _WAITING = re.compile(r"torch/distributed/|torch/nn/parallel/distributed\.py|_engine_run_backward")
-_LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python3|<frozen|<string>")
+_LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python3|<frozen|<string>|payloads/\w+/orchestrator/|\.pyz/")
 
 
 def on_quiet(trial: Trial, state: State, event: Event[GangQuiet]) -> Result:
