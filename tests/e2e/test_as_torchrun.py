@@ -167,9 +167,12 @@ def test_a_sitecustomize_of_the_user_starts_an_interpreter(stage: Stage) -> None
 
 
 def test_threads_and_settings_of_the_user_count(stage: Stage) -> None:
-    text = "import torch, torch.distributed as d\nprint(torch.get_num_threads(), d.get_debug_level())\n"
-    shell = {**_shell(stage.directory), "OMP_NUM_THREADS": "2", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
-    assert "2 DebugLevel.DETAIL" in _play(stage, text, shell).log(0)
+    text = (
+        "import os, torch, torch.distributed as d\n"
+        "print(torch.get_num_threads(), d.get_debug_level(), os.environ['GLOO_SOCKET_IFNAME'])\n"
+    )
+    chosen = {"OMP_NUM_THREADS": "2", "TORCH_DISTRIBUTED_DEBUG": "DETAIL", "GLOO_SOCKET_IFNAME": "eth7"}
+    assert "2 DebugLevel.DETAIL eth7" in _play(stage, text, {**_shell(stage.directory), **chosen}).log(0)
 
 
 def test_without_an_environment_of_the_user_the_nodes_counts(stage: Stage) -> None:

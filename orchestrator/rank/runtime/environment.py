@@ -30,6 +30,11 @@ READ_LATE = re.compile(
     r"|TORCH_CUDA_ARCH_LIST|TORCH_DISTRIBUTED_DEBUG|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|TORCH_SHOW_CPP_STACKTRACES"
     r"|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|TORCH_DISABLE_ADDR2LINE|TORCH_SYMBOLIZE_MODE|TORCHINDUCTOR_CACHE_DIR"
 )
+#: Of the variables that ccbed sets, those of the user's script count, as under torchrun.
+YIELDING = (
+    "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+)  # fmt: skip
 #: Each warm rank has one thread in these libraries.
 ONE_THREAD = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -41,10 +46,8 @@ def complete(
     kept = {name: current[name] for name in OF_NODE if name in current}
     base = current if gang.environment is None else {**gang.environment, **kept}
     values = {**base, **variables(gang, rank, node, incarnation)}
-    users = {**(gang.environment or {}), **gang.env}
-    if gang.workload == SCRIPT and "OMP_NUM_THREADS" in users:
-        values["OMP_NUM_THREADS"] = users["OMP_NUM_THREADS"]
-    return values
+    users = {**(gang.environment or {}), **gang.env} if gang.workload == SCRIPT else {}
+    return {**values, **{name: users[name] for name in YIELDING if name in users}}
 
 
 def threads(gang: gang_model.GangSpec, environ: Mapping[str, str]) -> int:
@@ -79,6 +82,7 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
     """
     values: dict[str, object] = {
         **_network(gang.interface),
+        **({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{gang.out}/nccl_trace_rank_"} if gang.backend == "nccl" else {}),
         **(DETERMINISTIC if gang.backend == "nccl" and gang.workload != "script" else {}),
         **gang.env,
         **_torchrun(gang, rank),
