@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.checkers import membership
+from orchestrator.model.event import History
 from orchestrator.model.trial import CheckSpec, Recovery, Trial, World
 from orchestrator.store import bundle
 
@@ -102,3 +105,12 @@ def test_what_the_job_resumed_from_is_unknown_without_records(replaced: tuple[Ra
     judged = {verdict.check: verdict for verdict in bundle.load(ran.directory).verdicts}
     assert judged["resumed-from"].outcome == "unknown"
     assert "no rank has a record of its training" in judged["resumed-from"].text
+
+
+def test_a_second_start_without_a_replacement_fails(replaced: tuple[Ran, Path]) -> None:
+    """Negative control: the same history, but for the event that says why group rank 2 was started twice."""
+    run = replaced[0].run
+    kept = tuple(event for event in run.history.events if event.f != "recovery.replaced")
+    verdict = membership.check(replace(run, history=History(kept)), membership.Params())
+    assert verdict.outcome == "fail"
+    assert "rank 2 of 4 was assigned 2 times" in str(verdict.evidence)

@@ -278,6 +278,18 @@ def test_without_a_twin_the_checks_that_the_trial_names_stay_in_it(ccbed: Desk) 
     assert ccbed.launched[-1].twin is False
 
 
+def test_a_launcher_gets_the_ranks_of_a_node_and_recovers_by_itself(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    (ccbed.root / "train.py").write_text("print(1)")
+    ccbed("run", "train.py", "--launcher", "torchrun", "--nproc-per-node", "2", "--fail-node", "1")
+    trial = ccbed.launched[-1].trial
+    assert (trial.params["launcher"], trial.params["nproc"]) == ("torchrun", 2)
+    assert (trial.world.ranks_per_node, trial.recovery.policy) == (1, ("theirs",))
+    assert trial.faults[0].at.exact is False
+    ccbed("run", "train.py", "--launcher", "torchrun", "--recovery", "restart")
+    assert ccbed.launched[-1].trial.recovery.policy == ("restart",)
+
+
 def test_a_script_gets_all_nodes_its_arguments_and_no_recovery(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     (ccbed.root / "train.py").write_text("print(1)")
