@@ -187,6 +187,18 @@ def test_a_buffer_is_committed_with_the_file_that_it_is_written_to(observed: Obs
     assert (committed["path"], committed["sha256"]) == (str(tmp_path / "ckpt.pt"), sha256(tmp_path / "ckpt.pt"))
 
 
+def test_a_buffer_that_no_file_holds_is_given_up(observed: Observed, tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    for _ in range(3):
+        observed.step(optimizer, model)
+    (tmp_path / "ckpt.pt").write_bytes(buffer.getvalue())
+    observed.step(optimizer, model)
+    assert saves.buffers.waiting() == 0
+    assert observed.of("committed") == []
+
+
 def test_a_save_that_raises_is_neither_saved_nor_committed(observed: Observed, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="unexpected pos"):
         torch.save({"a": torch.ones(1 << 16)}, "/dev/full")

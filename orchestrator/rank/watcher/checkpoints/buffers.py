@@ -36,28 +36,36 @@ class Buffers:
         while len(self._waiting) > 2:  # each holds the memory of a checkpoint
             self._waiting.popitem(last=False)
 
+    def waiting(self) -> int:
+        """How many buffers are held."""
+        return len(self._waiting)
+
     def move(self, source: str, target: str) -> None:
         """A file was renamed."""
         if self._opened.pop(source, self) is None:
             self._opened[target] = None
 
-    def match(self) -> None:
-        """Compare the files that were opened since with the buffers, in the thread of low priority."""
+    def match(self, n: int) -> None:
+        """Compare the files that were opened since with the buffers, in the thread of low priority.
+
+        After the second step that follows (``n`` steps are completed), a buffer is given up: it holds the memory of a checkpoint.
+        """
         for path in list(self._opened) if self._waiting else ():
             stamp = file_hashes.stamp(path)
-            matches = [save for save, data in self._waiting.values() if stamp and len(data) == stamp[1]]
+            matches = [(save, data) for save, data in self._waiting.values() if stamp and len(data) == stamp[1]]
             if matches and stamp:
                 self._opened.pop(path)
                 self._submit(matches, path, stamp)
+        for number in [number for number, (save, _) in self._waiting.items() if n > save.n + 1]:
+            del self._waiting[number]
 
-    def _submit(self, matches: list[Any], path: str, stamp: tuple[int, int, int]) -> None:
+    def _submit(self, matches: list[tuple[Any, bytes]], path: str, stamp: tuple[int, int, int]) -> None:
         written = time.monotonic() - max(0.0, time.time() - stamp[2] / 1e9)
 
         def compare() -> None:
             digest = file_hashes.hash_unchanged(path, stamp)
-            for save in matches:
-                _, data = self._waiting.get(save.id, (None, b""))
-                if digest is not None and hashlib.sha256(data).hexdigest() == digest:
+            for save, data in matches:
+                if digest is not None and hashlib.sha256(data).hexdigest() == digest and save.committed is None:
                     self._waiting.pop(save.id, None)
                     self._commit(save, path, written)
 

@@ -242,7 +242,7 @@ def commit_waiting(n: int = 0, *, is_end: bool = False) -> None:
 
     The next step completes the others: no rename followed their temporary name, no tracker names them, files were left out.
     """
-    buffers.match()
+    buffers.match(steps.completed())
     if not _registry.waiting:
         return
     with _lock:

@@ -8,6 +8,8 @@ def _watch() -> None:
     directory = os.environ.get("CCBED_WATCH")
     if not directory or not os.environ.get("RANK"):
         return
+    if "--multiprocessing-fork" in getattr(sys, "orig_argv", getattr(sys, "argv", ())):
+        return  # a helper that the rank spawned: a worker of a data loader, a process that uploads checkpoints
     import importlib.util
 
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
