@@ -13,7 +13,7 @@ from typing import Any
 from . import digest, record, steps, time_split
 
 #: Elements of a larger tensor that are hashed, at equal distances.
-SAMPLED = 8192
+SAMPLED = 2048
 #: Items of a nested batch that are hashed.
 ITEMS = 1000
 

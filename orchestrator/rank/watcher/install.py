@@ -7,11 +7,12 @@ import functools
 import importlib
 import os
 import sys
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import batches, imports, live, losses, record, states, steps, time_split
+from . import batches, imports, live, losses, record, states, steps, time_split, tracing
 from .checkpoints import install as checkpoints
 from .checkpoints import saves
 from .holds import points
@@ -72,29 +73,18 @@ def _hook(torch: Any, directory: str) -> None:
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not _is_traced():
-        _begin_step(optimizer, sys._getframe(1))
+    if not tracing.is_traced():
+        tracing.call_eagerly(_begin_step, optimizer, sys._getframe(1))
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not _is_traced():
-        _end_step(optimizer, sys._getframe(1))
+    if not tracing.is_traced():
+        tracing.call_eagerly(_end_step, optimizer, sys._getframe(1))
 
 
 _begin_step = record.guarded("steps")(steps.groups.begin_step)
 _end_step = record.guarded("steps")(steps.groups.end_step)
 _begin_backward = record.guarded("steps")(steps.groups.begin_backward)
-
-
-def _is_traced() -> bool:
-    """Does torch.compile trace this call, or a CUDA graph capture it? Then nothing may be done, and replays are not seen."""
-    torch: Any = sys.modules["torch"]
-    if torch.compiler.is_compiling():
-        return True
-    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-        record.unknown("steps", "a CUDA graph contains the optimizer's step: its replays are not seen")
-        return True
-    return False
 
 
 def _watch_backward(autograd: Any) -> None:
@@ -106,9 +96,9 @@ def _watch_backward(autograd: Any) -> None:
 def _reporting(original: Callable[..., Any], add_loss: Callable[[Any], None]) -> Callable[..., Any]:
     @functools.wraps(original)
     def entry(*args: Any, **kwargs: Any) -> Any:
-        if not _is_traced():
-            _begin_backward()
-            add_loss(args[0] if args else kwargs.get("tensors"))
+        if not tracing.is_traced():
+            tracing.call_eagerly(_begin_backward)
+            tracing.call_eagerly(add_loss, args[0] if args else kwargs.get("tensors"))
         return original(*args, **kwargs)
 
     return entry
@@ -146,7 +136,7 @@ def end() -> None:
         )
     _record_last_state(steps.completed())
     saves.finish_process()
-    record.line("end", n=steps.completed())
+    record.line("end", n=steps.completed(), watcher_cpu_s=record.cpu_s(), cpu_s=time.process_time())
 
 
 _record_last_state = record.guarded("states")(states.states.record_end)

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,30 @@ def notify(name: str, **value: Any) -> None:
         _recorder.notify(name, **value)
 
 
+class _CpuTime(threading.local):
+    """The CPU time of this thread inside of guarded functions; of nested ones that of the outermost."""
+
+    used_s = 0.0
+    depth = 0
+
+    def enter(self) -> float:
+        self.depth += 1
+        return time.thread_time() if self.depth == 1 else 0.0
+
+    def leave(self, begin: float) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            self.used_s += time.thread_time() - begin
+
+
+_cpu = _CpuTime()
+
+
+def cpu_s() -> float:
+    """Seconds of CPU time that the watcher has used in this thread."""
+    return round(_cpu.used_s, 6)
+
+
 def guarded(where: str) -> Callable[[_F], _F]:
     """A decorator for functions that run inside the user's code: they return None instead of raising.
 
@@ -97,11 +122,14 @@ def guarded(where: str) -> Callable[[_F], _F]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if _recorder is None or where in _recorder.off or os.getpid() != _recorder.pid:
                 return None
+            begin = _cpu.enter()
             try:
                 return function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 the user's script goes on
                 report(where, error)
                 return None
+            finally:
+                _cpu.leave(begin)
 
         return wrapper  # type: ignore[return-value]
 

@@ -16,8 +16,8 @@ from typing import Any
 from . import batches, digest, names, owner, record, steps
 from .checkpoints import contents, live_owner
 
-#: The share of a step that digests may take.
-BUDGET = 0.015
+#: The share of a step's time, on CPUs of its CPU time, that digests may take. The watcher's other work takes as much again.
+BUDGET = 0.01
 #: Steps after which k is chosen, the last time for good.
 CHOICES = (1, 4, 16)
 
@@ -34,7 +34,8 @@ class States:
         self.every = self._fixed or 1
         self._cost_s = 0.0
         self._durations: list[float] = []
-        self._last = 0.0
+        self._has_device = False
+        self._last: tuple[float, float] | None = None
 
     def request_full(self) -> None:
         """Something was saved or loaded, or a hold has ended: the next state is recorded in full."""
@@ -42,15 +43,19 @@ class States:
 
     def record_boundary(self, n: int, optimizer: Any) -> None:
         """The parameters are those after n steps, and ``optimizer`` is about to change them."""
-        now = time.monotonic()
-        if self._last:
-            self._durations.append(now - self._last)
+        now = (time.monotonic(), time.process_time())
+        if self._last is not None:
+            elapsed_s, cpu_s = now[0] - self._last[0], now[1] - self._last[1]
+            self._durations.append(elapsed_s if self._has_device else min(elapsed_s, cpu_s))
         if self.owner is None or not any(known is optimizer for known in self.owner.optimizers):
             self._identify(optimizer)
         self._choose(n)
         if self._is_full_due or (n + (self._offset or 0)) % self.every == 0:
+            begin = time.thread_time()
             self._record(n, full=self._is_full_due)
-        self._last = now
+            cost_s = time.thread_time() - begin
+            self._cost_s = min(cost_s, self._cost_s or cost_s)
+        self._last = (time.monotonic(), time.process_time())
 
     def record_end(self, n: int) -> None:
         """The last state, at the normal end of the process: parameters and optimizer."""
@@ -66,6 +71,8 @@ class States:
 
     def _identify(self, optimizer: Any) -> None:
         self.owner = owner.Owner(optimizer)
+        digest.prepare(self.owner.devices)
+        self._has_device = any(device.type != "cpu" for device in self.owner.devices)
         first, known = self.owner.optimizers[0], self.owner
         record.line(
             "owner", optimizer=type(first).__name__, index=0, optimizers=len(known.optimizers), tensors=len(known.parts),
@@ -89,15 +96,11 @@ class States:
     def _weights(self) -> dict[str, Any]:
         """The digest of the parameters, or why there is none."""
         assert self.owner is not None
-        digest.prepare(self.owner.devices)
-        begin = time.thread_time()
         try:
             weights, numel = self.owner.weights()
         except digest.Undigestible as error:
             record.unknown("digest", str(error))
             return {"weights": None, "numel": 0, "why": str(error)}
-        cost = time.thread_time() - begin
-        self._cost_s = min(cost, self._cost_s) if self._cost_s else cost
         return {"weights": weights, "numel": numel}
 
     def _rest(self, known: owner.Owner) -> dict[str, Any]:
@@ -150,7 +153,21 @@ def generators() -> dict[str, str]:
         states["numpy"] = ("numpy", numpy.random.get_state())
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = ("torch", torch.cuda.get_rng_state())
-    return {name: contents.rng_digest(kind, state) for name, (kind, state) in states.items()}
+    return {name: _generator(name, kind, state) for name, (kind, state) in states.items()}
+
+
+#: Generator -> its last state and fingerprint: scripts draw from few of them.
+_known: dict[str, tuple[Any, str]] = {}
+
+
+def _generator(name: str, kind: str, state: Any) -> str:
+    """The fingerprint of a state, computed only if it has changed."""
+    comparable = (state[1].tobytes(), state[2:]) if kind == "numpy" else state
+    if kind != "torch" and name in _known and _known[name][0] == comparable:
+        return _known[name][1]
+    value = contents.rng_digest(kind, state)
+    _known[name] = (comparable, value)
+    return value
 
 
 def _scaler(scaler: Any) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class StepGroups:
             return
         fields, self._pending = self._pending, None
         self.n += 1
-        record.line("step", n=self.n, **fields)
+        record.line("step", n=self.n, **fields, watcher_cpu_s=record.cpu_s(), cpu_s=time.process_time())
         self._last_end = fields["end"]
         for callback in self.completions:
             callback(self.n)

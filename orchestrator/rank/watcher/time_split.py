@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import imports, record, steps
+from . import imports, record, steps, tracing
 
 #: Collectives and transfers of torch.distributed whose calls are timed. DDP's own are made in C++ and are not among them.
 COLLECTIVES = (
@@ -89,6 +89,8 @@ def _watch_collectives(c10d: Any) -> None:
 def _timed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
+        if tracing.is_traced():
+            return original(*args, **kwargs)
         return split.call(name, original, args, kwargs)
 
     return collective

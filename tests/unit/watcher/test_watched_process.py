@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,92 @@ def test_a_process_with_torch_records_its_steps_and_its_end(tmp_path: Path) -> N
     assert watched.of("problem") == []
 
 
-def test_a_process_without_a_rank_or_without_torch_records_nothing(tmp_path: Path) -> None:
-    assert jobs.run(tmp_path, STEPS.replace("range(3)", "range(0)"), RANK="").lines == []
+REPLACED = """
+import os, sys
+if "again" not in sys.argv:
+    os.execv(sys.executable, [sys.executable, __file__, "again"])
+sys.stdout.close()
+sys.stdout = sys.stderr = None
+"""
+
+
+def test_a_program_that_replaces_itself_and_closes_its_output_is_recorded(tmp_path: Path) -> None:
+    watched = jobs.run(tmp_path, REPLACED + STEPS)
+    assert (watched.code, watched.output) == (0, "")
+    assert [line["n"] for line in watched.of("step")] == [1, 2, 3]
+
+
+NOT_LOADED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "an isolated interpreter": (("-I",), {}),
+    "a replaced PYTHONPATH": ((), {"PYTHONPATH": "."}),
+    "no rank": ((), {"RANK": ""}),
+    "no directory": ((), {"CCBED_WATCH": ""}),
+}
+
+
+@pytest.mark.parametrize("case", NOT_LOADED)
+def test_where_the_watcher_is_not_loaded_there_is_no_record(tmp_path: Path, case: str) -> None:
+    options, environment = NOT_LOADED[case]
+    script = "import sys\nprint([name for name in sys.modules if 'ccbed' in name or name == 'watcher'])\n"
+    watched = jobs.run(tmp_path, script, options=options, **environment)
+    assert (watched.code, watched.output, watched.lines) == (0, "[]\n", [])
+
+
+def test_a_directory_that_cannot_be_written_is_reported_and_the_script_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("__version__ = 'not the real one'\n")
+    watched = jobs.run(tmp_path, "import torch\nprint('done')\n", CCBED_WATCH="/proc/1/nowhere")
+    assert watched.code == 0
+    assert watched.output.splitlines()[0] == "done"
+    assert "the watcher cannot write into /proc/1/nowhere" in watched.output
+
+
+def test_a_module_of_the_user_that_is_called_torch_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("__version__ = 'not the real one'\n")
+    watched = jobs.run(tmp_path, "import torch\nprint(torch.__version__)\n")
+    assert (watched.code, watched.output) == (0, "not the real one\n")
+    assert [line["where"] for line in watched.of("problem")] == ["install"]
+
+
+USERS = {
+    "its own": ("import builtins\nbuiltins.mark_of_user = 'loaded'\n", "loaded"),
+    "one that raises": ("raise ValueError('of the user')\n", "ValueError: of the user"),
+}
+
+
+@pytest.mark.parametrize("case", USERS)
+def test_the_users_sitecustomize_is_loaded_as_without_the_watcher(tmp_path: Path, case: str) -> None:
+    text, expected = USERS[case]
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(text)
+    script = "import builtins, sys\nprint(getattr(builtins, 'mark_of_user', None), sys.modules.get('sitecustomize') is None)\n"
+    outputs = []
+    for path in (f"{jobs.SITE}{os.pathsep}{tmp_path / 'site'}", str(tmp_path / "site")):
+        watched = jobs.run(tmp_path, script, PYTHONPATH=path)
+        assert watched.code == 0 and expected in watched.output
+        outputs.append(watched.output.splitlines()[-1])
+    assert outputs[0] == outputs[1]
+
+
+COMPILED = """
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.Adam(model.parameters())
+forward = torch.compile(model, backend="eager")
+step = torch.compile(optimizer.step, backend="eager")
+for _ in range(3):
+    optimizer.zero_grad()
+    forward(torch.ones(3, 4)).sum().backward()
+    step()
+"""
+
+
+def test_a_compiled_step_is_counted_or_unknown_and_the_watcher_is_not_compiled(tmp_path: Path) -> None:
+    watched = jobs.run(tmp_path, COMPILED)
+    assert (watched.code, watched.of("problem")) == (0, []), watched.output
+    assert [line["n"] for line in watched.of("step")] == [1, 2, 3] or watched.of("unknown")
+
+
+def test_a_process_that_never_imports_torch_records_nothing(tmp_path: Path) -> None:
     assert jobs.run(tmp_path, "print('no torch')").lines == []
 
 

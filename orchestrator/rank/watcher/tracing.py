@@ -1,0 +1,30 @@
+"""Stays out of torch.compile and of CUDA graphs: what they trace is not observed, and what runs beside them is not compiled."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from . import record
+
+
+def is_traced() -> bool:
+    """Does torch.compile trace this call, or a CUDA graph capture it? Then nothing may be done, and replays are not seen."""
+    torch: Any = sys.modules["torch"]
+    if torch.compiler.is_compiling():
+        return True
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        record.unknown("steps", "a CUDA graph contains the optimizer's step: its replays are not seen")
+        return True
+    return False
+
+
+def call_eagerly(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of the watcher that torch.compile shall not compile, although the user's compiled function calls it."""
+    set_eval_frame = sys.modules["torch"]._C._dynamo.eval_frame.set_eval_frame
+    callback = set_eval_frame(None)
+    try:
+        return function(*args)
+    finally:
+        set_eval_frame(callback)
