@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 SITE = Path(__file__).parents[2] / "orchestrator" / "rank" / "watcher" / "site"
 #: Steps at the beginning that do not count: the watcher looks for the model, and chooses k.
@@ -58,13 +59,13 @@ def measure(folder: Path, width: int, steps: int, *, is_watched: bool) -> tuple[
     return float(cpu), float(elapsed), int(numel), share(lines)
 
 
-def share(lines: list[dict[str, float]]) -> float:
+def share(lines: list[dict[str, Any]]) -> float:
     """The watcher's CPU time over that of the steps after the warm-up, by its own account."""
     steps = [line for line in lines if line["k"] == "step" and "watcher_cpu_s" in line]
     if len(steps) <= WARM_UP:
         return float("nan")
     first, last = steps[WARM_UP], steps[-1]
-    return (last["watcher_cpu_s"] - first["watcher_cpu_s"]) / (last["cpu_s"] - first["cpu_s"])
+    return float((last["watcher_cpu_s"] - first["watcher_cpu_s"]) / (last["cpu_s"] - first["cpu_s"]))
 
 
 def upper_bound(ratios: list[float]) -> float:
