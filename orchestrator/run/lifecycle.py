@@ -50,7 +50,7 @@ def resume(request: Request, directory: Path) -> Result:
     )  # fmt: skip
     with beds.run_lock(workdir, plan.run, directory), _resumable(directory), _disconnecting(request):
         if bundle.has_ended(directory):
-            twin_runs.resume(replace(request, stop=True), directory)
+            twin_runs.abandon_open(request, directory)
             return _finish(request, directory)
         open_run = _require_open(workdir, directory)
         if not request.stop:

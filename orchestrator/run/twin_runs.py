@@ -57,6 +57,14 @@ def _store(twin: Twin | None, directory: Path) -> None:
         durable.perform(durable.file(directory / bundle.TWIN, paths.as_json(codec.plain(twin))))
 
 
+def abandon_open(request: Request, origin: Path) -> None:
+    """End the twin that followed a run, if its orchestrator died in it: the run is judged without it."""
+    open_run = beds.open_run(Path(request.bed.workdir))
+    if open_run is not None and open_run.run == origin.name:
+        resume(replace(request, stop=True), origin)
+        shutil.rmtree(origin / paths.WORK, ignore_errors=True)
+
+
 def resume(request: Request, origin: Path) -> None:
     """Resume the twin of an orchestrator that died, and cache it. A twin that was interrupted is closed."""
     workdir = Path(request.bed.workdir)
