@@ -107,9 +107,8 @@ def _trial(
         for name, value in options.items()
         if name.startswith("param_") and value is not None
     }
-    if source.is_script and "root" in workload_values:
-        workload_values["root"] = os.path.abspath(workload_values["root"])  # noqa: PTH100 as the path of the script
     overrides = trials.overrides(source.document.name, options, workload_values)
+    overrides += trials.absolute_paths(source, workload_values)
     if source.is_script and bed is not None and options["nodes"] is None:
         overrides.append(_all_nodes(source, bed))
     if options["cold"]:
@@ -221,7 +220,7 @@ def _run_once(
             secrets=dict(redaction.secrets),
             secret_names=tuple(redaction.names),
             umask=session.umask,
-            environment=dict(os.environ) if source.is_script and _is_local(bed) else None,
+            environment=dict(os.environ) if source.is_script and bed.shares_file_system else None,
             exports=_exports(options["env"]),
             on_begin=on_begin,
             on_event=on_event,
@@ -261,11 +260,6 @@ def _has_twin(source: trials.Source, trial: Trial, choice: bool | None) -> bool:
     if choice is not None:
         return choice
     return not source.is_script or any(check.name == trials.TWIN_CHECK for check in trial.checks)
-
-
-def _is_local(bed: BedSpec) -> bool:
-    """Whether all nodes are processes of this machine, which share the user's environment."""
-    return bed.provider == "process" and all(host.connection == "local" for host in bed.hosts)
 
 
 def _exports(variables: Sequence[str]) -> dict[str, str]:

@@ -304,6 +304,22 @@ def test_a_script_gets_all_nodes_its_arguments_and_no_recovery(ccbed: Desk) -> N
     assert (at.after_save, at.steps_later, at.exact) == (2, 3, True), "after there is a checkpoint to resume from"
 
 
+def test_the_paths_of_a_script_in_a_trial_are_those_of_the_current_directory(
+    ccbed: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ccbed("up", "local.yml")
+    (ccbed.root / "jobs").mkdir()
+    (ccbed.root / "jobs/train.py").write_text("print(1)")
+    (ccbed.root / "t.yml").write_text("{trial: t, workload: script, params: {file: jobs/train.py}}")
+    monkeypatch.chdir(ccbed.root)
+    ccbed("run", "t.yml", "--root", ".")
+    params = ccbed.launched[-1].trial.params
+    assert (params["file"], params["cwd"]) == (str(ccbed.root / "jobs/train.py"), str(ccbed.root))
+    assert params["root"] == str(ccbed.root)
+    assert ccbed("run", "t.yml", "--root", "elsewhere") == 3
+    assert "must contain the script" in ccbed.err
+
+
 def test_a_dry_run_prints_trial_and_plan_and_starts_nothing(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     assert ccbed("run", "dp-ring", "--fail-node", "2", "--dry-run") == 0
@@ -397,7 +413,7 @@ def test_status_is_read_by_programs(ccbed: Desk) -> None:
 
 def test_list_tells_every_plugin_with_its_first_line(ccbed: Desk) -> None:
     assert ccbed("list") == 0
-    assert "crash-node   Kills every process of a node" in ccbed.out
+    assert "crash-node Kills every process of a node" in " ".join(ccbed.out.split())
     assert ccbed("list", "faults", "--json") == 0
     assert {row["name"] for row in json.loads(ccbed.out)} >= {"crash-node", "pause-node"}
 

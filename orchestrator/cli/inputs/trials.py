@@ -173,6 +173,23 @@ def implied_checks(document: source_positions.Document, fail_node: Sequence[str]
     ]
 
 
+def absolute_paths(source: Source, workload_values: Mapping[str, str]) -> list[trial_draft.Override]:
+    """Resolve the paths of a script against the current directory, in which it runs unless the trial names another."""
+    given = {**source.params, **workload_values}
+    if not source.is_script or not (given.get("file") or given.get("module")):
+        return []
+    paths_by_name = {"file": given.get("file"), "root": given.get("root"), "cwd": given.get("cwd") or "."}
+    return [
+        trial_draft.Override(
+            path=("params", name),
+            content=os.path.abspath(path),  # noqa: PTH100 a link keeps its name, as with python FILE.py
+            source=f"--{name}",
+        )
+        for name, path in paths_by_name.items()
+        if isinstance(path, str) and path and not Path(path).is_absolute()
+    ]
+
+
 def twin_check(source: Source, *, chosen: bool) -> list[trial_draft.Override]:
     """Compare a script with the twin that --twin asks for."""
     checks = source.document.content.get("checks") or ()
