@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.render import rank_output
+from orchestrator.cli.render import live, rank_output
 from orchestrator.cli.render.terminal import Terminal
+from orchestrator.model.trial import Trial
 
 
 def _tee(nodes: Path, which: str, out: io.StringIO) -> rank_output.Tee:
@@ -64,3 +66,14 @@ def test_logs_are_copied_by_attempt_and_rank(nodes: Path, tmp_path: Path) -> Non
     source.write_text("text")
     rank_output.copy_logs(run, tmp_path / "logs")
     assert (tmp_path / "logs/run/attempt_1/1/output.log").read_text() == "text"
+
+
+def test_a_run_goes_on_when_the_reader_of_its_output_has_gone() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    out = os.fdopen(writer, "w")
+    terminal = Terminal(out=out, err=io.StringIO())
+    printer = live.Printer(terminal=terminal, trial=Trial(name="t", workload="script"))
+    for text in ("first", "second"):
+        printer.note(text)
+    out.close()

@@ -38,7 +38,8 @@ class Printer:
 
     def head(self, lines: Iterable[str]) -> None:
         if not self.quiet:
-            self.terminal.lines(lines)
+            with self.terminal.surviving():
+                self.terminal.lines(lines)
 
     def cached_twin(self, run: str) -> None:
         self.head([f"twin   {run}: the same trial without faults, run earlier (cached)"])
@@ -61,7 +62,7 @@ class Printer:
     def event(self, event: Event) -> None:
         for line in self._lines.feed(event):
             if not self.quiet:
-                with self.lock:
+                with self.lock, self.terminal.surviving():
                     self._print(line)
 
     def _print(self, line: run_lines.Line) -> None:

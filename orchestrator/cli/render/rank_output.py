@@ -73,7 +73,7 @@ class Tee:
             self._print()
 
     def _print(self, *, is_last: bool = False) -> None:
-        with self.lock:
+        with self.lock, self.terminal.surviving():
             self._find_logs()
             for log in self._logs.values():
                 for line in _new_lines(log, is_last=is_last):

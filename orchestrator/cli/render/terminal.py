@@ -7,7 +7,8 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -46,6 +47,16 @@ class Terminal:
     colour: bool = False
     live: bool = False
     secrets: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def surviving(self) -> Iterator[None]:
+        """If the reader of the output has gone, as with ``| head``, what follows is discarded: a run goes on without it."""
+        try:
+            yield
+        except BrokenPipeError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.out.fileno())
+            os.close(null)
 
     def hidden(self, value: Any) -> Any:
         """Remove the values from a vault out of a text or JSON value."""
