@@ -328,3 +328,25 @@ def test_a_loss_after_which_no_process_began_leaves_nothing_to_judge() -> None:
     verdict = ask(run, "resumed-from")
     assert verdict.outcome == "unknown"
     assert "attempt 0, restart 1: no rank has a record of its training" in str(verdict.evidence)
+
+
+def killed_after_a_save(**contents: Any) -> Job:
+    """Killed before the step after the save, so that no state of that moment was recorded but the save itself."""
+    job = Job().attempt(0, 0, 15)
+    return spoilt(job, watch.Saved, contents=contents).attempt(1, 15, 30, ends=True)
+
+
+def test_without_the_state_of_the_moment_the_contents_of_the_checkpoint_count() -> None:
+    start = next(x for f in right().files if f.attempt for x in f.lines if isinstance(x, watch.State))
+    assert start.lr is not None and start.optimizer is not None
+    contents = {"optimizer.exp_avg": start.optimizer["exp_avg"], "lr": list(start.lr), "scheduler": [15]}
+    results = rows(killed_after_a_save(**contents))
+    assert {results[part] for part in ("weights", "optimizer", "learning rate", "scheduler")} == {"pass"}
+    assert {results[part] for part in ("RNG", "data position", "scaler")} == {"unknown"}
+    assert outcomes(killed_after_a_save())["resumed-from"] == "pass"
+
+
+def test_a_saved_optimizer_that_was_not_restored_fails_without_the_state_of_the_moment() -> None:
+    job = Job().attempt(0, 0, 15)
+    job = spoilt(job, watch.Saved, contents={"optimizer.exp_avg": "ab" * 8})
+    assert rows(job.attempt(1, 15, 30, ends=True, forgets=["optimizer"]))["optimizer"] == "fail"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ...model import watch
@@ -17,6 +17,8 @@ Result = Literal["pass", "fail", "unknown", "not applicable"]
 PARTS = ("weights", "buffers", "optimizer", "learning rate", "scheduler", "scaler", "RNG", "data position")
 #: The better a result is, the later it stands: a row has the worst result of all ranks.
 _ORDER: tuple[Result, ...] = ("fail", "unknown", "pass", "not applicable")
+#: Part -> its name in a state and in the contents of a checkpoint.
+_SAVED = {"buffers": "buffers", "learning rate": "lr", "scheduler": "scheduler", "scaler": "scaler"}
 #: The digest of no tensor.
 NOTHING = "0" * 16
 #: A generator counts as used by steps if it is drawn from between at least this share of them.
@@ -127,13 +129,25 @@ def _by_contents(
     for part in PARTS:
         row = Row(part=part, result="unknown", text=reason, who=who)
         if part == "weights" and checkpoint and not process.is_sharded and start.weights in checkpoint.weights:
-            row = Row(part=part, result="pass", text="equal to those in the checkpoint", who=who)
+            row = replace(row, result="pass", text="equal to those in the checkpoint")
         elif part == "optimizer" and not process.is_sharded:
             row = _saved_optimizer(start, contents, row)
+        elif part in _SAVED:
+            row = _saved_value(part, start, contents, row)
         elif part == "data position":
             result, text = _data(repeated)
-            row = Row(part=part, result=result, text=text or reason, who=who)
+            row = replace(row, result=result, text=text or reason)
         yield row
+
+
+def _saved_value(part: str, start: watch.State, contents: Mapping[str, object], row: Row) -> Row:
+    """Equal to what was saved, or absent on both sides. A difference may be due to the moment of the save: unknown."""
+    name = _SAVED[part]
+    own, saved = getattr(start, name), contents.get(name)
+    if not saved and (not own or own == NOTHING):
+        return replace(row, result="not applicable", text="neither saved nor in use")
+    same = json.dumps(own) == json.dumps(saved)
+    return replace(row, result="pass", text="equal to that in the checkpoint") if same else row
 
 
 def _saved_optimizer(start: watch.State, contents: Mapping[str, object], row: Row) -> Row:
@@ -143,9 +157,9 @@ def _saved_optimizer(start: watch.State, contents: Mapping[str, object], row: Ro
     own = dict(start.optimizer or {})
     shared = sorted(name for name in saved if name in own and saved[name] and own[name])
     if saved and not own:
-        return Row(part=row.part, result="fail", text=f"has no {min(saved)}", who=row.who)
+        return replace(row, result="fail", text=f"has no {min(saved)}")
     if shared and len(shared) == len(own) and all(saved[name] == own[name] for name in shared):
-        return Row(part=row.part, result="pass", text="equal to that in the checkpoint", who=row.who)
+        return replace(row, result="pass", text="equal to that in the checkpoint")
     return row
 
 

@@ -25,7 +25,10 @@ def job_doubts(run: Run, lines: Lineage) -> Iterator[Finding]:
 
 def missing_ranks(attempt: Attempt) -> Iterator[Finding]:
     if not attempt.ranks:
-        yield Finding(text=f"{attempt.name}: no rank has a record of its training")
+        reasons = "; ".join(attempt.missing.values())
+        yield Finding(
+            text=f"{attempt.name}: no rank has a record of its training" + (f": {reasons}" if reasons else "")
+        )
     for reason in attempt.missing.values() if attempt.ranks else ():
         yield Finding(text=f"{attempt.name}: {reason}")
 
