@@ -43,3 +43,9 @@ def test_a_line_that_the_watcher_cannot_have_written_is_rejected_with_its_place(
         return
     with pytest.raises(paths.TornBundleError, match=r"watch-r1-77\.jsonl"):
         list(write(tmp_path, line).watch())
+
+
+@pytest.mark.parametrize("line", [{**STEP, "n": 10**9}, {**STEP, "n": -1}, {**BEGIN, "world": 10**9}])
+def test_numbers_that_no_reader_can_walk_through_are_rejected(tmp_path: Path, line: object) -> None:
+    with pytest.raises(paths.TornBundleError, match="at most"):
+        list(write(tmp_path, line).watch())

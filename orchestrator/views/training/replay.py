@@ -32,9 +32,9 @@ def redone(lines: Lineage) -> tuple[Step, ...]:
     return tuple(
         step
         for resumption in lines.resumptions
-        if resumption.step is not None
-        for step in range(resumption.step + 1, _last(lines, resumption.attempt) + 1)
-        if step <= _reached(lines, resumption.attempt)
+        for step in sorted(
+            _executed(lines, lines.earlier(resumption.attempt)) & _executed(lines, (resumption.attempt,))
+        )
     )
 
 
@@ -46,13 +46,10 @@ def replays(lines: Lineage, attempt: Attempt) -> tuple[Replay, ...]:
     return tuple(replay for process in attempt.ranks.values() for replay in _replays(lines, attempt, process))
 
 
-def _reached(lines: Lineage, attempt: Attempt) -> Step:
-    return lines.bases.get(attempt.index, 0) + max((p.last for p in attempt.ranks.values()), default=0)
-
-
-def _last(lines: Lineage, attempt: Attempt) -> Step:
-    """The last step that an earlier attempt executed."""
-    return max((_reached(lines, old) for old in lines.earlier(attempt) if old.index in lines.bases), default=0)
+def _executed(lines: Lineage, attempts: Sequence[Attempt]) -> set[Step]:
+    """The steps that a rank executed in these attempts."""
+    known = [(lines.bases[attempt.index], attempt) for attempt in attempts if attempt.index in lines.bases]
+    return {base + n for base, attempt in known for process in attempt.ranks.values() for n in process.steps}
 
 
 def _replays(lines: Lineage, attempt: Attempt, process: Process) -> Iterator[Replay]:
