@@ -41,7 +41,7 @@ def plan(params: Params, target: Target, host: HostFacts) -> Act:
     Replicas that differ are noticed by ``replicas-identical``. What is flipped before the reduction, or in a shard that
     no other rank has, reaches every copy alike: only the undisturbed twin shows it.
     """
-    where = {"of": params.of, "when": params.when, "bit": params.bit, "local_rank": params.local_rank}
+    where = {"part": params.of, "when": params.when, "bit": params.bit, "local_rank": params.local_rank}
     flip = Primitive(kind="inside", args={"do": "flip", **where})
     return Act(
         inject=(flip,), verify=(flip,), heal=(), verify_heal=(), lease_s=LEASE_S, safety=SAFETY, needs=("signal",)

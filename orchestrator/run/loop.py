@@ -20,9 +20,11 @@ from ..model.events import (
     ControllerLate,
     FaultAct,
     FaultHeal,
+    FaultVerified,
     GangStalled,
     Gather,
     HealVerified,
+    HoldExpired,
     NodeApply,
     NodeExit,
     NodeHeard,
@@ -33,6 +35,7 @@ from ..model.events import (
     Progress,
     RankExit,
     RankHeld,
+    RankReleased,
     RankStep,
     RecoveryDecided,
     RunEnd,
@@ -324,6 +327,8 @@ class Loop:
             self._pace = liveness.with_exit(self._pace, event.data.rank, self.now().mono)
         elif event.kind in (RecoveryDecided, RankHeld):
             self._pace = liveness.Pace(per_step=self._pace.per_step)
+        elif event.kind in (FaultVerified, RankReleased, HoldExpired) and self._pace.at is None:
+            self._pace = liveness.released(self._pace, self.now().mono)
 
     def _note_heal(self, state: State, event: Event) -> None:
         """After a heal a node has time for its heart-beat. Only the detection uses this."""

@@ -154,7 +154,7 @@ def _view(trace: FaultTrace, when: Callable[[Event], float]) -> FaultView:
         rank=target.data.rank if target else None,
         stages={stage: when(event) if event else None for stage, event in stages.items()},
         began=when(trace.began) if trace.began else None,
-        exact=trace.plan.at.exact,
+        exact=trace.plan.at.exact and all(event.data.exact is not False for event in trace.of(events.RankHeld)),
         unreached=(unreached.data.reason or "not reached") if unreached else "",
     )
 

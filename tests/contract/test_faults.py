@@ -110,6 +110,8 @@ def test_every_act_can_be_proved_and_undone(plugin: Plugin) -> None:
         assert act.lease_s > (act.heal_after_s or 0.0), "the lease would heal before its time"
         used = (*act.inject, *act.verify, *act.heal, *act.verify_heal)
         assert {primitive.kind for primitive in used} <= set(get_args(PrimitiveKind))
+        hosts = [item for item in used if host_primitives.is_of_host(item)]
+        assert {(item.kind, item.args.get("of", "")) for item in hosts} <= host_primitives._OBSERVE.keys()
         assert set(act.needs) <= set(CAPABILITIES)
 
 

@@ -39,7 +39,7 @@ def train(sharded, act):
 cells = {}
 for sharded in (False, True):
     for act in [None, *json.loads(sys.argv[1])]:
-        name = f"{'sharded' if sharded else 'replicated'} {act['of'] + ' ' + act['when'] if act else 'undisturbed'}"
+        name = f"{'sharded' if sharded else 'replicated'} {act['part'] + ' ' + act['when'] if act else 'undisturbed'}"
         cells[name] = train(sharded, act)
         gc.collect()
 print("cells", json.dumps(cells))
@@ -80,7 +80,7 @@ def act(stage: Stage, order: Mapping[str, Any], *more: str) -> Played:
 
 def test_a_flipped_bit_is_noticed_by_replicas_only_where_they_differ(stage: Stage) -> None:
     """The others are shown by the undisturbed twin alone: the flip reaches every copy, or there is only one copy."""
-    acts = [{"do": "flip", "of": of, "when": when, "bit": 22} for of, when in PLACES]
+    acts = [{"do": "flip", "part": of, "when": when, "bit": 22} for of, when in PLACES]
     played = stage.script(CELLS, world=2, args=[json.dumps(acts)])
     assert played.codes == {0: 0, 1: 0}, played.log(1)
     cells = [json.loads(played.log(rank).partition("cells ")[2].splitlines()[0]) for rank in (0, 1)]

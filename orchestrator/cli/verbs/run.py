@@ -130,13 +130,13 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
     "--fail-node",
     multiple=True,
     metavar="N",
-    help="Kill this node halfway through the run. Repeatable: without --at all are killed at the same time.",
+    help="Kill this node halfway through the run; in a script, after its second checkpoint. Repeatable: without --at all at once.",
 )
 @click.option(
     "--at",
     multiple=True,
     metavar="WHEN",
-    help="When --fail-node acts: step=20,phase=allreduce, or 10s. Once for all, or once per --fail-node, in order.",
+    help="When --fail-node acts: step=20,phase=allreduce, 10s, save, or after-save=2+3. Once for all, or once per --fail-node.",
 )
 @click.option(
     "--recovery",

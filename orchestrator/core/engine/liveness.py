@@ -122,6 +122,11 @@ def advance(pace: Pace, step: int, now: float) -> Pace:
     return replace(pace, step=step, at=now, per_step=(*pace.per_step[-19:], step_s), factor=1.0)
 
 
+def released(pace: Pace, now: float) -> Pace:
+    """The pace after a hold: from now on the gang is expected to complete steps, whatever the fault did to the held rank."""
+    return replace(pace, at=now)
+
+
 def with_exit(pace: Pace, rank: int, now: float) -> Pace:
     """The pace after a rank left with exit code 0."""
     return replace(pace, left=pace.left | {rank}, left_at=now)

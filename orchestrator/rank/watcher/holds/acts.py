@@ -102,10 +102,10 @@ def _flip(act: dict[str, Any], answer: Callable[..., None]) -> None:
     owner = _owner[0]() if _owner else None
     if owner is None:
         raise Unable("no optimizer has stepped yet")
-    of, bit = str(act["of"]), int(act["bit"])
+    of, bit = str(act["part"]), int(act["bit"])
     parameters = [parameter for group in owner.param_groups for parameter in group["params"]]
     parameter = max(parameters, key=lambda item: int(item.numel()))
-    where = {"of": of, "tensor": next(i for i, item in enumerate(parameters) if item is parameter), "bit": bit}
+    where = {"part": of, "tensor": next(i for i, item in enumerate(parameters) if item is parameter), "bit": bit}
     if of == "gradient" and act["when"] == "before":
         if hasattr(parameter, "to_local"):
             raise Unable("the gradient of a sharded parameter is seen only after its reduction")

@@ -1,0 +1,53 @@
+"""Faults in the steps of a user's script on a real bed: a small GPT, replicated on two nodes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from orchestrator.model import events
+from orchestrator.store import bundle, index
+
+from .conftest import ROOT, Bed, Ran
+
+TRIAL = """
+trial: t
+workload: script
+params: {{file: {script}, args: [--steps, "12", --save-every, "{save_every}", --checkpoint, {checkpoint}], timeout_s: 3}}
+world: {{nodes: 2}}
+faults: [{fault}]
+recovery: {{policy: restart}}
+"""
+
+
+def run(bed: Bed, folder: Path, fault: str, save_every: int = 3) -> Ran:
+    script = shutil.copytree(ROOT / "orchestrator/examples", folder / "job") / "gpt_ddp.py"
+    trial = folder / "trial.yml"
+    checkpoint = folder / "gpt.pt"
+    trial.write_text(TRIAL.format(script=script, checkpoint=checkpoint, fault=fault, save_every=save_every))
+    code, output = bed.ccbed("run", str(trial), "--runs-dir", str(folder / "runs"))
+    ran = Ran(code=code, run=bundle.load(index.resolve("latest", folder / "runs")))
+    assert ran.run.verdicts, output
+    return ran
+
+
+def test_a_rank_hangs_in_a_step_after_a_checkpoint_and_the_job_comes_back(bed: Bed, tmp_path: Path) -> None:
+    """It is held three steps after the second checkpoint; the other rank waits for it in its backward pass."""
+    ran = run(bed, tmp_path, "hang-rank: {node: 1}")
+    assert ran.outcome("fault-verified") == "pass", ran.bad()
+    assert ran.outcome("finished") == "pass", ran.bad()
+    (held,) = ran.run.history.of(events.RankHeld)
+    assert (held.data.rank, held.data.phase) == (1, "backward")
+    assert (held.data.step or 0) >= 9
+    (inside,) = ran.run.history.of(events.RankInside)
+    assert inside.data.rank == 0
+    assert "run_backward" in (inside.data.stack or ("",))[0]
+    (stalled,) = ran.run.history.of(events.GangStalled)
+    assert "rank 1" in (stalled.data.reason or "")
+
+
+def test_where_nothing_is_saved_there_is_nothing_to_prove(bed: Bed, tmp_path: Path) -> None:
+    ran = run(bed, tmp_path, "crash-node: {node: 1}", save_every=99)
+    assert ran.code == 2, ran.bad()
+    assert ran.outcome("fault-verified") == "unknown"
+    assert "nothing to prove" in ran.verdict("fault-verified").text
