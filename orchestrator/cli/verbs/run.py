@@ -130,7 +130,8 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
     "--fail-node",
     multiple=True,
     metavar="N",
-    help="Kill this node halfway through the run; in a script, after its second checkpoint. Repeatable: without --at all at once.",
+    help="Kill this node halfway through the run; in a script, after its second checkpoint. "
+    "Repeatable: without --at all are killed at the same time.",
 )
 @click.option(
     "--at",
