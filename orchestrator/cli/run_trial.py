@@ -197,7 +197,8 @@ def _run_once(
 
     def on_begin(directory: str) -> None:
         printer.directory(directory)
-        tee.begin(Path(directory).name)
+        if not live.is_twin(directory):
+            tee.begin(Path(directory).name)
 
     def on_event(event: Event) -> None:
         if event.kind is RunEnd:

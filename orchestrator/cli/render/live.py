@@ -18,6 +18,11 @@ _BAD = ("FAULT", "refused", "error", "failed", "unreached")
 _WARN = ("suspect", "late", "left out", "skipped", "interrupt", "lease")
 
 
+def is_twin(path: str) -> bool:
+    """Whether the directory is that of a run to compare with."""
+    return "-twin-" in Path(path).name
+
+
 @dataclass(kw_only=True)
 class Printer:
     """``slots``: group rank -> node, as planned; ``quiet``: print nothing, for --json.
@@ -49,7 +54,9 @@ class Printer:
 
     def directory(self, path: str) -> None:
         """Print where the run, or its twin, is recorded."""
-        if "-twin-" in Path(path).name:
+        if "-twin-control-" in Path(path).name:
+            self.head([f"twin   {short_path(path)}: the same trial, restarted where the faults act, to compare with"])
+        elif is_twin(path):
             self.head([f"twin   {short_path(path)}: the same trial without faults, run once to compare with"])
         else:
             self.head([f"run    {short_path(path)}"])
