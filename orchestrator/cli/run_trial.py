@@ -121,7 +121,7 @@ def _trial(
         overrides.append(trial_draft.Override(path=("params", "args"), content=list(source.args), source="--"))
     if isinstance(source.document.content, dict):
         overrides += trials.implied_checks(source.document, options["fail_node"])
-        overrides += trials.twin_check(source, chosen=bool(options["twin"]))
+        overrides += trials.twin_check(source, chosen=bool(trials.twin_choice(source, options)))
     trial = parse_trial.build(source.document, session.catalogue, overrides, data_dir)
     script = trial.params.get("file") if source.is_script else None
     if script and not Path(script).is_file():
@@ -215,8 +215,11 @@ def _run_once(
             state=str(session.state),
             command=redaction.text(shlex.join(["ccbed", *redaction.arguments(session.argv)])),
             data_dir=data_dir,
-            twin=_has_twin(source, trial, options["twin"]),
-            twin_after=options["twin"] is None and source.is_script and bool(trial.faults) and bed.shares_file_system,
+            twin=_has_twin(source, trial, trials.twin_choice(source, options)),
+            twin_after=trials.twin_choice(source, options) is None
+            and source.is_script
+            and bool(trial.faults)
+            and bed.shares_file_system,
             inputs=source.inputs,
             secrets=dict(redaction.secrets),
             secret_names=tuple(redaction.names),

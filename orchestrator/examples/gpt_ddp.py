@@ -30,9 +30,7 @@ def main():
     step = load(args.checkpoint, model, optimizer, scheduler, device)
     if rank == 0 and step:
         print(f"resumed from step {step}", flush=True)
-    # By default DDP orders its buckets anew after the first step, so the first step after a restart is summed in another order
-    # and differs in its last bits. This option keeps the order: a step that is done again gives the same bits.
-    ddp = DistributedDataParallel(model, [device.index] if on_gpu else None, find_unused_parameters=True)
+    ddp = DistributedDataParallel(model, [device.index] if on_gpu else None)
 
     loader = iter(batches(text, args, rank, world, step))
     while step < args.steps:

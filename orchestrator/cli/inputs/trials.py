@@ -71,7 +71,8 @@ def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
     if name in catalogue.trials:
         return _yaml(Path(catalogue.trials[name]), f"{name}.yml", name)
     if name.startswith(EXAMPLE):
-        return _script(_example(name.removeprefix(EXAMPLE)), args)
+        path = _example(name.removeprefix(EXAMPLE))
+        return _script(path, args, root=str(path.parent))
     path = Path(name)
     if path.suffix == ".py":
         return _script(path, args)
@@ -188,6 +189,12 @@ def absolute_paths(source: Source, workload_values: Mapping[str, str]) -> list[t
         for name, path in paths_by_name.items()
         if isinstance(path, str) and path and not Path(path).is_absolute()
     ]
+
+
+def twin_choice(source: Source, options: Mapping[str, Any]) -> bool | None:
+    """Whether the run has a twin, as the user chooses. A drill with a shipped example has one, so it begins afresh in a copy."""
+    is_example = Path(str(source.params.get("file", ""))) in shipped.examples().values()
+    return True if options["twin"] is None and is_example and options["fail_node"] else options["twin"]
 
 
 def twin_check(source: Source, *, chosen: bool) -> list[trial_draft.Override]:
@@ -359,10 +366,10 @@ def open_module(name: str, args: Sequence[str]) -> Source:
     return Source(document=_script_document(f"-m {name}", name, {"module": name}, args), label=f"-m {name}", inputs={})
 
 
-def _script(path: Path, args: Sequence[str]) -> Source:
+def _script(path: Path, args: Sequence[str], **params: str) -> Source:
     source = _read(path)
     file = os.path.abspath(path)  # noqa: PTH100 a link keeps its name, as with python FILE.py
-    document = _script_document(str(path), path.stem, {"file": file}, args)
+    document = _script_document(str(path), path.stem, {"file": file, **params}, args)
     return Source(document=document, label=str(path), inputs={path.name: source})
 
 
