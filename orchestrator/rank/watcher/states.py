@@ -16,8 +16,8 @@ from typing import Any
 from . import batches, digest, names, owner, record, steps
 from .checkpoints import contents, live_owner
 
-#: The share of a step's time, on CPUs of its CPU time, that digests may take. The watcher's other work takes as much again.
-BUDGET = 0.01
+#: The share of a step's time, on CPUs of its CPU time, that digests may take. The work of every step takes the rest of 2 %.
+BUDGET = 0.005
 #: Steps after which k is chosen, the last time for good.
 CHOICES = (1, 4, 16)
 
