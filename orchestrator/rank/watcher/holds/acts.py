@@ -129,7 +129,7 @@ def _answering(flip: Callable[[], None], answer: Callable[..., None]) -> None:
         answer(problem=str(error))
 
 
-def _flip_next_gradient(parameter: Any, bit: int, done: Callable[[float, float], None]) -> None:
+def _flip_next_gradient(parameter: Any, bit: int, done: Callable[[str, str], None]) -> None:
     """Flip a bit of the gradient that the next backward pass computes, before it is reduced over the replicas."""
 
     def changed(gradient: Any) -> Any:
@@ -161,19 +161,19 @@ def _local(tensor: Any) -> Any:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def _flip_first(tensor: Any, bit: int) -> tuple[float, float]:
-    """Flip a bit of the first element in place; its values before and after."""
+def _flip_first(tensor: Any, bit: int) -> tuple[str, str]:
+    """Flip a bit of the first element in place; its values before and after as ``float.hex``, which may be huge or not finite."""
     torch: Any = sys.modules["torch"]
     width = 8 * tensor.element_size()
     if tensor.numel() == 0 or bit >= width:
         raise Unable(f"the tensor has {tensor.numel()} elements of {width} bits here")
     integer = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}[width]
     element = tensor[(0,) * tensor.dim()]
-    before = float(element)
+    before = float(element).hex()
     bits = element.view(integer)
     mask = 1 << bit if bit < width - 1 or width == 8 else -(1 << bit)
     bits.bitwise_xor_(torch.tensor(mask, dtype=integer, device=bits.device))
-    return before, float(element)
+    return before, float(element).hex()
 
 
 def _tear(act: dict[str, Any], answer: Callable[..., None]) -> None:
