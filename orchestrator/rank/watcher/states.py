@@ -29,13 +29,17 @@ class States:
         self.owner: owner.Owner | None = None
         self._is_full_due = True
         self._offset: int | None = None
-        setting = os.environ.get("CCBED_WATCH_EVERY", "auto")
-        self._fixed = int(setting) if setting.isdigit() and int(setting) else 0
-        self.every = self._fixed or 1
+        self._fixed = 0
+        self.every = 1
         self._cost_s = 0.0
         self._durations: list[float] = []
         self._has_device = False
         self._last: tuple[float, float] | None = None
+
+    def fix_interval(self, setting: str) -> None:
+        """``setting``: the number of steps between two states, or ``auto``."""
+        self._fixed = int(setting) if setting.isdigit() and int(setting) else 0
+        self.every = self._fixed or 1
 
     def request_full(self) -> None:
         """Something was saved or loaded, or a hold has ended: the next state is recorded in full."""
@@ -181,4 +185,5 @@ states = States()
 
 def watch() -> None:
     """Record the state at every boundary of steps."""
+    states.fix_interval(os.environ.get("CCBED_WATCH_EVERY", "auto"))
     steps.groups.boundaries.append(record.guarded("states")(states.record_boundary))
