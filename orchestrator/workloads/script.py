@@ -46,6 +46,7 @@ class Params:
     timeout_s    seconds without a step: then the script has stalled (default: 30 s or 20 steps, and only while no rank works)
     exit_timeout_s   seconds for the script's threads and exit handlers after its last line; then the rank fails
     launcher     the job's own launcher, once per node: torchrun, torchrun-best, or a command with {rank} {nnodes} {master_addr} …
+    checkpoints  patterns of files that are checkpoints although torch does not write them: out/*.bin
     nproc        of a launcher: workers per node ({nproc})
     """
 
@@ -63,6 +64,7 @@ class Params:
     exit_timeout_s: float = 300.0
     launcher: str = ""
     nproc: int = 1
+    checkpoints: tuple[str, ...] = ()
 
 
 def check(params: Params) -> list[str]:

@@ -64,3 +64,9 @@ def test_secrets_are_redacted_by_name_and_passwords_in_urls() -> None:
     assert shown["HOME"] == "/h"
     assert {shown[name] for name in ("AWS_SECRET_ACCESS_KEY", "hf_token", "DB_PASSWORD")} == {"***"}
     assert shown["PROXY"] == "http://***@h:1/x"
+
+
+def test_a_script_is_watched_with_the_patterns_of_its_checkpoints() -> None:
+    script = replace(GANG, workload="script", params={"checkpoints": ("out/*.bin", "/ckpt/*.npz")})
+    assert environment.variables(script, 6, "n3", "ab12")["CCBED_CHECKPOINT_GLOBS"] == "out/*.bin:/ckpt/*.npz"
+    assert "CCBED_CHECKPOINT_GLOBS" not in environment.variables(replace(script, params={}), 6, "n3", "ab12")

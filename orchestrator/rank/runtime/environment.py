@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,6 +103,8 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
     }
     if gang.workload == "script":
         values["CCBED_WATCH_HOLDS"] = json.dumps(codec.plain(gang.holds))
+        if patterns := gang.params.get("checkpoints"):
+            values["CCBED_CHECKPOINT_GLOBS"] = os.pathsep.join(patterns)
     return {name: str(value) for name, value in values.items()}
 
 
