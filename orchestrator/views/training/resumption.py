@@ -128,10 +128,16 @@ def _rank(process: Process, attempt: Attempt, before: Lineage, left: Sequence[tu
     ]:
         doubt = f"{process.name} loaded {late[0].path or 'weights'} after its first step began"
         return RankResume(rank=process.rank, name=process.name, doubt=doubt)
-    if not process.loads and not start.counter:
+    if left and not process.loads and not start.counter and not _has_other_files(before.earlier(attempt)):
         return RankResume(rank=process.rank, name=process.name, steps=frozenset({0}), how="scratch")
     doubt = f"{process.name} begins with the weights of no step that was recorded"
     return RankResume(rank=process.rank, name=process.name, doubt=doubt)
+
+
+def _has_other_files(earlier: Iterable[Attempt]) -> bool:
+    """Whether a writer that the watcher does not know saved files: what reads them is not known either."""
+    processes = (process for attempt in earlier for process in attempt.ranks.values())
+    return any(save.api == "file" for process in processes for save in process.file.of(watch.Save))
 
 
 def _without_state(process: Process, start: watch.State | None, loaded: frozenset[Step]) -> RankResume:

@@ -19,6 +19,7 @@ def install(torch: Any) -> None:
     steps.on_step(saves.commit_waiting)
     steps.measure(saves.take_stall)
     saves.observe("after", _request_full_state)
+    saves.observe("committed", _request_full_state)  # also of files that something else writes
     loads.observe("after", _request_full_state)
     contents.owner.observers.append(loads.match)
     file_globs.install()
