@@ -6,7 +6,6 @@ PYTHON ?= python3
 #   make run TORCH_INDEX=<address>
 TORCH_INDEX ?=
 
-export PYTHON TORCH_INDEX
 BIN := .venv/bin
 # CI sets this: then a skipped test counts as failed.
 export CCBED_REQUIRE ?=
@@ -24,10 +23,10 @@ help:
 	@echo "make clean   remove the environment and everything that was built; take beds down first: ccbed down"
 
 .venv/.run-stamp: pyproject.toml .ci/setup
-	@.ci/setup run
+	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" .ci/setup run
 
 .venv/.dev-stamp: .venv/.run-stamp
-	@.ci/setup dev
+	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" .ci/setup dev
 
 run: .venv/.run-stamp
 	$(BIN)/ccbed up inventories/local.yml
@@ -52,7 +51,7 @@ test-gpu: .venv/.dev-stamp
 
 # Installs what tests of containers and hosts need, as root on Debian or Ubuntu; it prints what it installs.
 engine:
-	@.ci/setup engine
+	@PYTHON="$(PYTHON)" .ci/setup engine
 
 # A lab of hosts on this machine (root; tests/lab/README.md):  sudo make lab-up HOSTS=5 RATE=1gbit
 # If no container engine runs here, one is started while the image is built and copied to the hosts.

@@ -35,6 +35,7 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     trial = _redacted(source, redaction, _trial(session, source, options, bed, data_dir))
     if bed is None:
         raise missing_bed or RuntimeError("neither a bed nor the reason why there is none")
+    _require_agent(session, bed)
     trials.require_nodes(source, trial, bed, session.catalogue)
     trial = trials.without_missing_libraries(session.terminal, trial, bed)
     if options["dry_run"]:
@@ -49,6 +50,15 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     if all(host.connection == "local" for host in bed.hosts):
         prune.automatic(session, bed, options["runs_dir"], quiet=options["as_json"])
     return code
+
+
+def _require_agent(session: Session, bed: BedSpec) -> None:
+    """Agents of another version of ccbed may not understand this one. Raises UsageError."""
+    if bed.agent != session.agent():
+        raise UsageError(
+            f"bed {bed.name} runs the agent of another version of ccbed ({bed.agent[:6]}, not {session.agent()[:6]})",
+            hint=f"ccbed up {short_path(bed.inventory)}",
+        )
 
 
 def _repeat(session: Session, once: Callable[[], Result], count: int, *, as_json: bool) -> int:

@@ -20,10 +20,10 @@ DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 SCRIPT = "script"
 #: Variables of the node that no environment of a user replaces: the process tag, by which ``down`` finds every process.
 OF_NODE = ("CCBED_NODE",)
-#: These take effect only when an interpreter starts, or when torch is imported.
+#: These take effect only when an interpreter starts, or when torch is imported. TORCH_INDEX is where pip finds torch.
 START_ONLY = re.compile(
     r"LD_\w+|PYTHON(?!PATH$|UNBUFFERED$|DONTWRITEBYTECODE$|BREAKPOINT$|PYCACHEPREFIX$|STARTUP$|EXECUTABLE$)\w+|MALLOC_\w+"
-    r"|GLIBC_TUNABLES|KMP_\w+|GOMP_\w+|OMP_(?!NUM_THREADS$)\w+|(MKL|OPENBLAS)_\w+|TORCH\w*|PYTORCH\w*"
+    r"|GLIBC_TUNABLES|KMP_\w+|GOMP_\w+|OMP_(?!NUM_THREADS$)\w+|(MKL|OPENBLAS)_\w+|TORCH(?!_INDEX$)\w*|PYTORCH\w*"
 )
 #: Of these, what torch reads when it is used, or what ``settings`` applies to a warm rank.
 READ_LATE = re.compile(
@@ -64,7 +64,8 @@ def find_start_only(at_start: Mapping[str, str], wanted: Mapping[str, str]) -> t
     """
     names = [name for name in {**at_start, **wanted} if START_ONLY.fullmatch(name) and not READ_LATE.fullmatch(name)]
     limited = [name for name in ONE_THREAD if wanted.get(name, "1") != "1"]
-    differing = [name for name in names if name not in ONE_THREAD and at_start.get(name) != wanted.get(name)]
+    # An interpreter and torch read an empty variable as they read none.
+    differing = [name for name in names if name not in ONE_THREAD and at_start.get(name, "") != wanted.get(name, "")]
     customizers = _customizers(wanted) if at_start.get("PYTHONPATH") != wanted.get("PYTHONPATH") else []
     return (*sorted({*differing, *limited}), *customizers)
 
