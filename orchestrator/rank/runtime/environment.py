@@ -64,8 +64,7 @@ def find_start_only(at_start: Mapping[str, str], wanted: Mapping[str, str]) -> t
     """
     names = [name for name in {**at_start, **wanted} if START_ONLY.fullmatch(name) and not READ_LATE.fullmatch(name)]
     limited = [name for name in ONE_THREAD if wanted.get(name, "1") != "1"]
-    # An interpreter and torch read an empty variable as they read none.
-    differing = [name for name in names if name not in ONE_THREAD and at_start.get(name, "") != wanted.get(name, "")]
+    differing = [name for name in names if name not in ONE_THREAD and at_start.get(name) != wanted.get(name)]
     customizers = _customizers(wanted) if at_start.get("PYTHONPATH") != wanted.get("PYTHONPATH") else []
     return (*sorted({*differing, *limited}), *customizers)
 
