@@ -18,10 +18,10 @@ pytestmark = pytest.mark.e2e
 SCRIPT = """
 import os, subprocess, sys, ccbed_events
 from pathlib import Path
-rank = os.environ["RANK"]
-Path(f"file-{rank}").write_text("x")
-Path(f"folder-{rank}").mkdir()
-subprocess.run(["touch", f"touched-{rank}"], check=True)
+rank, out = os.environ["RANK"], Path(sys.argv[1])
+(out / f"file-{rank}").write_text("x")
+(out / f"folder-{rank}").mkdir()
+subprocess.run(["touch", str(out / f"touched-{rank}")], check=True)
 ccbed_events.step(1)
 """
 
@@ -60,7 +60,7 @@ def check_modes(tmp_path: Path, umask: int, variables: Mapping[str, object]) -> 
 
     ccbed("up", "modes.json")
     try:
-        ccbed("run", "train.py", "--nodes", "2", "--runs-dir", str(tmp_path / "out" / "runs"))
+        ccbed("run", "train.py", "--nodes", "2", "--runs-dir", str(tmp_path / "out" / "runs"), "--", str(user))
         ccbed("exec", "n0", "--", "touch", str(user / "touched-exec"))
         assert open_to_others(tmp_path / "xdg") == []
         assert open_to_others(tmp_path / "out") == []
