@@ -151,3 +151,9 @@ def test_a_launcher_recovers_by_itself_and_its_ranks_are_not_held() -> None:
 def test_what_a_launcher_cannot_do_is_refused(text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem.replace("{", r"\{")):
         parse(text)
+
+
+@pytest.mark.parametrize("phase", ["save", "save-during", "load"])
+def test_a_training_of_ccbed_has_no_saves_of_scripts(phase: str) -> None:
+    with pytest.raises(UsageError, match="has no such phase"):
+        parse(HEAD + f"faults:\n  - crash-node: {{node: 1, at: {{phase: {phase}}}}}\n")

@@ -239,11 +239,12 @@ def _after(draft: trial_draft.Draft, where: source_positions.Path, body: Mapping
 def _phase(
     draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], points: _TriggerPoints
 ) -> str:
-    own, valid = points.phases, (*points.phases, *points.life_phases)
+    own = points.phases
+    valid = (*own, *points.life_phases) if own else tuple(phase for phase in PHASES if phase not in SAVE_PHASES)
     phase = body.get("phase", own[0] if own else "allreduce")
     if phase not in PHASES:
         draft.add_problem((*where, "phase"), f"unknown phase; {values.nearest(str(phase), PHASES)}", phase)
-    elif own and phase not in valid:
+    elif phase not in valid:
         known = ", ".join(valid)
         draft.add_problem((*where, "phase"), f"this workload has no such phase; its phases: {known}", phase)
     return str(phase)
