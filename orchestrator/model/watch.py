@@ -87,7 +87,10 @@ class Every(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step(Line):
-    """A completed step. ``loss``: ``float.hex`` of this rank's loss; ``batches``: hashes fetched since the step before."""
+    """A completed step. ``loss``: ``float.hex`` of this rank's loss; ``batches``: hashes fetched since the step before.
+
+    The hash of a batch that has no digest, for example of a sparse tensor, is None.
+    """
 
     n: int
     start: float
@@ -97,7 +100,7 @@ class Step(Line):
     compute_s: float | None = None
     comm_s: float | None = None
     checkpoint_s: float | None = None
-    batches: tuple[str, ...] | None = None
+    batches: tuple[str | None, ...] | None = None
     skipped: bool = False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -143,10 +144,10 @@ class BundleFiles:
     def _watch_files(self) -> tuple[watch_lines.WatchFile, ...]:
         return tuple(
             watch_lines.WatchFile(
-                path=file.path, node=file.node, attempt=file.epoch, rank=file.rank, pid=file.pid,
-                lines=_watch_lines(self._root, file.path),
+                path=file.path, node=file.node, attempt=file.epoch, rank=file.rank, pid=file.pid, lines=lines
             )
             for file in self._of("watch-r")
+            for lines in _lives(_watch_lines(self._root, file.path))
         )  # fmt: skip
 
     def _of(self, kind: str) -> Iterator[_GangFile]:
@@ -193,7 +194,12 @@ class WatchDirectory(BundleFiles):
     @cached_property
     def _watch_files(self) -> tuple[watch_lines.WatchFile, ...]:
         names = sorted(str(path.relative_to(self._root)) for path in self._root.rglob("watch-r*.jsonl"))
-        return tuple(_watched(name, _watch_lines(self._root, name)) for name in names if _WATCH_FILE.fullmatch(name))
+        return tuple(
+            _watched(name, lines)
+            for name in names
+            if _WATCH_FILE.fullmatch(name)
+            for lines in _lives(_watch_lines(self._root, name))
+        )
 
 
 def _watched(path: str, lines: tuple[watch_lines.Line, ...]) -> watch_lines.WatchFile:
@@ -203,6 +209,13 @@ def _watched(path: str, lines: tuple[watch_lines.Line, ...]) -> watch_lines.Watc
         path=path, node=(begin.node or begin.host) if begin else "", attempt=begin.attempt if begin else 0,
         rank=int(match["rank"]) if match else 0, pid=int(match["pid"]) if match else 0, lines=lines,
     )  # fmt: skip
+
+
+def _lives(lines: tuple[watch_lines.Line, ...]) -> Iterator[tuple[watch_lines.Line, ...]]:
+    """The lines of each program that appended to one file: ``exec`` keeps the pid, and a container that restarts has it again."""
+    starts = [index for index, line in enumerate(lines) if isinstance(line, watch_lines.Begin) and index]
+    for first, last in itertools.pairwise([0, *starts, len(lines)]):
+        yield lines[first:last]
 
 
 def _watch_lines(root: Path, path: str) -> tuple[watch_lines.Line, ...]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .attempts import Attempt, Process
 from .resumption import Lineage, Step
+
+#: A loss that is equal in any two steps that failed, and so shows nothing.
+NAN = math.nan.hex()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +77,7 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         step=step,
         before=old.name,
         after=new.name,
-        loss=_equal(*losses),
+        loss=None if NAN in losses else _equal(*losses),
         weights=_equal(*weights),
         batches=_same_batches(other.steps[m].batches, process.steps[n].batches),
     )
@@ -83,9 +87,12 @@ def _equal(first: str | None, second: str | None) -> bool | None:
     return None if first is None or second is None else first == second
 
 
-def _same_batches(first: Sequence[str] | None, second: Sequence[str] | None) -> bool | None:
+def _same_batches(first: Sequence[str | None] | None, second: Sequence[str | None] | None) -> bool | None:
     """The batches that end with the one of the step; before it, batches may be skipped, prefetched or evaluated."""
     if not first or not second:
         return None
     size = min(len(first), len(second))
-    return tuple(first[-size:]) == tuple(second[-size:])
+    pairs = [*zip(first[-size:], second[-size:], strict=True)]
+    if any(own != other for own, other in pairs if own is not None and other is not None):
+        return False
+    return None if any(None in pair for pair in pairs) else True
