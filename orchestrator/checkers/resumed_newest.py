@@ -68,6 +68,8 @@ def _undecided(resumption: training.Resumption) -> Iterator[views.Finding]:
     for rank in resumption.ranks:
         if not rank.steps:
             yield views.finding(f"{name}: {rank.doubt or rank.failure}")
+    if resumption.is_fresh and resumption.newest == 0:
+        yield views.finding(f"{name}: began at step 0, nothing had been saved since")
     if resumption.newest is None:
         yield views.finding(f"{name}: no complete checkpoint had been recorded before it")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -121,7 +121,7 @@ def attempts(run: Run) -> tuple[Attempt, ...]:
     if known and known[-1].epoch not in {number for number, _ in keys}:
         groups.append({})
         keys.append((known[-1].epoch, 0))
-    if groups and _is_unreturned(run, groups[-1].values()):
+    if groups and (_is_unreturned(run, groups[-1].values()) or _is_untrained_restart(files, groups[-1].values())):
         groups.append({})
         keys.append((keys[-1][0], keys[-1][1] + 1))
     by_epoch = {gang.epoch: gang for gang in known}
@@ -143,6 +143,14 @@ def _is_unreturned(run: Run, newest: Iterable[watch.WatchFile]) -> bool:
     losses = [event.at.wall for event in run.history.of(RecoveryReplaced)]
     starts = [file.begin.wall for file in newest if file.begin]
     return bool(losses) and bool(starts) and max(starts) < max(losses)
+
+
+def _is_untrained_restart(files: Iterable[watch.WatchFile], newest: Collection[watch.WatchFile]) -> bool:
+    """Whether the script began again after a rank was killed, and no rank trained."""
+    programs = {file.begin.argv0 for file in newest if file.begin}
+    last = max(map(_last_wall, newest), default=math.inf)
+    later = (file.begin for file in files if file.begin and file.begin.wall > last)
+    return not all(file.of(watch.End) for file in newest) and any(begin.argv0 in programs for begin in later)
 
 
 def replica_groups(files: Iterable[watch.WatchFile]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...model import watch
 from ...model.event import History
@@ -43,7 +43,8 @@ class Checkpoint:
     """What the ranks of an attempt saved after step ``n``.
 
     ``weights``: digests of the models in it, of shards also their sum; ``sums``: SHA-256 of the files.
-    ``is_complete``: every rank that saves weights in this attempt has committed its part.
+    ``is_complete``: every rank that saves weights in this attempt has committed its part. ``is_export``: it has no state of the
+    optimizer, as others of the attempt have, for example the best weights so far.
     """
 
     attempt: int
@@ -51,6 +52,11 @@ class Checkpoint:
     writes: tuple[Write, ...]
     weights: frozenset[str]
     is_complete: bool
+    is_export: bool = False
+
+    @property
+    def holds_optimizer(self) -> bool:
+        return any(name == "lr" or name.startswith("optimizer.") for name in self.contents)
 
     @property
     def sums(self) -> frozenset[str]:
@@ -74,20 +80,37 @@ def checkpoints(attempt: Attempt) -> tuple[Checkpoint, ...]:
     for write in _writes(attempt):
         writes.setdefault(write.save.n, []).append(write)
     savers = {write.rank for items in writes.values() for write in items if write.holds_weights and write.committed}
-    made = (_checkpoint(attempt, n, tuple(items), savers) for n, items in sorted(writes.items()))
-    return tuple(checkpoint for checkpoint in made if checkpoint.weights)
+    made = [_checkpoint(attempt, n, tuple(items), savers | _expected(items)) for n, items in sorted(writes.items())]
+    has_optimizer = any(checkpoint.weights and checkpoint.holds_optimizer for checkpoint in made)
+    return tuple(
+        replace(checkpoint, is_export=has_optimizer and not checkpoint.holds_optimizer)
+        for checkpoint in made
+        if checkpoint.weights
+    )
 
 
 def usable(earlier: Sequence[Attempt], attempt: Attempt, damage: Sequence[Damage] = ()) -> tuple[Checkpoint, ...]:
     """The complete checkpoints that earlier attempts left, without those that were overwritten, damaged, or could not be read."""
-    damaged = {load.path for process in attempt.ranks.values() for load in process.loads if load.error}
-    broken = damaged | _overwritten(earlier)
+    overwritten = _overwritten(earlier)
     return tuple(
         checkpoint
         for before in earlier
         for checkpoint in checkpoints(before)
-        if checkpoint.is_complete and not checkpoint.paths & broken and not _is_damaged(checkpoint, damage)
+        if checkpoint.is_complete
+        and not checkpoint.paths & (overwritten | _unreadable((*earlier[before.index + 1 :], attempt)))
+        and not _is_damaged(checkpoint, damage)
     )
+
+
+def _unreadable(later: Iterable[Attempt]) -> set[str]:
+    """Paths that a rank of these attempts could not read, also not when it tried again."""
+    return {
+        path
+        for attempt in later
+        for process in attempt.ranks.values()
+        for path in {load.path for load in process.loads if load.error}
+        - {load.path for load in process.loads if not load.error}
+    }
 
 
 def damages(history: History) -> tuple[Damage, ...]:
@@ -109,13 +132,15 @@ def _is_damaged(checkpoint: Checkpoint, damage: Sequence[Damage]) -> bool:
 
 def _overwritten(earlier: Iterable[Attempt]) -> set[str]:
     """Paths whose last save was not completed: the file of the save before is gone."""
-    last: dict[str, bool] = {}
+    torn: set[str] = set()
     for attempt in earlier:
+        last: dict[tuple[str, int], bool] = {}  # ranks may write files of their own under one path, on their nodes
         for write in sorted(_writes(attempt), key=lambda write: write.save.t):
-            last[write.save.path] = write.committed is not None
+            last[write.save.path, write.rank] = write.committed is not None
             if write.committed:
-                last[write.path] = True
-    return {path for path, is_whole in last.items() if not is_whole}
+                last[write.path, write.rank] = True
+        torn = (torn - {path for path, _ in last}) | {path for (path, _), is_whole in last.items() if not is_whole}
+    return torn
 
 
 def _writes(attempt: Attempt) -> Iterator[Write]:
@@ -124,6 +149,11 @@ def _writes(attempt: Attempt) -> Iterator[Write]:
         committed = merged(process.file.of(watch.Committed))
         for save in process.file.of(watch.Save):
             yield Write(rank=rank, save=save, saved=saved.get(save.id), committed=committed.get(save.id))
+
+
+def _expected(writes: Iterable[Write]) -> set[int]:
+    """The ranks that began a save after this step and did not complete it, of which it is not known what it was to hold."""
+    return {write.rank for write in writes if write.saved is None and write.committed is None}
 
 
 def _checkpoint(attempt: Attempt, n: int, writes: tuple[Write, ...], savers: set[int]) -> Checkpoint:

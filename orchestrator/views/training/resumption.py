@@ -80,7 +80,8 @@ def _resumption(attempt: Attempt, before: Lineage, damage: Sequence[Damage]) -> 
     complete = _by_step(usable(before.earlier(attempt), attempt), before)
     left = _by_step(usable(before.earlier(attempt), attempt, damage), before)
     ranks = tuple(_rank(process, attempt, before, left) for process in attempt.ranks.values())
-    checkpoint, newest = max(left, key=lambda item: (item[1], item[0].attempt), default=(None, None))
+    resumable = [item for item in left if not item[0].is_export]
+    checkpoint, newest = max(resumable, key=lambda item: (item[1], item[0].attempt), default=(None, None))
     damaged = frozenset(step for _, step in complete) - {step for _, step in left}
     return Resumption(
         attempt=attempt, ranks=ranks, step=_common(ranks), newest=newest, checkpoint=checkpoint, damaged=damaged
@@ -111,7 +112,9 @@ def _rank(process: Process, attempt: Attempt, before: Lineage, left: Sequence[tu
     steps = _equal_steps(process, start, attempt, before, left)
     if steps & loaded:
         return RankResume(rank=process.rank, name=process.name, steps=steps & loaded, how="digest")
-    if loaded and (steps == {0} or not steps) and _is_exact(loaded, process, before, left):
+    is_exact = _is_exact(loaded, before, left) if loaded else None
+    can_differ = any(before.attempts[item.attempt].world != attempt.world for item, step in left if step in loaded)
+    if loaded and is_exact and (steps == {0} or not (steps or can_differ)):
         text = f"{process.name} loaded the checkpoint of step {max(loaded)}, but trains from other weights"
         how = "digest" if steps else ""
         return RankResume(rank=process.rank, name=process.name, steps=steps, loaded=loaded, how=how, failure=text)
@@ -119,7 +122,9 @@ def _rank(process: Process, attempt: Attempt, before: Lineage, left: Sequence[tu
         how = "scratch" if steps == {0} else "digest"
         return RankResume(rank=process.rank, name=process.name, steps=steps, how=how)
     if loaded:
-        return RankResume(rank=process.rank, name=process.name, steps=loaded, how="file")
+        text = f"whether {process.name} trains with the checkpoint of step {max(loaded)} that it loaded is not known"
+        doubt = "" if is_exact is False else f"{text}: it begins with other weights than were recorded"
+        return RankResume(rank=process.rank, name=process.name, steps=loaded, how="file", doubt=doubt)
     if altered := _altered(process, start, before.earlier(attempt)):
         text = f"{process.name} loaded {altered}, which is not the file that was committed under that name (SHA-256)"
         return RankResume(rank=process.rank, name=process.name, failure=text)
@@ -128,7 +133,13 @@ def _rank(process: Process, attempt: Attempt, before: Lineage, left: Sequence[tu
     ]:
         doubt = f"{process.name} loaded {late[0].path or 'weights'} after its first step began"
         return RankResume(rank=process.rank, name=process.name, doubt=doubt)
-    if left and not process.loads and not start.counter and not _has_other_files(before.earlier(attempt)):
+    if (shared := _shared(process, start, attempt, left)) is not None:
+        text = f"{process.name} begins with weights that another rank loaded, of no step that was recorded"
+        how, doubt = ("file", "") if shared else ("", text)
+        return RankResume(rank=process.rank, name=process.name, steps=shared, how=how, doubt=doubt)
+    has_trained = start.counter or (start.counter is None and start.optimizer)
+    is_unread = bool(process.unobserved("loads")) or _has_other_files(before.earlier(attempt))
+    if left and not process.loads and not has_trained and not is_unread:
         return RankResume(rank=process.rank, name=process.name, steps=frozenset({0}), how="scratch")
     doubt = f"{process.name} begins with the weights of no step that was recorded"
     return RankResume(rank=process.rank, name=process.name, doubt=doubt)
@@ -138,6 +149,19 @@ def _has_other_files(earlier: Iterable[Attempt]) -> bool:
     """Whether a writer that the watcher does not know saved files: what reads them is not known either."""
     processes = (process for attempt in earlier for process in attempt.ranks.values())
     return any(save.api == "file" for process in processes for save in process.file.of(watch.Save))
+
+
+def _shared(
+    process: Process, start: watch.State, attempt: Attempt, left: Sequence[tuple[Checkpoint, Step]]
+) -> frozenset[Step] | None:
+    """The steps of the checkpoints that another rank loaded, to give this one its weights; None if there is no such rank."""
+    if process.loads:
+        return None
+    others = [(p, p.states[0]) for p in attempt.ranks.values() if p.loads and 0 in p.states]
+    givers = [(p, state) for p, state in others if process.is_sharded or state.weights == start.weights]
+    if not givers:
+        return None
+    return frozenset(step for p, state in givers if not process.is_sharded for step in _loaded(p, state, left))
 
 
 def _without_state(process: Process, start: watch.State | None, loaded: frozenset[Step]) -> RankResume:
@@ -161,10 +185,12 @@ def _loaded(process: Process, start: watch.State | None, left: Iterable[tuple[Ch
 def _altered(process: Process, start: watch.State, earlier: Sequence[Attempt]) -> str:
     """A file that the process loaded before its first step with another content than was ever committed; empty if there is none."""
     made = [checkpoint for old in earlier for checkpoint in checkpoints(old)]
-    paths = {path for checkpoint in made for path in checkpoint.paths}
     sums = {digest for checkpoint in made for digest in checkpoint.sums}
+    commits = [write.committed for checkpoint in made for write in checkpoint.writes if write.committed]
+    unhashed = {line.path for line in commits if not line.sha256}  # the rank was killed before it knew the SHA-256
+    paths = {path for checkpoint in made for path in checkpoint.paths} - unhashed
     loads = [load for load in process.loads if not load.error and load.sha256 and (load.called or load.t) <= start.t]
-    return next((load.path for load in loads if load.path in paths and sums and load.sha256 not in sums), "")
+    return next((load.path for load in loads if load.path in paths and load.sha256 not in sums), "")
 
 
 def _equal_steps(
@@ -197,15 +223,18 @@ def _states(
                     yield base + n, state
 
 
-def _is_exact(
-    loaded: frozenset[Step], process: Process, before: Lineage, left: Iterable[tuple[Checkpoint, Step]]
-) -> bool:
-    """Whether the loaded checkpoints hold the weights bit by bit, as states of their steps show."""
-    checkpoints = [(checkpoint, step) for checkpoint, step in left if step in loaded]
-    return bool(checkpoints) and all(
-        checkpoint.weights & _digests_at(before.attempts[checkpoint.attempt], checkpoint.n)
-        for checkpoint, _ in checkpoints
-    )
+def _is_exact(loaded: frozenset[Step], before: Lineage, left: Sequence[tuple[Checkpoint, Step]]) -> bool | None:
+    """Whether the loaded checkpoints hold the weights bit by bit, as states of their steps show, or else those of all checkpoints.
+
+    None if no state of such a step was recorded.
+    """
+    own = [checkpoint for checkpoint, step in left if step in loaded]
+    for made in (own, [checkpoint for checkpoint, _ in left]):
+        known = [(item.weights, _digests_at(before.attempts[item.attempt], item.n)) for item in made]
+        compared = [bool(weights & digests) for weights, digests in known if digests]
+        if compared:
+            return all(compared)
+    return None
 
 
 def _digests_at(attempt: Attempt, n: int) -> set[str]:
