@@ -82,6 +82,8 @@ def _gaps(lines: training.Lineage, attempt: training.Attempt) -> Iterator[views.
     base = lines.bases.get(attempt.index)
     later = [item.step for item in lines.resumptions if item.attempt.index > attempt.index and item.step is not None]
     for process in attempt.ranks.values():
+        if process.unobserved("steps"):
+            continue
         done = sorted(process.steps)
         jump = next((n for n, due in zip(done, range(1, len(done) + 1), strict=True) if n != due), None)
         if jump is not None:

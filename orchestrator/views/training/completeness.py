@@ -98,7 +98,7 @@ def _moment(
     for old in reversed(lines.earlier(attempt)):
         n = lines.n_of(step, old)
         states = (
-            {p.rank: p.states[n] for p in old.ranks.values() if n in p.states and p.holds_same_as(process)}
+            {p.rank: p.states[n] for p in old.ranks.values() if n in p.states and _is_replica(p, process, old)}
             if n is not None
             else {}
         )
@@ -110,6 +110,14 @@ def _moment(
             own = old.ranks.get(process.rank) if old.world == attempt.world else None
             return own, _own_state(own, states.get(process.rank) if own else None, n or 0), full
     return None, None, None
+
+
+def _is_replica(other: Process, process: Process, old: Attempt) -> bool:
+    """Whether ``other`` held in ``old`` what the rank of ``process`` did. Stages of a pipeline differ as they begin."""
+    own = old.ranks.get(process.rank)
+    starts = [p.states[0].weights for p in (own, other) if p is not None and 0 in p.states]
+    differ = len({weights for weights in starts if weights is not None}) > 1
+    return other.holds_same_as(process) and (other.rank == process.rank or other.is_sharded or not differ)
 
 
 def _own_state(process: Process | None, state: watch.State | None, n: int) -> watch.State | None:
@@ -154,7 +162,9 @@ def _saved_optimizer(start: watch.State, contents: Mapping[str, object], row: Ro
     saved = {
         name.removeprefix("optimizer."): digest for name, digest in contents.items() if name.startswith("optimizer.")
     }
-    own = dict(start.optimizer or {})
+    if start.optimizer is None:
+        return row
+    own = dict(start.optimizer)
     shared = sorted(name for name in saved if name in own and saved[name] and own[name])
     if saved and not own:
         return replace(row, result="fail", text=f"has no {min(saved)}")
@@ -172,7 +182,7 @@ def _weights(pair: _Pair) -> tuple[Result, str]:
 def _buffers(pair: _Pair) -> tuple[Result, str]:
     """The forward pass of the coming step has updated them already, so they compare only with the same batch."""
     own, other = pair.start.buffers, pair.before.buffers
-    if own == other == NOTHING or (not own and not other and pair.start.full):
+    if own == other == NOTHING:
         return "not applicable", "the model has none"
     if own == other and _is_digested(own):
         return "pass", ""
@@ -213,7 +223,15 @@ def _learning_rate(pair: _Pair) -> tuple[Result, str]:
 
 
 def _scheduler(pair: _Pair) -> tuple[Result, str]:
-    return _document(pair.start.scheduler, pair.before.scheduler, "no scheduler")
+    """By the steps that each scheduler has made; its count of calls, ``_step_count``, changes no rate, and a new one begins at 1."""
+    return _document(_epochs(pair.start.scheduler), _epochs(pair.before.scheduler), "no scheduler")
+
+
+def _epochs(schedulers: Any) -> Any:
+    """``last_epoch`` of each scheduler, sorted: the watcher finds them in any order."""
+    if not isinstance(schedulers, list | tuple):
+        return schedulers
+    return sorted((item[0] if isinstance(item, list | tuple) and item else item for item in schedulers), key=json.dumps)
 
 
 def _scaler(pair: _Pair) -> tuple[Result, str]:

@@ -51,7 +51,8 @@ def _key(process: Process) -> object:
 
 
 def _states(attempt: Attempt, group: tuple[int, ...]) -> Iterator[tuple[int, dict[int, str]]]:
-    members = [attempt.ranks[rank] for rank in group if rank in attempt.ranks]
+    present = [attempt.ranks[rank] for rank in group if rank in attempt.ranks]
+    members = [process for process in present if process.holds_same_as(present[0])]
     for n in sorted({n for process in members for n in process.states}):
         digests = {p.rank: p.states[n].weights or "" for p in members if n in p.states and p.states[n].weights}
         if len(digests) > 1:
