@@ -103,7 +103,7 @@ def _not_compared(
     """Equality is shown only by digests after the last failover, on every rank, and if the run lost something."""
     base = facts.base or 0
     compared = {rank for rank, name, _, _ in common if name.startswith("weights@") and training.step_of(name) > base}
-    missing = sorted({*facts.digests} - compared, key=int)
+    missing = sorted({*facts.losses, *facts.digests} - compared, key=int)
     if not facts.digests or missing:
         what = f" of rank {', '.join(missing)}" if missing else ""
         yield views.finding(f"no digest{what} after step {base} is known both of the run and of its twin")
@@ -128,13 +128,13 @@ def _shown_difference(first: tuple[int, str, str], common: list[tuple[str, str, 
 
 
 def _restart_changes_nothing(twin: Twin) -> bool:
-    """Whether the restart control equals the twin in the weights of each step that both recorded."""
+    """Whether the restart control equals the twin in the weights of each later step that both recorded."""
     control = twin.control
     pairs = [
         (digest, twin.digests.get(rank, {}).get(name))
         for rank, digests in (control.digests if control else {}).items()
         for name, digest in digests.items()
-        if control and name.startswith("weights@") and training.step_of(name) >= control.base
+        if control and name.startswith("weights@") and training.step_of(name) > control.base
     ]
     known = [(own, other) for own, other in pairs if other is not None]
     return bool(known) and all(own == other for own, other in known)

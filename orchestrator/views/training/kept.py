@@ -72,7 +72,7 @@ def _without_link(path: str, links: Mapping[str, object]) -> str:
 def is_as_restarted(facts: KeptFacts, control: Control | None) -> bool | None:
     """Whether each rank computed what the restart control computed after resuming from the same step.
 
-    None where that is not known: no control, another step, or no digest of weights that both recorded on some rank.
+    None where that is not known: no control, another step, or no digest of weights after it that both recorded on some rank.
     """
     if control is None or facts.base is None or control.base != facts.base:
         return None
@@ -80,7 +80,7 @@ def is_as_restarted(facts: KeptFacts, control: Control | None) -> bool | None:
     for rank, own in facts.digests.items():
         other = control.digests.get(rank, {})
         common = [name for name in own if name in other and step_of(name) >= facts.base]
-        if not any(name.startswith("weights@") for name in common):
+        if not any(name.startswith("weights@") and step_of(name) > facts.base for name in common):
             return None
         equal = equal and all(own[name] == other[name] for name in common)
     return equal if facts.digests else None
