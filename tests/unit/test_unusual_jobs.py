@@ -1,0 +1,303 @@
+"""Verdicts on jobs that die, save and load at unusual moments: neither a pass nor a failure that their records do not show."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.model import watch
+from orchestrator.model.run import Control
+from orchestrator.views import training
+
+from .test_script_twins import control, judged, twin
+from .test_watch_files import BEGIN, STEP, write
+from .test_watched_jobs import CHECKS, outcomes, rows, verdicts
+from .verdicts import ask
+from .watched_jobs import Job, digest, right, wrong
+
+Change = Callable[[watch.Line], watch.Line | None]
+
+
+def changed(job: Job, change: Change, *, attempt: int | None = None, rank: int | None = None) -> Job:
+    """The job with each line of these processes replaced by what ``change`` returns; without it where that is None."""
+    job.files = [
+        dataclasses.replace(file, lines=tuple(new for line in file.lines if (new := change(line)) is not None))
+        if attempt in (None, file.attempt) and rank in (None, file.rank)
+        else file
+        for file in job.files
+    ]
+    return job
+
+
+def setting(kind: type[watch.Line], n: int | None = None, **fields: Any) -> Change:
+    """Gives these values to the lines of a kind, after ``n`` steps."""
+    return lambda line: (
+        dataclasses.replace(line, **fields)
+        if isinstance(line, kind) and n in (None, getattr(line, "n", None))
+        else line
+    )
+
+
+def dropping(kind: type[watch.Line], **values: Any) -> Change:
+    """Leaves out the lines of a kind with these values."""
+    return lambda line: (
+        None if isinstance(line, kind) and all(getattr(line, k) == v for k, v in values.items()) else line
+    )
+
+
+def not_passed(job: Job) -> dict[str, str]:
+    return {name: verdict.text for name, verdict in verdicts(job).items() if verdict.outcome != "pass"}
+
+
+# --- records ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_has_the_pid_of_an_earlier_one_is_a_process_of_its_own(tmp_path: Path) -> None:
+    """A container that restarts appends to the same file, and so does a script that executes itself again."""
+    first, second = write(tmp_path, BEGIN, STEP, {**BEGIN, "t": 9.0}, {**STEP, "t": 9.5}).watch()
+    assert [len(record.of(watch.Step)) for record in (first, second)] == [1, 1]
+    assert second.begin is not None and second.begin.t == 9.0
+
+
+def test_a_batch_without_a_digest_is_read_and_shows_no_position(tmp_path: Path) -> None:
+    (record,) = write(tmp_path, BEGIN, {**STEP, "batches": [None]}).watch()
+    assert record.of(watch.Step)[0].batches == (None,)
+    job = changed(wrong("data"), setting(watch.Step, batches=(None,)))
+    job = changed(changed(job, setting(watch.State, batch=None)), setting(watch.Step, loss=None))
+    assert rows(changed(job, dropping(watch.State, full=False)))["data position"] == "unknown"
+
+
+def test_a_loss_that_is_no_number_shows_nothing() -> None:
+    job = changed(wrong("data"), setting(watch.Step, batches=None, loss=math.nan.hex()))
+    job = changed(changed(job, setting(watch.State, batch=None)), dropping(watch.State, full=False))
+    assert rows(job)["data position"] == "unknown"
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_save_of_shards_that_a_rank_did_not_complete_is_no_checkpoint() -> None:
+    job = Job(sharded=True).attempt(0, 0, 8)
+    job = changed(changed(job, dropping(watch.Saved), rank=1), dropping(watch.Committed), rank=1)
+    job = changed(job, setting(watch.Save, path="/ckpt/5-rank1.pt"), rank=1)
+    given = outcomes(job.attempt(1, 0, 30, ends=True))
+    assert (given["resumed-from"], given["resumed-newest"]) == ("unknown", "unknown")
+
+
+def test_a_checkpoint_that_an_earlier_attempt_could_not_read_is_not_the_newest() -> None:
+    job = Job().attempt(0, 0, 18).attempt(1, 10, 14, broken=(15,))
+    save = [
+        watch.Save(t=job.now, id=99, n=3, path="/ckpt/13.pt"),
+        watch.Saved(t=job.now, id=99, weights=digest("weights", 13), matched=1.0),
+        watch.Committed(t=job.now, id=99, path="/ckpt/13.pt", sha256="13" * 32),
+    ]
+    job.files[-2] = dataclasses.replace(job.files[-2], lines=(*job.files[-2].lines, *save))
+    assert not_passed(job.attempt(2, 13, 30, ends=True)).get("resumed-newest") is None
+
+
+def test_a_checkpoint_that_was_read_when_tried_again_counts() -> None:
+    job = Job().attempt(0, 0, 18).attempt(1, 10, 30, ends=True, broken=(15,))
+    retry = watch.Load(t=0.0, id=77, api="torch.load", path="/ckpt/15.pt")
+    job.files = [dataclasses.replace(file, lines=(*file.lines, retry)) if file.attempt else file for file in job.files]
+    assert outcomes(job)["resumed-newest"] == "fail"
+
+
+def test_a_file_whose_hash_was_not_known_in_time_is_not_called_another_one() -> None:
+    job = Job().attempt(0, 0, 18)
+    job = changed(job, lambda x: _unhashed(x) if isinstance(x, watch.Committed) else x)
+    job = changed(job.attempt(1, 15, 30, ends=True), setting(watch.Load, weights=None), attempt=1)
+    job = changed(job, setting(watch.State, 0, weights="ff" * 8, counter=3.0), attempt=1)
+    assert ask(job.run(), "resumed-from").outcome == "unknown"
+
+
+def _unhashed(line: watch.Committed) -> watch.Line:
+    return dataclasses.replace(line, sha256=None) if line.id == 15 else line
+
+
+def test_the_best_weights_so_far_are_not_what_a_job_resumes_from() -> None:
+    job = changed(Job().attempt(0, 0, 18), setting(watch.Saved, contents={"lr": ["0x1p-3"]}))
+    best = [
+        watch.Save(t=job.now, id=98, n=17, path="/ckpt/best.pt"),
+        watch.Saved(t=job.now, id=98, weights=digest("weights", 17), matched=1.0),
+        watch.Committed(t=job.now, id=98, path="/ckpt/best.pt", sha256="17" * 32),
+    ]
+    job.files[0] = dataclasses.replace(job.files[0], lines=(*job.files[0].lines, *best))
+    assert not_passed(job.attempt(1, 15, 30, ends=True)) == {}
+
+
+def test_a_file_that_one_rank_tore_is_not_whole_because_another_rank_wrote_it_later() -> None:
+    job = Job(sharded=True).attempt(0, 0, 12)
+    job = changed(job, setting(watch.Save, path="/local/c.pt"))
+    job = changed(job, setting(watch.Committed, path="/local/c.pt"))
+    job = changed(job, dropping(watch.Committed, id=10), rank=0)
+    later = setting(watch.Save, t=job.now)
+    given = outcomes(changed(job, later, rank=1).attempt(1, 0, 30, ends=True))
+    assert "fail" not in (given["resumed-from"], given["resumed-newest"])
+
+
+# --- where ranks resumed ----------------------------------------------------------------------------------------------------
+
+
+def test_an_attempt_in_which_no_rank_trained_is_unknown_in_every_check() -> None:
+    job = Job().attempt(0, 0, 18).attempt(1, 15, 16)
+    for kind in (watch.Step, watch.State, watch.Owner, watch.Save, watch.Saved, watch.Committed):
+        job = changed(job, dropping(kind), attempt=1)
+    assert set(outcomes(job).values()) == {"unknown"}
+    assert "no rank has a record of its training" in str(ask(job.run(), "resumed-from").evidence)
+
+
+def test_a_load_that_no_state_confirms_is_unknown() -> None:
+    job = Job().attempt(0, 0, 18)
+    job = changed(job, lambda x: None if isinstance(x, watch.State) and x.n in (5, 10, 15) else x)
+    job = job.attempt(1, 15, 30, ends=True)
+    job = changed(job, setting(watch.State, 0, weights="ff" * 8), attempt=1)
+    assert ask(job.run(), "resumed-from").outcome == "unknown"
+
+
+def test_weights_that_were_loaded_and_not_applied_fail_by_the_other_checkpoints() -> None:
+    job = changed(Job().attempt(0, 0, 15), lambda x: None if isinstance(x, watch.State) and x.n == 15 else x)
+    job = changed(job.attempt(1, 15, 30, ends=True), setting(watch.State, 0, weights="ff" * 8), attempt=1)
+    assert "but trains from other weights" in ask(job.run(), "resumed-from").text
+
+
+def test_a_rank_that_has_the_weights_of_one_that_loaded_did_not_begin_from_scratch() -> None:
+    """A checkpoint in half precision, read by rank 0 and broadcast: no state equals it."""
+    job = Job(momentum=False).attempt(0, 0, 18)
+    job = changed(
+        job, lambda x: dataclasses.replace(x, weights=digest("half", x.id)) if isinstance(x, watch.Saved) else x
+    )
+    job = job.attempt(1, 15, 30, ends=True)
+    job = changed(job, setting(watch.Load, weights=digest("half", 15)), attempt=1)
+    job = changed(changed(job, dropping(watch.Load), rank=1), setting(watch.State, 0, weights="ff" * 8), attempt=1)
+    assert ask(job.run(), "resumed-from").outcome == "pass", ask(job.run(), "resumed-from").text
+    assert ask(job.run(), "resumed-newest").outcome == "pass"
+
+
+@pytest.mark.parametrize("line", [None, watch.Problem(t=0.0, where="loads", error="OSError")])
+def test_an_optimizer_with_state_did_not_begin_from_scratch(line: watch.Line | None) -> None:
+    """From the memory of a peer, with SGD, whose momentum has no counter; or where loads were not observed."""
+    job = Job().attempt(0, 0, 18).attempt(1, 13, 30, ends=True)
+    job = changed(changed(job, dropping(watch.Load), attempt=1), setting(watch.State, counter=None))
+    fields: dict[str, Any] = {"optimizer": {}} if line else {}
+    job = changed(job, setting(watch.State, 0, weights="ff" * 8, **fields), attempt=1)
+    if line:
+        job.files = [dataclasses.replace(file, lines=(*file.lines, line)) for file in job.files]
+    assert {ask(job.run(), name).outcome for name in ("resumed-from", "resumed-newest")} == {"unknown"}
+
+
+def test_a_start_without_training_after_a_kill_is_an_attempt() -> None:
+    job = Job().attempt(0, 0, 18)
+    begin = watch.Begin(t=1e4, format=1, rank=0, pid=99, world=2, wall=1e4)
+    restarted = dataclasses.replace(job.files[0], pid=99, lines=(begin,))
+    job.files.append(restarted)
+    assert ask(job.run(), "resumed-from").outcome == "unknown"
+    ended = Job().attempt(0, 0, 18, ends=True)
+    ended.files.append(restarted)
+    assert ask(ended.run(), "resumed-from").outcome == "pass"
+
+
+def test_only_the_initial_weights_had_been_saved() -> None:
+    job = Job(every=100).attempt(0, 0, 18)
+    save = [
+        watch.Save(t=100.0, id=1, n=0, path="/ckpt/0.pt"),
+        watch.Saved(t=100.0, id=1, weights=digest("weights", 0)),
+        watch.Committed(t=100.0, id=1, path="/ckpt/0.pt"),
+    ]
+    job.files[0] = dataclasses.replace(job.files[0], lines=(*job.files[0].lines, *save))
+    assert outcomes(job.attempt(1, 0, 30, ends=True))["resumed-newest"] == "unknown"
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------------
+
+
+def test_stages_of_a_pipeline_are_not_replicas() -> None:
+    """Rank 0 saves, so that only rank 0 recorded its whole state at that moment."""
+    job = changed(right(), _of_stage, rank=1)
+    job = changed(job, lambda x: None if isinstance(x, watch.State) and x.n == 15 else x, attempt=0, rank=1)
+    assert "fail" not in rows(job).values(), rows(job)
+
+
+def _of_stage(line: watch.Line) -> watch.Line | None:
+    if isinstance(line, watch.State) and line.weights:
+        return dataclasses.replace(line, weights=digest("stage 1", line.weights))
+    return None if isinstance(line, watch.Load) else line
+
+
+def test_buffers_without_a_digest_are_unknown() -> None:
+    assert rows(changed(right(), setting(watch.State, buffers=None)))["buffers"] == "unknown"
+
+
+def test_a_scheduler_that_was_made_anew_at_its_step_is_restored() -> None:
+    """``LambdaLR(optimizer, rate, last_epoch=14)`` counts its calls from 1."""
+    job = changed(right(), setting(watch.State, 15, scheduler=[[3, 4], [15, 16]]), attempt=0)
+    assert rows(changed(job, setting(watch.State, 0, scheduler=[[15, 1], [3, 1]]), attempt=1))["scheduler"] == "pass"
+    assert rows(changed(job, setting(watch.State, 0, scheduler=[[0, 1], [3, 1]]), attempt=1))["scheduler"] == "fail"
+
+
+def test_replicas_of_shards_are_those_of_the_attempt() -> None:
+    job = Job(world=4, sharded=True)
+    job.attempt(0, 0, 18).attempt(1, 15, 30, ends=True)
+    job = changed(job, lambda x: dataclasses.replace(x, shards=(0, 1)) if isinstance(x, watch.Owner) else x, attempt=0)
+    for rank in (2, 3):
+        job = changed(job, setting(watch.Owner, shards=(2, 3)), attempt=0, rank=rank)
+        job = changed(job, _weights_of(rank - 2), attempt=0, rank=rank)
+    assert ask(job.run(), "replicas-identical").outcome == "pass", ask(job.run(), "replicas-identical").text
+
+
+def _weights_of(rank: int) -> Change:
+    def change(line: watch.Line) -> watch.Line:
+        if not isinstance(line, watch.State):
+            return line
+        return dataclasses.replace(line, weights=digest(digest("weights", line.n), rank))
+
+    return change
+
+
+def test_steps_that_the_watcher_stopped_to_record_are_not_lost() -> None:
+    job = changed(right(), lambda x: None if isinstance(x, watch.Step) and x.n > 6 else x, attempt=0, rank=1)
+    job = changed(job, lambda x: None if isinstance(x, watch.State) and x.n > 6 else x, attempt=0, rank=1)
+    job.files[1] = dataclasses.replace(
+        job.files[1], lines=(*job.files[1].lines, watch.Problem(t=100.0, where="steps", error="OSError"))
+    )
+    assert ask(job.run(), "no-step-lost").outcome == "unknown"
+
+
+# --- twin and control -------------------------------------------------------------------------------------------------------
+
+
+def only_at_the_resumption(restarted: Control) -> Control:
+    digests = {rank: {k: v for k, v in own.items() if k == "weights@15"} for rank, own in restarted.digests.items()}
+    return dataclasses.replace(restarted, digests=digests)
+
+
+def test_a_control_that_is_known_only_as_it_resumed_explains_nothing() -> None:
+    job = wrong("hidden")
+    assert judged(job, "replay-equal", only_at_the_resumption(control(job))).outcome == "unknown"
+
+
+def test_a_restart_that_is_known_only_as_it_resumed_does_not_change_nothing() -> None:
+    """Of the control and the run one later state is known, which the twin did not record."""
+    job = wrong("optimizer")
+    own = twin()
+    thin = {rank: {k: v for k, v in d.items() if k != "weights@20"} for rank, d in own.digests.items()}
+    restarted = only_at_the_resumption(control(right()))
+    more = {rank: {**d, "weights@20": "ab" * 8} for rank, d in restarted.digests.items()}
+    other = dataclasses.replace(own, digests=thin, control=dataclasses.replace(restarted, digests=more))
+    assert ask(dataclasses.replace(job.run(), twin=other), "bit-exact").outcome == "unknown"
+
+
+def test_a_rank_without_a_state_is_not_equal_to_its_twin() -> None:
+    job = changed(right(), dropping(watch.State), rank=1)
+    assert ask(dataclasses.replace(job.run(), twin=twin()), "bit-exact").outcome == "unknown"
+    assert training.kept_facts(training.lineage_of(job.run())).losses["1"]
+
+
+def test_no_check_passes_without_any_state() -> None:
+    job = changed(Job(loader=False, loss=False).attempt(0, 0, 18).attempt(1, 15, 30, ends=True), dropping(watch.State))
+    given = {name: ask(job.run(), name).outcome for name in CHECKS if name not in ("resumed-from", "resumed-newest")}
+    assert "fail" not in given.values() and given["resume-complete"] == "unknown", given
