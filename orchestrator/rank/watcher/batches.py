@@ -101,7 +101,12 @@ def watch() -> None:
             _flush()
         begin = time.monotonic()
         batch = original(loader)
-        _add(batch, time.monotonic() - begin if is_waiting else 0.0)
+        if is_waiting:
+            _add(batch, time.monotonic() - begin)
+        else:
+            record.unknown(
+                "data", "a thread of the script fetches batches in advance: the step of a batch is not known"
+            )
         return batch
 
     iterator.__next__ = fetch

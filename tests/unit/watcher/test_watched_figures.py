@@ -3,6 +3,7 @@
 # mypy: disable-error-code="no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,26 @@ def test_each_step_has_its_batches_and_its_loss(tmp_path: Path) -> None:
     assert all(0 <= step["data_s"] <= step["end"] - step["start"] + 1e-6 for step in steps[1:])
     assert "comm_s" not in steps[0]
     assert jobs.of(lines, "state")[0]["batch"] == steps[0]["batches"][0]
+
+
+def test_batches_that_a_thread_fetches_in_advance_belong_to_no_step(tmp_path: Path) -> None:
+    """How many it has fetched when a step ends depends on the time: two executions of a step would have other batches."""
+
+    def body(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.001)
+        fetched: list[Any] = []
+        thread = threading.Thread(target=lambda: fetched.extend(LOADER))
+        thread.start()
+        thread.join()
+        for (batch,) in fetched:
+            model(batch).square().mean().backward()
+            optimizer.step()
+
+    (lines,) = jobs.fork(tmp_path, body)
+    assert all("batches" not in step for step in jobs.of(lines, "step"))
+    assert jobs.of(lines, "state")[0]["batch"] is None
+    assert any(line["what"] == "data" for line in jobs.of(lines, "unknown"))
 
 
 def test_the_loss_is_the_one_before_scaling_and_a_skipped_update_is_no_step(tmp_path: Path) -> None:
