@@ -201,6 +201,17 @@ def test_a_start_without_training_after_a_kill_is_an_attempt() -> None:
     assert ask(ended.run(), "resumed-from").outcome == "pass"
 
 
+def test_a_checkpoint_that_was_committed_after_the_next_attempt_began_could_not_be_resumed() -> None:
+    job = Job().attempt(0, 0, 18).attempt(1, 10, 30, ends=True)
+    late = max(file.begin.t for file in job.files if file.begin) + 1
+    job = changed(job, lambda x: _at(x, late) if isinstance(x, watch.Committed) else x, attempt=0)
+    assert outcomes(job)["resumed-newest"] == "pass"
+
+
+def _at(line: watch.Committed, t: float) -> watch.Line:
+    return dataclasses.replace(line, t_committed=t) if line.id == 15 else line
+
+
 def test_only_the_initial_weights_had_been_saved() -> None:
     job = Job(every=100).attempt(0, 0, 18)
     save = [

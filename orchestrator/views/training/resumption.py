@@ -80,12 +80,27 @@ def _resumption(attempt: Attempt, before: Lineage, damage: Sequence[Damage]) -> 
     complete = _by_step(usable(before.earlier(attempt), attempt), before)
     left = _by_step(usable(before.earlier(attempt), attempt, damage), before)
     ranks = tuple(_rank(process, attempt, before, left) for process in attempt.ranks.values())
-    resumable = [item for item in left if not item[0].is_export]
+    resumable = [item for item in left if not item[0].is_export and not _is_late(item[0], attempt, before)]
     checkpoint, newest = max(resumable, key=lambda item: (item[1], item[0].attempt), default=(None, None))
     damaged = frozenset(step for _, step in complete) - {step for _, step in left}
     return Resumption(
         attempt=attempt, ranks=ranks, step=_common(ranks), newest=newest, checkpoint=checkpoint, damaged=damaged
     )
+
+
+def _is_late(checkpoint: Checkpoint, attempt: Attempt, before: Lineage) -> bool:
+    """Whether a rank of the attempt that made it committed it after this one began, as a rank does that was taken for dead."""
+    writers = before.attempts[checkpoint.attempt].ranks
+    begins: dict[str, float] = {}
+    for begin in (process.file.begin for process in attempt.ranks.values()):
+        if begin is not None:
+            begins[begin.boot] = max(begin.t, begins.get(begin.boot, begin.t))
+    commits = [
+        (writer.boot, write.committed.t_committed or write.committed.t)
+        for write in checkpoint.writes
+        if write.committed and (writer := writers[write.rank].file.begin)
+    ]
+    return any(boot in begins and t > begins[boot] for boot, t in commits)
 
 
 def _by_step(made: Iterable[Checkpoint], before: Lineage) -> list[tuple[Checkpoint, Step]]:
