@@ -16,7 +16,7 @@ TWIN = True
 SKIPS = True
 #: Of a script with neither ``--twin`` nor ``--no-twin``.
 NO_TWIN_AFTER = (
-    "not checked: only a run that finished in a minute, with a small project, has a twin by default (--twin)"
+    "not checked: no twin to compare with (by default one follows a run with a fault, of less than a minute; --twin)"
 )
 
 

@@ -48,11 +48,7 @@ def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
     failures = [finding for attempt in lines.attempts for finding in _gaps(lines, attempt)]
     doubts = [*training.job_doubts(run, lines), *training.unobserved(lines.attempts, "steps")]
-    doubts += [
-        views.finding(f"{item.attempt.name}: its first step is not known")
-        for item in lines.resumptions
-        if item.step is None
-    ]
+    doubts += training.unknown_starts(lines)
     doubts += _endings(run, lines)
     count = len(training.redone(lines))
     ranks = lines.attempts[-1].ranks.values() if lines.attempts else ()

@@ -47,7 +47,7 @@ def check(run: Run, params: Params) -> Verdict:
 
 def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
-    failures, doubts = list[views.Finding](), [*training.job_doubts(run, lines)]
+    failures, doubts = list[views.Finding](), [*training.job_doubts(run, lines), *training.unknown_starts(lines)]
     compared: list[training.Replay] = []
     restarted, unexplained, incomplete = 0, list[views.Finding](), False
     for resumption in lines.resumptions:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..core.verdict import twin as twins
 from ..model import codec
 from ..model.errors import EXIT_PASS, Interrupted
-from ..model.events import RunEnd, RunInterrupted
+from ..model.events import FaultInjected, RunEnd, RunInterrupted
 from ..model.launch import Request
 from ..model.plan import Plan
 from ..model.run import Control, Twin
@@ -40,16 +40,19 @@ def provide_after(request: Request, directory: Path) -> None:
     work = directory / paths.WORK
     if not request.twin_after or not bundle.has_ended(directory):
         return
-    if work.is_dir() and _is_short(directory):
+    if work.is_dir() and _is_comparable(directory):
         with suppress(Interrupted):
             _store(_make(request, directory), directory)
         beds.end_twin(Path(request.bed.workdir))
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _is_short(directory: Path) -> bool:
-    end = bundle.read_history(directory).last(RunEnd)
-    return end is not None and end.data.outcome == "finished" and end.t < SHORT_S
+def _is_comparable(directory: Path) -> bool:
+    """Whether the run finished in time; without a fault that was injected there is nothing to compare."""
+    history = bundle.read_history(directory)
+    end = history.last(RunEnd)
+    injected = history.last(FaultInjected) is not None
+    return injected and end is not None and end.data.outcome == "finished" and end.t < SHORT_S
 
 
 def _store(twin: Twin | None, directory: Path) -> None:

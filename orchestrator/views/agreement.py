@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from .values import mapping, whole
 
 #: They serve runs and the bed alike; a line without a run is then about the bed, unless it is an observation.
 _KEEPERS = ("keeper", "outside")
+_WATCHER = re.compile(r"watch-(\d+)-\d+(\.e\d+)")
 #: The remark about every bundle of the first format.
 NOT_COMPARED = "format 1: contents not compared"
 
@@ -140,7 +142,10 @@ def _is_of_run(content: Mapping[str, Any], name: str | None) -> bool:
 
 
 def _expected_path(identity: _Identity) -> str:
+    """The watcher of a process that a rank has started (``--cold``) writes into the rank's file, by a name of its own."""
     node, incarnation, writer, _ = identity
+    if watcher := _WATCHER.fullmatch(str(writer)):
+        writer = "rank-" + "".join(watcher.groups())
     return f"nodes/{node}/{writer}.{incarnation}.jsonl"
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -124,3 +125,14 @@ def test_events_of_every_keeper_are_read_wherever_its_directory_is(directory: Pa
         log.close()
     read = {path for path, _ in bundle.load(directory).files.event_lines() if path.startswith("keepers/")}
     assert read == {"keepers/keeper-h1/events.jsonl", "keepers/outside/keeper/events.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("writer", "is_expected"), [("watch-0-42.e0", True), ("rank-0.e0", True), ("watch-1-42.e0", False)]
+)
+def test_the_watcher_of_a_cold_rank_writes_into_the_file_of_its_rank(run: Run, writer: str, is_expected: bool) -> None:
+    line = {"source": {"node": "n0", "incarnation": "aa", "writer": writer, "n": 1}}
+    lines = [("nodes/n0/rank-0.e0.aa.jsonl", line)]
+    files = Mock(wraps=run.files, event_lines=lambda: iter(lines))
+    texts = [finding.text for finding in views.agreement(dataclasses.replace(run, files=files)).failures]
+    assert any(f"has an event of {writer}" in text for text in texts) is not is_expected

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.verdict import judge
 from orchestrator.model import watch
-from orchestrator.model.event import Clock, History, Source, event
+from orchestrator.model.event import Clock, Event, History, Source, event
 from orchestrator.model.events import RecoveryReplaced
 from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.model.verdict import Verdict
@@ -118,6 +118,17 @@ def test_weights_of_no_recorded_step_are_unknown() -> None:
         for file in job.files
     ]
     assert ask(job.run(), "resumed-from").outcome == "unknown"
+
+
+def test_without_the_step_that_an_attempt_began_at_no_step_is_known_to_be_done_twice() -> None:
+    job = right()
+    job.files = [
+        dataclasses.replace(
+            file, lines=tuple(x for x in file.lines if not (file.attempt and isinstance(x, watch.State | watch.Load)))
+        )
+        for file in job.files
+    ]
+    assert {ask(job.run(), name).outcome for name in ("replay-equal", "no-step-lost")} == {"unknown"}
 
 
 def _other_start(line: watch.Line) -> watch.Line:
@@ -328,6 +339,25 @@ def test_a_loss_after_which_no_process_began_leaves_nothing_to_judge() -> None:
     verdict = ask(run, "resumed-from")
     assert verdict.outcome == "unknown"
     assert "attempt 0, restart 1: no rank has a record of its training" in str(verdict.evidence)
+
+
+def test_a_rank_of_a_later_attempt_that_made_no_step_has_a_record() -> None:
+    blind = watch.NotObserved(t=1.0, what="steps", why="an update loop of its own")
+    job = right()
+    job.files = [
+        dataclasses.replace(file, lines=(dataclasses.replace(file.begin, restart=1), blind))
+        if file.begin and file.attempt
+        else file
+        for file in job.files
+    ]
+    start = Event(
+        type="invoke", f="gang.start", key="e1/start/n0", node="n0", epoch=1, at=Clock(boot="b", mono=1e3, wall=1e3),
+        source=Source(writer="ctl", n=1), seq=1, value={"epoch": 1, "world_size": 2, "ranks": [0, 1], "group_rank": 0},
+    )  # fmt: skip
+    verdict = ask(dataclasses.replace(job.run(), history=History((start,))), "resumed-from")
+    assert verdict.outcome == "unknown" and "recorded no step (steps: an update loop of its own)" in str(
+        verdict.evidence
+    )
 
 
 def killed_after_a_save(**contents: Any) -> Job:

@@ -59,6 +59,8 @@ class States:
             self._record(n, full=self._is_full_due)
             cost_s = time.thread_time() - begin
             self._cost_s = min(cost_s, self._cost_s or cost_s)
+        elif n & (n - 1) == 0:  # short jobs: whether steps draw from a generator is known without a second state
+            record.line("rng", n=n, rng=generators())
         self._last = (time.monotonic(), time.process_time())
 
     def record_end(self, n: int) -> None:

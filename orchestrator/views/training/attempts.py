@@ -120,7 +120,8 @@ def attempts(run: Run) -> tuple[Attempt, ...]:
     known = gangs(run.history)
     if known and known[-1].epoch not in {number for number, _ in keys}:
         groups.append({})
-        keys.append((known[-1].epoch, 0))
+        own = [_key(file) for file in files if file.attempt == known[-1].epoch]
+        keys.append(max(own, default=(known[-1].epoch, 0)))
     if groups and (_is_unreturned(run, groups[-1].values()) or _is_untrained_restart(files, groups[-1].values())):
         groups.append({})
         keys.append((keys[-1][0], keys[-1][1] + 1))

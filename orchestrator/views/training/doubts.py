@@ -33,6 +33,13 @@ def missing_ranks(attempt: Attempt) -> Iterator[Finding]:
         yield Finding(text=f"{attempt.name}: {reason}")
 
 
+def unknown_starts(lines: Lineage) -> Iterator[Finding]:
+    """Attempts of which the step that they resumed from is not known."""
+    for item in lines.resumptions:
+        if item.step is None:
+            yield Finding(text=f"{item.attempt.name}: its first step is not known")
+
+
 def unobserved(attempts: Iterable[Attempt], what: str) -> Iterator[Finding]:
     """A part of the job that the watcher could not observe, by rank."""
     for attempt in attempts:
