@@ -40,7 +40,7 @@ def check(run: Run, params: Params) -> Verdict:
 
 
 def _stop_text(stopped: Event[events.RunStopped]) -> str:
-    return f"stopped as planned at {stopped.data.at}, after {stopped.data.steps} steps and {stopped.data.saves} saved checkpoints"
+    return f"stopped as planned at {stopped.data.at}, after at least {stopped.data.steps} steps and {stopped.data.saves} saved checkpoints"
 
 
 def _undrilled(run: Run) -> Iterator[views.Finding]:

@@ -120,9 +120,9 @@ class RunLines:
 
     def _run_stopped(self, event: Event[RunStopped]) -> Iterator[Line]:
         self._stopping = True
-        yield self._line(
-            event, "stop", f"as planned at {event.data.at}: {event.data.steps} steps, {event.data.saves} saves"
-        )
+        steps, saves = event.data.steps, event.data.saves
+        text = f"as planned at {event.data.at}: at least {steps} steps, {saves} save{'s' * (saves != 1)}"
+        yield self._line(event, "stop", text)
 
     def _gang_joined(self, event: Event[GangJoined]) -> Iterator[Line]:
         epoch = self._epoch = event.epoch or 0

@@ -247,7 +247,8 @@ def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None) -> str:
         return f"{name} has no record: the watcher was not loaded there (python -I, or a replaced PYTHONPATH?)"
     reasons = [f"{line.what}: {line.why}" for line in file.of(watch.NotObserved)]
     reasons += [f"{line.where}: {line.error}" for line in file.of(watch.Problem)]
-    return f"{name} recorded no step" + (f" ({reasons[0]})" if reasons else "")
+    reasons.append("no optimizer of torch made one in this process; programs that it starts are seen with --cold")
+    return f"{name} recorded no step ({reasons[0]})"
 
 
 def _process(file: watch.WatchFile) -> Process:
