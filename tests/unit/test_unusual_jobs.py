@@ -239,6 +239,22 @@ def _of_stage(line: watch.Line) -> watch.Line | None:
     return None if isinstance(line, watch.Load) else line
 
 
+def test_a_share_of_the_optimizer_is_not_compared_with_that_of_another_rank() -> None:
+    """ZeroRedundancyOptimizer. Rank 0 saves, so that only rank 0 recorded its whole state at that moment."""
+    job = changed(right(), _of_share, rank=1)
+    assert rows(job)["optimizer"] == "pass"
+    job = changed(job, lambda x: None if isinstance(x, watch.State) and x.n == 15 else x, attempt=0, rank=1)
+    assert rows(job)["optimizer"] == "unknown"
+    lost = changed(job, setting(watch.State, 0, optimizer={}), attempt=1, rank=1)
+    assert rows(lost)["optimizer"] == "fail"
+
+
+def _of_share(line: watch.Line) -> watch.Line:
+    if not isinstance(line, watch.State) or not line.optimizer:
+        return line
+    return dataclasses.replace(line, optimizer={name: digest("share", d) for name, d in line.optimizer.items()})
+
+
 def test_buffers_without_a_digest_are_unknown() -> None:
     assert rows(changed(right(), setting(watch.State, buffers=None)))["buffers"] == "unknown"
 

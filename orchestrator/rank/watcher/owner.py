@@ -85,10 +85,15 @@ class Owner:
         return {name: [part.dtype, list(part.shape)] for name, part in self.parts.items()}
 
     def _states(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        for optimizer in self.owning:
-            for parameter, states in optimizer.state.items():
-                if id(parameter) in self._parts_by_id and isinstance(states, dict):
-                    yield parameter, states
+        """The states of each parameter. Those of ZeroRedundancyOptimizer are in its inner optimizer; its own are as it loaded them."""
+        for owning in self.owning:
+            inner = [item for item in vars(owning).values() if any(item is known for known in self.optimizers)]
+            read: set[int] = set()
+            for optimizer in (*inner, owning):
+                for parameter, states in optimizer.state.items():
+                    if id(parameter) in self._parts_by_id and id(parameter) not in read and isinstance(states, dict):
+                        read.add(id(parameter))
+                        yield parameter, states
 
     def _collect(self, by_id: dict[int, list[sharding.Part]]) -> None:
         """The parameters of all optimizers, once each; one that no module holds is named by its position."""

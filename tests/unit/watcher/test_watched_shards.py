@@ -143,6 +143,9 @@ def test_zero_redundancy_steps_count_once(tmp_path: Path) -> None:
     weights = [[(line["n"], line["weights"]) for line in jobs.of(lines, "state")] for lines in ranks]
     assert weights[0] == weights[1]
     assert len({digest_ for _, digest_ in weights[0]}) == ITERATIONS + 1
+    ends = [jobs.of(lines, "state")[-1]["optimizer"] for lines in ranks]
+    assert all({"exp_avg", "exp_avg_sq"} <= set(end) for end in ends), ends
+    assert ends[0]["exp_avg"] != ends[1]["exp_avg"]
     for lines in ranks:
         assert jobs.of(lines, "owner")[0]["sharded"] is False
         assert len(jobs.of(lines, "step")) == ITERATIONS
