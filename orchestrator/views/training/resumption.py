@@ -100,7 +100,7 @@ def _is_late(checkpoint: Checkpoint, attempt: Attempt, before: Lineage) -> bool:
         for write in checkpoint.writes
         if write.committed and (writer := writers[write.rank].file.begin)
     ]
-    return any(boot in begins and t > begins[boot] for boot, t in commits)
+    return any(boot and boot in begins and t > begins[boot] for boot, t in commits)
 
 
 def _by_step(made: Iterable[Checkpoint], before: Lineage) -> list[tuple[Checkpoint, Step]]:
@@ -172,11 +172,11 @@ def _shared(
     """The steps of the checkpoints that another rank loaded, to give this one its weights; None if there is no such rank."""
     if process.loads:
         return None
-    others = [(p, p.states[0]) for p in attempt.ranks.values() if p.loads and 0 in p.states]
-    givers = [(p, state) for p, state in others if process.is_sharded or state.weights == start.weights]
+    loaders = [p for p in attempt.ranks.values() if 0 in p.states and not all(load.error for load in p.loads)]
+    givers = [p for p in loaders if process.is_sharded or p.states[0].weights == start.weights]
     if not givers:
         return None
-    return frozenset(step for p, state in givers if not process.is_sharded for step in _loaded(p, state, left))
+    return frozenset(step for p in givers if not process.is_sharded for step in _loaded(p, p.states[0], left))
 
 
 def _without_state(process: Process, start: watch.State | None, loaded: frozenset[Step]) -> RankResume:
