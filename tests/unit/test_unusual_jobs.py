@@ -293,6 +293,13 @@ def _weights_of(rank: int) -> Change:
     return change
 
 
+def test_a_rank_that_joins_replicas_is_one_of_them() -> None:
+    job, grown = Job().attempt(0, 0, 18), Job(world=3)
+    job.files += grown.attempt(1, 15, 30, forgets=["weights"], ranks=[2], ends=True).files
+    verdict = ask(job.run(), "replicas-identical")
+    assert (verdict.outcome, "rank 2 and rank 0" in verdict.text) == ("fail", True), verdict.text
+
+
 def test_steps_that_the_watcher_stopped_to_record_are_not_lost() -> None:
     job = changed(right(), lambda x: None if isinstance(x, watch.Step) and x.n > 6 else x, attempt=0, rank=1)
     job = changed(job, lambda x: None if isinstance(x, watch.State) and x.n > 6 else x, attempt=0, rank=1)

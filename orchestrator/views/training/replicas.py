@@ -27,7 +27,8 @@ def compare(known: Sequence[Attempt]) -> Comparison:
     compared, differences = 0, list[str]()
     for attempt in known:
         for group in groups:
-            states = [*_states(attempt, group)]
+            joins = len(group) == len(known[0].ranks)  # where all ranks are replicas, those that join later are as well
+            states = [*_states(attempt, tuple(attempt.ranks) if joins else group)]
             compared += len(states)
             apart = next((item for item in states if len(set(item[1].values())) > 1), None)
             if apart is not None:
@@ -51,7 +52,7 @@ def _key(process: Process) -> object:
 
 
 def _states(attempt: Attempt, group: tuple[int, ...]) -> Iterator[tuple[int, dict[int, str]]]:
-    present = [attempt.ranks[rank] for rank in group if rank in attempt.ranks]
+    present = [attempt.ranks[rank] for rank in sorted(group) if rank in attempt.ranks]
     members = [process for process in present if process.holds_same_as(present[0])]
     for n in sorted({n for process in members for n in process.states}):
         digests = {p.rank: p.states[n].weights or "" for p in members if n in p.states and p.states[n].weights}
