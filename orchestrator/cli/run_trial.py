@@ -244,7 +244,7 @@ def _run_once(
     )
     tee.stop()
     if options["log_dir"]:
-        rank_output.copy_logs(Path(result.directory), options["log_dir"])
+        rank_output.copy_logs(Path(result.directory), options["log_dir"], printer.note)
     return result
 
 

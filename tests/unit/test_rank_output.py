@@ -64,8 +64,11 @@ def test_logs_are_copied_by_attempt_and_rank(nodes: Path, tmp_path: Path) -> Non
     source = run / "nodes/n1/i2-e1/rank-1.log"
     source.parent.mkdir(parents=True)
     source.write_text("text")
-    rank_output.copy_logs(run, tmp_path / "logs")
-    assert (tmp_path / "logs/run/attempt_1/1/output.log").read_text() == "text"
+    notes: list[str] = []
+    rank_output.copy_logs(run, tmp_path / "logs", notes.append)
+    assert (tmp_path / "logs/run/attempt_1/1/output.log").read_text() == "text" and notes == []
+    rank_output.copy_logs(run, source, notes.append)
+    assert len(notes) == 1 and "the output was not copied" in notes[0] and str(run / "nodes") in notes[0]
 
 
 def test_a_run_goes_on_when_the_reader_of_its_output_has_gone() -> None:

@@ -94,8 +94,15 @@ def _new_lines(log: _Log, *, is_last: bool) -> list[str]:
     return [line.decode(errors="replace") for line in lines if not line.startswith(_HEAD)]
 
 
-def copy_logs(run: Path, directory: Path) -> None:
-    """Copy the logs of a run to ``DIRECTORY/<run>/attempt_<n>/<rank>/output.log``. Raises OSError."""
+def copy_logs(run: Path, directory: Path, note: Callable[[str], None]) -> None:
+    """Copy the logs of a run to ``DIRECTORY/<run>/attempt_<n>/<rank>/output.log``. What fails is a note: the run has ended."""
+    try:
+        _copy_logs(run, directory)
+    except OSError as error:
+        note(f"--log-dir: the output was not copied: {error}; it is in {run / 'nodes'}")
+
+
+def _copy_logs(run: Path, directory: Path) -> None:
     for path in sorted((run / "nodes").glob("*/i*-e*/rank-*.log")):
         match = _LOG.fullmatch("/".join(path.parts[-2:]))
         if match and path.is_file() and not path.is_symlink():
