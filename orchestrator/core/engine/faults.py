@@ -246,7 +246,10 @@ def why_unreached(trial: Trial, state: State, id: str) -> str:
     """Why a planned fault has not acted when the run ends."""
     wanted, count = _plan(trial, id).at.after_save, len(state.saves)
     if wanted and not count:
-        return "no checkpoint was saved after a step: nothing to prove"
+        return (
+            "the script saved no checkpoint after a step of an optimizer: nothing to prove; did it find the finished"
+            " checkpoint of an earlier run (remove it, or --twin), or does it train without an optimizer (--at 5s)?"
+        )
     if wanted and count < wanted:
         return f"it waits for checkpoint {wanted} of the script, and {count} {'was' if count == 1 else 'were'} saved"
     return "the run ended before its trigger was reached"
