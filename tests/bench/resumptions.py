@@ -270,6 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     begun = time.monotonic()
     tally: collections.Counter[tuple[str, str]] = collections.Counter()
     named = 0
+    options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "cases.jsonl").open("a") as log:
         for index, case in enumerate(cases(options.seed, options.right, options.wrong)):
             if time.monotonic() - begun > options.limit:
