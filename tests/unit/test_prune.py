@@ -149,4 +149,4 @@ def test_copies_of_scripts_are_offered_and_their_bundles_stay(tmp_path: Path) ->
     free = next(local for local in listed if not local.leftover.in_use)
     leftovers.remove(free)
     assert [path.name for path in (tmp_path / RUN).iterdir()] == ["trial.json"]
-    assert (tmp_path / OTHER / "work/snapshot.pt").exists() and (tmp_path / "of-the-user/work/snapshot.pt").exists()
+    assert all((tmp_path / name / "work" / "snapshot.pt").exists() for name in (OTHER, "of-the-user"))

@@ -9,15 +9,15 @@ import pytest
 from orchestrator.model.gang import WorkDir
 from orchestrator.rank.runtime import work_dir
 
-COPY = WorkDir(root="/proj", path="/shared/r1/work", source="/payload/user")
+COPY = WorkDir(root="/proj", path="/shared/r1/copy", source="/payload/user")
 IN_PLACE = WorkDir(root="/proj", path="/proj")
 
 
 @pytest.mark.parametrize(
     ("path", "moved"),
     [
-        ("/proj/a/train.py", "/shared/r1/work/a/train.py"),
-        ("/proj", "/shared/r1/work"),
+        ("/proj/a/train.py", "/shared/r1/copy/a/train.py"),
+        ("/proj", "/shared/r1/copy"),
         ("/project/x", "/project/x"),
         ("/else/x", "/else/x"),
     ],
