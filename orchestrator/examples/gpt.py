@@ -2,9 +2,11 @@
 
 import argparse
 import math
+import os
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -109,6 +111,28 @@ def batches(text, options, rank, world, first_step):
 def cosine(options):
     """The factor of the learning rate: a warm-up over 5 steps, then a cosine down to a tenth at the last step."""
     return lambda step: min(1.0, (step + 1) / 5) * (0.55 + 0.45 * math.cos(math.pi * step / max(1, options.steps)))
+
+
+def start(with_gloo=False):
+    """Join the ranks; return this rank's device, its number, and the number of ranks. ``with_gloo``: beside NCCL, for saves."""
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group(("cpu:gloo,cuda:nccl" if with_gloo else "nccl") if on_gpu else "gloo")
+    return device, dist.get_rank(), dist.get_world_size()
+
+
+def newest_save(path, device):
+    """The last step whose folder has .metadata, which the coordinator writes last; 0 without one. Rank 0 decides for all."""
+    steps = [int(file.parent.name.removeprefix("step-")) for file in path.glob("step-*/.metadata")]
+    chosen = torch.tensor(max(steps, default=0), device=device)
+    dist.broadcast(chosen, 0)
+    return int(chosen)
+
+
+def save_folder(path, step):
+    return str(path / f"step-{step:06d}")
 
 
 def options(description, checkpoint_path):

@@ -8,18 +8,13 @@ import os
 
 import torch
 import torch.distributed as dist
-from gpt import GPT, Text, batches, cosine, loss_of, options
+from gpt import GPT, Text, batches, cosine, loss_of, options, start
 from torch.nn.parallel import DistributedDataParallel
 
 
 def main():
     args = options(__doc__, "gpt-ddp.pt")
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpu else "gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
+    device, rank, world = start()
 
     torch.manual_seed(0)
     text = Text(args.length)
@@ -30,7 +25,7 @@ def main():
     step = load(args.checkpoint, model, optimizer, scheduler, device)
     if rank == 0 and step:
         print(f"resumed from step {step}", flush=True)
-    ddp = DistributedDataParallel(model, [device.index] if on_gpu else None)
+    ddp = DistributedDataParallel(model, [device.index] if device.type == "cuda" else None)
 
     loader = iter(batches(text, args, rank, world, step))
     while step < args.steps:

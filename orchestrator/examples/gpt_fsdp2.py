@@ -3,12 +3,10 @@
 torchrun --nproc-per-node 2 gpt_fsdp2.py --steps 60
 """
 
-import os
-
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from gpt import GPT, Text, batches, cosine, loss_of, options
+from gpt import GPT, Text, batches, cosine, loss_of, newest_save, options, save_folder, start
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -16,12 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 def main():
     args = options(__doc__, "gpt-fsdp2")
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
+    device, rank, world = start(with_gloo=True)
 
     torch.manual_seed(0)
     text = Text(args.length)
@@ -48,7 +41,7 @@ def main():
         if step % args.save_every == 0:
             wait(saving)
             saved = state(step, model, optimizer, scheduler)
-            path = folder(args.checkpoint, step)
+            path = save_folder(args.checkpoint, step)
             saving = dcp.async_save(saved, checkpoint_id=path, process_group=saving_group)
     wait(saving)
     dist.barrier()
@@ -98,26 +91,14 @@ def restore_random_state(states):
 
 def load(path, model, optimizer, scheduler, device):
     """Restore the newest complete save, if there is one, and return its step."""
-    step = newest(path, device)
+    step = newest_save(path, device)
     if step:
         saved = state(0, model, optimizer, scheduler)
-        dcp.load(saved, checkpoint_id=folder(path, step))
+        dcp.load(saved, checkpoint_id=save_folder(path, step))
         set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
         scheduler.load_state_dict(saved["scheduler"])
         restore_random_state(saved[f"generator-{dist.get_rank()}"])
     return step
-
-
-def newest(path, device):
-    """The last step whose folder has .metadata, which the coordinator writes last. Rank 0 decides for all."""
-    steps = [int(file.parent.name.removeprefix("step-")) for file in path.glob("step-*/.metadata")]
-    chosen = torch.tensor(max(steps, default=0), device=device)
-    dist.broadcast(chosen, 0)
-    return int(chosen)
-
-
-def folder(path, step):
-    return str(path / f"step-{step:06d}")
 
 
 def wait(saving):

@@ -7,7 +7,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from gpt import GPT, Text, batches, cosine, loss_of, options
+from gpt import GPT, Text, batches, cosine, loss_of, options, start
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
@@ -32,12 +32,7 @@ class Stage(nn.Module):
 
 def main():
     args = options(__doc__, "gpt-pp")
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpu else "gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
+    device, rank, world = start()
 
     torch.manual_seed(0)
     text = Text(args.length)

@@ -3,12 +3,10 @@
 torchrun --nproc-per-node 2 gpt_tp.py --steps 60
 """
 
-import os
-
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from gpt import GPT, Text, batches, cosine, loss_of, options
+from gpt import GPT, Text, batches, cosine, loss_of, newest_save, options, save_folder, start
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -16,12 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 def main():
     args = options(__doc__, "gpt-tp")
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpu else "gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
+    device, rank, world = start()
 
     torch.manual_seed(0)
     text = Text(args.length)
@@ -42,7 +35,7 @@ def main():
         if rank == 0 and step % 10 == 0:
             print(f"step {step} loss {loss:.4f}", flush=True)
         if step % args.save_every == 0:
-            dcp.save(state(step, model, optimizer, scheduler), checkpoint_id=folder(args.checkpoint, step))
+            dcp.save(state(step, model, optimizer, scheduler), checkpoint_id=save_folder(args.checkpoint, step))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -75,26 +68,14 @@ def state(step, model, optimizer, scheduler):
 
 def load(path, model, optimizer, scheduler, device):
     """Restore the newest complete save, if there is one, and return its step."""
-    step = newest(path, device)
+    step = newest_save(path, device)
     if step:
         saved = state(0, model, optimizer, scheduler)
-        dcp.load(saved, checkpoint_id=folder(path, step))
+        dcp.load(saved, checkpoint_id=save_folder(path, step))
         set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
         scheduler.load_state_dict(saved["scheduler"])
         (torch.cuda if torch.cuda.is_available() else torch).set_rng_state(saved["generator"])
     return step
-
-
-def newest(path, device):
-    """The last step whose folder has .metadata, which the coordinator writes last. Rank 0 decides for all."""
-    steps = [int(file.parent.name.removeprefix("step-")) for file in path.glob("step-*/.metadata")]
-    chosen = torch.tensor(max(steps, default=0), device=device)
-    dist.broadcast(chosen, 0)
-    return int(chosen)
-
-
-def folder(path, step):
-    return str(path / f"step-{step:06d}")
 
 
 if __name__ == "__main__":
