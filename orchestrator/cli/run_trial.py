@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from .render import live, rank_output, summary
 from .render.terminal import short_path
 from .verbs import prune
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
 
 def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> int:
     """Return the exit code. ``options``: those of `run`, and those of the workload as ``param_NAME``."""
@@ -37,12 +40,14 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
         raise missing_bed or RuntimeError("neither a bed nor the reason why there is none")
     _require_agent(session, bed)
     trials.require_nodes(source, trial, bed, session.catalogue)
+    _require_rank(options["tee"], trial)
+    exports = _exports(options["env"])
     trial = trials.without_missing_libraries(session.terminal, trial, bed)
     if options["dry_run"]:
         return _dry_run(session, trial, bed, data_dir, as_json=options["as_json"])
     if options["detach"]:
         return detached.start(session, Path(bed.workdir))
-    once = functools.partial(_run_once, session, source, trial, redaction, bed, data_dir, options)
+    once = functools.partial(_run_once, session, source, trial, redaction, bed, data_dir, exports, options)
     if options["repeat"] is None:
         code = summary.show(session, once(), as_json=options["as_json"])
     else:
@@ -192,6 +197,7 @@ def _run_once(
     redaction: redact.Redaction,
     bed: BedSpec,
     data_dir: str | None,
+    exports: Mapping[str, str],
     options: Mapping[str, Any],
 ) -> Result:
     quiet = bool(options["as_json"])
@@ -235,7 +241,7 @@ def _run_once(
             secret_names=tuple(redaction.names),
             umask=session.umask,
             environment=dict(os.environ) if source.is_script and bed.shares_file_system else None,
-            exports=_exports(options["env"]),
+            exports=exports,
             on_begin=on_begin,
             on_event=on_event,
             on_cached_twin=printer.cached_twin,
@@ -258,8 +264,6 @@ def _tee(
 ) -> rank_output.Tee:
     """Return what prints the output of ranks. By default that of rank 0 of a script is printed."""
     which = options["tee"] or ("0" if source.is_script else rank_output.NONE)
-    if not which.isdigit() and which not in (rank_output.ALL, rank_output.NONE):
-        raise UsageError(f"--tee: must be a rank, all or none (got {which})")
     return rank_output.Tee(
         terminal=session.terminal,
         nodes=Path(bed.workdir) / "nodes",
@@ -267,6 +271,17 @@ def _tee(
         hide=redaction.text,
         lock=printer.lock,
     )
+
+
+def _require_rank(which: str | None, trial: Trial) -> None:
+    """Raises UsageError where ``--tee`` names no rank of the trial."""
+    if which is None or which in (rank_output.ALL, rank_output.NONE):
+        return
+    if not (which.isascii() and which.isdigit()):
+        raise UsageError(f"--tee: must be a rank, all or none (got {which})", hint="--tee all")
+    if int(which) >= trial.world.size:
+        last = trial.world.size - 1
+        raise UsageError(f"--tee: the trial has ranks 0 to {last} (got {which})", hint=f"--tee {last}, or --tee all")
 
 
 def _has_twin(source: trials.Source, trial: Trial, choice: bool | None) -> bool:
@@ -277,8 +292,12 @@ def _has_twin(source: trials.Source, trial: Trial, choice: bool | None) -> bool:
 
 
 def _exports(variables: Sequence[str]) -> dict[str, str]:
-    """Raises UsageError for a name without a value, here and in the environment."""
+    """Raises UsageError for what is no name of a variable, and for a name without a value, here and in the environment."""
     pairs = [text.partition("=") for text in variables]
+    invalid = [name for name, _, _ in pairs if not _VARIABLE.fullmatch(name)]
+    if invalid:
+        problem = "must be NAME or NAME=VALUE; a name has letters, digits and _"
+        raise UsageError(*(f"--env: {problem} (got {name!r})" for name in invalid), hint="--env NAME=VALUE")
     missing = [name for name, assigned, _ in pairs if not assigned and name not in os.environ]
     if missing:
         raise UsageError(*(f"--env {name}: is not set" for name in missing), hint=f"--env {missing[0]}=VALUE")

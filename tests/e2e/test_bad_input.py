@@ -50,6 +50,14 @@ def untouched(bed: Bed) -> bool:
         ("dp-ring --data-dir .", "no data set that train-dp can read"),
         ("dp-ring --bed elsewhere", "no bed elsewhere is up; up: local"),
         ("silent.py --fail-node 1 --at step=3,phase=allreduce", "this workload has no such phase"),
+        ("silent.py --fail-node 1 --at bogus", "500ms or 10m, or a point: step=20, after-save=2+3, save"),
+        ("silent.py --fail-node 1 --fail-node 1", "is planned twice on this node at the same point"),
+        ("silent.py --tee 7", "--tee: the trial has ranks 0 to 3 (got 7)"),
+        ("silent.py --tee first", "--tee: must be a rank, all or none (got first)"),
+        (
+            "silent.py --env BAD-NAME=1",
+            "--env: must be NAME or NAME=VALUE; a name has letters, digits and _ (got 'BAD-NAME')",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(

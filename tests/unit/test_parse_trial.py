@@ -52,6 +52,12 @@ def test_halfway_in_the_checkpoint_phase_is_a_step_that_writes_one() -> None:
     assert parse(HEAD + "params: {checkpoint_every: 7}", kill("2", "phase=checkpoint")).faults[0].at.step == 28
 
 
+def test_the_same_fault_twice_at_one_point_is_refused() -> None:
+    with pytest.raises(UsageError, match="--fail-node 2: crash-node: is planned twice on this node at the same point"):
+        parse(HEAD, kill("2", "step=9"), kill("2", "step=9"))
+    assert len(parse(HEAD, kill("2", "step=9"), kill("2", "step=10"), kill("1", "step=9")).faults) == 3
+
+
 def test_faults_of_the_command_line_follow_those_of_the_file() -> None:
     text = HEAD + "faults: [pause-node: {node: 1, for: 500ms, at: {step: 3}}]"
     first, second = parse(text, kill("n2", "10s")).faults

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...model.plugin import Catalogue
@@ -16,7 +17,7 @@ LIFE_PHASES = ("rendezvous", "init", "restore", "shutdown")
 ON_EVENTS = (
     "store.open", "gang.start", "gang.joined", "gang.stop", "rank.joined", "rank.restored", "rank.step", "rank.exit",
     "node.exit", "node.silent", "gang.stalled", "recovery.decided", "resume.chosen", "node.apply", "fence.write",
-    "checkpoint.scan", "checkpoint.commit", "save.committed", "save.committed", "fault.verified", "fault.healed", "progress",
+    "checkpoint.scan", "checkpoint.commit", "save.committed", "fault.verified", "fault.healed", "progress",
 )  # fmt: skip
 #: Where a fault of a script acts unless its trigger is given: there is a checkpoint to resume from, and work to lose.
 DEFAULT_SAVE, DEFAULT_STEPS_LATER = 2, 3
@@ -44,7 +45,23 @@ def parse(
         params=params, last_step=last_step, phases=_phases(draft.content.get("workload"), catalogue)
     )
     faults = [_fault(draft, index, item, catalogue, world, points) for index, item in enumerate(body)]
-    return tuple(fault for fault in faults if fault)
+    planned = tuple(fault for fault in faults if fault)
+    _reject_duplicates(draft, planned)
+    return planned
+
+
+def _reject_duplicates(draft: trial_draft.Draft, faults: tuple[FaultPlan, ...]) -> None:
+    """The same fault twice at one point of one node acts once; the second would never be proved."""
+    unique: list[FaultPlan] = []
+    for fault in faults:
+        if any(replace(fault, id=other.id) == other for other in unique):
+            draft.add_problem(
+                ("faults", int(fault.id[1:]), fault.fault),
+                "is planned twice on this node at the same point; remove it, or give it another point",
+                f"node {fault.node}",
+                hint="--at step=20 --at step=40, once per --fail-node, sets a point for each",
+            )
+        unique.append(fault)
 
 
 def _phases(workload: Any, catalogue: Catalogue) -> tuple[str, ...]:
@@ -144,7 +161,7 @@ def _trigger(
     draft.reject_unknown_keys(where, body, _AT_KEYS, "key")
     numbers = _numbers(draft, where, body)
     numbers |= _after_save(draft, where, body, points)
-    after = _after(draft, where, body)
+    after = _after(draft, where, body, points)
     phase = _phase(draft, where, body, points)
     on = _on(draft, where, body)
     if len(draft.problems) > problem_count or _has_conflict(draft, where, body):
@@ -226,13 +243,16 @@ def _after_save(
     return {"after_save": int(match[1]), "steps_later": int(match[2] or 0)}
 
 
-def _after(draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any]) -> float | None:
+def _after(
+    draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], points: _TriggerPoints
+) -> float | None:
     if body.get("after") is None:
         return None
     try:
         return values.seconds(body["after"])
     except ValueError as error:
-        draft.add_problem((*where, "after"), str(error), body["after"])
+        of_saves = f", after-save=2+3, {', '.join(SAVE_PHASES)}" if points.is_watched else ""
+        draft.add_problem((*where, "after"), f"{error}, or a point: step=20{of_saves}", body["after"])
         return None
 
 

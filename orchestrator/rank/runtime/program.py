@@ -25,6 +25,7 @@ from multiprocessing import util
 from pathlib import Path
 
 MAIN = "__main__"
+_OWN_FILES = str(Path(__file__).parents[1]) + os.sep
 #: CPython's exit code where the standard streams cannot be flushed.
 UNFLUSHED = 120
 #: If the interpreter's threads cannot run any more, a thread in C ends the process this much later.
@@ -39,6 +40,13 @@ class ScriptFailed(Exception):
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class _CannotStart(ScriptFailed):
+    """There is no such file or module."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("script-missing", message)
 
 
 def prepare() -> None:
@@ -64,25 +72,48 @@ def execute(script: str, module_name: str = "") -> SystemExit | ScriptFailed | N
         exec(code, vars(module))  # noqa: S102
     except SystemExit as request:
         return _requested(request)
+    except _CannotStart as error:
+        print(error, file=sys.stderr)
+        return error
     except BaseException as error:  # noqa: BLE001
-        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function's own frame
+        _drop_own_frames(error)
         sys.excepthook(type(error), error, error.__traceback__)
         return ScriptFailed(type(error).__name__, str(error))
     return None
 
 
+def _drop_own_frames(error: BaseException) -> None:
+    """Remove the frames of this runtime and of the watcher from the traceback, as if the interpreter had started the script."""
+    frames = []
+    entry = error.__traceback__
+    while entry:
+        if not entry.tb_frame.f_code.co_filename.startswith(_OWN_FILES):
+            frames.append(entry)
+        entry = entry.tb_next
+    for entry, following in zip(frames, (*frames[1:], None), strict=False):
+        entry.tb_next = following
+    error.__traceback__ = frames[0] if frames else None
+
+
 def _load_file(module: types.ModuleType, script: str) -> types.CodeType:
+    """Raises _CannotStart with CPython's sentence if the file cannot be read."""
     loader = SourceFileLoader(MAIN, script)
     vars(module).update(__file__=script, __builtins__=builtins, __cached__=None, __loader__=loader)
-    return compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
+    try:
+        source = Path(script).read_bytes()
+    except OSError as error:
+        raise _CannotStart(
+            f"{sys.executable}: can't open file {script!r}: [Errno {error.errno}] {error.strerror}"
+        ) from None
+    return compile(source, script, "exec", dont_inherit=True)
 
 
 def _load_module(module: types.ModuleType, name: str) -> types.CodeType:
-    """Import the parent packages. Raises SystemExit as ``python -m`` does if there is no such module."""
+    """Import the parent packages. Raises _CannotStart with the sentence of ``python -m`` if there is no such module."""
     try:
-        _, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]
+        _, spec, code = runpy._get_module_details(name, runpy._Error)  # type: ignore[attr-defined]
     except runpy._Error as error:  # type: ignore[attr-defined]
-        raise SystemExit(f"{sys.executable}: {error}") from None
+        raise _CannotStart(f"{sys.executable}: {error}") from None
     vars(module).update(
         __file__=spec.origin, __builtins__=builtins, __cached__=spec.cached, __loader__=spec.loader,
         __package__=spec.parent, __spec__=spec,
