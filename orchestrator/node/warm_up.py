@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 
 from ..model.requirements import HOST_TORCH, version_text
+from . import rank_imports
 from .oslayer import processes
 
 #: Imported once, so that no rank has to. The first optimizer step would import torch._dynamo.
@@ -39,6 +40,7 @@ def import_modules() -> None:
         for name in MODULES:
             importlib.import_module(name)
         _exercise()
+        rank_imports.preload()
     if sys.modules["torch"].cuda.is_initialized():
         raise RuntimeError("CUDA was initialised by the imports: no forked rank could use it")
     if processes.count_threads() != 1:

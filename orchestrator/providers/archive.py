@@ -1,4 +1,4 @@
-"""agent.pyz: the code of keeper and agent in one file; equal sources give equal bytes. Its name has their hash."""
+"""agent.pyz: the code of keeper, agent and ranks in one file; equal sources give equal bytes. Its name has their hash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..model.requirements import HOST_PYTHON, version_text
-from ..node.files import plain_files
+from ..node.files import payloads, plain_files
 
 PACKAGES = ("model", "node")
 #: Any Python can parse it, so that one that is too old reports that.
@@ -60,6 +60,7 @@ def _sources() -> Iterator[tuple[str, bytes]]:
     package = Path(__file__).parent.parent
     yield "__main__.py", MAIN
     yield "orchestrator/__init__.py", (package / "__init__.py").read_bytes()
+    yield from payloads.rank_code(package).items()
     for name in PACKAGES:
         for path in (package / name).rglob("*.py"):
             yield f"orchestrator/{path.relative_to(package)}", path.read_bytes()

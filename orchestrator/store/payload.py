@@ -52,6 +52,7 @@ def collect(
     on it, and no secret can be found by trying what gives that digest.
     """
     files = {f"orchestrator/{path.relative_to(package)}": path.read_bytes() for path in _own(package)}
+    files.update(payloads.rank_code(package))
     for folder in ("workloads", "algorithms"):
         for path in map(Path, catalogue.files.get(folder, ())):
             files[f"orchestrator/{folder}/{path.name}"] = path.read_bytes()
@@ -83,7 +84,7 @@ def controller_digest() -> str:
 
 
 def _own(package: Path) -> Iterator[Path]:
-    for folder in ("rank", "workloads", "algorithms"):
+    for folder in ("workloads", "algorithms"):
         yield from sorted((package / folder).rglob("*.py"))
     yield from sorted((package / "data" / "digits").glob("*ubyte*"))
 

@@ -23,12 +23,12 @@ def test_the_shipped_files_are_exactly_what_the_script_makes() -> None:
     made = make_digits.files(make_digits.SOURCE.read_bytes())
     assert len(made) == 4
     for name, content in made.items():
-        assert (datasets.DIGITS / name).read_bytes() == content, name
+        assert (datasets.directory(None) / name).read_bytes() == content, name
 
 
 def test_there_are_1280_and_517_of_them() -> None:
-    assert datasets.count(datasets.DIGITS) == 1280
-    assert datasets.read(datasets.DIGITS, "t10k-images-idx3-ubyte", 3)[0] == (517, 28, 28)
+    assert datasets.count(datasets.directory(None)) == 1280
+    assert datasets.read(datasets.directory(None), "t10k-images-idx3-ubyte", 3)[0] == (517, 28, 28)
 
 
 def test_resampling_keeps_flat_areas_and_the_corners() -> None:

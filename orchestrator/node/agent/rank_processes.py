@@ -20,6 +20,7 @@ from ...model.events.commands import GangStopDone
 from ...model.events.ranks import RankExit
 from ...model.gang import GangSpec
 from ...model.trial import SCRIPT
+from .. import rank_imports
 from ..files import label, plain_files, rank_orders
 from ..files.event_log import EventLog
 from ..files.inbox import Respond
@@ -271,6 +272,7 @@ def _import_from(payload: str) -> None:
     package = sys.modules["orchestrator"]
     package.__path__.insert(0, os.path.join(payload, "orchestrator"))
     sys.path.insert(0, payload)
+    rank_imports.adopt(payload)
 
 
 def last_step(out: str, rank: int) -> int:

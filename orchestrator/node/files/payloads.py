@@ -12,6 +12,18 @@ from pathlib import Path, PurePosixPath
 
 from . import plain_files
 
+#: The hash of the ranks' code, beside that code. Equal hashes: an agent that has imported this code need not import it again.
+RANK_HASH = "orchestrator/rank.sha256"
+
+
+def rank_code(package: Path) -> dict[str, bytes]:
+    """Path in a payload -> content: the ranks' code without workloads, and its hash. ``package``: this package's directory."""
+    files = {
+        str(path.relative_to(package.parent)): path.read_bytes() for path in sorted((package / "rank").rglob("*.py"))
+    }
+    code = {f"orchestrator/{name.partition('/')[2]}": content for name, content in files.items()}
+    return {**code, RANK_HASH: content_hash(code).encode()}
+
 
 def put_payload(directory: Path, content: Mapping[str, bytes]) -> Path:
     """Store a payload byte-compiled under the hash of its content; its path. A payload that exists is not written again."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-DIGITS = Path(__file__).parents[2] / "data" / "digits"
 SPLITS = {"train": "train", "test": "t10k"}
 #: IDX type byte of unsigned bytes, the only type of these data sets.
 UBYTE = 8
@@ -35,7 +34,7 @@ class Split:
 
 def directory(data: str | None) -> Path:
     """The directory of the files: ``data``, else the shipped digits."""
-    return Path(data) if data else DIGITS
+    return Path(data) if data else Path(__file__).parents[2] / "data" / "digits"
 
 
 def load(folder: Path, split: str) -> Split:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import itertools
 import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import util
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import TextIO
@@ -24,6 +26,8 @@ from typing import TextIO
 OWN = __name__.partition(".")[0]
 #: The name under which the watcher is loaded, so that a user's package has any name of ccbed.
 WATCHER = "_ccbed_watch"
+#: The finders of modules that the process used before the script.
+_finders: list[object] = []
 
 
 def environment_at_start() -> dict[str, str]:
@@ -50,6 +54,7 @@ def imitate_start(script: str, args: tuple[str, ...], payload: str, modules: Pat
     first = str(Path(script).resolve().parent if script else Path.cwd())
     users = _entries(os.environ.get("PYTHONPATH", ""))
     sys.path[:] = dict.fromkeys((first, *users, *others, str(modules)))
+    _finders.extend(sys.path_importer_cache.values())  # to free them would copy their memory
     sys.path_importer_cache.clear()
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     tempfile.tempdir = None
@@ -64,17 +69,36 @@ def imitate_start(script: str, args: tuple[str, ...], payload: str, modules: Pat
 
 def hide_modules() -> None:
     """Remove ccbed's modules from sys.modules: a user's module of the same name is theirs. Loaded code keeps working."""
-    for name in [name for name in sys.modules if name == OWN or name.startswith(f"{OWN}.")]:
-        del sys.modules[name]
+    later = itertools.islice(reversed(sys.modules), len(sys.modules) - _before_fork.count)
+    for name in (*_before_fork.own, *_own(later)):
+        sys.modules.pop(name, None)
+
+
+def remember_modules() -> None:
+    """In the process that forks ranks: a rank that looked at each name in ``sys.modules`` would copy their memory."""
+    _before_fork.own, _before_fork.count = _own(sys.modules), len(sys.modules)
+
+
+class _BeforeFork:
+    """ccbed's modules before the fork, and the number of all modules."""
+
+    own: tuple[str, ...] = ()
+    count = 0
+
+
+_before_fork = _BeforeFork()
+
+
+def _own(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name == OWN or name.startswith(f"{OWN}."))
 
 
 def load_watcher(folder: Path) -> ModuleType:
     """Load the watcher under a name of its own, as in any other interpreter, and return the module that installs it."""
-    spec = util.spec_from_file_location(WATCHER, folder / "__init__.py", submodule_search_locations=[str(folder)])
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{folder}: cannot be loaded")
-    sys.modules[WATCHER] = util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[WATCHER])
+    if WATCHER not in sys.modules:  # else the agent loaded it before the fork
+        spec = ModuleSpec(WATCHER, None, is_package=True)
+        spec.submodule_search_locations = [str(folder)]
+        sys.modules[WATCHER] = util.module_from_spec(spec)
     return importlib.import_module(f"{WATCHER}.install")
 
 
