@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import views
 from ..model import events
@@ -36,12 +36,52 @@ def check(run: Run, params: Params) -> Verdict:
         return views.conclude("bit-exact", "", doubts=doubts)
     losses, digests = _losses(run), _digests(run)
     doubts += _incomplete(run.twin, {*losses, *digests})
+    if changes := _size_changes(run):
+        return _resized(run, run.twin, losses, doubts, changes)
     failures = [*_different_losses(losses, run.twin), *_different_states(digests, run.twin)]
     if failures and (moved := [*_moved(run)]):
         failures, doubts = [], [*moved, *failures, *doubts]
     failures += _unused_checkpoints(run)
     evidence = {"twin": run.twin.run, "final_loss": run.twin.final_loss}
     return views.conclude("bit-exact", _text(run, digests), failures=failures, doubts=doubts, evidence=evidence)
+
+
+def _size_changes(run: Run) -> tuple[tuple[int, int], ...]:
+    """(step, ranks) of each change of the gang's size on the kept lineage."""
+    sizes = views.world_sizes(run.history)
+    return sizes[max(sizes)][1:] if sizes else ()
+
+
+def _resized(
+    run: Run,
+    twin: Twin,
+    losses: dict[str, dict[str, str]],
+    doubts: list[views.Finding],
+    changes: tuple[tuple[int, int], ...],
+) -> Verdict:
+    """Only the steps before the first change have the bits of the twin: later sums are over another number of ranks."""
+    until, ranks = changes[0]
+    own, other = ({rank: _until(steps, until) for rank, steps in known.items()} for known in (losses, twin.losses))
+    failures = [*_different_losses(own, replace(twin, losses=other)), *_unused_checkpoints(run)]
+    if failures and (moved := [*_moved(run)]):
+        failures, doubts = [], [*moved, *failures, *doubts]
+    if failures or doubts:
+        return views.conclude("bit-exact", "", failures=failures, doubts=doubts)
+    text = f"not applicable from step {until + 1} on, with {ranks} ranks: sums over another number of ranks have other last bits"
+    equal = f"; steps 1 to {until} equal the twin" if until else ""
+    return Verdict(check="bit-exact", outcome="skipped", text=text + equal + _mean_losses(run, twin))
+
+
+def _until(steps: Mapping[str, str], last: int) -> dict[str, str]:
+    return {step: loss for step, loss in steps.items() if int(step) <= last}
+
+
+def _mean_losses(run: Run, twin: Twin) -> str:
+    """The last loss over the whole batch, beside the twin's: close, but not a verdict."""
+    gangs = views.gangs(run.history)
+    ends = gangs[-1].by_rank(events.RankFinished).values() if gangs else ()
+    mean = next((event.data.loss_mean for event in ends if event.data.loss_mean is not None), None)
+    return f"; last loss {mean:.6g}, the twin's {twin.final_loss:.6g}" if isinstance(mean, float) else ""
 
 
 def _script(run: Run) -> Verdict:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from .. import views
 from ..model import events
 from ..model.event import Event
-from ..model.events import RecoveryDecided, RecoveryReplaced
+from ..model.events import RecoveryDecided, RecoveryGrown, RecoveryReplaced
 from ..model.payload import Payload
 from ..model.run import Run
 from ..model.verdict import Verdict
@@ -28,6 +28,8 @@ ACTS: tuple[type[Payload], ...] = (
     events.RankStart, events.RankJoined, events.RankRestored, events.RankStep, events.Progress, events.CheckpointCommit,
     events.RankFinished,
 )  # fmt: skip
+#: The decisions that begin an attempt.
+NEXT = (RecoveryDecided, RecoveryGrown)
 #: Commands that prepare an attempt.
 PREPARE = (events.FenceWrite, events.StoreOpen, events.CheckpointScan, events.GangStart)
 
@@ -44,7 +46,7 @@ def check(run: Run, params: Params) -> Verdict:
     failures = [
         *views.disorder(run.history), *_beginning(run), *_epochs(run, gangs),
         *(finding for gang in gangs for finding in (*_starts(run, gang), *_repeated(gang), *_wrong_nodes(gang))),
-        *late, *_restarts(run), *_incarnations(run), *_budget(run),
+        *_sizes(run, gangs), *late, *_restarts(run), *_incarnations(run), *_budget(run),
     ]  # fmt: skip
     doubts = [
         *unsure,
@@ -52,8 +54,9 @@ def check(run: Run, params: Params) -> Verdict:
         *views.not_started(run.history),
         *(finding for gang in gangs for finding in _absent(run, gang)),
     ]
-    world = gangs[-1].world if gangs else 0
-    text = f"{world} ranks, each once in {len(gangs)} attempt{'s' * (len(gangs) != 1)}"
+    sizes = list(dict.fromkeys(gang.world or 0 for gang in gangs)) or [0]
+    counts = str(sizes[-1]) if len(sizes) == 1 else f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
+    text = f"{counts} ranks, each once in {len(gangs)} attempt{'s' * (len(gangs) != 1)}"
     return views.conclude("membership", text, failures=failures, doubts=doubts)
 
 
@@ -67,7 +70,7 @@ def _beginning(run: Run) -> Iterator[views.Finding]:
 
 def _epochs(run: Run, gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
     """Attempts are numbered in sequence. Numbers are left out only where a decision or a resumed interrupt led to no gang."""
-    reasons = Counter(e.epoch for e in run.history.of(events.RecoveryDecided))
+    reasons = Counter(e.epoch for e in run.history.of(*NEXT))
     interrupts = len(run.history.of(events.RunInterrupted))
     if gangs and gangs[0].epoch not in (0, *(range(1, interrupts + 1))) and not reasons[gangs[0].epoch]:
         yield views.finding(f"the first gang is of attempt {gangs[0].epoch}", gangs[0].began)
@@ -84,8 +87,8 @@ def _epochs(run: Run, gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
 
 def _undecided(run: Run) -> Iterator[views.Finding]:
     """Attempts that were decided twice, or prepared before their decision."""
-    decided: dict[int | None, Event[RecoveryDecided]] = {}
-    for event in run.history.of(events.RecoveryDecided):
+    decided: dict[int | None, Event[RecoveryDecided | RecoveryGrown]] = {}
+    for event in run.history.of(*NEXT):
         if event.epoch in decided:
             yield views.finding(f"attempt {event.epoch} was decided twice", decided[event.epoch], event)
         decided.setdefault(event.epoch, event)
@@ -115,6 +118,22 @@ def _starts(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
         yield views.finding(text, gang.began)
     if len({start.invoke.data.world_size for start in gang.starts}) > 1:
         yield views.finding(f"attempt {gang.epoch}: its nodes received different world sizes", gang.began)
+
+
+def _sizes(run: Run, gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
+    """Attempts of another size than the trial allows, or than the decision that began them."""
+    world = run.trial.world
+    decided = {event.epoch: event for event in run.history.of(*NEXT)}
+    for gang in gangs:
+        nodes, slots = len(gang.slots), decided[gang.epoch].data.slots if gang.epoch in decided else None
+        if nodes > world.nodes or (gang.world or 0) < world.least_nodes * world.ranks_per_node:
+            allowed = f"{world.least_nodes} to {world.nodes}" if world.can_shrink else str(world.nodes)
+            yield views.finding(
+                f"attempt {gang.epoch} has {gang.world} ranks where {allowed} nodes were allowed", gang.began
+            )
+        elif slots is not None and (gang.world or 0) != len(slots) * world.ranks_per_node:
+            text = f"attempt {gang.epoch} has {gang.world} ranks, and {len(slots)} nodes were decided"
+            yield views.finding(text, gang.began, decided[gang.epoch])
 
 
 def _notes(gang: views.Gang, kind: type[Payload]) -> list[Event]:

@@ -38,10 +38,46 @@ def check(run: Run, params: Params) -> Verdict:
     ranks = sorted({rank for gang in gangs for rank in gang.ranks} | {record.rank for record in records})
     kept_records = views.kept_steps(records, run.history)
     failures = [*_doubled(records), *_jumps(run, records)]
-    failures += [finding for rank in ranks for finding in _holes(rank, kept_records, last, ended=not doubts)]
-    return views.conclude(
-        "no-step-lost", f"steps 1 to {last} once on {len(ranks)} ranks", failures=failures, doubts=doubts
-    )
+    exempt = _exempt(run, gangs, last)
+    for rank in ranks:
+        due = set(range(1, last + 1)) - exempt.get(rank, set())
+        failures += _holes(rank, kept_records, due, last, ended=not doubts)
+    checked, wrong = _samples(gangs, kept_records)
+    counts = sorted({len(gang.ranks) for gang in gangs} or {len(ranks)}, reverse=True)
+    text = f"steps 1 to {last} once on {' and '.join(map(str, counts))} ranks"
+    text += f", each sample of {checked} batches once" if checked else ""
+    return views.conclude("no-step-lost", text, failures=[*failures, *wrong], doubts=doubts)
+
+
+def _exempt(run: Run, gangs: tuple[views.Gang, ...], last: int) -> dict[int, set[int]]:
+    """Rank -> the steps that count in an attempt without this rank: the gang was smaller."""
+    resumes = views.resume_steps(run.history)
+    exempt: dict[int, set[int]] = {}
+    for gang in gangs:
+        end = min((step for epoch, step in resumes.items() if epoch > gang.epoch), default=last)
+        for rank in {rank for other in gangs for rank in other.ranks} - set(gang.ranks):
+            exempt.setdefault(rank, set()).update(range(resumes.get(gang.epoch, 0) + 1, end + 1))
+    return exempt
+
+
+def _samples(gangs: tuple[views.Gang, ...], kept_records: tuple[StepRecord, ...]) -> tuple[int, list[views.Finding]]:
+    """(batches whose shares were added up; those that lack a sample or have one twice, the first of each attempt)"""
+    shares: dict[tuple[int, int], list[StepRecord]] = {}
+    for record in kept_records:
+        if record.samples is not None:
+            shares.setdefault((record.epoch, record.step), []).append(record)
+    sizes = {gang.epoch: len(gang.ranks) for gang in gangs}
+    complete = {place: records for place, records in shares.items() if len(records) == sizes.get(place[0])}
+    wrong: dict[int, views.Finding] = {}
+    for (epoch, step), records in sorted(complete.items()):
+        where, batches = f"attempt {epoch}, step {step}", {record.batch for record in records}
+        total = sum(int(record.samples or "0", 16) for record in records) % 2**64
+        if len(batches) > 1:
+            wrong.setdefault(epoch, views.finding(f"{where}: the ranks took their shares from different batches"))
+        elif f"{total:016x}" not in batches:
+            text = f"{where}: the shares of its {len(records)} ranks are not the batch: a sample was left out or used twice"
+            wrong.setdefault(epoch, views.finding(text))
+    return len(complete), list(wrong.values())
 
 
 def _script(run: Run) -> Verdict:
@@ -119,7 +155,10 @@ def _jumps(run: Run, records: tuple[StepRecord, ...]) -> Iterator[views.Finding]
         last[rank] = record.step
 
 
-def _holes(rank: int, kept_records: tuple[StepRecord, ...], last: int, *, ended: bool) -> Iterator[views.Finding]:
+def _holes(
+    rank: int, kept_records: tuple[StepRecord, ...], due: set[int], last: int, *, ended: bool
+) -> Iterator[views.Finding]:
+    """``due``: the steps that this rank must have done."""
     done = Counter(record.step for record in kept_records if record.rank == rank)
     repeated = [step for step, times in done.items() if times > 1]
     beyond = [step for step in done if step > last]
@@ -127,6 +166,6 @@ def _holes(rank: int, kept_records: tuple[StepRecord, ...], last: int, *, ended:
         yield views.finding(f"rank {rank} did step {min(repeated)} {done[min(repeated)]} times on the kept lineage")
     if beyond:
         yield views.finding(f"rank {rank} did step {max(beyond)} beyond the last, {last}")
-    missing = [step for step in range(1, last + 1) if step not in done]
+    missing = sorted(due - set(done))
     if ended and missing:
         yield views.finding(f"rank {rank} never did step {missing[0]} ({len(missing)} of {last} are missing)")

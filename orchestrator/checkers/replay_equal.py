@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import views
@@ -37,12 +37,27 @@ def check(run: Run, params: Params) -> Verdict:
         return views.conclude(
             "replay-equal", "", doubts=[views.finding("no step was recorded"), *views.not_ended(run.history)]
         )
+    sizes = views.world_sizes(run.history)
     repeated = [records for _, records in sorted(executions.items()) if len(records) > 1]
-    failures = [finding for records in repeated for finding in _differences(records)]
+    failures = [finding for records in repeated for finding in _differences(records, sizes)]
     steps = len({records[0].step for records in repeated})
-    text = f"{steps} step{'s' * (steps != 1)} done again, equal each time" if repeated else "no step was done twice"
+    resized = len({records[0].step for records in repeated if len({sizes.get(r.epoch) for r in records}) > 1})
     doubts = [*_expected(run, steps), *views.not_ended(run.history)]
+    if resized and not failures and not doubts:
+        return _resized(steps, resized)
+    text = f"{_steps(steps)} done again, equal each time" if repeated else "no step was done twice"
     return views.conclude("replay-equal", text, failures=failures, doubts=doubts)
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'s' * (count != 1)}"
+
+
+def _resized(steps: int, resized: int) -> Verdict:
+    """Sums over another number of ranks have other last bits, and a rank has another share of the batch."""
+    reason = f"{_steps(resized)} done again after the gang had changed its size, on the same batches: bits are not comparable"
+    equal = f"; {_steps(steps - resized)} done again, equal each time" if steps > resized else ""
+    return Verdict(check="replay-equal", outcome="skipped", text=f"not applicable: {reason}{equal}")
 
 
 def _script(run: Run) -> Verdict:
@@ -101,9 +116,15 @@ def _cause(lines: training.Lineage, resumption: training.Resumption, repeated: t
     return f"{parts[0]} not resumed" if parts else ""
 
 
-def _differences(records: list[StepRecord]) -> Iterator[views.Finding]:
-    first = records[0]
+def _differences(records: list[StepRecord], sizes: Mapping[int, object]) -> Iterator[views.Finding]:
+    """``sizes``: the world sizes of each attempt's lineage. If they differ, only the batches are compared."""
     for record in records[1:]:
+        where = (
+            f"rank {record.rank}, step {record.step}: attempt {record.epoch} differs from attempt {records[0].epoch}"
+        )
+        if record.batch != records[0].batch:
+            yield views.finding(f"{where} in the samples of the batch")
+        first = next(other for other in records if sizes.get(other.epoch) == sizes.get(record.epoch))
         where = f"rank {record.rank}, step {record.step}: attempt {record.epoch} differs from attempt {first.epoch}"
         if record.loss != first.loss:
             yield views.finding(f"{where} in the loss, {record.loss} and {first.loss}")

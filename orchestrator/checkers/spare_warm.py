@@ -42,13 +42,10 @@ def check(run: Run, params: Params) -> Verdict:
 
 
 def _spares(run: Run, decided: Event[RecoveryDecided]) -> Iterator[str]:
-    """The nodes that took the slot of a node whose policy is ``spare``."""
-    before = views.slots_at(run.history, decided.seq - 1)
-    after = decided.data.slots or ()
-    policies = decided.data.policy or {}
-    for old, new in zip(before, after, strict=False):
-        if old != new and policies.get(old) == "spare":
-            yield new
+    """The new nodes, if the policy of a lost node is ``spare``; not those by which the gang had shrunk before."""
+    known = {*views.slots_at(run.history, decided.seq - 1), *(decided.data.joined or ())}
+    if "spare" in (decided.data.policy or {}).values():
+        yield from (node for node in decided.data.slots or () if node not in known)
 
 
 def _ranks(run: Run, decided: Event[RecoveryDecided], node: str) -> list[Event[RankStart]]:

@@ -128,7 +128,8 @@ def _trial(
         overrides.append(_all_nodes(source, bed))
     if options["cold"]:
         overrides.append(trial_draft.Override(path=("params", "cold"), content=True, source="--cold"))
-    implying = next((name for name in ("fail_node", "max_restarts") if options[name]), "")
+    implying = next((name for name in ("fail_node", "max_restarts", "grow_after") if options[name]), "")
+    implying = implying or ("nodes" if ":" in (options["nodes"] or "") else "")
     if source.is_script and implying and not (options["recovery"] or options.get("param_launcher")):
         flag = f"--{implying.replace('_', '-')}"
         overrides.append(trial_draft.Override(path=("recovery", "policy"), content="auto", source=flag))

@@ -60,6 +60,7 @@ class GangSpec:
     ``secret_names``: environment variables that are secret. ``umask``: of the user who began the run.
     ``work_dir``: of the user's script or module.
     ``begin``: SHA-256 of the value of ``run.begin``; the agent writes it into its own events, so that every node confirms it.
+    ``is_elastic``: a later attempt may have fewer ranks, so what a rank draws must not depend on their number.
     ``environment``: the user's variables, which replace those of the node; None: the ranks have those of the node. Never in
     the history.
     """
@@ -94,4 +95,5 @@ class GangSpec:
     secret_names: tuple[str, ...] = ()
     umask: int = 0o077
     work_dir: WorkDir | None = None
+    is_elastic: bool | None = None
     environment: Mapping[str, str] | None = field(default=None, repr=False)

@@ -17,7 +17,9 @@ from .watch import WatchFile
 class StepRecord:
     """A finished step of a rank. ``loss`` is ``float.hex`` of the rank's local loss; times are CLOCK_MONOTONIC seconds.
 
-    ``digest`` (SHA-256 of the parameters after the step) is None if it was not computed.
+    ``digest`` (SHA-256 of the parameters after the step) is None if it was not computed. ``samples``, ``batch``: digests of
+    the samples of the rank's share and of the whole batch; those of all shares add up modulo 2^64 to that of the batch.
+    None: the rank has no share of its own.
     """
 
     epoch: int
@@ -29,6 +31,8 @@ class StepRecord:
     end: float
     digest: str | None = None
     incarnation: str = ""
+    samples: str | None = None
+    batch: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

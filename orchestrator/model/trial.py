@@ -22,24 +22,38 @@ SCRIPT = "script"
 STEP_PHASES = ("data", "forward", "backward", "optimizer")
 #: Phases inside a collective: a fault there is injected when the other ranks are inside the collective as well.
 INSIDE = ("allreduce", "collective")
-POLICIES = ("spare", "restart", "none")
+POLICIES = ("spare", "restart", "shrink", "none")
+#: The next attempt runs on the nodes that are left.
+SHRINK = "shrink"
 #: The recovery of a job's own launcher: lost nodes are replaced, and survivors are left alone.
 THEIRS = "theirs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """The number and placement of ranks. Spares are not counted. ``master_port`` 0: any free port."""
+    """The number and placement of ranks. Spares are not counted. ``master_port`` 0: any free port.
+
+    ``min_nodes``: an attempt after a loss may run on so few nodes; None: on ``nodes`` only.
+    """
 
     nodes: int = 4
     ranks_per_node: int = 1
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     master_port: int = 0
     timeout_s: float = 30.0
+    min_nodes: int | None = None
 
     @property
     def size(self) -> int:
         return self.nodes * self.ranks_per_node
+
+    @property
+    def least_nodes(self) -> int:
+        return self.nodes if self.min_nodes is None else self.min_nodes
+
+    @property
+    def can_shrink(self) -> bool:
+        return self.least_nodes < self.nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +122,15 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """The policies for a lost node, in order of preference."""
+    """The policies for a lost node, in order of preference.
+
+    ``grow_after_s``: after a shrink the lost nodes are started again so many seconds later, and rejoin after the next checkpoint;
+    None: never.
+    """
 
     policy: tuple[str, ...] = ("spare", "restart")
     max_restarts: int = 3
+    grow_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

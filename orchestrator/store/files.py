@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -36,6 +36,10 @@ _FIGURES = struct.Struct("<I8xQdd")
 _LOG = 1024 * 1024
 
 
+#: 16 hex digits.
+SampleDigest: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+
+
 class _StepLine(msgspec.Struct, gc=False):
     """One line of ``steps-r<rank>.jsonl``."""
 
@@ -44,6 +48,8 @@ class _StepLine(msgspec.Struct, gc=False):
     start: Seconds
     end: Seconds
     digest: str | None = None
+    samples: SampleDigest | None = None
+    batch: SampleDigest | None = None
 
 
 _STEP_LINE = msgspec.json.Decoder(_StepLine)
@@ -167,6 +173,8 @@ class BundleFiles:
                 end=line.end,
                 digest=line.digest,
                 incarnation=incarnation,
+                samples=line.samples,
+                batch=line.batch,
             )
 
     def _chunks(self, file: _GangFile) -> Iterator[ChunkRecord]:

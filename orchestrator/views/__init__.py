@@ -22,7 +22,7 @@ from .gangs import (
     root_cause,
     slots_at,
 )
-from .lineage import chosen_checkpoints, committed_checkpoints, is_kept, kept_steps, resume_steps
+from .lineage import chosen_checkpoints, committed_checkpoints, is_kept, kept_steps, resume_steps, world_sizes
 from .order import disorder
 from .overview import RunView, counts_steps, ending, is_collective, view
 from .progress import caught_up, goodput, lost_steps
@@ -94,4 +94,5 @@ __all__ = [
     "view",
     "whole",
     "why_missing",
+    "world_sizes",
 ]

@@ -332,5 +332,9 @@ def _limit(case: _Case) -> int:
 
 
 def _next_decision(case: _Case) -> int:
-    later = (event.seq for event in case.history.of(events.RecoveryDecided) if event.seq > case.decided.seq)
+    later = (
+        event.seq
+        for event in case.history.of(events.RecoveryDecided, events.RecoveryGrown)
+        if event.seq > case.decided.seq
+    )
     return min(later, default=sys.maxsize)

@@ -171,7 +171,7 @@ def slots_at(history: History, seq: int) -> tuple[str, ...]:
         if newest < gang.began.seq <= seq:
             first = first_slots(gang)
             newest, slots = gang.began.seq, tuple(first[slot] for slot in sorted(first))
-    for event in history.of(events.RecoveryDecided, events.RecoveryReplaced):
+    for event in history.of(events.RecoveryDecided, events.RecoveryGrown, events.RecoveryReplaced):
         if newest < event.seq <= seq:
             newest, slots = event.seq, event.data.slots or ()
     return slots

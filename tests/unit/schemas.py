@@ -12,7 +12,7 @@ from orchestrator.core.inventory import variables
 from orchestrator.core.spec import parameter_docs, parse_faults, parse_trial, values
 from orchestrator.model.act import SAFETY_ORDER
 from orchestrator.model.plugin import Catalogue
-from orchestrator.model.trial import PHASES, POLICIES, Liveness, Trial, World
+from orchestrator.model.trial import PHASES, POLICIES, THEIRS, Liveness, Trial, World
 
 Schema = dict[str, Any]
 
@@ -45,7 +45,7 @@ def trial(catalogue: Catalogue) -> Schema:
         },
         "workload": {**known(workloads), "description": "What the ranks do: ccbed list workloads."},
         "params": {"type": ["object", "null"], "description": "Parameters of the workload."},
-        "world": parameters(World),
+        "world": world(),
         "faults": faults(catalogue),
         "recovery": recovery(),
         "checks": checks(catalogue),
@@ -126,8 +126,17 @@ def trigger() -> Schema:
     return {"anyOf": [mapping, {"type": ["string", "number", "null"]}]}
 
 
+def world() -> Schema:
+    """A range of nodes such as ``2:4`` is the fewest and the most."""
+    schema = parameters(World)
+    schema["properties"]["nodes"]["anyOf"] = [WHOLE, {"type": "string", "pattern": r"^\s*\d+\s*:\s*\d+\s*$"}]
+    for name in ("type", "pattern"):
+        schema["properties"]["nodes"].pop(name, None)
+    return schema
+
+
 def recovery() -> Schema:
-    policies = [*POLICIES, "auto"]
+    policies = [*POLICIES, "auto", THEIRS]
     policy = {
         "anyOf": [
             {"enum": policies},
@@ -137,7 +146,7 @@ def recovery() -> Schema:
     }
     return {
         "type": ["object", "null"],
-        "properties": {"policy": policy, "max_restarts": WHOLE},
+        "properties": {"policy": policy, "max_restarts": WHOLE, "grow_after": TIME},
         "additionalProperties": False,
     }
 

@@ -145,6 +145,7 @@ def overrides(name: str, options: Mapping[str, Any], workload_values: Mapping[st
         "backend": ("world", "backend"),
         "recovery": ("recovery", "policy"),
         "max_restarts": ("recovery", "max_restarts"),
+        "grow_after": ("recovery", "grow_after"),
         "seed": ("seed",),
         "wall": ("liveness", "wall_s"),
         "timeout": ("params", "timeout_s"),

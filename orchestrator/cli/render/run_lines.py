@@ -21,6 +21,7 @@ from ...model.events import (
     GangBusy,
     GangJoined,
     GangStalled,
+    GangStop,
     HoldExpired,
     LeaseOver,
     NodeEnded,
@@ -36,6 +37,7 @@ from ...model.events import (
     RankStart,
     RankStep,
     RecoveryDecided,
+    RecoveryGrown,
     RecoveryRefused,
     RecoveryReplaced,
     ResumeChosen,
@@ -83,6 +85,7 @@ class RunLines:
     _epoch: int = 0
     _last_progress: str = ""
     _stopping: bool = False
+    _stopped_epoch: int | None = None
     _held: dict[str, Event[RankHeld]] = field(default_factory=dict)
     _inside: dict[str, set[int]] = field(default_factory=dict)
     _first_steps: dict[int, set[int]] = field(default_factory=dict)
@@ -93,7 +96,7 @@ class RunLines:
 
     def feed(self, event: Event) -> tuple[Line, ...]:
         """Return the lines of an event; most events have none."""
-        table = _NOTES if event.type == "note" else {} if event.type == "invoke" else _OUTCOMES
+        table = _NOTES if event.type == "note" else _COMMANDS if event.type == "invoke" else _OUTCOMES
         lines = table.get(event.subject) if event.subject else None
         return tuple(lines(self, event)) if lines else ()
 
@@ -127,7 +130,11 @@ class RunLines:
     def _gang_joined(self, event: Event[GangJoined]) -> Iterator[Line]:
         epoch = self._epoch = event.epoch or 0
         where = "now on" if epoch else "on"
-        yield self._line(event, f"attempt {epoch}", f"{self.trial.world.size} ranks {where} {' '.join(self.slots)}")
+        yield self._line(event, f"attempt {epoch}", f"{self._world_size} ranks {where} {' '.join(self.slots)}")
+
+    @property
+    def _world_size(self) -> int:
+        return len(self.slots) * self.trial.world.ranks_per_node if self.slots else self.trial.world.size
 
     def _rank_held(self, event: Event[RankHeld]) -> Iterator[Line]:
         self._held[event.data.hold] = event
@@ -208,9 +215,15 @@ class RunLines:
         taken = ", ".join(map(str, event.data.taken or ()))
         yield self._line(event, "store", f"port {taken} of {event.node} is taken; using {event.data.port}")
 
+    def _gang_stop(self, event: Event[GangStop]) -> Iterator[Line]:
+        """A gang that is stopped without a loss: the exits of its ranks are no detection."""
+        if not any(epoch == self._epoch for epoch, _ in self._detected):
+            self._stopped_epoch = event.epoch
+        return iter(())
+
     def _rank_exit(self, event: Event[RankExit]) -> Iterator[Line]:
         """Report the exit only where no other loss was detected: when a node is lost, the other ranks exit too."""
-        old = event.epoch not in (None, self._epoch) or self._stopping
+        old = event.epoch not in (None, self._epoch) or self._stopping or event.epoch == self._stopped_epoch
         if event.data.code and not old and not any(epoch == self._epoch for epoch, _ in self._detected):
             what = f"rank.exit rank {event.data.rank} on {event.node}, code {event.data.code}"
             yield from self._report_detection(event, what)
@@ -239,8 +252,17 @@ class RunLines:
         failed = ", ".join(f"rank {rank}" for rank in event.data.failed or ())
         policy = ", ".join(sorted(set((event.data.policy or {}).values()))) or "restart in place"
         where = "; ".join(f"rank {rank} is now on {node}" for rank, node in moved)
+        where = f"{len(self.slots)} nodes go on" if len(self.slots) < len(before) else where
         text = f"{lost or failed} lost: {policy}" + (f"; {where}" if where else "")
         yield self._line(event, f"attempt {event.epoch}", text)
+
+    def _recovery_grown(self, event: Event[RecoveryGrown]) -> Iterator[Line]:
+        self._epoch = event.epoch or self._epoch
+        self.slots = event.data.slots or self.slots
+        joined = ", ".join(event.data.joined or ()) or "no node"
+        yield self._line(
+            event, f"attempt {event.epoch}", f"{joined} rejoined after a checkpoint; {len(self.slots)} nodes go on"
+        )
 
     def _recovery_replaced(self, event: Event[RecoveryReplaced]) -> Iterator[Line]:
         before, self.slots = self.slots, event.data.slots or self.slots
@@ -277,7 +299,7 @@ class RunLines:
         epoch = event.epoch or 0
         done = self._first_steps.setdefault(epoch, set())
         done.add(event.data.rank)
-        if epoch and len(done) == self.trial.world.size:
+        if epoch and len(done) == self._world_size:
             self._first_steps[epoch] = set()
             yield self._line(event, f"step {event.data.step}", f"first step of attempt {epoch} done on all ranks")
 
@@ -379,6 +401,7 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     RecoveryRefused: RunLines._recovery_refused,
     RecoveryReplaced: RunLines._recovery_replaced,
     RecoveryDecided: RunLines._recovery_decided,
+    RecoveryGrown: RunLines._recovery_grown,
     CheckpointSkipped: RunLines._checkpoint_skipped,
     CheckpointFailed: RunLines._checkpoint_failed,
     CheckpointRefused: RunLines._checkpoint_refused,
@@ -391,6 +414,7 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     RankFinished: RunLines._rank_finished,
     RunEnd: RunLines._run_end,
 }
+_COMMANDS: Mapping[type[Payload], _Lines] = {GangStop: RunLines._gang_stop}
 #: By the command that the outcome closes.
 _OUTCOMES: Mapping[type[Payload], _Lines] = {
     FaultAct: RunLines._fault_act_outcome,

@@ -142,10 +142,21 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
 @click.option(
     "--recovery",
     metavar="POLICY",
-    help="auto, none, an order such as spare,restart, or theirs: the --launcher recovers.",
+    help="auto, none, an order of spare, restart and shrink such as spare,restart, or theirs: the --launcher recovers.",
 )
 @click.option("--max-restarts", metavar="N", help="Maximum number of recoveries.")
-@click.option("--nodes", metavar="N", help="Number of nodes.")
+@click.option(
+    "--grow-after",
+    metavar="TIME",
+    help="Start nodes by which the gang has shrunk again after this time; they rejoin after the next checkpoint.",
+)
+@click.option(
+    "--nodes",
+    "--nnodes",
+    "nodes",
+    metavar="N|MIN:MAX",
+    help="Number of nodes. With 2:4 a gang of 4 that loses a node without a spare goes on with the others, down to 2.",
+)
 @click.option("--ranks-per-node", "--nproc-per-node", "ranks_per_node", metavar="N", help="Ranks per node.")
 @click.option("--backend", metavar="NAME", help="auto, gloo or nccl.")
 @click.option("--seed", metavar="N", help="The seed of weights, data order and noise.")

@@ -14,6 +14,7 @@ from typing import Any
 from ...model import codec
 from ...model.event import Event
 from ...model.events import (
+    CheckpointCommit,
     CheckpointScan,
     CommandFailed,
     FaultAct,
@@ -59,7 +60,7 @@ from ...model.events import (
 from ...model.payload import Payload
 from ...model.plan import Plan
 from ...model.trial import Trial
-from . import faults, gang, planned_stop, recovery, replacement, resume, shutdown, standstill
+from . import faults, gang, growth, planned_stop, recovery, replacement, resume, shutdown, standstill
 from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then
 
 Handler = Callable[[Trial, State, Event[Any]], Result]
@@ -98,14 +99,14 @@ def _rank_started(trial: Trial, state: State, event: Event[RankStart]) -> Result
     if not _current(state, event):
         return state, ()
     state = replace(state, started=state.started | {event.data.rank})
-    return faults.after_start(trial, state) if len(state.started) == trial.world.size else (state, ())
+    return faults.after_start(trial, state) if len(state.started) == state.world_size(trial) else (state, ())
 
 
 def _rank_joined(trial: Trial, state: State, event: Event[RankJoined]) -> Result:
     if not _current(state, event):
         return state, ()
     state = replace(state, joined=state.joined | {event.data.rank})
-    if len(state.joined) < trial.world.size:
+    if len(state.joined) < state.world_size(trial):
         return state, ()
     return replace(state, stage="run"), (note(GangJoined(), f"e{state.epoch}/joined", epoch=state.epoch),)
 
@@ -131,7 +132,7 @@ def _rank_exit(trial: Trial, state: State, event: Event[RankExit]) -> Result:
     if event.data.code != 0:
         return abnormal(trial, replace(state, failed=state.failed | {rank}), event)
     state = replace(state, exited=state.exited | {rank})
-    if len(state.exited) < trial.world.size:
+    if len(state.exited) < state.world_size(trial):
         return state, ()
     return shutdown.close(trial, state, Ending(outcome="finished"))
 
@@ -151,7 +152,9 @@ def _inside(trial: Trial, state: State, event: Event[RankInside]) -> Result:
 
 
 def _saved(trial: Trial, state: State, event: Event[SaveCommitted]) -> Result:
-    return faults.saved(trial, state, event) if _current(state, event) else (state, ())
+    if not _current(state, event):
+        return state, ()
+    return then(faults.saved(trial, state, event), lambda s: growth.on_checkpoint(trial, s, event))
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
@@ -203,7 +206,7 @@ def _lost(trial: Trial, state: State, event: Event, name: str) -> Result:
         return _settle(trial, replace(state, awaited=state.awaited - {gang.stop_key(state, name)}))
     if replacement.applies(state):
         return replacement.on_loss(trial, state, event, name)
-    return abnormal(trial, state, event) if name in state.slots else (state, ())
+    return abnormal(trial, state, event) if name in state.slots else growth.on_loss(trial, state, name)
 
 
 def _stalled(trial: Trial, state: State, event: Event) -> Result:
@@ -224,6 +227,8 @@ def _settle(trial: Trial, state: State) -> Result:
 
 
 def _recover(trial: Trial, state: State) -> Result:
+    if growth.is_due(state):
+        return growth.grow(trial, state)
     decision = recovery.decide(trial, state)
     lost = tuple(name for name in state.slots if not state.usable(name))
     if decision.refused:
@@ -234,14 +239,14 @@ def _recover(trial: Trial, state: State) -> Result:
         return then((state, (refused,)), lambda s: shutdown.close(trial, s, recovery.defeat(s, lost, decision.refused)))
     what = RecoveryDecided(
         lost=lost, failed=tuple(sorted(state.failed)), detector=state.detector, policy=decision.policies,
-        slots=decision.slots, best_step=state.best_step,
+        slots=decision.slots, best_step=state.best_step, joined=decision.joined or None,
     )  # fmt: skip
     decided = note(what, f"e{state.epoch + 1}/decided", epoch=state.epoch + 1)
     state = replace(
         gang.next_epoch(state), stale=recovery.stale(trial, state), step_at_start=state.best_step,
-        slots=decision.slots, spares=decision.spares, restarts=state.restarts + 1,
+        slots=decision.slots, spares=decision.spares, absent=decision.absent, restarts=state.restarts + 1,
     )  # fmt: skip
-    return then((state, (decided,)), lambda s: gang.prepare(trial, s))
+    return then((state, (decided,)), lambda s: then(growth.wait(trial, s), lambda t: gang.prepare(trial, t)))
 
 
 # --- outcomes of commands ---------------------------------------------------------------------------------------------
@@ -251,6 +256,8 @@ def _prepared(trial: Trial, state: State, event: Event) -> Result:
     """A response that the preparation or the closing of an attempt awaits."""
     if state.ending:
         return shutdown.on_response(trial, state, event)
+    if growth.is_awaited(state, event):
+        return growth.on_response(trial, state, event)
     if replacement.is_awaited(state, event):
         return replacement.on_response(trial, state, event)
     if state.stage != "prepare" or event.key not in state.awaited:
@@ -335,6 +342,8 @@ def _timer(trial: Trial, state: State, event: Event) -> Result:
     if key == resume.wall_key(state) and not state.ending:
         reason = f"not finished after {trial.liveness.wall_s:g} s (liveness.wall_s); the stacks of all ranks are in their logs"
         return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind="finding"), dump=True)
+    if key.startswith("grow/"):
+        return growth.fired(trial, state, event)
     if key.startswith("f/") and not state.ending:
         return faults.fired(trial, state, event)
     if key == gang.settle_key(state) and state.stage == "stop":
@@ -377,6 +386,7 @@ _HANDLERS: dict[type[Payload], Handler] = {
     RankError: _rank_error,
     RankExit: _rank_exit,
     SaveCommitted: _saved,
+    CheckpointCommit: growth.on_checkpoint,
     FaultInjected: _injected,
     NodeExit: _node_exit,
     NodeSilent: _node_silent,

@@ -346,7 +346,7 @@ def _together(trial: Trial, state: State, id: str) -> tuple[str, ...]:
 def _ready(trial: Trial, state: State, id: str) -> bool:
     """Whether all of these faults are held, and, inside a collective or a script's step, every other rank waits for them."""
     faults = [state.faults[fault_id] for fault_id in _together(trial, state, id)]
-    others = set(range(trial.world.size)) - {fault.rank for fault in faults}
+    others = set(range(state.world_size(trial))) - {fault.rank for fault in faults}
     waits = _plan(trial, id).at.phase in (INSIDE if trial.workload != SCRIPT else STEP_PHASES)
     inside = not waits or all(fault.inside >= others for fault in faults)
     return inside and all(fault.stage == "held" for fault in faults)

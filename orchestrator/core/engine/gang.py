@@ -134,7 +134,7 @@ def next_epoch(state: State) -> State:
     return replace(
         state, epoch=state.epoch + 1, store=None, resume=None, awaited=frozenset(), detector="",
         vacant=frozenset(), started=frozenset(), joined=frozenset(), finished=frozenset(), exited=frozenset(), failed=frozenset(),
-        inspection=None, standstill="",
+        inspection=None, standstill="", is_growing=False,
     )  # fmt: skip
 
 
@@ -228,7 +228,7 @@ def _gang_spec(trial: Trial, state: State, name: str) -> GangSpec:
     ranks_per_node = trial.world.ranks_per_node
     address, port = state.store or ("", 0)
     return GangSpec(
-        run=plan.run, epoch=state.epoch, world_size=trial.world.size, nodes=trial.world.nodes, group_rank=slot,
+        run=plan.run, epoch=state.epoch, world_size=state.world_size(trial), nodes=len(state.slots), group_rank=slot,
         ranks=tuple(range(slot * ranks_per_node, (slot + 1) * ranks_per_node)), master_addr=address, master_port=port,
         backend=plan.backend, timeout_s=trial.world.timeout_s, max_restarts=trial.recovery.max_restarts,
         workload=trial.workload, params=trial.params, seed=trial.seed, payload=plan.payload,
@@ -237,6 +237,7 @@ def _gang_spec(trial: Trial, state: State, name: str) -> GangSpec:
         holds=faults.holds(trial, state), env=node.env, threads=plan.threads, deadline_s=trial.liveness.wall_s + 5.0,
         link=plan.link, leaves=tuple(plan.nodes[member].leaf for member in state.slots for _ in range(ranks_per_node)) if plan.link else (),
         secret_names=plan.secret_names, umask=plan.umask, begin=state.begin, work_dir=plan.work_dir,
+        is_elastic=trial.world.can_shrink or None,
     )  # fmt: skip
 
 

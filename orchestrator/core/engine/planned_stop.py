@@ -87,8 +87,8 @@ def _is_recovered(trial: Trial, state: State) -> bool:
         return True
     stepped = {rank for epoch, rank in state.stop.stepped if epoch == state.epoch}
     if not state.stop.steps:
-        return len(state.started) == trial.world.size
-    return len(stepped) >= trial.world.size * int(trial.params.get("nproc", 1))
+        return len(state.started) == state.world_size(trial)
+    return len(stepped) >= state.world_size(trial) * int(trial.params.get("nproc", 1))
 
 
 def _is_over(trial: Trial, state: State, fault: FaultPlan) -> bool:

@@ -1,4 +1,4 @@
-"""Recovery: replace lost nodes by the trial's policies in order, on hosts that can be trusted."""
+"""Recovery: replace lost nodes by the trial's policies in order, on hosts that can be trusted, or go on without them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...model.events import RankError
-from ...model.trial import Trial
+from ...model.trial import SHRINK, Trial
 from . import faults
 from .state import Ending, State
 
@@ -24,29 +24,56 @@ _UNFIT = ("memory",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The slots of the next attempt and the policy per lost node, or the reason why recovery is refused."""
+    """The slots of the next attempt and the policy per lost node, or the reason why recovery is refused.
+
+    ``absent``: the nodes without which the next attempt runs; ``joined``: those that are there again.
+    """
 
     slots: tuple[str, ...] = ()
     spares: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
     policies: Mapping[str, str] = field(default_factory=dict)
     refused: str = ""
 
 
 def decide(trial: Trial, state: State) -> Decision:
-    """Choose a replacement for every unusable node; ranks that failed on live nodes restart in place."""
+    """Choose a replacement for every unusable node; ranks that failed on live nodes restart in place.
+
+    A node that is given up leaves no gap: the group ranks of the others are dense and in the same order.
+    """
     if refused := _refusal(trial, state):
         return Decision(refused=refused)
     slots, spares, policies = list(state.slots), [name for name in state.spares if state.usable(name)], {}
-    for slot, name in enumerate(state.slots):
+    for name in state.slots:
         if state.usable(name):
             continue
-        chosen = choose_replacement(state, name, spares)
+        chosen = choose_replacement(state, name, spares, may_shrink=sum(map(bool, slots)) > trial.world.least_nodes)
         if chosen is None:
-            return Decision(refused=f"no policy of {list(state.plan.policy)} can replace {name}")
-        policies[name], slots[slot] = chosen
-        if chosen[0] == "spare":
-            spares.remove(chosen[1])
-    return Decision(slots=tuple(slots), spares=tuple(spares), policies=policies)
+            return Decision(refused=_irreplaceable(trial, state, name))
+        policies[name], replacement = chosen
+        slots = [replacement if slot == name else slot for slot in slots]
+        spares = [spare for spare in spares if spare != replacement]
+    slots = [slot for slot in slots if slot]
+    absent = (*state.absent, *(name for name, policy in policies.items() if policy == SHRINK))
+    joined, absent = rejoin(trial, state, len(slots), absent)
+    return Decision(slots=(*slots, *joined), spares=tuple(spares), absent=absent, joined=joined, policies=policies)
+
+
+def rejoin(trial: Trial, state: State, count: int, absent: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(absent nodes that rejoin a gang of ``count`` nodes, behind the others; those that stay absent)."""
+    joined = tuple(name for name in absent if state.usable(name))[: trial.world.nodes - count]
+    return joined, tuple(name for name in absent if name not in joined)
+
+
+def _irreplaceable(trial: Trial, state: State, name: str) -> str:
+    """Why no policy replaces a lost node."""
+    left = sum(state.usable(node) for node in state.slots)
+    if SHRINK in state.plan.policy and left < trial.world.least_nodes:
+        return (
+            f"{left} node{'s are' if left != 1 else ' is'} left, and the trial needs at least {trial.world.least_nodes}"
+        )
+    return f"no policy of {list(state.plan.policy)} can replace {name}"
 
 
 def with_hopeless_error(state: State, error: RankError) -> State:
@@ -91,10 +118,12 @@ def stale(trial: Trial, state: State) -> int:
     return state.stale + (not faults.ended_attempt(trial, state))
 
 
-def choose_replacement(state: State, name: str, spares: Sequence[str] | None = None) -> tuple[str, str] | None:
-    """The policy for a lost node, and its replacement. A restart on a silent host is the last choice.
+def choose_replacement(
+    state: State, name: str, spares: Sequence[str] | None = None, *, may_shrink: bool = False
+) -> tuple[str, str] | None:
+    """The policy for a lost node, and its replacement, empty where the gang shrinks. A restart on a silent host is the last choice.
 
-    ``spares``: None for all that are usable.
+    ``spares``: None for all that are usable; ``may_shrink``: enough nodes remain without a replacement.
     """
     if spares is None:
         spares = [spare for spare in state.spares if state.usable(spare)]
@@ -105,6 +134,8 @@ def choose_replacement(state: State, name: str, spares: Sequence[str] | None = N
             return policy, spare
         if policy == "restart" and may_restart and is_reachable:
             return policy, name
+        if policy == SHRINK and may_shrink:
+            return policy, ""
     return ("restart", name) if may_restart else None
 
 

@@ -100,7 +100,7 @@ def _refuse(state: State, event: Event, name: str, reason: str) -> Result:
 
 
 def _is_over(trial: Trial, state: State) -> bool:
-    return state.exited | state.vacant >= set(range(trial.world.size))
+    return state.exited | state.vacant >= set(range(state.world_size(trial)))
 
 
 def _close(trial: Trial, state: State, reason: str) -> Result:

@@ -11,6 +11,7 @@ from ...model.event import Clock, Command, Event, command
 from ...model.events import CheckpointFacts, GangInspectDone, GangQuiet, Note, Timer
 from ...model.payload import Payload
 from ...model.plan import Plan
+from ...model.trial import Trial
 
 #: prepare: fence, checkpoint, store and nodes are being made ready · start: the ranks are being forked and join ·
 #: run · stop: the gang is being stopped, nothing is decided yet · close: stop, heal, restore, gather ·
@@ -115,6 +116,8 @@ class State:
     system under test. ``begin``: SHA-256 of the value of ``run.begin``.
     ``inspection``: of a quiet gang; ``inspections``: how many there were; ``standstill``: where the ranks of the attempt stood.
     ``vacant``: group ranks of lost nodes whose launcher is not started again (yet).
+    ``absent``: nodes that the gang has shrunk by, and that have not rejoined; ``returning``: those whose start is ordered;
+    ``returns``: how often they were waited for. ``is_growing``: the gang is being stopped so that they rejoin.
     """
 
     plan: Plan
@@ -133,6 +136,10 @@ class State:
     started: frozenset[int] = frozenset()
     exited: frozenset[int] = frozenset()
     vacant: frozenset[int] = frozenset()
+    absent: tuple[str, ...] = ()
+    returning: frozenset[str] = frozenset()
+    returns: int = 0
+    is_growing: bool = False
     detector: str = ""
     lineage: tuple[tuple[int, int], ...] = ()
     best_step: int = 0
@@ -156,6 +163,10 @@ class State:
 
     def usable(self, name: str) -> bool:
         return self.nodes[name].usable
+
+    def world_size(self, trial: Trial) -> int:
+        """The number of ranks of the current attempt."""
+        return len(self.slots) * trial.world.ranks_per_node
 
     def host(self, name: str) -> str:
         return self.plan.nodes[name].host

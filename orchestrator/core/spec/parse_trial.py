@@ -10,14 +10,13 @@ from typing import Any
 from ...model import codec
 from ...model.errors import UsageError
 from ...model.plugin import Catalogue
-from ...model.trial import POLICIES, THEIRS, CheckSpec, FaultPlan, Liveness, Recovery, Trial, World
+from ...model.trial import POLICIES, SHRINK, THEIRS, CheckSpec, FaultPlan, Liveness, Recovery, Trial, World
 from . import parse_faults, source_positions, trial_draft, values
 
 _KEYS = ("trial", "workload", "params", "world", "faults", "recovery", "checks", "liveness", "seed")
 #: The largest values of a world: a typing error must not fork a million ranks.
 _MAXIMA = {"nodes": 100_000, "ranks_per_node": 256, "master_port": 65535}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
-_LATER_POLICIES = ("shrink",)
 #: The reduction of the communication library, which a workload may name besides the files of ``algorithms/``.
 LIBRARY = "library"
 
@@ -47,7 +46,8 @@ def build(
     draft = trial_draft.apply_overrides(document, overrides)
     draft.reject_unknown_keys((), draft.content, _KEYS, "key")
     params, last_step = _params(draft, catalogue, data_dir)
-    world = _world(draft)
+    recovery = _recovery(draft, has_launcher=bool((params or {}).get("launcher")))
+    world = _world(draft, recovery)
     _check_world_size(draft, params, world, catalogue)
     faults = parse_faults.parse(draft, catalogue, world, params, last_step)
     trial = {
@@ -56,7 +56,7 @@ def build(
         "params": params or {},
         "world": world,
         "faults": faults,
-        "recovery": _recovery(draft, has_launcher=bool((params or {}).get("launcher"))),
+        "recovery": recovery,
         "checks": _checks(draft, catalogue),
         "liveness": _liveness(draft),
         "seed": _seed(draft),
@@ -73,11 +73,16 @@ def document(trial: Trial) -> dict[str, Any]:
         "params": dict(trial.params),
         "world": codec.plain(trial.world),
         "faults": [_fault_document(fault) for fault in trial.faults],
-        "recovery": {"policy": list(trial.recovery.policy), "max_restarts": trial.recovery.max_restarts},
+        "recovery": _recovery_document(trial.recovery),
         "checks": [{check.name: dict(check.params)} if check.params else check.name for check in trial.checks],
         "liveness": codec.plain(trial.liveness),
         "seed": trial.seed,
     }
+
+
+def _recovery_document(recovery: Recovery) -> dict[str, Any]:
+    grow = {} if recovery.grow_after_s is None else {"grow_after": recovery.grow_after_s}
+    return {"policy": list(recovery.policy), "max_restarts": recovery.max_restarts, **grow}
 
 
 def _fault_document(fault: FaultPlan) -> dict[str, Any]:
@@ -144,11 +149,13 @@ def _workload_problems(module: Any, params: Any) -> Iterable[str]:
 def _check_world_size(
     draft: trial_draft.Draft, params: dict[str, Any] | None, world: World, catalogue: Catalogue
 ) -> None:
-    """Record why the workload cannot run on so many ranks; skipped if its values are wrong already."""
+    """Record why the workload cannot run on as many ranks as an attempt may have; skipped if its values are wrong already."""
     module: Any = catalogue.workloads[draft.content["workload"]].module if params is not None else None
     fits = getattr(module, "fits", None)
     if fits and params is not None:
-        for problem in fits(codec.build(module.Params, params), world.size):
+        sizes = (nodes * world.ranks_per_node for nodes in range(world.least_nodes, world.nodes + 1))
+        problems = (problem for size in sizes for problem in fits(codec.build(module.Params, params), size))
+        for problem in dict.fromkeys(problems):
             draft.add_plugin_problem(("params",), problem, params)
 
 
@@ -169,30 +176,53 @@ def _check_algorithms(draft: trial_draft.Draft, arguments: dict[str, Any], catal
         del arguments["algorithm"]  # the other values can still be checked
 
 
-def _world(draft: trial_draft.Draft) -> World:
-    arguments = draft.convert_arguments(("world",), World, draft.section("world"), "key")
-    minimums = {"nodes": 1, "ranks_per_node": 1, "master_port": 0, "timeout_s": 0.1}
+def _world(draft: trial_draft.Draft, recovery: Recovery) -> World:
+    """The world; a range of nodes, such as 2:4, is the fewest and the most. A gang that may shrink needs one node at least."""
+    body = draft.section("world")
+    if isinstance(body.get("nodes"), str) and ":" in body["nodes"]:
+        least, _, most = body["nodes"].partition(":")
+        body = {**body, "nodes": most, "min_nodes": least}
+    arguments = draft.convert_arguments(("world",), World, body, "key")
+    minimums = {"nodes": 1, "min_nodes": 1, "ranks_per_node": 1, "master_port": 0, "timeout_s": 0.1}
     draft.enforce_minimums(("world",), arguments, minimums)
     for name, maximum in _MAXIMA.items():
         if arguments.get(name, 0) > maximum:
             draft.add_problem(("world", name), f"must be <= {maximum}", arguments.pop(name))
+    _check_range(draft, arguments, recovery)
+    if SHRINK in recovery.policy:
+        arguments.setdefault("min_nodes", 1)
     return World(**arguments)
+
+
+def _check_range(draft: trial_draft.Draft, arguments: dict[str, Any], recovery: Recovery) -> None:
+    least, most = arguments.get("min_nodes"), arguments.get("nodes", World().nodes)
+    if least is None:
+        return
+    if least > most:
+        draft.add_problem(("world", "nodes"), f"must be at least min_nodes, {least}", arguments.pop("nodes", most))
+    elif least < most and THEIRS in recovery.policy:
+        draft.add_problem(
+            ("world", "nodes"), "a range needs ccbed's own recovery; the recovery is theirs", f"{least}:{most}"
+        )
 
 
 def _recovery(draft: trial_draft.Draft, *, has_launcher: bool) -> Recovery:
     """A job's own launcher recovers by itself, unless the trial has another policy."""
     body = draft.section("recovery")
-    draft.reject_unknown_keys(("recovery",), body, ("policy", "max_restarts"), "key")
+    draft.reject_unknown_keys(("recovery",), body, ("policy", "max_restarts", "grow_after"), "key")
     policy = _policy(draft, body.get("policy", THEIRS if has_launcher else "auto"))
     if policy == (THEIRS,) and not has_launcher:
         draft.add_problem(("recovery", "policy"), "theirs needs a launcher that recovers: --launcher torchrun", THEIRS)
-    limit = {}
-    if "max_restarts" in body:
+    limits: dict[str, Any] = {}
+    for key, field, convert in (
+        ("max_restarts", "max_restarts", values.whole),
+        ("grow_after", "grow_after_s", values.seconds),
+    ):
         try:
-            limit = {"max_restarts": values.whole(body["max_restarts"])}
+            limits |= {field: convert(body[key])} if body.get(key) is not None else {}
         except ValueError as error:
-            draft.add_problem(("recovery", "max_restarts"), str(error), body["max_restarts"])
-    return Recovery(policy=policy, **limit)
+            draft.add_problem(("recovery", key), str(error), body[key])
+    return Recovery(policy=policy, **limits)
 
 
 def _policy(draft: trial_draft.Draft, setting: Any) -> tuple[str, ...]:
@@ -201,13 +231,11 @@ def _policy(draft: trial_draft.Draft, setting: Any) -> tuple[str, ...]:
     names = setting.split(",") if isinstance(setting, str) else setting if isinstance(setting, list) else [setting]
     policy = tuple(str(name).strip() for name in names)
     for name in policy:
-        if name in _LATER_POLICIES:
-            draft.add_problem(where, f"{name} is not available in this version; available: {', '.join(known)}")
-        elif name not in known:
+        if name not in known:
             draft.add_problem(where, f"unknown policy; {values.nearest(name, known)}", name)
     if not policy or (len(policy) > 1 and {"auto", "none", THEIRS} & set(policy)) or len(set(policy)) < len(policy):
         draft.add_problem(
-            where, "must be auto, none, theirs, or a list of spare and restart without repetition", setting
+            where, "must be auto, none, theirs, or a list of spare, restart and shrink without repetition", setting
         )
     return policy
 

@@ -14,7 +14,7 @@ from ...model.free_memory import FreeMemory
 from ...model.gang import WorkDir
 from ...model.plan import Gap, HostClock, Plan, PlanNode
 from ...model.plugin import Catalogue
-from ...model.trial import THEIRS, Trial
+from ...model.trial import SHRINK, THEIRS, Trial
 from ..engine import planned_stop
 from ..verdict import judge
 from . import memory_budget, planned_acts, plugin_files
@@ -179,7 +179,8 @@ def _policy(
         fix = "mount the same file system there on their hosts, set ccbed_shared_dir, or --recovery none"
         return policy, (f"{problem}; {bed.shared_dir} is not shared: {sharing_problem}: {fix}",)
     if policy == ("auto",):
-        return (("spare", "restart") if spares else ("restart",)), ()
+        spare, shrink = ("spare",) if spares else (), (SHRINK,) if trial.world.can_shrink else ()
+        return (*spare, *shrink, "restart"), ()
     if policy == ("spare",) and not spares:
         return policy, (_missing_spare(bed, left_out),)
     return policy, ()

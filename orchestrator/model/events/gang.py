@@ -57,7 +57,10 @@ class StoreRetried(Payload):
 
 @payload("recovery.decided", writer="ctl")
 class RecoveryDecided(Payload):
-    """The next attempt. ``policy``: by lost node; ``slots``: group rank -> node; ``best_step``: the newest step of any rank."""
+    """The next attempt. ``policy``: by lost node; ``slots``: group rank -> node; ``best_step``: the newest step of any rank.
+
+    ``joined``: nodes by which the gang had shrunk before, and that are there again.
+    """
 
     lost: tuple[str, ...] | None = None
     failed: tuple[Rank, ...] | None = None
@@ -65,6 +68,16 @@ class RecoveryDecided(Payload):
     policy: Mapping[str, str] | None = None
     slots: tuple[str, ...] | None = None
     epoch: Attempt | None = None
+    best_step: Step | None = None
+    joined: tuple[str, ...] | None = None
+
+
+@payload("recovery.grown", writer="ctl")
+class RecoveryGrown(Payload):
+    """The next attempt, after a checkpoint of a gang that had shrunk: the nodes ``joined`` are there again."""
+
+    joined: tuple[str, ...] | None = None
+    slots: tuple[str, ...] | None = None
     best_step: Step | None = None
 
 

@@ -143,12 +143,27 @@ def parameters(layers: tuple[int, ...] = LAYERS) -> int:
     return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(layers))
 
 
+def sample_digest(indices: torch.Tensor) -> str:
+    """16 hex digits of a set of samples. The digests of disjoint sets add up modulo 2^64 to that of their union."""
+    mixed = (indices + 1) * 0x1E3779B97F4A7C15
+    mixed = (mixed ^ (mixed >> 29)) * 0x3F58476D1CE4E5B9
+    return f"{int((mixed ^ (mixed >> 32)).sum().item()) % 2**64:016x}"
+
+
 def noisy_share(ctx: context.RankContext, batches: Batches, step: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """(images, labels, size of the whole batch): this rank's share of ``step``, with noise from its own generator."""
+    """(images, labels, size of the whole batch): this rank's share of ``step``, with noise from its own generator.
+
+    In a gang that may shrink the noise belongs to the step, not to the rank: it stays the same for any number of ranks.
+    """
     import torch
 
     indices, total = batches.share(step, ctx.rank, ctx.world)
+    ctx.share = sample_digest(indices), sample_digest(batches.indices(step))
     ctx.samples = total
+    if ctx.gang.is_elastic:
+        images, labels = noisy_batch(ctx, batches, step)
+        start, stop = even_shares.bounds(total, ctx.world)[ctx.rank]
+        return images[start:stop], labels[start:stop], total
     images = rank_data.scaled(batches.images[indices])
     noise = torch.randn(images.shape, generator=ctx.rng, device=ctx.device)
     return images + ctx.params.noise * noise, batches.labels[indices], total

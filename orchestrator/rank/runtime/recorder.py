@@ -105,8 +105,14 @@ class Steps:
     def __init__(self, path: str) -> None:
         self._out = Appender(path)
 
-    def add(self, step: int, loss: float, start: float, end: float, digest: str | None) -> None:
-        self._out.line({"step": step, "loss": float(loss).hex(), "start": start, "end": end, "digest": digest})
+    def add(
+        self, step: int, loss: float, start: float, end: float, digest: str | None, share: tuple[str, str] | None = None
+    ) -> None:
+        """``share``: digests of the samples of the rank's share, and of the whole batch."""
+        samples = {"samples": share[0], "batch": share[1]} if share else {}
+        self._out.line(
+            {"step": step, "loss": float(loss).hex(), "start": start, "end": end, "digest": digest, **samples}
+        )
 
 
 class Chunks:
