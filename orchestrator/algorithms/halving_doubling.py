@@ -3,7 +3,8 @@
 All-reduce 2L a + 2((p-1)/p) n b; reduce-scatter alone L a + ((p-1)/p) n b, for powers of two. Rabenseifner, "Optimization of
 collective reduction operations", ICCS 2004; Thakur, Rabenseifner and Gropp (2005).
 All-reduce for p that is not a power of two: each of the first ranks receives the buffer of the next rank, and sends it the result
-at the end: with p' the power of two below p, 2(L'+1) a + 2((p'-1)/p' + 1) n b.
+at the end: with p' the power of two below p, 2(L'+1) a + 2((p'-1)/p' + 1) n b. The other ranks are ahead of these, so all
+receive in turn.
 """
 
 from __future__ import annotations
@@ -74,4 +75,4 @@ def _round(number: int, bit: int, surplus: int, reduce: bool) -> model.Step:
     own, peers = (tuple(range(part >> bit << bit, (part >> bit << bit) + (1 << bit))) for part in (number, other))
     peer = 2 * other if other < surplus else other + surplus
     sent, got = (peers, own) if reduce else (own, peers)
-    return model.Step((model.Send(peer, sent),), (model.Recv(peer, got, reduce),))
+    return model.Step((model.Send(peer, sent),), (model.Recv(peer, got, reduce, in_turn=surplus > 0),))

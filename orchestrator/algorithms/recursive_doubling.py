@@ -3,7 +3,7 @@
 All-reduce L(a + n b), all-gather L a + ((p-1)/p) n b, barrier L a. Thakur, Rabenseifner and Gropp, "Optimization of collective
 communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
 Worlds that are not a power of two: each of the first ranks receives the data of the next rank, and sends it the result at the
-end: two more rounds, with the whole buffer if there is one.
+end: two more rounds, with the whole buffer if there is one. The other ranks are ahead of these, so all receive in turn.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def _round(operation: str, number: int, distance: int, surplus: int) -> model.St
     peer = _rank(other, surplus)
     if operation == "all-gather":
         own, peers = (_blocks(part // distance * distance, distance, surplus) for part in (number, other))
-        return model.Step((model.Send(peer, own),), (model.Recv(peer, peers),))
+        return model.Step((model.Send(peer, own),), (model.Recv(peer, peers, in_turn=surplus > 0),))
     whole = (0,) if operation == "all-reduce" else ()
-    return model.Step((model.Send(peer, whole),), (model.Recv(peer, whole, reduce=bool(whole)),))
+    return model.Step((model.Send(peer, whole),), (model.Recv(peer, whole, bool(whole), in_turn=surplus > 0),))
 
 
 def _rank(number: int, surplus: int) -> int:

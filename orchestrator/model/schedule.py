@@ -27,12 +27,15 @@ class Send:
 class Recv:
     """A message from rank ``peer``; with ``reduce`` it is combined with the rank's own chunks, else it replaces them.
 
-    It takes effect at the end of its step, so a chunk may be sent and received in the same step.
+    It takes effect at the end of its step, so a chunk may be sent and received in the same step. ``in_turn``: it is posted when
+    its step begins, not earlier. That is right where the peer may be ahead of this rank: its message would share the port with
+    the one that this rank waits for.
     """
 
     peer: int
     chunks: tuple[int, ...] = ()
     reduce: bool = False
+    in_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The cost of a case by the model: formulas for equal blocks, the schedule for uneven ones and for shared uplinks."""
+"""The cost of a case by playing its schedule, beside the formulas; and what auto makes of it."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def test_uplinks_as_wide_as_all_their_ports_change_nothing() -> None:
     for operation in OPERATIONS:
         for entry in known_algorithms.able(operation, 8):
             algorithm = entry.cost(operation, 8)
-            assert expected_cost.cost(case(operation, 8), entry, wide).volume == pytest.approx(algorithm.volume), (
-                entry.name
-            )
+            assert expected_cost.cost(case(operation, 8), entry, wide).volume == pytest.approx(
+                algorithm.volume, rel=1e-3, abs=1e-3
+            ), entry.name
 
 
 def test_what_crosses_a_shared_uplink_at_once_takes_longer() -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...model import algorithm as model
 from ..open_mpi import names as mpi
 from . import cases, expected_cost, known_algorithms, link_fit
 
-#: Expected times that differ by less count as equal: the model is not more accurate.
+#: Expected times that differ by less count as equal in what is printed: the model is not more accurate.
 EQUAL = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The chosen algorithm. ``seconds``: name -> expected time, the fastest first; ``name`` is equal to the fastest."""
+    """The chosen algorithm: the fastest. ``seconds``: name -> expected time, the fastest first."""
 
     name: str
     seconds: dict[str, float]
@@ -48,30 +48,38 @@ def choose(
     among: Iterable[model.Chosen],
     link: link_fit.Fit | None,
     tiers: expected_cost.Uplinks | None = None,
+    combining: float = 0.0,
 ) -> Choice:
-    """The fastest by Cost.seconds. If others are within EQUAL of it, the first by name, so that noise of the probe does not
-    decide. Without a link (one rank) all times are 0."""
+    """The fastest by the cost of its schedule; of equal ones the one with fewer start-ups. Without a link (one rank) all are 0."""
     alpha, beta = (link.alpha, link.beta) if link else (0.0, 0.0)
     operation = case.item.operation
-    expected = {
-        algorithm.name: expected_cost.cost(case, algorithm, tiers).seconds(case.item.bytes, alpha, beta)
+    costs = {
+        algorithm.name: expected_cost.cost(case, algorithm, tiers, link, combining if link else 0.0)
         for algorithm in among
     }
-    if not expected:
+    if not costs:
         raise ValueError(f"no algorithm does {operation} of {case.item.bytes} bytes among {case.ranks} ranks")
-    ordered = dict(sorted(expected.items(), key=lambda item: (item[1], item[0])))
-    best = next(iter(ordered.values()))
-    equal = sorted(name for name, seconds in ordered.items() if seconds <= best * (1 + EQUAL))
-    name, others = equal[0], [item for item in ordered.items() if item[0] not in equal]
-    why = f"the model expects {_ms(ordered[name])}"
-    if len(equal) > 1:
-        why += f", no more than {EQUAL:.0%} from {', '.join(equal[1:])}"
+    expected = {name: cost.seconds(case.item.bytes, alpha, beta) for name, cost in costs.items()}
+    names = sorted(expected, key=lambda name: (float(f"{expected[name]:.6g}"), costs[name].rounds, name))
+    return Choice(
+        name=names[0],
+        seconds={name: expected[name] for name in names},
+        why=f"{_compared(names, expected)}; alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/B"
+        + (f"; ranks {_behind(tiers.groups)} behind shared uplinks" if tiers else ""),
+    )
+
+
+def _compared(names: Sequence[str], expected: Mapping[str, float]) -> str:
+    """The expected time of the first, and how far the others are from it."""
+    best = expected[names[0]]
+    equal = [name for name in names[1:] if expected[name] <= best * (1 + EQUAL)]
+    others = [name for name in names[1:] if name not in equal]
+    texts = [f"the model expects {_ms(best)}"]
+    if equal:
+        texts.append(f"no more than {EQUAL:.0%} from {', '.join(equal)}")
     if others:
-        why += f", {_less(best, others[0][1])} {others[0][0]}"
-    why += f"; alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/B"
-    if tiers:
-        why += f"; ranks {_behind(tiers.groups)} behind shared uplinks"
-    return Choice(name=name, seconds=ordered, why=why)
+        texts.append(f"{_less(best, expected[others[0]])} {others[0]}")
+    return ", ".join(texts)
 
 
 def _ms(seconds: float) -> str:

@@ -1,24 +1,21 @@
-"""The expected cost of a case: by the algorithm's formula, or by its schedule for uneven blocks and shared uplinks.
-
-Formulas are for equal blocks on a fabric in which only the ports of the ranks are limits. With uneven shares, or behind
-uplinks that several ranks share, the schedule is followed slot by slot: a message passes when both its ends have reached it,
-and a slot lasts as long as its busiest port or uplink. Pure, without torch.
-"""
+"""The expected cost of a case: its schedule is played on the ports and uplinks of the ranks. Pure, without torch."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...model import algorithm as model
 from ...model.bed import LinkSpec
-from ...model.schedule import Cost, Schedule
+from ...model.schedule import Cost
 from ..exchange import case_layout
-from . import cases
+from . import cases, link_fit, simulation
 
 #: (from, to, elements), by global rank
 Message = tuple[int, int, int]
+#: Where the links were not probed: a byte takes one unit of time.
+UNPROBED = link_fit.Fit(0.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +24,6 @@ class Uplinks:
 
     groups: tuple[int, ...]
     slower: float
-
-    def load(self, slot: Sequence[Message]) -> float:
-        """The load of the busiest uplink, in elements that a port passes in the same time."""
-        crossing = [message for message in slot if self.groups[message[0]] != self.groups[message[1]]]
-        return self.slower * _busiest((self.groups[a], self.groups[b], size) for a, b, size in crossing)
 
 
 def uplinks(link: LinkSpec | None, leaves: Sequence[int], beta: float = 0.0) -> Uplinks | None:
@@ -45,17 +37,30 @@ def uplinks(link: LinkSpec | None, leaves: Sequence[int], beta: float = 0.0) -> 
     return Uplinks(groups=tuple(leaves), slower=slower)
 
 
-def cost(case: cases.Case, algorithm: model.Chosen, tiers: Uplinks | None = None) -> Cost:
-    """The cost by the algorithm's formula, corrected for uneven blocks and for ``tiers``."""
+def cost(
+    case: cases.Case,
+    algorithm: model.Chosen,
+    tiers: Uplinks | None = None,
+    link: link_fit.Fit | None = None,
+    combining: float = 0.0,
+) -> Cost:
+    """The start-ups of the slowest rank and its volume, so that Cost.seconds is the time at which it has completed its schedule.
+
+    ``link``: alpha and beta; ``combining``: seconds per byte that a rank combines. Where the links were not probed, the start-ups
+    are those of the algorithm's formula.
+    """
     formula = algorithm.cost(case.item.operation, case.ranks)
-    uneven = len(set(case.item.shares)) > 1
-    if not uneven and tiers is None:
-        return formula
-    slots = tuple(_slots(case, algorithm))
-    ports = [_busiest(slot) for slot in slots]
-    lasting = [max(port, tiers.load(slot)) for port, slot in zip(ports, slots, strict=True)] if tiers else ports
-    base = sum(ports) / case.count if uneven and case.count else formula.volume
-    return Cost(formula.rounds, base + (sum(lasting) - sum(ports)) / max(case.count, 1))
+    fit = link if link and link.beta > 0 else UNPROBED
+    end = simulation.play(
+        [program for ranks in case.groups for program in _programs(case, algorithm, ranks)],
+        simulation.Fabric(
+            alpha=fit.alpha, beta=fit.beta, gamma=combining, leaves=tiers.groups if tiers else (),
+            uplink=tiers.slower * fit.beta if tiers else 0.0,
+        ),
+    )  # fmt: skip
+    rounds = end.startups if fit is link else formula.rounds
+    payload = max(end.seconds - end.startups * fit.alpha, 0.0) / fit.beta
+    return Cost(rounds, payload / case.item.bytes if case.item.bytes else 0.0)
 
 
 def port_bytes(case: cases.Case, algorithm: model.Chosen, ports: Sequence[int]) -> int:
@@ -79,64 +84,17 @@ def _messages(case: cases.Case, algorithm: model.Chosen, ranks: Sequence[int]) -
                 yield rank, ranks[send.peer], sum(sizes[chunk] for chunk in send.chunks)
 
 
-def _busiest(slot: Sequence[Message] | Iterator[Message]) -> int:
-    """Elements through the busiest port, which sends and receives at the same time."""
-    out, into = Counter[int](), Counter[int]()
-    for source, target, size in slot:
-        out[source] += size
-        into[target] += size
-    return max([*out.values(), *into.values()], default=0)
-
-
-def _slots(case: cases.Case, algorithm: model.Chosen) -> Iterator[list[Message]]:
-    """The messages of all groups that pass at the same time, slot by slot."""
-    walks = [_Walk(case, algorithm, group) for group in case.groups]
-    while slot := [message for walk in walks for message in walk.slot()]:
-        yield slot
-
-
-class _Walk:
-    """Follows the ranks of one group through their schedules."""
-
-    def __init__(self, case: cases.Case, algorithm: model.Chosen, ranks: Sequence[int]) -> None:
-        operation, root = case.item.operation, case.item.root
-        count = algorithm.chunks(operation, case.ranks)
-        self._ranks = ranks
-        self._steps: list[Schedule] = []
-        self._sizes: list[list[int]] = []
-        for me in range(len(ranks)):
-            self._steps.append(algorithm.schedule(operation, me, case.ranks, root))
-            parts = case_layout.layout(case, ranks, me, count).parts
-            self._sizes.append([stop - start for start, stop in parts])
-        self._position = [0] * len(ranks)
-        self._sent: dict[tuple[int, int], list[int]] = defaultdict(list)
-        self._due = [Counter[int]() for _ in ranks]
-        self._enter(range(len(ranks)))
-
-    def slot(self) -> list[Message]:
-        """The messages that pass next: their sender and receiver have reached them. Empty: the schedules are complete."""
-        passed: list[Message] = []
-        for (source, target), sizes in self._sent.items():
-            while sizes and self._due[target][source]:
-                self._due[target][source] -= 1
-                passed.append((self._ranks[source], self._ranks[target], sizes.pop(0)))
-        self._enter([me for me in range(len(self._ranks)) if self._has_completed(me)])
-        return passed
-
-    def _has_completed(self, me: int) -> bool:
-        if self._position[me] > len(self._steps[me]):
-            return False
-        waiting = any(sizes for (source, _), sizes in self._sent.items() if source == me)
-        return not waiting and not self._due[me].total()
-
-    def _enter(self, ranks: Sequence[int]) -> None:
-        """Advance to the next step that has messages."""
-        for me in ranks:
-            while self._position[me] < len(self._steps[me]):
-                step = self._steps[me][self._position[me]]
-                self._position[me] += 1
-                for send in step.sends:
-                    self._sent[me, send.peer].append(sum(self._sizes[me][chunk] for chunk in send.chunks))
-                self._due[me].update(recv.peer for recv in step.recvs)
-                if step.sends or step.recvs:
-                    break
+def _programs(case: cases.Case, algorithm: model.Chosen, ranks: Sequence[int]) -> Iterator[simulation.Program]:
+    """Chunks of equal shares have one size, so that ranks that do the same do it at the same moment."""
+    operation, root, width = case.item.operation, case.item.root, cases.DTYPES[case.item.dtype]
+    count = algorithm.chunks(operation, case.ranks)
+    is_even = len(set(case.item.shares)) < 2
+    for me, rank in enumerate(ranks):
+        parts = case_layout.layout(case, ranks, me, count).parts
+        sizes = [(stop - start) * width for start, stop in parts]
+        yield simulation.Program(
+            rank=rank,
+            peers=ranks,
+            schedule=algorithm.schedule(operation, me, case.ranks, root),
+            sizes=[sum(sizes) / len(sizes)] * len(sizes) if is_even and sizes else sizes,
+        )

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ...model import algorithm as model
 from ...model.events import CollectiveAuto, CollectivePlan
+from ...model.schedule import Cost
 from ..exchange import operations
 from ..open_mpi import names
 from ..open_mpi import peer as mpi_peer
@@ -34,6 +35,9 @@ from . import (
 
 if TYPE_CHECKING:
     from ..runtime import context
+
+#: Bytes of the chunk whose summing is timed, and how often.
+COMBINED_BYTES, COMBINED_TIMES = 1 << 20, 5
 
 
 def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool = False) -> None:
@@ -71,14 +75,17 @@ class Meter:
         self._memberships: dict[sizes.Groups, operations.Membership | None] = {}
         self._verifier = verify.Verifier(rank=ctx.rank, world=ctx.world, device=ctx.device, note=ctx.note)
         self._tiers: expected_cost.Uplinks | None = None
+        self._link: link_fit.Fit | None = None
+        self._combining = 0.0
         self.verified = 0
         ctx.steps = sum(case.item.trials for case in planned)
 
     def prepare(self) -> None:
         """Probe the links, choose algorithms for auto, write the plan, create the groups."""
-        link = self._probe()
+        link = self._link = self._probe()
         gang = self._ctx.gang
         self._tiers = expected_cost.uplinks(gang.link, gang.leaves, link.beta if link else 0.0)
+        self._combining = combining_s_per_byte(self._ctx.device)
         self._cases = tuple(self._chosen(case, link) for case in self._cases)
         if self._ctx.rank == 0:
             self._ctx.note(self._plan())
@@ -106,7 +113,7 @@ class Meter:
         if case.item.algorithm != model.AUTO:
             return case
         among = algorithm_choice.candidates(case)
-        choice = algorithm_choice.choose(case, among, link, self._tiers)
+        choice = algorithm_choice.choose(case, among, link, self._tiers, self._combining)
         names = [algorithm.name for algorithm in among]
         index = torch.tensor([names.index(choice.name)], device=self._ctx.device)
         if self._ctx.world > 1:
@@ -121,13 +128,16 @@ class Meter:
         facts = []
         for case in self._cases:
             algorithm = known_algorithms.find(case.item.algorithm)
-            cost = expected_cost.cost(case, algorithm, self._tiers) if algorithm else None
+            cost = self._cost(case, algorithm) if algorithm else None
             facts.append(case.facts(cost, **(self._traffic(case, algorithm) if algorithm else {})))
         params = self._params
         return CollectivePlan(
             rank=self._ctx.rank, cases=tuple(facts), over=params.over, warmup=params.warmup, world=self._ctx.world,
             drain=self._drain, verify=params.verify, bandwidth="mean",
         )  # fmt: skip
+
+    def _cost(self, case: cases.Case, algorithm: model.Chosen) -> Cost:
+        return expected_cost.cost(case, algorithm, self._tiers, self._link, self._combining)
 
     def _traffic(self, case: cases.Case, algorithm: model.Chosen) -> dict[str, int]:
         """Bytes on the busiest link of a node and, where there are several switches, on the busiest uplink."""
@@ -187,6 +197,19 @@ class Meter:
     def _settle(self) -> None:
         if self._ctx.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+def combining_s_per_byte(device: torch.device) -> float:
+    """Seconds that this rank needs to add a byte of a received chunk: the fastest of a few sums of a mebibyte."""
+    own, received = (torch.zeros(COMBINED_BYTES // 4, device=device) for _ in range(2))
+    times = []
+    for _ in range(COMBINED_TIMES):
+        begin = time.monotonic()
+        own.add_(received)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.monotonic() - begin)
+    return min(times) / COMBINED_BYTES
 
 
 class SynchronisedStart:

@@ -5,7 +5,7 @@ of a ring. A staged receive goes to scratch memory and can be posted at once, wh
 buffer. Other receives wait until no earlier step reads or writes their chunks. Receives from one peer stay in order, because
 transports match them by it. If two peers alternate in sending long streams, as in trees with segments, a receive waits for its
 turn: otherwise one stream overtakes and takes bandwidth from the one that is needed (up to 1.5 times the time of a double
-binary tree).
+binary tree). An algorithm says of other receives that they wait for their step (``Recv.in_turn``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def plan(schedule: model.Schedule) -> tuple[tuple[ReceiveId, ...], ...]:
     for index, step in enumerate(schedule):
         last_use.update((chunk, index - 1) for copy in step.copies for chunk in (copy.source, copy.target))
         for number, recv in enumerate(step.recvs):
-            at = max(last_post.get(recv.peer, 0), streams.turn(step, recv))
+            at = max(last_post.get(recv.peer, 0), index if recv.in_turn else streams.turn(step, recv))
             if staged(step, recv):
                 at = scratch.take(len(recv.chunks), at, index)
             else:
