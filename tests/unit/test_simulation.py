@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,7 +14,7 @@ N = 4 * 27720 * 16
 BETA = 8 / 145e6
 
 
-def played(schedules: list[Schedule], **fabric: object) -> simulation.Moment:
+def played(schedules: Sequence[Schedule], **fabric: object) -> simulation.Moment:
     """One chunk of 1000 bytes; a byte takes 1 ms, a start-up a second, unless ``fabric`` says otherwise."""
     peers = range(len(schedules))
     programs = [
