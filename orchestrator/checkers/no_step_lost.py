@@ -84,12 +84,14 @@ def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
     failures = [finding for attempt in lines.attempts for finding in _gaps(lines, attempt)]
     doubts = [*training.job_doubts(run, lines), *training.unobserved(lines.attempts, "steps")]
+    doubts += [finding for attempt in lines.attempts for finding in _unreported(attempt)]
     doubts += training.unknown_starts(lines)
     doubts += _endings(run, lines)
     count = len(training.redone(lines))
     ranks = lines.attempts[-1].ranks.values() if lines.attempts else ()
     last = max((process.last for process in ranks), default=0) + lines.bases.get(len(lines.attempts) - 1, 0)
-    text = f"steps 1 to {last} once on {len(ranks)} ranks, {count} redone"
+    word = training.claims.OWN_WORD if any(process.is_claimed for process in ranks) else ""
+    text = f"steps 1 to {last} once on {len(ranks)} ranks, {count} redone{word}"
     return views.conclude("no-step-lost", text, failures=failures, doubts=doubts, evidence={"redone": count})
 
 
@@ -106,6 +108,14 @@ def _endings(run: Run, lines: training.Lineage) -> Iterator[views.Finding]:
         )
 
 
+def _unreported(attempt: training.Attempt) -> Iterator[views.Finding]:
+    """A script may report every tenth step only, so a step that it leaves out need not be lost."""
+    for process in attempt.ranks.values():
+        if process.is_claimed and len(process.steps) < process.last:
+            text = f"the script reports {len(process.steps)} of {process.last} steps of {process.name}"
+            yield views.finding(f"{attempt.name}: {text}")
+
+
 def _gaps(lines: training.Lineage, attempt: training.Attempt) -> Iterator[views.Finding]:
     """Steps that a rank did not do in order, or that lie between its last step and the one that the next attempt resumed from.
 
@@ -114,7 +124,7 @@ def _gaps(lines: training.Lineage, attempt: training.Attempt) -> Iterator[views.
     base = lines.bases.get(attempt.index)
     later = [item.step for item in lines.resumptions if item.attempt.index > attempt.index and item.step is not None]
     for process in attempt.ranks.values():
-        if process.unobserved("steps"):
+        if process.unobserved("steps") or (process.is_claimed and len(process.steps) < process.last):
             continue
         done = sorted(process.steps)
         jump = next((n for n, due in zip(done, range(1, len(done) + 1), strict=True) if n != due), None)

@@ -34,7 +34,9 @@ def _text(lines: training.Lineage) -> str:
         return "no failover, nothing was resumed"
     steps = [_steps(resumption) for resumption in lines.resumptions]
     count = len(lines.resumptions[-1].ranks)
-    return f"step {', then '.join(steps)} on {count} rank{'s' * (count != 1)}"
+    is_claimed = any(rank.how == "claim" for resumption in lines.resumptions for rank in resumption.ranks)
+    word = training.claims.OWN_WORD if is_claimed else ""
+    return f"step {', then '.join(steps)} on {count} rank{'s' * (count != 1)}{word}"
 
 
 def _steps(resumption: training.Resumption) -> str:
@@ -51,6 +53,8 @@ def _wrong(resumption: training.Resumption) -> Iterator[views.Finding]:
     for rank in resumption.ranks:
         if rank.failure:
             yield views.finding(f"{name}: {rank.failure}")
+        if rank.contradiction:
+            yield views.finding(f"{name}: {rank.contradiction}")
     known = [rank for rank in resumption.ranks if rank.steps]
     if known and not frozenset.intersection(*(rank.steps for rank in known)):
         first = known[0]
@@ -60,11 +64,14 @@ def _wrong(resumption: training.Resumption) -> Iterator[views.Finding]:
         )
     if resumption.is_fresh and resumption.newest:
         yield views.finding(f"{name}: began at step 0 although the checkpoint of step {resumption.newest} was complete")
+    stated = max((item.number for item, _ in resumption.reported if item.number), default=None)
+    if resumption.is_fresh and not resumption.newest and stated:
+        yield views.finding(f"{name}: began at step 0 although the script says that it saved step {stated}")
 
 
 def _unknown(resumption: training.Resumption) -> Iterator[views.Finding]:
     for rank in resumption.ranks:
         if rank.doubt:
             yield views.finding(f"{resumption.attempt.name}: {rank.doubt}")
-    if resumption.is_fresh and not resumption.newest:
+    if resumption.is_fresh and not resumption.newest and not resumption.reported:
         yield views.finding(f"{resumption.attempt.name}: began at step 0, nothing had been saved")

@@ -43,12 +43,45 @@ def _script(run: Run) -> Verdict:
     """A checkpoint that was overwritten, or that could not be read, does not count."""
     lines = training.lineage_of(run)
     failures = [finding for resumption in lines.resumptions for finding in _older(resumption)]
+    by_word = [item for resumption in lines.resumptions for item in _by_word(resumption)]
+    failures += [finding for is_failure, finding in by_word if is_failure]
     doubts = [*training.job_doubts(run, lines), *training.unobserved(lines.attempts, "saves")]
     doubts += [finding for resumption in lines.resumptions for finding in _undecided(resumption)]
-    steps = [str(resumption.newest) for resumption in lines.resumptions]
+    doubts += [finding for is_failure, finding in by_word if not is_failure]
+    steps = [_newest(resumption) for resumption in lines.resumptions]
     text = f"resumed {', then '.join(steps)}, the newest" if steps else "no failover, no checkpoint was resumed"
     evidence = {"newest": {item.attempt.name: item.newest for item in lines.resumptions}}
     return views.conclude("resumed-newest", text, failures=failures, doubts=doubts, evidence=evidence)
+
+
+def _newest(resumption: training.Resumption) -> str:
+    """The step of the newest checkpoint; of those that only the script knows, the number that it states."""
+    reported = _newest_reported(resumption)
+    if reported is None or (resumption.newest is not None and resumption.newest >= reported[1]):
+        return str(resumption.newest)
+    checkpoint, step = reported
+    return f"{step}" if checkpoint.number is None else f"{checkpoint.number}{training.claims.OWN_WORD}"
+
+
+def _newest_reported(resumption: training.Resumption) -> tuple[training.Checkpoint, int] | None:
+    return max(resumption.reported, key=lambda item: (item[0].number or 0, item[1]), default=None)
+
+
+def _by_word(resumption: training.Resumption) -> Iterator[tuple[bool, views.Finding]]:
+    """(whether it is a failure, the finding) of ranks that are not known to have resumed from the newest reported checkpoint."""
+    reported = _newest_reported(resumption)
+    for rank in resumption.ranks if reported else ():
+        checkpoint, step = reported or resumption.reported[0]
+        claim = None if rank.contradiction else rank.claim
+        older = (
+            training.claims.is_older(rank.steps, claim, checkpoint, step, resumption.counted) if rank.steps else False
+        )
+        if older is not False:
+            number = "" if checkpoint.number is None else f"the script says that it saved step {checkpoint.number}"
+            paths = ", ".join(sorted({write.path for write in checkpoint.writes if write.path}))
+            what = number or f"{paths} was complete after step {step}, and of which step its contents are is not known"
+            text = f"{resumption.attempt.name}: {rank.name} resumed from step {max(rank.steps)}, and {what}"
+            yield bool(older), views.finding(text)
 
 
 def _older(resumption: training.Resumption) -> Iterator[views.Finding]:
@@ -70,7 +103,7 @@ def _undecided(resumption: training.Resumption) -> Iterator[views.Finding]:
             yield views.finding(f"{name}: {rank.doubt or rank.failure}")
     if resumption.is_fresh and resumption.newest == 0:
         yield views.finding(f"{name}: began at step 0, nothing had been saved since")
-    if resumption.newest is None:
+    if resumption.newest is None and not resumption.reported:
         yield views.finding(f"{name}: no complete checkpoint had been recorded before it")
 
 

@@ -133,10 +133,14 @@ class Rng(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save(Line):
-    """A save was called after ``n`` steps."""
+    """A save was called after ``n`` steps. ``api``: ``file`` or ``script`` where the watcher does not know its contents.
+
+    ``step``: the number of steps that the script reports with it.
+    """
 
     id: str | int
     n: int
+    step: int | None = None
     api: str = ""
     path: str = ""
     called: float | None = None
@@ -185,6 +189,29 @@ class Load(Line):
     matched: float | None = None
     contents: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(Line):
+    """What the script reports itself through ``ccbed_events``, when the process had completed ``n`` steps.
+
+    ``what``: step | resumed | saved | point | final. ``step``: as the script counts. ``path``: what it says it resumed from, with
+    its SHA-256; ``source``: the same where that is no file. ``loss`` and ``value`` are ``float.hex``.
+    It is written again with the same ``id`` once more of it is known.
+    """
+
+    id: str | int = ""
+    what: str = ""
+    n: int = 0
+    step: int | None = None
+    loss: str | None = None
+    path: str = ""
+    source: str = ""
+    sha256: str | None = None
+    bytes: int | None = None
+    name: str = ""
+    value: str | None = None
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +272,7 @@ KINDS: Mapping[str, type[Line]] = {
     "saved": Saved,
     "committed": Committed,
     "load": Load,
+    "claim": Claim,
     "held": Held,
     "released": Released,
     "unknown": NotObserved,

@@ -244,7 +244,8 @@ def _watch_line(text: bytes, path: Path, number: int) -> watch_lines.Line | None
     except decoder.DocumentError as error:
         raise paths.TornBundleError(f"{path}:{number}: not a record of the watcher ({error})") from None
     steps, world = (getattr(line, name, None) or 0 for name in ("n", "world"))
-    if not (0 <= steps <= STEPS and 0 <= world <= RANKS):
+    stated = getattr(line, "step", None) or 0
+    if not (0 <= steps <= STEPS and 0 <= stated <= STEPS and 0 <= world <= RANKS):
         raise paths.TornBundleError(f"{path}:{number}: at most {STEPS:,} steps and {RANKS:,} ranks are read")
     if isinstance(line, watch_lines.Begin) and line.format != watch_lines.FORMAT:
         raise paths.TornBundleError(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ... import views
+from ...model import watch
 from ...model.events import RankFinished
 from ...model.run import Run
 from ...views import training
@@ -41,6 +44,7 @@ def of(run: Run) -> Iterator[Metric]:
     for failover in run_view.failovers:
         yield from _failover(name, failover, counted=run_view.step is not None)
     yield from _checkpoints(run)
+    yield from _reported(run)
     yield from _collectives(run)
     for event in run.history.of(RankFinished):
         for metric, value in views.mapping(event.data.metrics).items():
@@ -62,6 +66,21 @@ def _checkpoints(run: Run) -> Iterator[Metric]:
         figures = {"stall": (cost.stall_s, "s"), "interval": (cost.interval_s, "s"), "share": (cost.share, "1")}
         for what, (value, unit) in figures.items():
             yield Metric(trial=run.trial.name, metric=f"checkpoint {what}", value=value, unit=unit, better="lower")
+
+
+def _reported(run: Run) -> Iterator[Metric]:
+    """The figures that a script reports itself: each point, and the last value of each result, by process."""
+    for file in run.files.watch() if run.trial.workload == "script" else ():
+        counts: Counter[str] = Counter()
+        finals = {claim.name: claim for claim in file.of(watch.Claim) if claim.what == "final"}
+        for claim in (*(claim for claim in file.of(watch.Claim) if claim.what == "point"), *finals.values()):
+            value = views.number(claim.value)
+            if value is not None and math.isfinite(value):
+                yield Metric(
+                    trial=run.trial.name, metric=claim.name, value=value, unit=claim.unit, better="", epoch=file.attempt,
+                    node=file.node, rank=file.rank, rep=counts[claim.name],
+                )  # fmt: skip
+                counts[claim.name] += 1
 
 
 def _failover(name: str, failover: views.Failover, *, counted: bool) -> Iterator[Metric]:

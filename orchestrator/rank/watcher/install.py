@@ -18,6 +18,8 @@ from .checkpoints import saves
 from .holds import points
 
 _installed: list[int] = []
+#: Begins the record of this process; whether it has one.
+_starters: list[Callable[[], bool]] = []
 
 
 def install(directory: str, *, via: str, notify: Callable[..., None] | None = None) -> None:
@@ -29,17 +31,28 @@ def install(directory: str, *, via: str, notify: Callable[..., None] | None = No
         return
     _installed.append(os.getpid())
 
-    def begin(torch: ModuleType) -> None:
-        if os.getpid() != _installed[0]:
-            return
-        try:
-            record.begin(directory, via=via, notify=notify or _event_file())
-        except OSError as error:
-            print(f"ccbed: the watcher cannot write into {directory}: {error.strerror}", file=sys.stderr)
-            return
-        _hook(torch, directory)
+    def start() -> bool:
+        if os.getpid() == _installed[0] and not record.is_active():
+            try:
+                record.begin(directory, via=via, notify=notify or _event_file())
+            except OSError as error:
+                print(f"ccbed: the watcher cannot write into {directory}: {error.strerror}", file=sys.stderr)
+            else:
+                atexit.register(end)
+        return record.is_active()
 
+    def begin(torch: ModuleType) -> None:
+        if start():
+            _hook(torch, directory)
+
+    _starters.append(start)
     imports.when_imported("torch", begin)
+
+
+def start_record() -> None:
+    """Begin the record of a process that has not imported torch, but has something to report."""
+    for start in _starters:
+        start()
 
 
 def _event_file() -> Callable[..., None] | None:
@@ -65,7 +78,6 @@ def _hook(torch: Any, directory: str) -> None:
     batches.watch()
     time_split.watch()
     _watch_engines()
-    atexit.register(end)
     record.line(
         "torch", version=torch.__version__, device="cuda" if torch.cuda.is_available() else "cpu",
         threads=torch.get_num_threads(),

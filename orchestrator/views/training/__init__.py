@@ -1,7 +1,7 @@
 """What the watcher recorded of a user's job: attempts, where they resumed and with what, steps executed again. Pure."""
 
 from ...model.run import Run
-from . import completeness, cost, replicas
+from . import claims, completeness, cost, replicas
 from .attempts import Attempt, Process, attempts
 from .checkpoints import Checkpoint, Damage, checkpoints, damages, usable
 from .doubts import job_doubts, missing_ranks, unknown_starts, unobserved
@@ -24,6 +24,7 @@ __all__ = [
     "Return",
     "attempts",
     "checkpoints",
+    "claims",
     "completeness",
     "cost",
     "damages",

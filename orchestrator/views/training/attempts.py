@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,13 +15,18 @@ from ...model.run import Run
 from ..gangs import Gang, gangs
 
 MODULUS = 1 << 64
-L = TypeVar("L", watch.Load, watch.Committed)
+L = TypeVar("L", watch.Load, watch.Committed, watch.Claim)
+#: Claims of a script that show that its process trains.
+TRAINING = ("step", "resumed", "saved")
 C = TypeVar("C", bound=watch.Line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """The record of one training process by kind; steps, states and fingerprints by ``n``, the steps that it had completed."""
+    """The record of one training process by kind; steps, states and fingerprints by ``n``, the steps that it had completed.
+
+    ``claims``: what the script reports itself. ``origin``: where only the script reports steps, the number that it counts from.
+    """
 
     rank: int
     node: str
@@ -32,6 +37,32 @@ class Process:
     rngs: Mapping[int, Mapping[str, str | None]]
     loads: tuple[watch.Load, ...]
     end: watch.End | None
+    claims: tuple[watch.Claim, ...] = ()
+    origin: int | None = None
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether its steps are known by the script's own word only, as those of an own update loop."""
+        return self.origin is not None
+
+    @property
+    def resumed(self) -> watch.Claim | None:
+        """What the script says that it resumed from: its last word before its first step."""
+        first = min((claim.t for claim in self.claims if claim.what == "step"), default=math.inf)
+        words = [claim for claim in self.claims if claim.what == "resumed" and claim.n == 0 and claim.t <= first]
+        return words[-1] if words else None
+
+    def completed_at(self, save: watch.Save, committed: watch.Committed | None = None) -> int:
+        """The steps that the process had completed when the save was called, or that the script saved by its own word.
+
+        A file of another writer counts when it was last written, which the watcher notices later.
+        """
+        if self.origin is not None and save.step is not None:
+            return max(0, save.step - self.origin)
+        if self.origin is None and save.api != "file":
+            return save.n
+        t = (committed.t_committed if committed else None) or save.t
+        return max((n for n, step in self.steps.items() if step.end <= t), default=0)
 
     @property
     def name(self) -> str:
@@ -210,7 +241,9 @@ def _job(file: watch.WatchFile) -> str:
 
 
 def _trained(file: watch.WatchFile) -> bool:
-    return any(isinstance(line, watch.Step | watch.State | watch.Owner) for line in file.lines)
+    return any(isinstance(line, watch.Step | watch.State | watch.Owner) for line in file.lines) or any(
+        claim.what in TRAINING for claim in file.of(watch.Claim)
+    )
 
 
 def _attempt(
@@ -255,17 +288,46 @@ def _process(file: watch.WatchFile) -> Process:
     states: dict[int, watch.State] = {}
     for state in file.of(watch.State):
         states[state.n] = _completed(states[state.n], state) if state.n in states else state
+    claims = tuple(merged(file.of(watch.Claim)).values())
+    steps = {step.n: step for step in file.of(watch.Step)}
+    origin = None if steps or states else _origin(claims)
     return Process(
         rank=file.rank,
         node=file.node,
         file=file,
         owner=next(iter(reversed(file.of(watch.Owner))), None),
-        steps={step.n: step for step in file.of(watch.Step)},
+        steps=steps if origin is None else _claimed_steps(claims, origin),
         states=states,
         rngs=_generators(file),
         loads=tuple(merged(file.of(watch.Load)).values()),
         end=next(iter(file.of(watch.End)), None),
+        claims=claims,
+        origin=origin,
     )
+
+
+def _origin(claims: Sequence[watch.Claim]) -> int | None:
+    """The number of the step before the first that the script reports; None if it reports none, nor what it resumed or saved."""
+    words = [claim for claim in claims if claim.what in TRAINING and claim.step is not None]
+    if not words:
+        return None
+    first = next((claim.step for claim in words if claim.what == "step"), None)
+    resumed = next((claim.step for claim in words if claim.what == "resumed"), None)
+    if first is None or (resumed is not None and resumed < first):
+        return resumed or 0
+    return first - 1
+
+
+def _claimed_steps(claims: Sequence[watch.Claim], origin: int) -> Mapping[int, watch.Step]:
+    """The steps that the script reports, each from the report of the one before."""
+    steps: dict[int, watch.Step] = {}
+    begun: float | None = None
+    for claim in claims:
+        if claim.what == "step" and claim.step is not None and claim.step > origin:
+            n, start = claim.step - origin, claim.t if begun is None else begun
+            steps.setdefault(n, watch.Step(t=claim.t, n=n, start=start, end=claim.t, loss=claim.loss))
+            begun = claim.t
+    return steps
 
 
 def _generators(file: watch.WatchFile) -> Mapping[int, Mapping[str, str | None]]:

@@ -14,9 +14,10 @@ from .attempts import Attempt, add, merged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One save of one rank; ``committed`` is None if it was not completed."""
+    """One save of one rank, after ``n`` steps of its attempt; ``committed`` is None if it was not completed."""
 
     rank: int
+    n: int
     save: watch.Save
     saved: watch.Saved | None
     committed: watch.Committed | None
@@ -44,7 +45,8 @@ class Checkpoint:
 
     ``weights``: digests of the models in it, of shards also their sum; ``sums``: SHA-256 of the files.
     ``is_complete``: every rank that saves weights in this attempt has committed its part. ``is_export``: it has no state of the
-    optimizer, as others of the attempt have, for example the best weights so far.
+    optimizer, as others of the attempt have, for example the best weights so far. ``number``: of a checkpoint that the script
+    reports, the step that it states.
     """
 
     attempt: int
@@ -53,6 +55,7 @@ class Checkpoint:
     weights: frozenset[str]
     is_complete: bool
     is_export: bool = False
+    number: int | None = None
 
     @property
     def holds_optimizer(self) -> bool:
@@ -78,7 +81,7 @@ def checkpoints(attempt: Attempt) -> tuple[Checkpoint, ...]:
     """The checkpoints of an attempt that hold weights, oldest first."""
     writes: dict[int, list[Write]] = {}
     for write in _writes(attempt):
-        writes.setdefault(write.save.n, []).append(write)
+        writes.setdefault(write.n, []).append(write)
     savers = {write.rank for items in writes.values() for write in items if write.holds_weights and write.committed}
     made = [_checkpoint(attempt, n, tuple(items), savers | _expected(items)) for n, items in sorted(writes.items())]
     has_optimizer = any(checkpoint.weights and checkpoint.holds_optimizer for checkpoint in made)
@@ -100,6 +103,32 @@ def usable(earlier: Sequence[Attempt], attempt: Attempt, damage: Sequence[Damage
         and not checkpoint.paths & (overwritten | _unreadable((*earlier[before.index + 1 :], attempt)))
         and not _is_damaged(checkpoint, damage)
     )
+
+
+def reported(earlier: Sequence[Attempt], damage: Sequence[Damage] = ()) -> tuple[Checkpoint, ...]:
+    """The complete checkpoints whose contents the watcher does not know: those that a script reports, else files of other writers.
+
+    Without those that were damaged. ``n`` is the count when the last rank reported it; it may have been saved before.
+    """
+    made = (checkpoint for attempt in earlier for checkpoint in _reported(attempt))
+    return tuple(checkpoint for checkpoint in made if checkpoint.is_complete and not _is_damaged(checkpoint, damage))
+
+
+def _reported(attempt: Attempt) -> Iterator[Checkpoint]:
+    writes = [write for write in _writes(attempt) if write.committed and write.save.api in ("script", "file")]
+    by_number: dict[int, list[Write]] = {}
+    for write in writes:
+        if write.save.step is not None:
+            by_number.setdefault(write.save.step, []).append(write)
+    savers = {write.rank for items in by_number.values() for write in items}
+    for number, items in by_number.items():
+        yield Checkpoint(
+            attempt=attempt.index, n=max(write.n for write in items), writes=tuple(items), weights=frozenset(),
+            is_complete={write.rank for write in items} == savers, number=number,
+        )  # fmt: skip
+    if not by_number and not checkpoints(attempt):
+        for write in writes:
+            yield Checkpoint(attempt=attempt.index, n=write.n, writes=(write,), weights=frozenset(), is_complete=True)
 
 
 def _unreadable(later: Iterable[Attempt]) -> set[str]:
@@ -148,7 +177,9 @@ def _writes(attempt: Attempt) -> Iterator[Write]:
         saved = {line.id: line for line in process.file.of(watch.Saved)}
         committed = merged(process.file.of(watch.Committed))
         for save in process.file.of(watch.Save):
-            yield Write(rank=rank, save=save, saved=saved.get(save.id), committed=committed.get(save.id))
+            commit = committed.get(save.id)
+            n = process.completed_at(save, commit)
+            yield Write(rank=rank, n=n, save=save, saved=saved.get(save.id), committed=commit)
 
 
 def _expected(writes: Iterable[Write]) -> set[int]:

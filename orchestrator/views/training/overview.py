@@ -42,11 +42,20 @@ def kept_steps(run: Run) -> tuple[StepRecord, ...]:
 
 
 def watched(run: Run) -> Lineage | None:
-    """The lineage of a script whose steps the watcher recorded; None for any other run, and for one that reports its own steps."""
-    if run.trial.workload != "script" or any(True for _ in run.files.steps()):
+    """The lineage of a script whose steps the watcher recorded; None for any other run.
+
+    Also None where the script prints its steps, or reports them and not what it resumed from: then those are shown as reported.
+    """
+    if run.trial.workload != "script":
         return None
     lines = lineage(attempts(run), damages(run.history))
-    return lines if any(attempt.ranks for attempt in lines.attempts) else None
+    trained = [attempt for attempt in lines.attempts if attempt.ranks]
+    if any(True for _ in run.files.steps()) and not all(
+        attempt.index in lines.bases and any(process.claims for process in attempt.ranks.values())
+        for attempt in trained
+    ):
+        return None
+    return lines if trained else None
 
 
 def resumes(lines: Lineage) -> Mapping[int, int]:

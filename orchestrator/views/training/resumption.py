@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...model import watch
 from .attempts import Attempt, Process
-from .checkpoints import Checkpoint, Damage, checkpoints, usable
+from .checkpoints import Checkpoint, Damage, checkpoints, reported, usable
+from .claims import Numbering, contradiction, numbering
 
 #: A step counts from the beginning of the run: its number in its attempt, and the step that the attempt resumed from.
 Step = int
@@ -15,9 +16,11 @@ Step = int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResume:
-    """``steps``: whose state the rank has as it begins, several where states are equal. ``how``: digest | file | scratch.
+    """``steps``: whose state the rank has as it begins, several where states are equal. ``how``: digest | file | scratch | claim.
 
     ``failure``: what is wrong; ``doubt``: why the steps are not known. ``loaded``: the steps of the checkpoints that it loaded.
+    ``claim``: the step that the script says it resumed from, ``contradiction``: why that is not true. ``source``: where the
+    weights come from, if that is known.
     """
 
     rank: int
@@ -27,6 +30,9 @@ class RankResume:
     how: str = ""
     failure: str = ""
     doubt: str = ""
+    claim: int | None = None
+    contradiction: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +40,8 @@ class Resumption:
     """How an attempt after the first began. ``step``: that its ranks resumed from; None if that is not known.
 
     ``newest``: the step of the newest checkpoint that it could have loaded; None if there was none. ``damaged``: the steps of
-    those that a planned fault had damaged.
+    those that a planned fault had damaged. ``reported``: checkpoints whose contents the watcher does not know, with the step that
+    was counted when they were reported; ``counted``: how the script counts.
     """
 
     attempt: Attempt
@@ -43,6 +50,8 @@ class Resumption:
     newest: Step | None
     checkpoint: Checkpoint | None = None
     damaged: frozenset[Step] = frozenset()
+    reported: tuple[tuple[Checkpoint, Step], ...] = ()
+    counted: Numbering = field(default_factory=Numbering)
 
     @property
     def is_fresh(self) -> bool:
@@ -79,13 +88,42 @@ def lineage(known: Sequence[Attempt], damage: Sequence[Damage] = ()) -> Lineage:
 def _resumption(attempt: Attempt, before: Lineage, damage: Sequence[Damage]) -> Resumption:
     complete = _by_step(usable(before.earlier(attempt), attempt), before)
     left = _by_step(usable(before.earlier(attempt), attempt, damage), before)
-    ranks = tuple(_rank(process, attempt, before, left) for process in attempt.ranks.values())
+    others = tuple(_by_step(reported(before.earlier(attempt), damage), before))
+    counted = numbering(before.earlier(attempt), before.bases)
+    ranks = tuple(
+        _with_claim(_rank(process, attempt, before, left), process, counted, [*left, *others])
+        for process in attempt.ranks.values()
+    )
     resumable = [item for item in left if not item[0].is_export and not _is_late(item[0], attempt, before)]
     checkpoint, newest = max(resumable, key=lambda item: (item[1], item[0].attempt), default=(None, None))
     damaged = frozenset(step for _, step in complete) - {step for _, step in left}
     return Resumption(
-        attempt=attempt, ranks=ranks, step=_common(ranks), newest=newest, checkpoint=checkpoint, damaged=damaged
-    )
+        attempt=attempt, ranks=ranks, step=_common(ranks), newest=newest, checkpoint=checkpoint, damaged=damaged,
+        reported=others, counted=counted,
+    )  # fmt: skip
+
+
+def _with_claim(
+    rank: RankResume, process: Process, counted: Numbering, known: Sequence[tuple[Checkpoint, Step]]
+) -> RankResume:
+    """With what the script says; its word decides only where it alone reports steps."""
+    claim = process.resumed
+    if process.is_claimed and not rank.steps and not rank.failure:
+        rank = _by_claim(rank, process, counted)
+    if claim is None:
+        return rank
+    wrong = contradiction(process, rank.steps, rank.how, counted, known)
+    doubt = f"{rank.doubt}; the script says step {claim.step}" if rank.doubt else ""
+    return replace(rank, claim=claim.step, contradiction=wrong, doubt=doubt)
+
+
+def _by_claim(rank: RankResume, process: Process, counted: Numbering) -> RankResume:
+    if process.resumed and process.resumed.step is not None:
+        return replace(rank, steps=counted.steps(process.resumed.step), how="claim", doubt="")
+    if process.origin == counted.offset:
+        return replace(rank, steps=frozenset({0}), how="scratch", doubt="")
+    text = f"{process.name} reports steps from {(process.origin or 0) + 1} on, and not what it resumed from"
+    return replace(rank, doubt=text)
 
 
 def _is_late(checkpoint: Checkpoint, attempt: Attempt, before: Lineage) -> bool:

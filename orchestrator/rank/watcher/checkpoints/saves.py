@@ -322,16 +322,21 @@ def newest_committed() -> str:
 
 
 @record.guarded("saves")
-def report_file(path: str, how: str) -> None:
-    """A file of a writer that is not observed is complete: one line for each stage, without contents."""
+def report_file(path: str, how: str, *, api: str = "file", step: int | None = None) -> None:
+    """A file of a writer that is not observed is complete: one line for each stage, without contents.
+
+    ``api``: ``file``, or ``script`` for a save that the script reports, after ``step`` steps as it counts.
+    """
     with _lock:
-        if path in _registry.by_path or os.path.dirname(path) in _registry.by_path:
-            return
-    save = Save("file", path, steps.completed())
+        known = _registry.by_path.get(path) or _registry.by_path.get(os.path.dirname(path))
+    if path and known is not None and (api == "file" or known.n == steps.completed()):
+        return
+    save = Save(api, path, steps.completed())
     save.returned = save.called
-    record.line("save", id=save.id, api="file", path=path, n=save.n, called=None)
+    claim = {} if step is None else {"step": step}
+    record.line("save", id=save.id, api=api, path=path, n=save.n, called=None, **claim)
     record.line("saved", id=save.id, staged=None, durable=None, files=[[path, _size(path), None]], weights=None)
-    commit(save, how, path, save.returned)
+    commit(save, how, path, (_changed(path) if api == "file" else None) or save.returned)
 
 
 def identity(path: str) -> str:
