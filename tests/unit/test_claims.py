@@ -15,12 +15,12 @@ from .verdicts import ask
 from .watched_jobs import Job, right
 
 
-def said(job: Job, attempt: int, *claims: watch.Line, rank: int | None = None) -> Job:
+def with_lines(job: Job, attempt: int, *lines: watch.Line, rank: int | None = None) -> Job:
     """The job whose processes of an attempt say this as they begin."""
     for index, file in enumerate(job.files):
         if file.attempt == attempt and rank in (None, file.rank):
             begin, *rest = file.lines
-            job.files[index] = dataclasses.replace(file, lines=(begin, *claims, *rest))
+            job.files[index] = dataclasses.replace(file, lines=(begin, *lines, *rest))
     return job
 
 
@@ -65,7 +65,7 @@ def talking(resumes: int | None = 15, begins: int = 15, saved: tuple[int, ...] =
 
 
 def test_a_true_word_changes_no_verdict() -> None:
-    job = said(right(), 1, resumed(15))
+    job = with_lines(right(), 1, resumed(15))
     assert (ask(job.run(), "resumed-from").outcome, ask(job.run(), "resumed-from").text) == (
         "pass",
         "step 15 on 2 ranks",
@@ -75,38 +75,40 @@ def test_a_true_word_changes_no_verdict() -> None:
 
 @pytest.mark.parametrize(("number", "shown"), [(10, "step 15"), (30, "step 15")])
 def test_a_script_that_lies_about_the_resumed_step_fails_with_both_values(number: int, shown: str) -> None:
-    verdict = ask(said(right(), 1, resumed(number), rank=1).run(), "resumed-from")
+    verdict = ask(with_lines(right(), 1, resumed(number), rank=1).run(), "resumed-from")
     assert verdict.outcome == "fail"
     assert f"the script says that rank 1 (n1) resumed from step {number}" in verdict.text and shown in verdict.text
 
 
 def test_a_script_that_says_it_resumed_and_begins_from_scratch_fails() -> None:
-    job = said(Job(saves=False).attempt(0, 0, 18).attempt(1, 0, 30, loaded=0, ends=True), 1, resumed(15))
+    job = with_lines(Job(saves=False).attempt(0, 0, 18).attempt(1, 0, 30, loaded=0, ends=True), 1, resumed(15))
     verdict = ask(job.run(), "resumed-from")
     assert verdict.outcome == "fail" and "the weights of the initial state" in verdict.text
 
 
 def test_a_number_that_the_script_gave_to_its_save_means_that_save() -> None:
-    job = said(right(), 0, *saves(14, 15, 100.0))  # the last index of a loop that counts from 0
-    assert ask(said(job, 1, resumed(14)).run(), "resumed-from").outcome == "pass"
+    job = with_lines(right(), 0, *saves(14, 15, 100.0))  # the last index of a loop that counts from 0
+    assert ask(with_lines(job, 1, resumed(14)).run(), "resumed-from").outcome == "pass"
 
 
 def test_a_job_that_goes_on_from_an_earlier_run_counts_on() -> None:
-    job = said(said(right(), 0, resumed(100)), 1, resumed(115))
+    job = with_lines(with_lines(right(), 0, resumed(100)), 1, resumed(115))
     assert ask(job.run(), "resumed-from").outcome == "pass"
-    assert ask(said(right(), 0, resumed(100)).run(), "resumed-from").outcome == "pass"
+    assert ask(with_lines(right(), 0, resumed(100)).run(), "resumed-from").outcome == "pass"
 
 
 def test_the_file_that_the_script_names_must_be_that_of_the_step_that_it_says() -> None:
     job = right()
     true = resumed(15, path="/ckpt/15.pt", sha256=job._sum(15))
-    assert ask(said(right(), 1, true).run(), "resumed-from").outcome == "pass"
-    verdict = ask(said(right(), 1, resumed(15, path="/ckpt/10.pt", sha256=job._sum(10))).run(), "resumed-from")
+    assert ask(with_lines(right(), 1, true).run(), "resumed-from").outcome == "pass"
+    verdict = ask(with_lines(right(), 1, resumed(15, path="/ckpt/10.pt", sha256=job._sum(10))).run(), "resumed-from")
     assert verdict.outcome == "fail" and "/ckpt/10.pt is the checkpoint of step 10 (SHA-256)" in verdict.text
 
 
 def test_a_word_does_not_replace_a_digest_of_no_recorded_step() -> None:
-    job = said(Job().attempt(0, 0, 18).attempt(1, 15, 30, forgets=("weights",), loaded=0, ends=True), 1, resumed(15))
+    job = with_lines(
+        Job().attempt(0, 0, 18).attempt(1, 15, 30, forgets=("weights",), loaded=0, ends=True), 1, resumed(15)
+    )
     job.files = [
         dataclasses.replace(
             file,
@@ -161,22 +163,26 @@ def test_saves_that_only_the_script_knows_make_the_newest_known() -> None:
     """The framework's own checkpoints: the watcher sees steps and weights, but no save."""
     job = Job(saves=False).attempt(0, 0, 18).attempt(1, 15, 30, loaded=0, ends=True)
     assert ask(job.run(), "resumed-newest").outcome == "unknown"
-    assert ask(said(job, 0, *saves(15, 15, 100.0)).run(), "resumed-newest").outcome == "pass"
+    assert ask(with_lines(job, 0, *saves(15, 15, 100.0)).run(), "resumed-newest").outcome == "pass"
     late = Job(saves=False).attempt(0, 0, 18).attempt(1, 10, 30, loaded=0, ends=True)
-    verdict = ask(said(late, 0, *saves(10, 10, 100.0), *saves(15, 15, 100.0)).run(), "resumed-newest")
+    verdict = ask(with_lines(late, 0, *saves(10, 10, 100.0), *saves(15, 15, 100.0)).run(), "resumed-newest")
     assert verdict.outcome == "fail" and "the script says that it saved step 15" in verdict.text
 
 
 def test_an_upload_that_is_reported_late_is_no_newer_checkpoint() -> None:
-    job = said(Job(saves=False).attempt(0, 0, 18).attempt(1, 15, 30, loaded=0, ends=True), 0, *saves(15, 17, 100.0))
+    job = with_lines(
+        Job(saves=False).attempt(0, 0, 18).attempt(1, 15, 30, loaded=0, ends=True), 0, *saves(15, 17, 100.0)
+    )
     assert ask(job.run(), "resumed-newest").outcome == "pass"
 
 
 def test_epochs_are_no_steps() -> None:
     """Saves of epochs 2 and 3 after 10 and 15 steps: without its word on what it resumed, epoch 3 is not known to be older."""
-    job = said(Job(saves=False).attempt(0, 0, 18).attempt(1, 10, 30, loaded=0, ends=True), 0, *saves(3, 15, 100.0))
+    job = with_lines(
+        Job(saves=False).attempt(0, 0, 18).attempt(1, 10, 30, loaded=0, ends=True), 0, *saves(3, 15, 100.0)
+    )
     assert ask(job.run(), "resumed-newest").outcome == "unknown"
-    job = said(said(job, 0, *saves(2, 10, 100.0)), 1, resumed(2))
+    job = with_lines(with_lines(job, 0, *saves(2, 10, 100.0)), 1, resumed(2))
     assert (ask(job.run(), "resumed-from").outcome, ask(job.run(), "resumed-newest").outcome) == ("pass", "fail")
 
 
@@ -185,7 +191,7 @@ def test_a_file_of_another_writer_counts_when_it_was_last_written() -> None:
         job = Job(saves=False).attempt(0, 0, 18).attempt(1, begin, 30, loaded=0, ends=True)
         times = {step.n: step.end for step in job.files[0].lines if isinstance(step, watch.Step)}
         t = times[after] + 0.0002
-        return said(
+        return with_lines(
             job, 0, watch.Save(t=t + 1, id=7, n=18, api="file", path="/out/a.bin"), watch.Saved(t=t + 1, id=7),
             watch.Committed(t=t + 1, id=7, path="/out/a.bin", how="return", t_committed=t), rank=0,
         )  # fmt: skip
@@ -199,7 +205,9 @@ def test_figures_that_a_script_reports_are_metrics() -> None:
     def figure(what: str, value: float, number: int) -> watch.Claim:
         return watch.Claim(t=1.0, id=number, what=what, name=what, value=value.hex(), unit="tokens")
 
-    job = said(right(), 1, figure("point", 1.5, 1), figure("point", 2.5, 2), figure("point", float("nan"), 3), rank=0)
-    said(job, 1, figure("final", 3.0, 4), figure("final", 4.0, 5), rank=1)
+    job = with_lines(
+        right(), 1, figure("point", 1.5, 1), figure("point", 2.5, 2), figure("point", float("nan"), 3), rank=0
+    )
+    with_lines(job, 1, figure("final", 3.0, 4), figure("final", 4.0, 5), rank=1)
     figures = [(m.metric, m.rank, m.value, m.rep, m.unit) for m in metrics.of(job.run()) if m.unit == "tokens"]
     assert figures == [("point", 0, 1.5, 0, "tokens"), ("point", 0, 2.5, 1, "tokens"), ("final", 1, 4.0, 0, "tokens")]
