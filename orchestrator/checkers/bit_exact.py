@@ -164,7 +164,8 @@ def _shown_difference(first: tuple[int, str, str], common: list[tuple[str, str, 
     step, rank, name = first
     part = name.partition("@")[0] if "@" in name else "loss"
     count = sum(own != other for _, _, own, other in common)
-    return f"rank {rank}: {part} of step {step} differs from the twin ({count} of {len(common)} differ)"
+    verb = "differ" if part == "weights" else "differs"
+    return f"rank {rank}: {part} of step {step} {verb} from the twin ({count} of {len(common)} compared values differ)"
 
 
 def _restart_changes_nothing(twin: Twin) -> bool:

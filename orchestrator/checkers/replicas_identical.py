@@ -38,8 +38,9 @@ def check(run: Run, params: Params) -> Verdict:
 
 def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
-    result = training.replicas.compare(lines.attempts)
-    doubts = [*training.job_doubts(run, lines)]
+    is_corrupted = any(fault.fault == "flip-bit" for fault in run.trial.faults)
+    result = training.replicas.compare(lines.attempts, is_corrupted=is_corrupted)
+    doubts = [*training.job_doubts(run, lines), *map(views.finding, result.independent)]
     doubts += [
         views.finding(f"{name} recorded no digest of the weights that it began with") for name in result.undigested
     ]

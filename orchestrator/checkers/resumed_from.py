@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from .. import views
 from ..model.run import Run
@@ -74,4 +75,15 @@ def _unknown(resumption: training.Resumption) -> Iterator[views.Finding]:
         if rank.doubt:
             yield views.finding(f"{resumption.attempt.name}: {rank.doubt}")
     if resumption.is_fresh and not resumption.newest and not resumption.reported:
-        yield views.finding(f"{resumption.attempt.name}: began at step 0, nothing had been saved")
+        yield views.finding(f"{resumption.attempt.name}: began at step 0, {_nothing_to_load(resumption)}")
+
+
+def _nothing_to_load(resumption: training.Resumption) -> str:
+    """Why there was no checkpoint: two models in files of their own, for example, are no checkpoint of the job."""
+    if not resumption.writes:
+        return "nothing had been saved"
+    parts = [(write.path, write.saved.matched) for write in resumption.writes if write.saved and write.saved.matched]
+    if not parts or any(write.holds_weights for write in resumption.writes):
+        return "no complete checkpoint of its weights was left to load"
+    path, share = max(parts, key=lambda part: part[1] or 0)
+    return f"no file that was saved holds all weights ({PurePath(path).name}: {share:.0%} of the tensors)"

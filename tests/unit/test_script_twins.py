@@ -39,7 +39,7 @@ def test_a_job_that_resumed_rightly_equals_its_twin(about: dict[str, Any]) -> No
 def test_a_difference_after_the_failover_is_unknown_without_a_control(part: str) -> None:
     verdict = compared(wrong(part), twin())
     assert verdict.outcome == "unknown"
-    assert "differs from the twin" in verdict.text and "without a restart control" in verdict.text
+    assert " from the twin" in verdict.text and "without a restart control" in verdict.text
 
 
 def test_a_job_that_does_not_repeat_itself_is_named() -> None:
@@ -47,7 +47,7 @@ def test_a_job_that_does_not_repeat_itself_is_named() -> None:
     digests = {rank: {**own, "weights@3": "0" * 16} for rank, own in other.digests.items()}
     verdict = compared(right(), dataclasses.replace(other, digests=digests))
     assert verdict.outcome == "unknown"
-    assert "weights of step 3 differs from the twin" in verdict.text and "does not repeat its own steps" in verdict.text
+    assert "weights of step 3 differ from the twin" in verdict.text and "does not repeat its own steps" in verdict.text
 
 
 def test_without_digests_after_the_failover_nothing_is_shown() -> None:

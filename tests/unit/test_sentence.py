@@ -33,6 +33,18 @@ def test_several_failovers_are_told_in_order_with_all_steps_redone() -> None:
     assert text == f"{expected}; 5 steps redone; weights equal to the twin."
 
 
+def test_failovers_that_repeat_are_named_once() -> None:
+    same = {"lost": (), "failed_ranks": (1,), "fault": None, "lost_steps": (), "cause": "left with exit code 1"}
+    text = say(failovers=tuple(run_builder.failover(index=index, **same) for index in range(3)))
+    assert text.startswith("3 failovers: rank 1 failed (left with exit code 1) (back in 0.16 s), 3 times; weights")
+
+
+def test_other_verdicts_of_the_same_outcome_are_counted_apart_from_the_findings_of_the_first() -> None:
+    bad = [Verdict(check=name, outcome="fail", text="RNG differs (and 1 more)") for name in ("a", "b", "c")]
+    assert say(verdicts=(bad[0], bad[1])).endswith("a fails: RNG differs (and 1 more); 1 more check fails.")
+    assert say(verdicts=tuple(bad)).endswith("a fails: RNG differs (and 1 more); 2 more checks fail.")
+
+
 def test_a_rank_that_failed_on_a_live_node_is_named_as_a_rank() -> None:
     failover = run_builder.failover(lost=(), failed_ranks=(1, 3), fault=None, lost_steps=())
     assert say(failovers=(failover,)).startswith("Ranks 1 and 3 failed; back in 0.16 s; weights")

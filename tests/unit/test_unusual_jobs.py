@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.model import watch
 from orchestrator.model.run import Control
+from orchestrator.model.trial import FaultPlan, Trigger
 from orchestrator.views import training
 
 from .test_script_twins import control, judged, twin
@@ -128,6 +129,16 @@ def test_the_best_weights_so_far_are_not_what_a_job_resumes_from() -> None:
     ]
     job.files[0] = dataclasses.replace(job.files[0], lines=(*job.files[0].lines, *best))
     assert not_passed(job.attempt(1, 15, 30, ends=True)) == {}
+
+
+def test_two_models_in_files_of_their_own_are_no_checkpoint_but_something_was_saved() -> None:
+    """As a GAN that saves its generator and its discriminator."""
+    job = changed(Job().attempt(0, 0, 18), setting(watch.Saved, weights=None, matched=0.54))
+    verdict = ask(job.attempt(1, 0, 30, ends=True).run(), "resumed-from")
+    text = "attempt 1: began at step 0, no file that was saved holds all weights (5.pt: 54% of the tensors)"
+    assert (verdict.outcome, verdict.text) == ("unknown", text)
+    verdict = ask(Job(saves=False).attempt(0, 0, 18).attempt(1, 0, 30, ends=True).run(), "resumed-from")
+    assert verdict.text == "attempt 1: began at step 0, nothing had been saved"
 
 
 def test_a_file_that_one_rank_tore_is_not_whole_because_another_rank_wrote_it_later() -> None:
@@ -291,6 +302,40 @@ def _weights_of(rank: int) -> Change:
         return dataclasses.replace(line, weights=digest(digest("weights", line.n), rank))
 
     return change
+
+
+def apart(*steps: int) -> Job:
+    """After these steps of the first attempt rank 1 has weights of its own."""
+
+    def change(line: watch.Line) -> watch.Line:
+        is_apart = isinstance(line, watch.State) and line.n in steps
+        return dataclasses.replace(line, weights=digest("own", line.n)) if is_apart else line  # type: ignore[attr-defined,call-arg]
+
+    return changed(right(), change, attempt=0, rank=1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "outcome", "text"),
+    [
+        (tuple(range(1, 18)), "unknown", "differ after the first step: they train on their own"),
+        ((1, 2, 3, 5, 6, 7), "unknown", "differ after the first step"),
+        ((5, 6, 7), "unknown", "differ after step 5 and are equal after step 8: they share their weights now and then"),
+        (tuple(range(5, 18)), "fail", "attempt 0: rank 1 and rank 0 have different weights after step 5"),
+    ],
+    ids=["independent", "local SGD", "averaged now and then", "corrupted"],
+)
+def test_ranks_that_train_on_their_own_are_not_said_to_be_replicas(
+    steps: tuple[int, ...], outcome: str, text: str
+) -> None:
+    verdict = ask(apart(*steps).run(), "replicas-identical")
+    assert verdict.outcome == outcome and text in verdict.text, verdict.text
+
+
+def test_ranks_that_a_planned_fault_drives_apart_at_the_first_step_are_replicas() -> None:
+    run = apart(*range(1, 18)).run()
+    flip = FaultPlan(id="f0", fault="flip-bit", node=1, at=Trigger(step=1))
+    run = dataclasses.replace(run, trial=dataclasses.replace(run.trial, faults=(flip,)))
+    assert ask(run, "replicas-identical").outcome == "fail"
 
 
 def test_a_rank_that_joins_replicas_is_one_of_them() -> None:

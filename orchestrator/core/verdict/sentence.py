@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 from ... import views
 from ...model.trial import Trial
@@ -74,8 +75,15 @@ def _failover_parts(trial: Trial, run: views.RunView) -> list[str]:
     if len(run.failovers) == 1:
         failover = run.failovers[0]
         return [_loss(trial, run, failover), returned(run, failover), *_redone(run)]
-    losses = ", ".join(f"{_loss(trial, run, failover)} ({returned(run, failover)})" for failover in run.failovers)
-    return [f"{len(run.failovers)} failovers: {losses}", *_redone(run)]
+    losses = [f"{_loss(trial, run, failover)} ({returned(run, failover)})" for failover in run.failovers]
+    return [f"{len(losses)} failovers: {', '.join(_without_repeats(losses))}", *_redone(run)]
+
+
+def _without_repeats(texts: Iterable[str]) -> Iterator[str]:
+    """Each run of equal texts once: a job that fails again at its first line fails the same way each time."""
+    for text, same in itertools.groupby(texts):
+        times = len(list(same))
+        yield f"{text}, {times} times" if times > 1 else text
 
 
 def _loss(trial: Trial, run: views.RunView, failover: views.Failover) -> str:
@@ -147,7 +155,13 @@ def _finding(verdicts: Sequence[Verdict], failure: str) -> list[str]:
     if not bad:
         return [] if verdicts else ["no verdicts yet"]
     word = "fails" if outcome == "fail" else "is unknown"
-    more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    more = _others(len(bad) - 1, outcome)
     if bad[0].check == "finished" and failure and failure.split("; ", maxsplit=1)[0] in bad[0].text:
         return [f"{bad[0].check} {word}{more}"]
     return [f"{bad[0].check} {word}: {bad[0].text}{more}"]
+
+
+def _others(number: int, outcome: str) -> str:
+    """How many more verdicts are as bad as the one that is named."""
+    verb = ("fail" if number > 1 else "fails") if outcome == "fail" else ("are unknown" if number > 1 else "is unknown")
+    return f"; {count(number, 'more check')} {verb}" if number else ""

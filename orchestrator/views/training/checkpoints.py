@@ -131,6 +131,11 @@ def _reported(attempt: Attempt) -> Iterator[Checkpoint]:
             yield Checkpoint(attempt=attempt.index, n=write.n, writes=(write,), weights=frozenset(), is_complete=True)
 
 
+def committed_writes(earlier: Iterable[Attempt]) -> tuple[Write, ...]:
+    """All that earlier attempts saved, also what holds no weights, or only a part of them."""
+    return tuple(write for attempt in earlier for write in _writes(attempt) if write.committed)
+
+
 def _unreadable(later: Iterable[Attempt]) -> set[str]:
     """Paths that a rank of these attempts could not read, also not when it tried again."""
     return {

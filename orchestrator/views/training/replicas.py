@@ -12,18 +12,25 @@ from .attempts import Attempt, Process
 class Comparison:
     """``groups``: ranks that must be equal; ``compared``: states of which two or more digests were compared.
 
-    ``undigested``: ranks of which it is not known whether they are replicas.
+    ``undigested``: ranks of which it is not known whether they are replicas. ``independent``: why ranks that began with equal
+    weights may be no replicas.
     """
 
     groups: tuple[tuple[int, ...], ...]
     compared: int
     differences: tuple[str, ...]
     undigested: tuple[str, ...] = ()
+    independent: tuple[str, ...] = ()
 
 
-def compare(known: Sequence[Attempt]) -> Comparison:
-    """Every state of every attempt, within the groups of ranks that began the job with equal weights."""
-    groups = _groups(known[0]) if known else ()
+def compare(known: Sequence[Attempt], *, is_corrupted: bool = False) -> Comparison:
+    """Every state of every attempt, within the groups of ranks that began the job with equal weights.
+
+    ``is_corrupted``: a planned fault changed weights of a rank; ranks that differ are then replicas that it drove apart.
+    """
+    every = _groups(known[0]) if known else ()
+    independent = {group: "" if is_corrupted else _independence(known[0], group) for group in every}
+    groups = tuple(group for group in every if not independent[group])
     compared, differences = 0, list[str]()
     for attempt in known:
         for group in groups:
@@ -34,7 +41,30 @@ def compare(known: Sequence[Attempt]) -> Comparison:
             if apart is not None:
                 differences.append(_text(attempt, *apart))
     silent = tuple(p.name for p in (known[0].ranks.values() if known else ()) if not p.is_sharded and _key(p) is None)
-    return Comparison(groups=groups, compared=compared, differences=tuple(differences), undigested=silent)
+    reasons = tuple(filter(None, independent.values()))
+    return Comparison(
+        groups=groups, compared=compared, differences=tuple(differences), undigested=silent, independent=reasons
+    )
+
+
+def _independence(first: Attempt, group: tuple[int, ...]) -> str:
+    """Why ranks with equal weights at the start may train on their own: as in local SGD, or in a job without collectives.
+
+    They differ from the first step on, or they become equal again after they differed, which weights that were corrupted do not.
+    """
+    states = [(n, digests) for n, digests in _states(first, group) if n]
+    apart = [n for n, digests in states if len(set(digests.values())) > 1]
+    if not apart:
+        return ""
+    who = f"ranks {', '.join(map(str, group[:-1]))} and {group[-1]} begin with equal weights"
+    if apart[0] == states[0][0]:
+        return f"{who} and differ after the first step: they train on their own, or do not share their gradients"
+    merged = next((n for n, digests in states if n > apart[0] and len(set(digests.values())) == 1), None)
+    if merged is None:
+        return ""
+    return (
+        f"{who}, differ after step {apart[0]} and are equal after step {merged}: they share their weights now and then"
+    )
 
 
 def _groups(first: Attempt) -> tuple[tuple[int, ...], ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ...model import watch
 from .attempts import Attempt, Process
-from .checkpoints import Checkpoint, Damage, checkpoints, reported, usable
+from .checkpoints import Checkpoint, Damage, Write, checkpoints, committed_writes, reported, usable
 from .claims import Numbering, contradiction, numbering
 
 #: A step counts from the beginning of the run: its number in its attempt, and the step that the attempt resumed from.
@@ -41,7 +41,7 @@ class Resumption:
 
     ``newest``: the step of the newest checkpoint that it could have loaded; None if there was none. ``damaged``: the steps of
     those that a planned fault had damaged. ``reported``: checkpoints whose contents the watcher does not know, with the step that
-    was counted when they were reported; ``counted``: how the script counts.
+    was counted when they were reported; ``counted``: how the script counts. ``writes``: all that had been saved before.
     """
 
     attempt: Attempt
@@ -52,6 +52,7 @@ class Resumption:
     damaged: frozenset[Step] = frozenset()
     reported: tuple[tuple[Checkpoint, Step], ...] = ()
     counted: Numbering = field(default_factory=Numbering)
+    writes: tuple[Write, ...] = ()
 
     @property
     def is_fresh(self) -> bool:
@@ -99,7 +100,7 @@ def _resumption(attempt: Attempt, before: Lineage, damage: Sequence[Damage]) -> 
     damaged = frozenset(step for _, step in complete) - {step for _, step in left}
     return Resumption(
         attempt=attempt, ranks=ranks, step=_common(ranks), newest=newest, checkpoint=checkpoint, damaged=damaged,
-        reported=others, counted=counted,
+        reported=others, counted=counted, writes=committed_writes(before.earlier(attempt)),
     )  # fmt: skip
 
 
