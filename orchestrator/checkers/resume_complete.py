@@ -23,7 +23,10 @@ class Params:
 def check(run: Run, params: Params) -> Verdict:
     """A row for each part, by the state of the same moment of the job before and after the failure; needs no twin."""
     lines = training.lineage_of(run)
-    failures, doubts = list[views.Finding](), [*training.job_doubts(run, lines)]
+    failures, doubts = (
+        list[views.Finding](),
+        [*training.job_doubts(run, lines), *training.nothing_to_resume(run, lines)],
+    )
     rows: dict[str, dict[str, dict[str, str]]] = {}
     for resumption in lines.resumptions:
         if resumption.is_fresh:

@@ -24,7 +24,7 @@ def check(run: Run, params: Params) -> Verdict:
     """By the digest of the weights before the first step of each attempt, or by the SHA-256 of the file that was loaded."""
     lines = training.lineage_of(run)
     failures = [finding for resumption in lines.resumptions for finding in _wrong(resumption)]
-    doubts = [*training.job_doubts(run, lines)]
+    doubts = [*training.job_doubts(run, lines), *training.nothing_to_resume(run, lines)]
     doubts += [finding for resumption in lines.resumptions for finding in _unknown(resumption)]
     steps = {item.attempt.name: item.step for item in lines.resumptions}
     return views.conclude("resumed-from", _text(lines), failures=failures, doubts=doubts, evidence={"steps": steps})

@@ -38,7 +38,7 @@ INSPECTED = 2
 class FaultView:
     """A planned fault and how far it got: planned, armed, injected, verified, healed, heal verified (seconds or None).
 
-    ``began``: when the call that injects began; ``injected`` is its return.
+    ``began``: when the call that injects began; ``injected`` is its return. ``step``: in which a rank of attempt 0 was held.
     """
 
     id: str
@@ -49,6 +49,7 @@ class FaultView:
     began: float | None = None
     exact: bool = True
     unreached: str = ""
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +147,7 @@ def faults(trial: Trial, history: History) -> tuple[FaultView, ...]:
 
 def _view(trace: FaultTrace, when: Callable[[Event], float]) -> FaultView:
     target, unreached = trace.first(events.FaultTarget), trace.first(events.FaultUnreached)
+    held = next((event for event in trace.of(events.RankHeld) if not event.epoch), None)
     stages = {stage: trace.first(kind) for stage, kind in STAGES.items()}
     return FaultView(
         id=trace.plan.id,
@@ -156,6 +158,7 @@ def _view(trace: FaultTrace, when: Callable[[Event], float]) -> FaultView:
         began=when(trace.began) if trace.began else None,
         exact=trace.plan.at.exact and all(event.data.exact is not False for event in trace.of(events.RankHeld)),
         unreached=(unreached.data.reason or "not reached") if unreached else "",
+        step=held.data.step if held else None,
     )
 
 

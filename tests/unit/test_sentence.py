@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from orchestrator.core.verdict import sentence
+from orchestrator.model.trial import Trigger
 from orchestrator.model.verdict import Verdict
 
 from . import run_builder
@@ -31,6 +33,15 @@ def test_several_failovers_are_told_in_order_with_all_steps_redone() -> None:
     text = say(failovers=(run_builder.failover(), second))
     expected = "2 failovers: node n2 lost at step 30 (back in 0.16 s), nodes n0 and n4 lost at step 47 (back in 1.3 s)"
     assert text == f"{expected}; 5 steps redone; weights equal to the twin."
+
+
+def test_the_step_of_a_loss_is_that_in_which_the_rank_was_held() -> None:
+    """Ranks that do not wait for each other may be further, and their steps are redone as well."""
+    plan = dataclasses.replace(run_builder.trial().faults[0], at=Trigger(after_save=2))
+    trial = dataclasses.replace(run_builder.trial(), faults=(plan,))
+    fault = dataclasses.replace(run_builder.fault_view(), step=39)
+    view = run_builder.view(faults=(fault,), failovers=(run_builder.failover(lost_steps=(36, 47)),))
+    assert sentence.sentence(trial, view).startswith("Node n2 lost at step 39;")
 
 
 def test_failovers_that_repeat_are_named_once() -> None:

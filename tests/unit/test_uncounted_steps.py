@@ -20,7 +20,9 @@ from orchestrator.reports.page import losses
 
 from ..sim import world
 from . import history
+from .synthetic import Files
 from .verdicts import ask
+from .watched_jobs import Job
 
 NO_LOSSES = losses.Losses(epochs={}, twin={})
 STEPS = ("rank.step", "progress", "checkpoint.commit", "rank.restored")
@@ -28,6 +30,7 @@ STEPS = ("rank.step", "progress", "checkpoint.commit", "rank.restored")
 
 #: What the events of such a run say instead.
 INSTEAD: dict[str, dict[str, object]] = {
+    "rank.held": {"step": None},
     "rank.finished": {"steps": None, "loss": None, "loss_mean": None},
     "rank.exit": {"last_step": 0},
     "resume.chosen": {"step": 0, "name": None, "sha256": None},
@@ -52,6 +55,14 @@ def script(run: Run) -> Run:
 @pytest.fixture(scope="module")
 def run() -> Run:
     return script(history.reference())
+
+
+@pytest.mark.parametrize("check", ["resumed-from", "resumed-newest", "resume-complete"])
+def test_a_failover_before_the_first_step_shows_nothing_about_checkpoints(run: Run, check: str) -> None:
+    files = Files(processes=Job(world=4).attempt(1, 0, 30, ends=True).files)
+    verdict = ask(dataclasses.replace(run, files=files), check)
+    text = "the job had completed no step before the failover, so it had nothing to resume"
+    assert (verdict.outcome, verdict.text) == ("unknown", text)
 
 
 @pytest.fixture(scope="module")

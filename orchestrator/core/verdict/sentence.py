@@ -63,10 +63,11 @@ def count(number: int, noun: str) -> str:
 
 
 def lost_step(trial: Trial, run: views.RunView, failover: views.Failover) -> int | None:
-    """The step in which the failover began; None if it is not known."""
+    """The step in which the failover began; None if it is not known. Ranks that do not wait for each other may be further."""
     names = {fault.id for fault in run.faults if failover.fault in (fault.id, fault.fault)}
-    planned = (fault.at.step for fault in trial.faults if fault.id in names and fault.at.step)
-    return next(planned, max(failover.lost_steps, default=-1) + 1 or None)
+    planned = [fault.at.step for fault in trial.faults if fault.id in names and fault.at.step]
+    held = [fault.step for fault in run.faults if fault.id in names and fault.step]
+    return next(iter([*planned, *held]), max(failover.lost_steps, default=-1) + 1 or None)
 
 
 def _failover_parts(trial: Trial, run: views.RunView) -> list[str]:

@@ -4,7 +4,7 @@ from ...model.run import Run
 from . import claims, completeness, cost, replicas
 from .attempts import Attempt, Process, attempts
 from .checkpoints import Checkpoint, Damage, checkpoints, damages, usable
-from .doubts import job_doubts, missing_ranks, unknown_starts, unobserved
+from .doubts import job_doubts, missing_ranks, nothing_to_resume, unknown_starts, unobserved
 from .kept import KeptFacts, is_as_restarted, kept_facts, outside_paths, step_of
 from .overview import kept_steps, resumes, steps, view, watched
 from .replay import Replay, redone, replays
@@ -36,6 +36,7 @@ __all__ = [
     "lineage",
     "lineage_of",
     "missing_ranks",
+    "nothing_to_resume",
     "outside_paths",
     "recoveries",
     "redone",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ...model.run import Run
 from ..findings import Finding, not_ended
+from ..gangs import gangs
 from .attempts import Attempt, replica_groups
 from .resumption import Lineage
 
@@ -31,6 +32,12 @@ def missing_ranks(attempt: Attempt) -> Iterator[Finding]:
         )
     for reason in attempt.missing.values() if attempt.ranks else ():
         yield Finding(text=f"{attempt.name}: {reason}")
+
+
+def nothing_to_resume(run: Run, lines: Lineage) -> Iterator[Finding]:
+    """Attempts before the last made no step, so the failover shows nothing about checkpoints."""
+    if len(lines.attempts) == 1 and len(gangs(run.history)) > 1:
+        yield Finding(text="the job had completed no step before the failover, so it had nothing to resume")
 
 
 def unknown_starts(lines: Lineage) -> Iterator[Finding]:
