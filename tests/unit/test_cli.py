@@ -18,6 +18,7 @@ from orchestrator.cli.verbs import down
 from orchestrator.model.bed import NodeStatus
 from orchestrator.model.launch import Request, Result
 from orchestrator.store import beds as store
+from orchestrator.store import shipped
 
 from .beds import LOCAL
 from .fake_bed import FakeProvider
@@ -83,6 +84,8 @@ def test_down_names_what_it_ended_in_order(ccbed: Desk) -> None:
     assert ccbed("down", "local") == 0
     assert "5 processes ended (n0 n1 n2 n3 n4), none is left" in ccbed.out
     assert down._names([NodeStatus(name=f"n{i}", state="warm") for i in (10, 2)], 3) == " (n2 n10 and the keeper)"
+    many = [NodeStatus(name=f"n{i}", state="warm") for i in range(64)]
+    assert down._names(many, 65) == " (n0 n1 n2 … n63 (64) and the keeper)"
     assert down._names([NodeStatus(name="n1", state="warm")], 4) == " (n1 and 3 more)"
     assert down._names([NodeStatus(name="n1", state="warm")], 4, hosts=3) == " (n1 and 3 keepers)"
 
@@ -318,6 +321,19 @@ def test_the_paths_of_a_script_in_a_trial_are_those_of_the_current_directory(
     assert params["root"] == str(ccbed.root)
     assert ccbed("run", "t.yml", "--root", "elsewhere") == 3
     assert "must contain the script" in ccbed.err
+
+
+@pytest.mark.parametrize("size", ["1gb", "4gb"])
+def test_a_shipped_trial_runs_an_example_of_some_size(ccbed: Desk, size: str) -> None:
+    ccbed("up", "local.yml")
+    ccbed("run", f"gpt-{size}", "--fail-node", "1")
+    request = ccbed.launched[-1]
+    assert Path(request.trial.params["file"]) == shipped.examples()["gpt-ddp"]
+    assert (request.trial.world.nodes, request.trial.params["args"][:2]) == (2, ["--size", size])
+    assert request.trial.faults[0].at.after_save == 2
+    (ccbed.root / "t.yml").write_text("{trial: t, workload: script, params: {file: 'example:gpt-ddd'}}")
+    assert ccbed("run", "t.yml") == 3
+    assert "no example gpt-ddd" in ccbed.err
 
 
 def test_a_dry_run_prints_trial_and_plan_and_starts_nothing(ccbed: Desk) -> None:

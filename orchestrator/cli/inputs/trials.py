@@ -175,12 +175,22 @@ def implied_checks(document: source_positions.Document, fail_node: Sequence[str]
     ]
 
 
+def script_path(source: Source) -> str:
+    """The script that the trial names, a shipped example by its path. Raises UsageError for an unknown example."""
+    file = str(source.params.get("file") or "")
+    return str(_example(file.removeprefix(EXAMPLE))) if file.startswith(EXAMPLE) else file
+
+
 def absolute_paths(source: Source, workload_values: Mapping[str, str]) -> list[trial_draft.Override]:
     """Resolve the paths of a script against the current directory, in which it runs unless the trial names another."""
     given = {**source.params, **workload_values}
     if not source.is_script or not (given.get("file") or given.get("module")):
         return []
-    paths_by_name = {"file": given.get("file"), "root": given.get("root"), "cwd": given.get("cwd") or "."}
+    paths_by_name = {
+        "file": script_path(source),
+        "root": given.get("root"),
+        "cwd": given.get("cwd") or ".",
+    }
     return [
         trial_draft.Override(
             path=("params", name),
@@ -188,13 +198,13 @@ def absolute_paths(source: Source, workload_values: Mapping[str, str]) -> list[t
             source=f"--{name}",
         )
         for name, path in paths_by_name.items()
-        if isinstance(path, str) and path and not Path(path).is_absolute()
+        if isinstance(path, str) and path and not (Path(path).is_absolute() and path == given.get(name))
     ]
 
 
 def twin_choice(source: Source, options: Mapping[str, Any]) -> bool | None:
     """Whether the run has a twin, as the user chooses. A drill with a shipped example has one, so it begins afresh in a copy."""
-    is_example = Path(str(source.params.get("file", ""))) in shipped.examples().values()
+    is_example = Path(script_path(source)) in shipped.examples().values()
     return True if options["twin"] is None and is_example and options["fail_node"] else options["twin"]
 
 

@@ -51,6 +51,7 @@ from ...model.events import (
 )
 from ...model.payload import Payload
 from ...model.trial import INSIDE, Trial
+from .terminal import short_list
 
 _BY: Mapping[type[Payload] | None, str] = {
     NodeExit: "by exit watch",
@@ -130,7 +131,7 @@ class RunLines:
     def _gang_joined(self, event: Event[GangJoined]) -> Iterator[Line]:
         epoch = self._epoch = event.epoch or 0
         where = "now on" if epoch else "on"
-        yield self._line(event, f"attempt {epoch}", f"{self._world_size} ranks {where} {' '.join(self.slots)}")
+        yield self._line(event, f"attempt {epoch}", f"{self._world_size} ranks {where} {short_list(self.slots)}")
 
     @property
     def _world_size(self) -> int:
@@ -155,7 +156,7 @@ class RunLines:
         if held is None:
             return
         phase, step = held.data.phase, held.data.step
-        nodes = " ".join(self._node_of(rank) for rank in sorted(inside))
+        nodes = short_list(self._node_of(rank) for rank in sorted(inside))
         verb = "are" if len(inside) > 1 else "is"
         rest = f"; {nodes} {verb} inside the same collective" if inside and phase in INSIDE else ""
         yield self._line(event, f"step {step}" if step else str(phase), f"{held.node} held in {phase}{rest}")

@@ -97,7 +97,7 @@ def _names(nodes: list[NodeStatus], ended: int, hosts: int = 1) -> str:
     more = ended - len(nodes)
     keepers = "the keeper" if more == 1 else f"{more} keepers" if more == hosts else f"{more} more"
     rest = [keepers] if more > 0 else []
-    return f" ({' and '.join([part for part in [' '.join(names)] if part] + rest)})" if names else ""
+    return f" ({' and '.join([part for part in [short_list(names)] if part] + rest)})" if names else ""
 
 
 def _observe(provider: Provider, bed: BedSpec, force: bool) -> tuple[BedStatus, tuple[str, ...]]:

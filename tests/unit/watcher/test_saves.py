@@ -7,6 +7,7 @@ import inspect
 import io
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from orchestrator.rank.watcher import digest
-from orchestrator.rank.watcher.checkpoints import contents, saves
+from orchestrator.rank.watcher.checkpoints import contents, loads, saves
 
 from . import jobs
 from .observed import Observed, observed
@@ -53,6 +54,31 @@ def test_a_load_has_the_hash_and_the_weights_of_the_save(observed: Observed, tmp
     load = observed.merged("load")
     assert load["sha256"] == observed.merged("committed")["sha256"]
     assert load["weights"] == observed.merged("saved")["weights"]
+
+
+@pytest.mark.parametrize("is_overwritten", [False, True], ids=["renamed-over", "written-over"])
+def test_a_large_file_is_hashed_after_the_load_and_only_as_it_was_read(
+    observed: Observed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_overwritten: bool
+) -> None:
+    monkeypatch.setattr(loads, "HASHED_AT_ONCE", 0)
+    model, _ = model_and_optimizer()
+    path = tmp_path / "ckpt.pt"
+    torch.save(model.state_dict(), path)
+    saved = observed.merged("committed")["sha256"]
+    release = threading.Event()
+    saves.hashes.submit(lambda: release.wait(30))
+    torch.load(path)
+    if is_overwritten:
+        path.write_bytes(b"another content")
+    else:
+        (tmp_path / "other").write_bytes(b"another content")
+        (tmp_path / "other").rename(path)
+    lines = [line for line in jobs.read(observed.folder) if line["k"] == "load"]
+    assert [line["sha256"] for line in lines] == [None], "the load waited for the hash"
+    contents.owner.set(contents.Owner(tuple(dict(model.named_parameters()))))
+    release.set()
+    *_, last = observed.of("load")
+    assert (last["sha256"], last["matched"]) == (None if is_overwritten else saved, 1.0)
 
 
 def test_another_model_has_other_digests(observed: Observed, tmp_path: Path) -> None:

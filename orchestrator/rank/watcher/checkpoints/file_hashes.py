@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import queue
 import threading
@@ -17,31 +18,50 @@ NICE = 19
 def stamp(path: str) -> tuple[int, int, int] | None:
     """Inode, size and modification time of a file; None if it does not exist."""
     try:
-        status = os.stat(path)
+        return _stamp_of(os.stat(path))
     except OSError:
         return None
+
+
+def _stamp_of(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def hash_file(path: str) -> str:
-    """SHA-256 of a file. Raises OSError."""
-    sha = hashlib.sha256()
-    buffer = memoryview(bytearray(CHUNK))
-    with open(path, "rb", buffering=0) as source:
-        while size := source.readinto(buffer):
-            sha.update(buffer[:size])
-    return sha.hexdigest()
+class Unchanged:
+    """A file that is opened now and hashed now or later, also if another file has taken its name by then."""
+
+    def __init__(self, path: str, expected: tuple[int, int, int] | None) -> None:
+        self._expected = expected
+        self._file: io.FileIO | None = None
+        with contextlib.suppress(OSError):
+            self._file = open(path, "rb", buffering=0)  # noqa: SIM115 it is closed once it is hashed
+
+    def sha256(self) -> str | None:
+        """None unless the file had the expected stamp when its first byte and when its last byte was read. Closes the file."""
+        if self._file is None or self._expected is None:
+            return None
+        with self._file as source:
+            try:
+                digest = _hash(source) if self._is_expected(source) else None
+                return digest if self._is_expected(source) else None
+            except OSError:
+                return None
+
+    def _is_expected(self, source: io.FileIO) -> bool:
+        return _stamp_of(os.fstat(source.fileno())) == self._expected
 
 
 def hash_unchanged(path: str, expected: tuple[int, int, int] | None) -> str | None:
-    """SHA-256 of the file that had this stamp; None if it was replaced, changed or deleted before its last byte was read."""
-    if expected is None or stamp(path) != expected:
-        return None
-    try:
-        digest = hash_file(path)
-    except OSError:
-        return None
-    return digest if stamp(path) == expected else None
+    """SHA-256 of the file that had this stamp; None if it was replaced, changed or deleted before it was opened or read."""
+    return Unchanged(path, expected).sha256()
+
+
+def _hash(source: io.FileIO) -> str:
+    sha = hashlib.sha256()
+    buffer = memoryview(bytearray(CHUNK))
+    while size := source.readinto(buffer):
+        sha.update(buffer[:size])
+    return sha.hexdigest()
 
 
 class HashThread:

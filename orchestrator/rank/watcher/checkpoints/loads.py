@@ -16,8 +16,8 @@ from typing import Any
 from .. import record, steps
 from . import contents, file_hashes, saves
 
-#: Larger files are hashed in the thread of low priority, in bytes.
-HASHED_AT_ONCE = 1 << 30
+#: Bytes that are hashed within the call: 15 ms. Larger files are hashed in the thread of low priority.
+HASHED_AT_ONCE = 1 << 24
 #: Loads that are observed after the first step: later ones read samples, not checkpoints.
 MAX_AFTER_STEPS = 200
 
@@ -86,7 +86,8 @@ def finish(load: Load | None, value: Any) -> None:
     fields = _fields(load, time.monotonic())
     read = contents.read(value)
     owner = contents.owner.current
-    fields["sha256"] = _write(load, {**fields, **read.describe(owner)})
+    fields.update(read.describe(owner))
+    _write(load, fields)
     if owner is None and not read.is_empty():
         _progress.unmatched.append((fields, read))
     for callback in _progress.observers["after"]:
@@ -97,7 +98,8 @@ def finish(load: Load | None, value: Any) -> None:
 def match(owner: contents.Owner) -> None:
     """The owner is known: write the lines of earlier loads again, with the digests of its parameters."""
     for fields, read in _progress.unmatched:
-        record.line("load", **fields, **read.describe(owner))
+        fields.update(read.describe(owner))
+        record.line("load", **fields)
     _progress.unmatched.clear()
 
 
@@ -115,16 +117,21 @@ def _fields(load: Load, end: float) -> dict[str, Any]:
     return {**fields, "sha256": load.sha256}
 
 
-def _write(load: Load, fields: dict[str, Any]) -> str | None:
-    """Write the line, and return the SHA-256; a large file is hashed later, and the line is then written again."""
+def _write(load: Load, fields: dict[str, Any]) -> None:
+    """Write the line. A large file is hashed later, and the line, as it is then, is written again."""
     if load.stamp is None or load.sha256 is not None:
         record.line("load", **fields)
-        return load.sha256
-    target, stamp = saves.identity(load.path), load.stamp
-    if stamp[1] <= HASHED_AT_ONCE:
-        fields["sha256"] = file_hashes.hash_unchanged(target, stamp)
+        return
+    file = file_hashes.Unchanged(saves.identity(load.path), load.stamp)
+    if load.stamp[1] <= HASHED_AT_ONCE:
+        fields["sha256"] = file.sha256()
         record.line("load", **fields)
-        return str(fields["sha256"]) if fields["sha256"] else None
+        return
     record.line("load", **fields)
-    saves.hashes.submit(lambda: record.line("load", **{**fields, "sha256": file_hashes.hash_unchanged(target, stamp)}))
-    return None
+    saves.hashes.submit(lambda: _write_later(fields, file))
+
+
+def _write_later(fields: dict[str, Any], file: file_hashes.Unchanged) -> None:
+    fields["sha256"] = file.sha256()
+    if fields["sha256"] is not None:
+        record.line("load", **fields)

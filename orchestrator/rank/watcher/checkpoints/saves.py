@@ -305,11 +305,12 @@ def commit(save: Save, how: str, path: str, t_committed: float | None) -> None:
     if is_first:
         record.notify("save.committed", path=path, n=save.n, bytes=fields["bytes"])
         report("committed", save)
-    hashes.submit(lambda: _record_hash(target, stamp, fields))
+    file = file_hashes.Unchanged(target, stamp)
+    hashes.submit(lambda: _record_hash(file, fields))
 
 
-def _record_hash(path: str, stamp: tuple[int, int, int] | None, fields: dict[str, Any]) -> None:
-    digest = file_hashes.hash_unchanged(path, stamp)
+def _record_hash(file: file_hashes.Unchanged, fields: dict[str, Any]) -> None:
+    digest = file.sha256()
     if digest is not None:
         record.line("committed", sha256=digest, **fields)
 
