@@ -252,11 +252,15 @@ class Problem(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End(Line):
-    """The interpreter exits. ``code``: exit code; ``exception``: type of the exception that ends the script."""
+    """The interpreter exits. ``code``: exit code; ``exception``: type of the exception that ends the script.
+
+    ``peak_bytes``: the largest resident memory of the process.
+    """
 
     n: int | None = None
     code: int | None = None
     exception: str | None = None
+    peak_bytes: int | None = None
 
 
 KINDS: Mapping[str, type[Line]] = {

@@ -6,6 +6,7 @@ import atexit
 import functools
 import importlib
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -148,7 +149,10 @@ def end() -> None:
         )
     _record_last_state(steps.completed())
     saves.finish_process()
-    record.line("end", n=steps.completed(), watcher_cpu_s=record.cpu_s(), cpu_s=time.process_time())
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    record.line(
+        "end", n=steps.completed(), watcher_cpu_s=record.cpu_s(), cpu_s=time.process_time(), peak_bytes=peak_bytes
+    )
 
 
 _record_last_state = record.guarded("states")(states.states.record_end)

@@ -66,7 +66,11 @@ def test_a_large_file_is_hashed_after_the_load_and_only_as_it_was_read(
     torch.save(model.state_dict(), path)
     saved = observed.merged("committed")["sha256"]
     release = threading.Event()
-    saves.hashes.submit(lambda: release.wait(30))
+
+    def wait() -> None:
+        release.wait(30)
+
+    saves.hashes.submit(wait)
     torch.load(path)
     if is_overwritten:
         path.write_bytes(b"another content")
