@@ -27,7 +27,13 @@ def check(run: Run, params: Params) -> Verdict:
     doubts = [*training.job_doubts(run, lines), *training.nothing_to_resume(run, lines)]
     doubts += [finding for resumption in lines.resumptions for finding in _unknown(resumption)]
     steps = {item.attempt.name: item.step for item in lines.resumptions}
-    return views.conclude("resumed-from", _text(lines), failures=failures, doubts=doubts, evidence={"steps": steps})
+    sources = {
+        item.attempt.name: {rank.name: rank.source for rank in item.ranks if rank.source}
+        for item in lines.resumptions
+        if any(rank.is_from_memory for rank in item.ranks)
+    }
+    evidence = {"steps": steps, **({"sources": sources} if sources else {})}
+    return views.conclude("resumed-from", _text(lines), failures=failures, doubts=doubts, evidence=evidence)
 
 
 def _text(lines: training.Lineage) -> str:
@@ -44,8 +50,10 @@ def _steps(resumption: training.Resumption) -> str:
     """The step, or those whose state it cannot be told from."""
     sets = [rank.steps for rank in resumption.ranks]
     steps = sorted(frozenset.intersection(*sets)) if sets else []
-    return (" or ".join(map(str, steps[-3:])) or "not known") + (
-        " (file)" if any(r.how == "file" for r in resumption.ranks) else ""
+    return (
+        (" or ".join(map(str, steps[-3:])) or "not known")
+        + (" (file)" if any(r.how == "file" for r in resumption.ranks) else "")
+        + (" from peer memory" if any(r.source == "memory" for r in resumption.ranks) else "")
     )
 
 

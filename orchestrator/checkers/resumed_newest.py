@@ -86,13 +86,16 @@ def _by_word(resumption: training.Resumption) -> Iterator[tuple[bool, views.Find
 
 
 def _older(resumption: training.Resumption) -> Iterator[views.Finding]:
-    """Ranks that resumed from a step before the newest checkpoint, or from a damaged one; of equal states the newest counts."""
+    """Ranks that resumed from a step before the newest checkpoint, or from a damaged one; of equal states the newest counts.
+
+    The state of a damaged checkpoint is whole where it came from the memory of a peer: no rank read the file.
+    """
     for rank in resumption.ranks:
         if rank.steps and resumption.newest is not None and max(rank.steps) < resumption.newest:
             since = "began at step 0" if rank.how == "scratch" else f"resumed from step {max(rank.steps)}"
             text = f"{resumption.attempt.name}: {rank.name} {since} although step {resumption.newest} was committed"
             yield views.finding(text)
-        elif rank.steps and rank.steps <= resumption.damaged:
+        elif rank.steps and rank.steps <= resumption.damaged and not rank.is_from_memory:
             text = f"{resumption.attempt.name}: {rank.name} resumed from step {max(rank.steps)}, whose checkpoint was damaged"
             yield views.finding(text)
 

@@ -21,11 +21,9 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the report of every rank after it restored its state; a script's ranks report none: ``resumed-from`` judges them."""
+    """By the report of every rank after it restored its state; of a script by the weights that each rank began with."""
     if training.is_observed(run):
-        return views.unknown(
-            "same-resume-step", "a script reports no checkpoint that it restored; resumed-from judges it"
-        )
+        return _script(run)
     gangs = views.gangs(run.history)
     failures = [finding for gang in gangs for finding in (*_differing(run, gang), *_wrong_commands(run, gang))]
     doubts = [finding for gang in gangs for finding in _silent(gang)]
@@ -40,6 +38,26 @@ def check(run: Run, params: Params) -> Verdict:
         failures=failures,
         doubts=[*doubts, *views.not_ended(run.history), *views.not_started(run.history)],
     )
+
+
+def _script(run: Run) -> Verdict:
+    lines = training.lineage_of(run)
+    failures, doubts = list[views.Finding](), [*training.job_doubts(run, lines)]
+    for item in lines.resumptions:
+        known = [rank for rank in item.ranks if rank.steps and not rank.failure]
+        failures += [views.finding(f"{item.attempt.name}: {rank.failure}") for rank in item.ranks if rank.failure]
+        unclear = [rank for rank in item.ranks if not rank.steps and not rank.failure]
+        doubts += [views.finding(f"{item.attempt.name}: {rank.doubt}") for rank in unclear]
+        if known and not frozenset.intersection(*(rank.steps for rank in known)):
+            steps = ", ".join(f"{rank.name} {max(rank.steps)}" for rank in known)
+            failures.append(views.finding(f"{item.attempt.name}: ranks resumed from different steps: {steps}"))
+    if not lines.resumptions:
+        doubts.append(views.finding("no failover, no rank restored a state"))
+    steps = ", ".join(str(item.step) for item in lines.resumptions)
+    text = f"every rank resumed from step {steps}"
+    if any(rank.how == "claim" for item in lines.resumptions for rank in item.ranks):
+        text += training.claims.OWN_WORD
+    return views.conclude("same-resume-step", text, failures=failures, doubts=doubts)
 
 
 def _differing(run: Run, gang: views.Gang) -> Iterator[views.Finding]:

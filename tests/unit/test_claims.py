@@ -9,6 +9,9 @@ import pytest
 
 from orchestrator.core.verdict import metrics
 from orchestrator.model import watch
+from orchestrator.model.event import Clock, History, Source, event
+from orchestrator.model.events import FaultInjected
+from orchestrator.model.run import Run
 from orchestrator.views import training
 
 from .verdicts import ask
@@ -211,3 +214,52 @@ def test_figures_that_a_script_reports_are_metrics() -> None:
     with_lines(job, 1, figure("final", 3.0, 4), figure("final", 4.0, 5), rank=1)
     figures = [(m.metric, m.rank, m.value, m.rep, m.unit) for m in metrics.of(job.run()) if m.unit == "tokens"]
     assert figures == [("point", 0, 1.5, 0, "tokens"), ("point", 0, 2.5, 1, "tokens"), ("final", 1, 4.0, 0, "tokens")]
+
+
+def torn(job: Job, path: str = "/ckpt/15.pt") -> Run:
+    """The run of the job, in which a planned fault damaged this file."""
+    injected = event(
+        FaultInjected(id="f1", evidence={"path": path}, began=1e6), at=Clock(boot="b", mono=1e6, wall=1e6),
+        source=Source(writer="ctl", n=1), epoch=0,
+    )  # fmt: skip
+    return dataclasses.replace(job.run(), history=History((injected,)))
+
+
+def test_peer_memory_is_a_source_of_its_own() -> None:
+    """No rank reads the damaged file, and all of them have the state of its step."""
+    run = torn(Job().attempt(0, 0, 18).attempt(1, 15, 30, loaded=0, ends=True))
+    assert [item.newest for item in training.lineage_of(run).resumptions] == [10]
+    verdict = ask(run, "resumed-from")
+    assert verdict.text == "step 15 from peer memory on 2 ranks" or "run has not ended" in verdict.text
+    assert verdict.evidence["sources"] == {"attempt 1": {"rank 0 (n0)": "memory", "rank 1 (n1)": "memory"}}
+    assert "damaged" not in ask(run, "resumed-newest").text
+
+
+def test_a_damaged_file_that_a_rank_reads_is_no_peer_memory() -> None:
+    read = ask(torn(Job().attempt(0, 0, 18).attempt(1, 15, 30, ends=True)), "resumed-newest")
+    assert read.outcome == "fail" and "whose checkpoint was damaged" in read.text
+    job = with_lines(
+        Job().attempt(0, 0, 18).attempt(1, 15, 30, loaded=0, ends=True), 1,
+        watch.NotObserved(t=0.0, what="loads", why="too many"),
+    )  # fmt: skip
+    blind = ask(torn(job), "resumed-newest")
+    assert blind.outcome == "fail"
+
+
+def test_a_rank_that_gets_its_weights_from_one_that_loaded_names_it() -> None:
+    job = right()
+    job.files = [
+        dataclasses.replace(file, lines=tuple(x for x in file.lines if not (file.rank and isinstance(x, watch.Load))))
+        for file in job.files
+    ]
+    verdict = ask(job.run(), "resumed-from")
+    assert verdict.outcome == "pass"
+    assert verdict.evidence["sources"] == {"attempt 1": {"rank 0 (n0)": "file", "rank 1 (n1)": "memory of rank 0 (n0)"}}
+
+
+def test_ranks_of_a_script_resume_from_the_same_step() -> None:
+    assert ask(right().run(), "same-resume-step").text == "every rank resumed from step 15"
+    apart = Job().attempt(0, 0, 18).attempt(1, 15, 30, forgets=("weights",), ranks=(1,), ends=True)
+    assert ask(apart.run(), "same-resume-step").outcome == "fail"
+    assert ask(talking().run(), "same-resume-step").text.endswith("by the script's own word")
+    assert ask(Job().attempt(0, 0, 18, ends=True).run(), "same-resume-step").outcome == "unknown"

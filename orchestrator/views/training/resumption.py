@@ -20,7 +20,7 @@ class RankResume:
 
     ``failure``: what is wrong; ``doubt``: why the steps are not known. ``loaded``: the steps of the checkpoints that it loaded.
     ``claim``: the step that the script says it resumed from, ``contradiction``: why that is not true. ``source``: where the
-    weights come from, if that is known.
+    weights come from, if that is known: ``file`` or ``memory``, with the rank that gave them.
     """
 
     rank: int
@@ -33,6 +33,11 @@ class RankResume:
     claim: int | None = None
     contradiction: str = ""
     source: str = ""
+
+    @property
+    def is_from_memory(self) -> bool:
+        """Whether no rank of the attempt read the checkpoint of its step: no file was needed."""
+        return self.source.startswith("memory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +97,10 @@ def _resumption(attempt: Attempt, before: Lineage, damage: Sequence[Damage]) -> 
     others = tuple(_by_step(reported(before.earlier(attempt), damage), before))
     counted = numbering(before.earlier(attempt), before.bases)
     ranks = tuple(
-        _with_claim(_rank(process, attempt, before, left), process, counted, [*left, *others])
+        replace(
+            _with_claim(rank := _rank(process, attempt, before, left), process, counted, [*left, *others]),
+            source=_source(process, rank, attempt, before, left, complete),
+        )
         for process in attempt.ranks.values()
     )
     resumable = [item for item in left if not item[0].is_export and not _is_late(item[0], attempt, before)]
@@ -116,6 +124,29 @@ def _with_claim(
     wrong = contradiction(process, rank.steps, rank.how, counted, known)
     doubt = f"{rank.doubt}; the script says step {claim.step}" if rank.doubt else ""
     return replace(rank, claim=claim.step, contradiction=wrong, doubt=doubt)
+
+
+def _source(
+    process: Process, rank: RankResume, attempt: Attempt, before: Lineage,
+    left: Sequence[tuple[Checkpoint, Step]], complete: Sequence[tuple[Checkpoint, Step]],
+) -> str:  # fmt: skip
+    """Where the weights of a step that a rank has by digest come from: its file, another rank, or memory of its peers.
+
+    Memory is a source only where every load was observed, and none read a file of that step.
+    """
+    if rank.how != "digest" or rank.steps <= {0}:
+        return ""
+    if rank.steps & _loaded(process, process.states.get(0), left):
+        return "file"
+    ranks = attempt.ranks.values()
+    readers = [p.name for p in ranks if rank.steps & _loaded(p, p.states.get(0), left)]
+    if readers:
+        return f"memory of {readers[0]}"
+    paths = {path for checkpoint, step in complete if step in rank.steps for path in checkpoint.paths}
+    is_blind = any(p.unobserved("loads") for p in ranks) or _has_other_files(before.earlier(attempt))
+    read = [load.path for p in ranks for load in p.loads if not load.error]
+    is_read = any(not own or own in paths or any(own.startswith(f"{path}/") for path in paths) for own in read)
+    return "" if attempt.missing or is_blind or is_read else "memory"
 
 
 def _by_claim(rank: RankResume, process: Process, counted: Numbering) -> RankResume:
@@ -199,10 +230,12 @@ def _rank(process: Process, attempt: Attempt, before: Lineage, left: Sequence[tu
     return RankResume(rank=process.rank, name=process.name, doubt=doubt)
 
 
-def _has_other_files(earlier: Iterable[Attempt]) -> bool:
+def _has_other_files(earlier: Sequence[Attempt]) -> bool:
     """Whether a writer that the watcher does not know saved files: what reads them is not known either."""
+    known = {path for attempt in earlier for checkpoint in checkpoints(attempt) for path in checkpoint.paths}
     processes = (process for attempt in earlier for process in attempt.ranks.values())
-    return any(save.api == "file" for process in processes for save in process.file.of(watch.Save))
+    saves = (save for process in processes for save in process.file.of(watch.Save))
+    return any(save.api == "file" or (save.api == "script" and save.path not in known) for save in saves)
 
 
 def _shared(
