@@ -65,13 +65,17 @@ class Joined(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner(Line):
-    """The parameters of the optimizers. ``shards``: ranks whose parts together are the full tensors; empty if each holds all."""
+    """The parameters of the optimizers. ``shards``: ranks whose parts together are the full tensors; empty if each holds all.
+
+    ``compiled``: whether torch.compile had compiled something by then.
+    """
 
     optimizer: str = ""
     tensors: int | None = None
     numel: int | None = None
     names: str = ""
     sharded: bool = False
+    compiled: bool | None = None
     shards: tuple[int, ...] = ()
     parameters: Mapping[str, Any] | None = None
 
@@ -173,7 +177,7 @@ class Committed(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load(Line):
-    """A checkpoint was read, or could not be read (``error``). ``sha256``: of the file.
+    """A checkpoint was read, or could not be read (``error``). ``sha256``: of the file; ``fs``: the type of its file system.
 
     It is written again with the same ``id`` once more of it is known.
     """
@@ -185,6 +189,7 @@ class Load(Line):
     end: float | None = None
     sha256: str | None = None
     bytes: int | None = None
+    fs: str = ""
     weights: str | None = None
     matched: float | None = None
     contents: Mapping[str, Any] = field(default_factory=dict)

@@ -44,7 +44,9 @@ def values(run: Run) -> dict[str, Any]:
         "collective": measured,
         "timeline": timeline.draw(view, spans),
         "kinds": {**_kinds(spans), **({"run": "measuring"} if measured else {})},
-        "failovers": list(zip(tables.failovers(run.trial, view), pictures(view, spans), strict=True)),
+        "failovers": list(
+            zip(tables.failovers(run.trial, view), pictures(view, spans), recoveries(run, view), strict=True)
+        ),
         "loss": losses.draw(curves, resumes(run, view)),
         "loss_text": losses.describe(curves) if curves.epochs else "",
         "verdicts": tables.verdicts(run),
@@ -114,6 +116,11 @@ def _loss(view: views.RunView, curves: losses.Losses) -> list[tuple[str, str, st
 
 def pictures(view: views.RunView, spans: tuple[views.Span, ...]) -> list[str]:
     return [failover.draw(view, spans, recovery) for recovery in view.failovers]
+
+
+def recoveries(run: Run, view: views.RunView) -> list[list[tuple[str, str]]]:
+    """For each failover what is known of a watched script beside the phases."""
+    return tables.recoveries(training.recovery_figures(run, view.failovers))
 
 
 def resumes(run: Run, view: views.RunView) -> list[tuple[int, int]]:

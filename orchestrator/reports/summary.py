@@ -68,7 +68,8 @@ def _collectives(run: Run) -> Iterator[str]:
 
 
 def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
-    for row, recovery in zip(tables.failovers(run.trial, view), view.failovers, strict=True):
+    figures = tables.recoveries(training.recovery_figures(run, view.failovers))
+    for row, recovery, known in zip(tables.failovers(run.trial, view), view.failovers, figures, strict=True):
         yield f"## Failover {row['number']}: {cell(row['title'])}"
         yield ""
         if recovery.phases:
@@ -81,6 +82,8 @@ def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
             f" caught up after {cell(row['caught_up'])}."
         )
         yield ""
+        if known:
+            yield from _table([name for name, _ in known], [[text for _, text in known]])
 
 
 def _verdicts(run: Run) -> Iterator[str]:

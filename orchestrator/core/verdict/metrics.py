@@ -41,8 +41,8 @@ def of(run: Run) -> Iterator[Metric]:
     yield Metric(trial=name, metric="duration", value=run_view.duration_s, unit="s", better="lower")
     if run_view.goodput is not None:
         yield Metric(trial=name, metric="goodput", value=run_view.goodput, unit="1", better="higher")
-    for failover in run_view.failovers:
-        yield from _failover(name, failover, counted=run_view.step is not None)
+    for failover, known in zip(run_view.failovers, training.recovery_figures(run, run_view.failovers), strict=True):
+        yield from _failover(name, failover, known, counted=run_view.step is not None)
     yield from _checkpoints(run)
     yield from _reported(run)
     yield from _collectives(run)
@@ -83,9 +83,17 @@ def _reported(run: Run) -> Iterator[Metric]:
                 counts[claim.name] += 1
 
 
-def _failover(name: str, failover: views.Failover, *, counted: bool) -> Iterator[Metric]:
+def _failover(
+    name: str, failover: views.Failover, known: training.RecoveryFigures, *, counted: bool
+) -> Iterator[Metric]:
     times = {"detect": failover.detect_s, "ttr": failover.ttr_s, "caught-up": failover.caught_up_s}
+    times |= {"commit-stall": known.stall_s, "reduced-strength": known.reduced_s, "full-strength": known.full_s}
     times |= {f"phase {phase}": seconds for phase, seconds in failover.phases}
+    if known.state_bytes is not None:
+        yield Metric(
+            trial=name, metric="state", value=float(known.state_bytes), unit="B", better="lower", epoch=failover.epoch,
+            rep=failover.index,
+        )  # fmt: skip
     for metric, seconds in times.items():
         if seconds is not None:
             yield Metric(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import batches, digest, names, owner, record, steps
+from . import batches, digest, names, owner, record, steps, tracing
 from .checkpoints import contents, live_owner
 
 #: The share of a step's time, on CPUs of its CPU time, that digests may take. The work of every step takes the rest of 2 %.
@@ -83,7 +83,7 @@ class States:
         record.line(
             "owner", optimizer=type(first).__name__, index=0, optimizers=len(known.optimizers), tensors=len(known.parts),
             numel=known.numel, names=known.naming, sharded=bool(known.shards), shards=list(known.shards), groups=None,
-            parameters=known.shapes(),
+            parameters=known.shapes(), compiled=tracing.has_compiled(),
         )  # fmt: skip
         buffers_saved = tuple(name for name, _ in saved_buffers(known.modules))
         contents.owner.set(live_owner.describe(known, buffers_saved))

@@ -20,6 +20,12 @@ def is_traced() -> bool:
     return False
 
 
+def has_compiled() -> bool:
+    """Has torch.compile made a graph in this process?"""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and utils.counters["stats"].get("unique_graphs", 0) > 0
+
+
 def call_eagerly(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function of the watcher that torch.compile shall not compile, although the user's compiled function calls it."""
     set_eval_frame = sys.modules["torch"]._C._dynamo.eval_frame.set_eval_frame

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ from ...model.event import Event, History
 from ...model.run import Run
 from ...model.trial import Trial
 from ...model.verdict import Verdict
-from ...views import Failover, FaultView, RunView
+from ...views import Failover, FaultView, RunView, mapping
+from ...views.training import RecoveryFigures
 from . import facts
 from .failover import milliseconds
 
@@ -25,12 +26,16 @@ UNKNOWN = "not known"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A verdict. ``evidence``: (name, text, numbers of events that the name points at)."""
+    """A verdict. ``evidence``: (name, text, numbers of events that the name points at).
+
+    ``parts``: (attempt, part, state, reason) of the state of a job that was resumed.
+    """
 
     outcome: str
     check: str
     text: str
     evidence: tuple[tuple[str, str, tuple[int, ...]], ...]
+    parts: tuple[tuple[str, str, str, str], ...] = ()
 
 
 def verdicts(run: Run) -> list[Row]:
@@ -38,7 +43,13 @@ def verdicts(run: Run) -> list[Row]:
     order = (*sentence.PRECEDENCE, "skipped")
     ranked = sorted(run.verdicts, key=lambda verdict: order.index(verdict.outcome))
     return [
-        Row(outcome=verdict.outcome, check=verdict.check, text=verdict.text, evidence=_evidence(verdict))
+        Row(
+            outcome=verdict.outcome,
+            check=verdict.check,
+            text=verdict.text,
+            evidence=_evidence(verdict),
+            parts=_parts(verdict),
+        )
         for verdict in ranked
     ]
 
@@ -84,6 +95,22 @@ def failovers(trial: Trial, view: RunView) -> list[dict[str, str]]:
     return rows
 
 
+def recoveries(known: Sequence[RecoveryFigures]) -> list[list[tuple[str, str]]]:
+    """For each failover what is known beside its phases, as (name, text)."""
+    return [[(name, text) for name, text in _recovery(item) if text] for item in known]
+
+
+def _recovery(known: RecoveryFigures) -> Iterator[tuple[str, str]]:
+    times = {
+        "first step at reduced strength": known.reduced_s, "first step of every rank at full strength": known.full_s,
+        "lost work regained": known.regained_s, "longest stall of committed progress": known.stall_s,
+    }  # fmt: skip
+    yield from ((name, "" if value is None else moment(value)) for name, value in times.items())
+    yield "state that was read", "" if known.state_bytes is None else f"{known.state_bytes / 1e6:,.1f} MB"
+    yield "checkpoint on", known.tier or ""
+    yield "torch.compile", "" if known.is_compiled is None else "on" if known.is_compiled else "off"
+
+
 def faults(fault_views: Sequence[FaultView]) -> list[dict[str, Any]]:
     return [
         {
@@ -127,6 +154,17 @@ def _title(view: RunView, failover: Failover, step: int | None) -> str:
     where = "" if step is None else f" at step {step:,}"
     return f"{lost} lost{where}, " + (
         sentence.returned(view, failover) if failover.ttr_s is None else f"back in {moment(failover.ttr_s)}"
+    )
+
+
+def _parts(verdict: Verdict) -> tuple[tuple[str, str, str, str], ...]:
+    """The rows of ``resume-complete``."""
+    if verdict.check != "resume-complete":
+        return ()
+    return tuple(
+        (attempt, part, str(mapping(row).get("result", "")), str(mapping(row).get("text", "")))
+        for attempt, rows in mapping(verdict.evidence.get("rows")).items()
+        for part, row in mapping(rows).items()
     )
 
 

@@ -7,6 +7,7 @@ from .checkpoints import Checkpoint, Damage, checkpoints, damages, usable
 from .doubts import job_doubts, missing_ranks, nothing_to_resume, unknown_starts, unobserved
 from .kept import KeptFacts, is_as_restarted, kept_facts, outside_paths, step_of
 from .overview import kept_steps, resumes, steps, view, watched
+from .recovery import RecoveryFigures, recovery_figures
 from .replay import Replay, redone, replays
 from .resumption import Lineage, RankResume, Resumption, lineage
 from .worker_returns import Return, recoveries, worker_returns
@@ -19,6 +20,7 @@ __all__ = [
     "Lineage",
     "Process",
     "RankResume",
+    "RecoveryFigures",
     "Replay",
     "Resumption",
     "Return",
@@ -39,6 +41,7 @@ __all__ = [
     "nothing_to_resume",
     "outside_paths",
     "recoveries",
+    "recovery_figures",
     "redone",
     "replays",
     "replicas",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import record, steps
-from . import contents, file_hashes, saves
+from . import contents, file_hashes, file_systems, saves
 
 #: Bytes that are hashed within the call: 15 ms. Larger files are hashed in the thread of low priority.
 HASHED_AT_ONCE = 1 << 24
@@ -113,6 +113,7 @@ def _fields(load: Load, end: float) -> dict[str, Any]:
         "called": load.called,
         "end": end,
         "bytes": size,
+        "fs": file_systems.kind(load.path) if load.path else "",
     }
     return {**fields, "sha256": load.sha256}
 
