@@ -176,6 +176,8 @@ def _judge_and_cache(request: Request, directory: Path) -> Twin | None:
     """Judge a twin run that has ended, and cache it where it can serve as a twin."""
     result = judging.finish(request.catalogue, directory, Path(request.bed.workdir))
     twin = twins.make_twin(bundle.load(directory))
+    if twin is None:
+        request.on_note(f"the run is compared with no twin: {twins.unfit(bundle.load(directory))}")
     if twin is not None and not twins.is_script(request.trial):
         cache.put(Path(request.state), twin)
     if result.code == EXIT_PASS:

@@ -69,6 +69,20 @@ def make_twin(run: Run) -> Twin | None:
     )  # fmt: skip
 
 
+def unfit(run: Run) -> str:
+    """Why a run cannot serve as a twin, where ``make_twin`` gives none."""
+    outcome, reason, _ = views.ending(run.history)
+    if outcome != "finished":
+        gangs = views.gangs(run.history)
+        cause = views.root_cause(run.history, gangs[-1]) if gangs else None
+        why = f"rank {cause.rank} {cause.how}" if cause else reason
+        hint = "; it ran in a copy of the project, and --root names what belongs to it" if is_script(run.trial) else ""
+        return f"{_name(run)} {outcome}: {why}{hint}"
+    if _disturbed(run):
+        return "it was disturbed"
+    return "it recorded no digest of its weights" if is_script(run.trial) else "it did not record its whole state"
+
+
 def _script_twin(run: Run) -> Twin | None:
     lines = training.lineage_of(run)
     outcome, _, _ = views.ending(run.history)
