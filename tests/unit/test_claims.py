@@ -108,6 +108,26 @@ def test_the_file_that_the_script_names_must_be_that_of_the_step_that_it_says() 
     assert verdict.outcome == "fail" and "/ckpt/10.pt is the checkpoint of step 10 (SHA-256)" in verdict.text
 
 
+def test_an_own_update_loop_that_names_another_file_is_not_believed() -> None:
+    job = talking(resumes=15)
+    job.files = [
+        dataclasses.replace(
+            file,
+            lines=tuple(
+                dataclasses.replace(x, path="/out/10", sha256=hashlib.sha256(b"/out/10").hexdigest())
+                if isinstance(x, watch.Claim) and x.what == "resumed"
+                else x
+                for x in file.lines
+            ),
+        )
+        for file in job.files
+    ]
+    run = with_lines(job, 0, *saves(10, 0, 100.0, "/out/10")).run()
+    verdict = ask(run, "resumed-from")
+    assert verdict.outcome == "fail" and "/out/10 is the checkpoint of step 10 (SHA-256)" in verdict.text
+    assert {ask(run, name).outcome for name in ("resumed-newest", "no-step-lost")} == {"unknown"}
+
+
 def test_a_word_does_not_replace_a_digest_of_no_recorded_step() -> None:
     job = with_lines(
         Job().attempt(0, 0, 18).attempt(1, 15, 30, forgets=("weights",), loaded=0, ends=True), 1, resumed(15)

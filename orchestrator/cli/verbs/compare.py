@@ -15,6 +15,7 @@ from ...reports.page import systems as systems_page
 from ...store import bundle, index
 from ...views import comparison
 from ...views.collectives import phrases
+from ...views.training import loss_bands
 from ...views.training.systems import System
 from ...views.training.systems import systems as side_by_side
 from ..inputs import options
@@ -53,6 +54,11 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
     help="Runs of one script under several launchers: a column each; so are three or more runs.",
 )
 @click.option(
+    "--loss-band",
+    is_flag=True,
+    help="Judge whether the loss of A, a script that recovered, lies within the band of five or more undisturbed runs of it.",
+)
+@click.option(
     "--fail-over",
     callback=_limit,
     metavar="SHARE",
@@ -63,8 +69,8 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
 @options.as_json
 @click.pass_obj
 def command(
-    session: Session, before: str, after: str, others: tuple[str, ...], html: Path | None, systems: bool, fail_over: float | None,
-    runs_dir: Path, as_json: bool,
+    session: Session, before: str, after: str, others: tuple[str, ...], html: Path | None, systems: bool, loss_band: bool,
+    fail_over: float | None, runs_dir: Path, as_json: bool,
 ) -> int:  # fmt: skip
     """Compare run B with run A (directories, ends of names, or `latest`), or three and more runs of one job.
 
@@ -74,6 +80,11 @@ def command(
     directories = [index.resolve(handle, runs_dir) for _, handle in named]
     for directory in directories:
         check.verify(directory)
+    if loss_band:
+        if systems or html or fail_over is not None:
+            raise UsageError("--loss-band excludes --systems, --html and --fail-over")
+        run, *undisturbed = map(bundle.load, directories)
+        return _judge_loss(session, loss_bands.loss_bands(run, undisturbed), as_json=as_json)
     if others or systems or html:
         if fail_over is not None:
             raise UsageError("--fail-over compares two runs of one system", hint="give two runs, without --systems")
@@ -105,6 +116,22 @@ def command(
         if undecided:
             text += f"; {len(undecided)} undecided: needs {compared.least_samples} or more iterations of each run"
         session.terminal.line(f"{word} {text}     exit {code}")
+    return code
+
+
+def _judge_loss(session: Session, judged: loss_bands.LossBands, *, as_json: bool) -> int:
+    code = {"pass": EXIT_PASS, "fail": EXIT_FINDING}.get(judged.outcome, EXIT_UNKNOWN)
+    if as_json:
+        session.terminal.json({**codec.plain(judged), "exit": code})
+        return code
+    rows = [
+        (f"{band.name} ({band.steps[0]} to {band.steps[1]})", *(f"{x:.6g}" for x in (band.loss, band.low, band.high)))
+        for band in judged.bands
+    ]
+    if rows:
+        session.terminal.table(("mean loss of", "A", "band from", "to"), rows)
+    word = session.terminal.style(f"{judged.outcome.upper():<9}", judged.outcome.upper())
+    session.terminal.line(f"{word} {judged.text}     exit {code}")
     return code
 
 

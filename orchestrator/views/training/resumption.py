@@ -122,6 +122,9 @@ def _with_claim(
     if claim is None:
         return rank
     wrong = contradiction(process, rank.steps, rank.how, counted, known)
+    if wrong and rank.how == "claim":
+        text = f"what {process.name} resumed from is not known: the file that it names is another one"
+        return replace(rank, steps=frozenset(), how="", claim=claim.step, contradiction=wrong, doubt=text)
     doubt = f"{rank.doubt}; the script says step {claim.step}" if rank.doubt else ""
     return replace(rank, claim=claim.step, contradiction=wrong, doubt=doubt)
 

@@ -50,7 +50,7 @@ def _system(run: Run, name: str) -> System:
     return System(
         run=posixpath.basename(run.directory.rstrip("/")),
         system=name or _name(run),
-        job=_job(run),
+        job=job_of(run),
         workers=f"{world.nodes} x {params.get('nproc', 1) if params.get('launcher') else world.ranks_per_node}",
         returns=worker_returns(run),
         resumed=steps,
@@ -59,7 +59,8 @@ def _system(run: Run, name: str) -> System:
     )
 
 
-def _job(run: Run) -> str:
+def job_of(run: Run) -> str:
+    """The script or module of a run with its arguments."""
     params = run.trial.params
     program = posixpath.basename(str(params.get("file") or params.get("module") or run.trial.name))
     return shlex.join([program, *map(str, params.get("args") or ())])
