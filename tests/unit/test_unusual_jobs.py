@@ -317,8 +317,8 @@ def apart(*steps: int) -> Job:
 @pytest.mark.parametrize(
     ("steps", "outcome", "text"),
     [
-        (tuple(range(1, 18)), "unknown", "differ after the first step: they train on their own"),
-        ((1, 2, 3, 5, 6, 7), "unknown", "differ after the first step"),
+        (tuple(range(1, 18)), "unknown", "differ after step 1: they train on their own"),
+        ((1, 2, 3, 5, 6, 7), "unknown", "differ after step 1: they train on their own"),
         ((5, 6, 7), "unknown", "differ after step 5 and are equal after step 8: they share their weights now and then"),
         (tuple(range(5, 18)), "fail", "attempt 0: rank 1 and rank 0 have different weights after step 5"),
     ],

@@ -29,7 +29,7 @@ def compare(known: Sequence[Attempt], *, is_corrupted: bool = False) -> Comparis
     ``is_corrupted``: a planned fault changed weights of a rank; ranks that differ are then replicas that it drove apart.
     """
     every = _groups(known[0]) if known else ()
-    independent = {group: "" if is_corrupted else _independence(known[0], group) for group in every}
+    independent = {group: "" if is_corrupted else _independence(known, group) for group in every}
     groups = tuple(group for group in every if not independent[group])
     compared, differences = 0, list[str]()
     for attempt in known:
@@ -47,24 +47,27 @@ def compare(known: Sequence[Attempt], *, is_corrupted: bool = False) -> Comparis
     )
 
 
-def _independence(first: Attempt, group: tuple[int, ...]) -> str:
+def _independence(known: Sequence[Attempt], group: tuple[int, ...]) -> str:
     """Why ranks with equal weights at the start may train on their own: as in local SGD, or in a job without collectives.
 
-    They differ from the first step on, or they become equal again after they differed, which weights that were corrupted do not.
+    They differ in the first state that was compared after the start, or they become equal again after they differed, which
+    weights that were corrupted do not.
     """
-    states = [(n, digests) for n, digests in _states(first, group) if n]
-    apart = [n for n, digests in states if len(set(digests.values())) > 1]
-    if not apart:
-        return ""
     who = f"ranks {', '.join(map(str, group[:-1]))} and {group[-1]} begin with equal weights"
-    if apart[0] == states[0][0]:
-        return f"{who} and differ after the first step: they train on their own, or do not share their gradients"
-    merged = next((n for n, digests in states if n > apart[0] and len(set(digests.values())) == 1), None)
-    if merged is None:
-        return ""
-    return (
-        f"{who}, differ after step {apart[0]} and are equal after step {merged}: they share their weights now and then"
-    )
+    for attempt in known:
+        states = [(n, len(set(digests.values())) == 1) for n, digests in _states(attempt, group) if n]
+        apart = next((n for n, is_equal in states if not is_equal), None)
+        merged = next((n for n, is_equal in states if is_equal and apart is not None and n > apart), None)
+        if attempt.index == 0 and apart is not None and apart == states[0][0]:
+            why = (
+                "they train on their own, or do not share their gradients"
+                if apart == 1
+                else "no state before was compared"
+            )
+            return f"{who} and differ after step {apart}: {why}"
+        if merged is not None:
+            return f"{who}, differ after step {apart} and are equal after step {merged}: they share their weights now and then"
+    return ""
 
 
 def _groups(first: Attempt) -> tuple[tuple[int, ...], ...]:
