@@ -89,7 +89,8 @@ def _unknown(resumption: training.Resumption) -> Iterator[views.Finding]:
 def _nothing_to_load(resumption: training.Resumption) -> str:
     """Why there was no checkpoint: two models in files of their own, for example, are no checkpoint of the job."""
     if not resumption.writes:
-        return "nothing had been saved"
+        loads = [load.path for rank in resumption.attempt.ranks.values() for load in rank.loads if not load.error]
+        return f"nothing had been saved in this run; it loaded {loads[0]}" if loads else "nothing had been saved"
     parts = [(write.path, write.saved.matched) for write in resumption.writes if write.saved and write.saved.matched]
     if not parts or any(write.holds_weights for write in resumption.writes):
         return "no complete checkpoint of its weights was left to load"

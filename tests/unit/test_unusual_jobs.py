@@ -131,6 +131,21 @@ def test_the_best_weights_so_far_are_not_what_a_job_resumes_from() -> None:
     assert not_passed(job.attempt(1, 15, 30, ends=True)) == {}
 
 
+def test_a_file_that_two_ranks_wrote_at_once_holds_the_weights_of_neither() -> None:
+    """Both save models of their own to one path; the file that is loaded, and trained with, is a mixture."""
+    own = setting(watch.Saved, weights=digest("own"))
+    job = changed(
+        changed(Job(sharded=True).attempt(0, 0, 18), setting(watch.Owner, sharded=False, shards=())), own, rank=1
+    )
+    mixed = digest("mixed")
+    job = changed(job.attempt(1, 15, 30, ends=True), setting(watch.Load, weights=mixed), attempt=1)
+    job = changed(job, setting(watch.State, 0, weights=mixed), attempt=1)
+    job = changed(job, setting(watch.Owner, sharded=False, shards=()), attempt=1)
+    verdict = ask(job.run(), "resumed-from")
+    text = "attempt 1: rank 0 (n0) loaded /ckpt/15.pt, which holds the weights of no step: ranks 0, 1 saved different weights"
+    assert verdict.outcome == "fail" and text in verdict.text, verdict.text
+
+
 def test_two_models_in_files_of_their_own_are_no_checkpoint_but_something_was_saved() -> None:
     """As a GAN that saves its generator and its discriminator."""
     job = changed(Job().attempt(0, 0, 18), setting(watch.Saved, weights=None, matched=0.54))
@@ -139,6 +154,9 @@ def test_two_models_in_files_of_their_own_are_no_checkpoint_but_something_was_sa
     assert (verdict.outcome, verdict.text) == ("unknown", text)
     verdict = ask(Job(saves=False).attempt(0, 0, 18).attempt(1, 0, 30, ends=True).run(), "resumed-from")
     assert verdict.text == "attempt 1: began at step 0, nothing had been saved"
+    job = Job(saves=False).attempt(0, 0, 18).attempt(1, 0, 30, ends=True, loaded=5)
+    verdict = ask(changed(job, setting(watch.Load, sha256=None, weights=digest("weights", 0))).run(), "resumed-from")
+    assert verdict.text == "attempt 1: began at step 0, nothing had been saved in this run; it loaded /ckpt/5.pt"
 
 
 def test_a_file_that_one_rank_tore_is_not_whole_because_another_rank_wrote_it_later() -> None:

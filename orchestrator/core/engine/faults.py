@@ -251,7 +251,8 @@ def why_unreached(trial: Trial, state: State, id: str) -> str:
             " checkpoint of an earlier run (remove it, or --twin), or does it train without an optimizer (--at 5s)?"
         )
     if wanted and count < wanted:
-        return f"it waits for checkpoint {wanted} of the script, and {count} {'was' if count == 1 else 'were'} saved"
+        saved = f"{count} {'was' if count == 1 else 'were'} saved"
+        return f"it waits for checkpoint {wanted} of the script, and {saved}; save more often, or aim with --at step=5"
     return "the run ended before its trigger was reached"
 
 

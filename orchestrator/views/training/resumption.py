@@ -203,7 +203,9 @@ def _rank(process: Process, attempt: Attempt, before: Lineage, left: Sequence[tu
     is_exact = _is_exact(loaded, before, left) if loaded else None
     can_differ = any(before.attempts[item.attempt].world != attempt.world for item, step in left if step in loaded)
     if loaded and is_exact and (steps == {0} or not (steps or can_differ)):
-        text = f"{process.name} loaded the checkpoint of step {max(loaded)}, but trains from other weights"
+        text = _unsaved_contents(process, start, loaded, left) or (
+            f"{process.name} loaded the checkpoint of step {max(loaded)}, but trains from other weights"
+        )
         how = "digest" if steps else ""
         return RankResume(rank=process.rank, name=process.name, steps=steps, loaded=loaded, how=how, failure=text)
     if steps:
@@ -231,6 +233,20 @@ def _rank(process: Process, attempt: Attempt, before: Lineage, left: Sequence[tu
         return RankResume(rank=process.rank, name=process.name, steps=frozenset({0}), how="scratch")
     doubt = f"{process.name} begins with the weights of no step that was recorded"
     return RankResume(rank=process.rank, name=process.name, doubt=doubt)
+
+
+def _unsaved_contents(
+    process: Process, start: watch.State, loaded: frozenset[Step], left: Sequence[tuple[Checkpoint, Step]]
+) -> str:
+    """How a file that holds other weights than were saved is named, if the process trains with what it read; else empty."""
+    path = next((load.path for load in process.loads if not load.error and load.weights == start.weights), None)
+    if path is None:
+        return ""
+    writes = [w for item, step in left if step in loaded for w in item.writes if w.committed and w.path == path]
+    ranks = sorted({write.rank for write in writes})
+    several = len({write.saved.weights for write in writes if write.saved}) > 1
+    why = f"ranks {', '.join(map(str, ranks))} saved different weights to it" if several else "it is not what was saved"
+    return f"{process.name} loaded {path}, which holds the weights of no step: {why}"
 
 
 def _has_other_files(earlier: Sequence[Attempt]) -> bool:
