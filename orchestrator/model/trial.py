@@ -64,8 +64,7 @@ class Trigger:
     the first attempt in which the point is reached). ``after_s``: seconds after all ranks of the first gang have started
     (observed). ``on``: after the ``nth`` occurrence of that event in the history (observed, for faults during a recovery),
     e.g. ``recovery.decided``. ``after_save``: after that many checkpoints of a script were committed, each after another
-    step, the first rank of the target is held ``steps_later`` steps after the step of the last one, or as soon as possible; with
-    ``on``, under a job's own launcher, nothing is held, and the fault is injected when a worker reports that step (observed).
+    step, the first rank of the target is held ``steps_later`` steps after the step of the last one, or as soon as possible.
     """
 
     step: int | None = None
@@ -167,6 +166,11 @@ class Trial:
     checks: tuple[CheckSpec, ...] = ()
     liveness: Liveness = Liveness()
     seed: int = 7
+
+    @property
+    def workers_per_node(self) -> int:
+        """The training processes of a node: its ranks, or those that the job's own launcher starts."""
+        return int(self.params.get("nproc") or 1) if self.params.get("launcher") else self.world.ranks_per_node
 
     @property
     def id(self) -> str:

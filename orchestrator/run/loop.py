@@ -313,8 +313,6 @@ class Loop:
     def _standstill(self, state: State, now: float) -> list[Event]:
         """A script that completes no step is inspected; the engine decides whether it has stalled."""
         timeout_s = self.trial.params.get("timeout_s")
-        if self.trial.params.get("launcher") and timeout_s is None:
-            return []  # while a launcher recovers, its ranks wait
         quiet = liveness.quiet(self._pace, now, self.trial.liveness, timeout_s)
         if quiet is None or not state.active or state.inspection is not None:
             return []

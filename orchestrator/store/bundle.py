@@ -16,6 +16,7 @@ from ..model import codec
 from ..model.errors import InfrastructureError, UsageError
 from ..model.event import History
 from ..model.events import RunBegin, RunEnd
+from ..model.events.units import RANKS
 from ..model.plan import Plan, PlannedCheck
 from ..model.run import Run, Twin
 from ..model.trial import Trial
@@ -205,11 +206,12 @@ def load(directory: Path, *, judged: bool = True) -> Run:
     extras = {file: paths.document(directory, file) for file in EXTRAS if (directory / file).exists()}
     for file, value in extras.items():
         paths.convert(EXTRAS[file], value, directory / file)
+    world = RANKS if trial.params.get("launcher") else trial.world.size  # a launcher numbers its workers itself
     return Run(
         directory=str(directory),
         trial=trial,
         history=history,
-        files=files.BundleFiles(directory, files.incarnations(history), trial.world.size),
+        files=files.BundleFiles(directory, files.incarnations(history), world),
         twin=paths.built(Twin, directory, TWIN) if (directory / TWIN).exists() else None,
         extras=extras,
         code=payload.controller_digest(),

@@ -51,17 +51,33 @@ def test_a_wrong_command_is_named(text: str, problem: str) -> None:
     assert problem in next(iter(launcher.find_problems(text)))
 
 
-def test_the_newest_step_of_any_worker_is_read_line_by_line(tmp_path: Path) -> None:
+def test_the_newest_step_of_the_first_worker_is_read_line_by_line(tmp_path: Path) -> None:
     records = launcher.Records(tmp_path)
-    first, second = tmp_path / "watch-r0-1.jsonl", tmp_path / "watch-r1-2.jsonl"
-    first.write_text(json.dumps({"k": "step", "n": 3}) + "\n" + '{"k": "step", "n": 4')
-    second.write_text(json.dumps({"k": "step", "n": 2}) + "\nnot json\n")
+    _begin(tmp_path / "watch-r1-2.jsonl", pid=2, local_rank=1, step=7)
+    first = _begin(tmp_path / "watch-r0-1.jsonl", pid=1, local_rank=0, step=3)
+    with first.open("a") as out:
+        out.write('not json\n{"k": "step", "n": 4')
     records.read()
-    assert records.step == 3, "a torn line does not count"
+    assert records.newest == (1, 3), "a torn line does not count, nor does another worker"
     with first.open("a") as out:
         out.write("4}\n")
     records.read()
-    assert records.step == 44
+    assert records.newest == (1, 44)
+
+
+def test_a_worker_that_is_started_again_counts_from_the_beginning(tmp_path: Path) -> None:
+    records = launcher.Records(tmp_path)
+    _begin(tmp_path / "watch-r0-9.jsonl", pid=9, local_rank=0, step=20)
+    records.read()
+    _begin(tmp_path / "watch-r0-11.jsonl", pid=11, local_rank=0, step=2)
+    records.read()
+    assert records.newest == (11, 2)
+
+
+def _begin(path: Path, *, pid: int, local_rank: int, step: int) -> Path:
+    lines = [{"k": "begin", "pid": pid, "local_rank": local_rank}, {"k": "step", "n": step}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
 
 
 def test_a_save_is_reported_once_it_is_committed(tmp_path: Path) -> None:

@@ -139,17 +139,17 @@ def test_only_a_script_has_saves_that_the_watcher_sees() -> None:
 LAUNCHED = "trial: t\nworkload: script\nparams: {file: a.py, launcher: torchrun}\n"
 
 
-def test_a_launcher_recovers_by_itself_and_its_ranks_are_not_held() -> None:
+def test_a_launcher_recovers_by_itself_and_its_ranks_are_held_as_those_of_scripts() -> None:
     trial = parse(LAUNCHED + "faults: [crash-node: {node: 2}]\n")
     assert trial.recovery.policy == ("theirs",)
     at = trial.faults[0].at
-    assert (at.after_save, at.steps_later, at.exact) == (2, 3, False)
+    assert (at.after_save, at.steps_later, at.phase, at.exact) == (2, 3, "backward", True)
+    assert parse(LAUNCHED + "faults: [crash-node: {node: 2, at: step=20}]\n").faults[0].at.step == 20
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (LAUNCHED + "faults: [crash-node: {node: 2, at: step=20}]\n", "a launcher's ranks cannot be held there"),
         (HEAD + "recovery: {policy: theirs}\n", "theirs needs a launcher that recovers"),
         (LAUNCHED.replace("torchrun", "'run {where}'"), "unknown {where}"),
     ],

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from orchestrator.core.engine import engine
-from orchestrator.core.engine.state import State
+from orchestrator.core.engine.state import FaultState, State
+from orchestrator.model.act import Act, Primitive
 from orchestrator.model.event import Clock, Command, Event, Source, event
 from orchestrator.model.events import (
     CommandFailed,
     FaultAct,
+    FaultActDone,
+    GangStalled,
     GangStart,
     GangStop,
     NodeApply,
@@ -23,13 +26,18 @@ from orchestrator.model.events import (
     NodeSilent,
     Progress,
     RankExit,
+    RankHeld,
+    RankHold,
+    RankInside,
     SaveCommitted,
 )
 from orchestrator.model.payload import Payload
 from orchestrator.model.plan import Plan
-from orchestrator.model.trial import THEIRS, FaultPlan, Trial
+from orchestrator.model.trial import THEIRS, FaultPlan, Trial, Trigger
 
 from ..sim import world
+
+KILL = Primitive(kind="signal", args={"signal": "KILL", "local_rank": 0})
 
 
 def _running(max_restarts: int = 3, spares: bool = True, *planned: FaultPlan) -> tuple[Trial, State]:
@@ -141,14 +149,62 @@ def test_a_node_that_cannot_be_restarted_is_left_to_the_launchers() -> None:
     assert state.vacant == {2}
 
 
-def test_a_fault_acts_some_steps_after_the_second_checkpoint_and_nothing_is_held() -> None:
-    planned = world.crash(2, on="save.committed", after_save=2, steps_later=3)
-    trial, state = _running(3, True, planned)
-    acts: list[int] = []
-    for step in (10, 10, 19, 20, 22, 23, 24):
-        saved = _event(SaveCommitted(rank=0, n=step, path=None, bytes=None), "n0")
-        state, commands = engine.step(trial, state, saved) if step % 10 == 0 else (state, ())
-        assert not commands
-        state, commands = engine.step(trial, state, _event(Progress(rank=0, step=step, steps=None), "n0"))
-        acts += [step for _ in _orders(commands, FaultAct)]
-    assert acts == [23]
+def test_the_first_worker_of_the_target_is_held_after_the_second_checkpoint() -> None:
+    """The bed counts workers by node and place: launchers give them other ranks after a loss."""
+    trial, state = _launched(nproc=2)
+    held = []
+    for step in (10, 10, 20):
+        state, commands = engine.step(trial, state, _event(SaveCommitted(rank=3, n=step, path=None, bytes=None), "n0"))
+        held.append([(order.node, order.data.rank, order.data.step) for order in _orders(commands, RankHold)])
+    assert held == [[], [], [(f"n{node}", 4, 23) for node in range(4)]]
+    hold = RankHeld(rank=4, step=23, phase="backward", hold="f0")
+    state, _ = engine.step(trial, state, _event(hold, "n2"))
+    for rank in (0, 1, 2, 3, 5, 6, 7):
+        inside = RankInside(rank=rank, step=23, phase="backward", hold="f0")
+        state, commands = engine.step(trial, state, _event(inside, f"n{rank // 2}"))
+        assert bool(_orders(commands, FaultAct)) is (rank == 7), "it acts once all other workers wait"
+
+
+def test_a_planned_stop_counts_the_steps_of_all_starts_of_a_worker() -> None:
+    trial, state = _launched(stop_at="step=30")
+    for pid, step in ((1, 10), (1, 20), (2, 5), (2, 9)):
+        state, _ = engine.step(trial, state, _event(Progress(rank=0, step=step, steps=None, pid=pid), "n0"))
+    assert (state.stop.total, state.ending) == (29, None)
+    state, _ = engine.step(trial, state, _event(Progress(rank=1, step=30, steps=None, pid=7), "n1"))
+    assert state.stop.total == 30, "not the sum over nodes"
+
+
+def test_a_late_report_of_a_worker_that_the_fault_ended_is_no_recovery() -> None:
+    trial, state = _launched(stop_at="step=5")
+    acting = FaultState(stage="acting", node="n2", epoch=0)
+    ends = Act(inject=(KILL,), verify=(KILL,), heal=(), verify_heal=(), lease_s=1.0, safety="process", needs=())
+    acts = {"f0": {"n2": ends}}
+    state = replace(state, faults={"f0": acting}, plan=replace(state.plan, acts=acts))
+    reports = [(rank, 1, 6) for rank in range(4)]
+    for rank, pid, step in reports:
+        state, _ = engine.step(trial, state, _event(Progress(rank=rank, step=step, steps=None, pid=pid), f"n{rank}"))
+    state, _ = engine.step(trial, state, _event(FaultActDone(verified=True), "n2", key="f/f0/act"))
+    for rank, pid, step in reports:
+        state, _ = engine.step(trial, state, _event(Progress(rank=rank, step=step, steps=None, pid=pid), f"n{rank}"))
+    assert state.ending is None
+    state, _ = engine.step(trial, state, _event(Progress(rank=2, step=1, steps=None, pid=2), "n2"))
+    assert state.ending is not None
+    assert "stopped as planned" in state.ending.reason
+
+
+def test_workers_that_stand_still_under_their_launchers_are_a_finding() -> None:
+    trial, state = _launched()
+    state = replace(state, standstill="no step for 31 s: rank 1 is stopped by a signal")
+    state, commands = engine.step(trial, state, _event(GangStalled(since_s=31.0), "n1"))
+    assert state.ending is not None
+    assert state.ending.kind == "finding"
+    assert "rank 1 is stopped by a signal; the launchers did not end it" in state.ending.reason
+    assert not _orders(commands, GangStart)
+
+
+def _launched(**params: Any) -> tuple[Trial, State]:
+    """A script under a launcher; it has a fault at its default trigger unless it stops as planned."""
+    at = Trigger(phase="backward", after_save=2, steps_later=3)
+    fault = FaultPlan(id="f0", fault="crash-rank", node=2, at=at)
+    trial, state = _running(3, True, fault)
+    return replace(trial, workload="script", params={"file": "a.py", "launcher": "torchrun", **params}), state

@@ -344,7 +344,7 @@ class RunLines:
         yield self._line(event, str(event.data.outcome), text)
 
     def _node_of(self, rank: int) -> str:
-        slot = rank // max(1, self.trial.world.ranks_per_node)
+        slot = rank // max(1, self.trial.workers_per_node)
         return self.slots[slot] if slot < len(self.slots) else f"rank {rank}"
 
 

@@ -112,8 +112,7 @@ def _rank_joined(trial: Trial, state: State, event: Event[RankJoined]) -> Result
 
 
 def _rank_step(trial: Trial, state: State, event: Event[RankStep | Progress]) -> Result:
-    state = reached(state, [event.data.step])
-    return faults.progressed(trial, state, event) if _current(state, event) else (state, ())
+    return reached(state, [event.data.step]), ()
 
 
 def _rank_finished(trial: Trial, state: State, event: Event[RankFinished]) -> Result:
@@ -210,6 +209,8 @@ def _lost(trial: Trial, state: State, event: Event, name: str) -> Result:
 
 
 def _stalled(trial: Trial, state: State, event: Event) -> Result:
+    if replacement.applies(state) and _current(state, event):
+        return replacement.on_stall(trial, state)
     return abnormal(trial, state, event) if _current(state, event) else (state, ())
 
 

@@ -13,12 +13,10 @@ from ...model.events import (
     FaultPlanned,
     FaultTarget,
     FaultUnreached,
-    Progress,
     RankHeld,
     RankHold,
     RankInside,
     RankRelease,
-    RankStep,
     SaveCommitted,
 )
 from ...model.gang import Hold
@@ -46,7 +44,7 @@ def holds(trial: Trial, state: State) -> tuple[Hold, ...]:
         slot = _slot(fault, state)
         if slot is None or fault.at.epoch not in (None, state.epoch):
             continue
-        rank = slot * trial.world.ranks_per_node
+        rank = slot * trial.workers_per_node
         limit = trial.liveness.hold_s
         nth = fault.at.nth if fault.at.phase in SAVE_PHASES else None
         due.append(Hold(id=fault.id, rank=rank, step=fault.at.step or 0, phase=fault.at.phase, limit_s=limit, nth=nth))
@@ -62,24 +60,12 @@ def saved(trial: Trial, state: State, event: Event[SaveCommitted]) -> Result:
     if not step or (epoch, step) in state.saves:
         return state, ()
     state = replace(state, saves=(*state.saves, (epoch, step)))
-    waiting = [f for f in trial.faults if f.at.after_save and f.at.exact and state.faults[f.id].stage == "planned"]
+    waiting = [f for f in trial.faults if f.at.after_save and state.faults[f.id].stage == "planned"]
     due = [f for f in waiting if len(state.saves) >= (f.at.after_save or 0) and f.at.epoch in (None, epoch)]
     slots = [(fault, _slot(fault, state)) for fault in due]
     return state, tuple(
         order for fault, slot in slots if slot is not None for order in _holds_later(trial, state, fault, slot)
     )
-
-
-def progressed(trial: Trial, state: State, event: Event[RankStep | Progress]) -> Result:
-    """The job's own launcher runs it, and its ranks cannot be held: inject as soon as a worker reports the step (observed)."""
-    result: Result = state, ()
-    for fault in trial.faults:
-        saves, at = fault.at.after_save, fault.at
-        if at.exact or not saves or len(state.saves) < saves or state.faults[fault.id].stage != "planned":
-            continue
-        if (event.data.step or 0) >= state.saves[saves - 1][1] + (at.steps_later or 0):
-            result = then(result, lambda s, id=fault.id: act(trial, s, id))  # type: ignore[misc]
-    return result
 
 
 def _holds_later(trial: Trial, state: State, fault: FaultPlan, slot: int) -> tuple[Command, ...]:
@@ -89,7 +75,7 @@ def _holds_later(trial: Trial, state: State, fault: FaultPlan, slot: int) -> tup
     """
     saved_at = state.saves[-1][1]
     order = RankHold(
-        rank=slot * trial.world.ranks_per_node,
+        rank=slot * trial.workers_per_node,
         hold=fault.id,
         step=saved_at + (fault.at.steps_later or 0),
         phase=fault.at.phase,
@@ -116,7 +102,7 @@ def after_start(trial: Trial, state: State) -> Result:
 
 def on_event(trial: Trial, state: State, event: Event) -> Result:
     """Inject faults that wait for the nth occurrence of an event (``on``)."""
-    waiting = [f for f in trial.faults if f.at.on == event.f and not f.at.after_save]
+    waiting = [f for f in trial.faults if f.at.on == event.f]
     if not waiting or event.type not in ("ok", "note"):
         return state, ()
     count = state.event_counts.get(event.f, 0) + 1
@@ -347,7 +333,7 @@ def _together(trial: Trial, state: State, id: str) -> tuple[str, ...]:
 def _ready(trial: Trial, state: State, id: str) -> bool:
     """Whether all of these faults are held, and, inside a collective or a script's step, every other rank waits for them."""
     faults = [state.faults[fault_id] for fault_id in _together(trial, state, id)]
-    others = set(range(state.world_size(trial))) - {fault.rank for fault in faults}
+    others = set(range(len(state.slots) * trial.workers_per_node)) - {fault.rank for fault in faults}
     waits = _plan(trial, id).at.phase in (INSIDE if trial.workload != SCRIPT else STEP_PHASES)
     inside = not waits or all(fault.inside >= others for fault in faults)
     return inside and all(fault.stage == "held" for fault in faults)

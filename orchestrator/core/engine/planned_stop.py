@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from ...model.event import Event
-from ...model.events import FaultActDone, FaultHealDone, RankStep, RunStopped, SaveCommitted, TimerDone
+from ...model.events import FaultActDone, FaultHealDone, Progress, RankStep, RunStopped, SaveCommitted, TimerDone
 from ...model.trial import THEIRS, FaultPlan, StopPoint, Trial, parse_stop
 from . import faults, shutdown
 from .state import Ending, FaultState, Result, State, StopProgress, note, then, timer
@@ -61,6 +61,10 @@ def on_event(trial: Trial, state: State, event: Event) -> Result:
 def _counted(state: State, event: Event) -> StopProgress:
     progress = state.stop
     epoch = state.epoch if event.epoch is None else event.epoch
+    if event.kind is Progress and event.data.pid is not None:
+        return _counted_worker(progress, epoch, event.data)
+    if event.kind is FaultActDone and state.plan.has_launcher:
+        return replace(progress, stepped=frozenset(), ended=progress.ended | _ended_workers(state, event))
     if event.kind is RankStep:
         steps = {**progress.steps, epoch: max(progress.steps.get(epoch, 0), event.data.step)}
         return replace(progress, steps=steps, stepped=progress.stepped | {(epoch, event.data.rank)})
@@ -69,6 +73,24 @@ def _counted(state: State, event: Event) -> StopProgress:
     if event.kind is TimerDone and event.key == KEY:
         return replace(progress, is_over=True)
     return progress
+
+
+def _counted_worker(progress: StopProgress, epoch: int, data: Progress) -> StopProgress:
+    """Under a launcher a worker that was started again counts its steps from 0."""
+    rank, pid, step = data.rank or 0, data.pid or 0, data.step or 0
+    own = progress.workers.get(rank, {})
+    workers = {**progress.workers, rank: {**own, pid: max(own.get(pid, 0), step)}}
+    stepped = progress.stepped if (rank, pid) in progress.ended else progress.stepped | {(epoch, rank)}
+    return replace(progress, workers=workers, stepped=stepped)
+
+
+def _ended_workers(state: State, event: Event[FaultActDone]) -> frozenset[tuple[int, int]]:
+    """The workers that a fault has ended: a step of theirs that is reported late shows no recovery."""
+    fault = state.faults.get(str(event.key).split("/")[1])
+    if fault is None or not faults.ends_rank(state.plan.acts[str(event.key).split("/")[1]][fault.node]):
+        return frozenset()
+    slots = [slot for slot, node in enumerate(state.slots) if node == fault.node]
+    return frozenset((slot, pid) for slot in slots for pid in state.stop.workers.get(slot, {}))
 
 
 def _is_reached(stop: StopPoint, state: State) -> bool:
@@ -86,9 +108,9 @@ def _is_recovered(trial: Trial, state: State) -> bool:
     if not any(fault.stage in ("acted", "healed") for fault in state.faults.values()):
         return True
     stepped = {rank for epoch, rank in state.stop.stepped if epoch == state.epoch}
-    if not state.stop.steps:
+    if not state.stop.steps and not state.stop.workers:
         return len(state.started) == state.world_size(trial)
-    return len(stepped) >= state.world_size(trial) * int(trial.params.get("nproc", 1))
+    return len(stepped) >= state.world_size(trial)
 
 
 def _is_over(trial: Trial, state: State, fault: FaultPlan) -> bool:

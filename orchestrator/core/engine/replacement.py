@@ -44,6 +44,13 @@ def on_exit(trial: Trial, state: State, event: Event[RankExit]) -> Result:
     return shutdown.close(trial, state, Ending(outcome="finished")) if _is_over(trial, state) else (state, ())
 
 
+def on_stall(trial: Trial, state: State) -> Result:
+    """The workers stand still, and their launchers have not noticed: that is the result."""
+    reason = f"{state.standstill or 'the gang stalled'}; the launchers did not end it (--timeout gives them longer)"
+    ending = Ending(outcome="failed", reason=reason, kind="infrastructure" if state.unfit else "finding")
+    return shutdown.close(trial, state, ending, dump=True)
+
+
 def on_response(trial: Trial, state: State, event: Event) -> Result:
     """A lost node was killed or started again, or could not be."""
     name = str(event.node)
@@ -104,8 +111,8 @@ def _is_over(trial: Trial, state: State) -> bool:
 
 
 def _close(trial: Trial, state: State, reason: str) -> Result:
-    kind = "infrastructure" if state.unfit else "finding"
-    return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind=kind))  # type: ignore[arg-type]
+    ending = Ending(outcome="failed", reason=reason, kind="infrastructure" if state.unfit else "finding")
+    return shutdown.close(trial, state, ending)
 
 
 def _key(state: State, what: str) -> str:

@@ -45,7 +45,7 @@ def on_inspected(trial: Trial, state: State, event: Event[GangInspectDone | Comm
         inspection,
         awaited=inspection.awaited - {str(event.key)},
         replies=(*inspection.replies, event.data) if isinstance(event.data, GangInspectDone) else inspection.replies,
-        silent=inspection.silent + (not is_known),
+        silent=inspection.silent + (not is_known or _has_no_worker(state, event)),
     )
     if inspection.awaited or not state.active:
         return replace(state, inspection=inspection if state.active else None), ()
@@ -57,6 +57,11 @@ def on_inspected(trial: Trial, state: State, event: Event[GangInspectDone | Comm
         return state, (note(report, f"e{state.epoch}/busy{state.inspections}", epoch=state.epoch),)
     report = GangStalled(since_s=inspection.quiet.since_s, reason=reason, culprit=culprit)
     return replace(state, standstill=reason), (note(report, f"e{state.epoch}/stalled", epoch=state.epoch),)
+
+
+def _has_no_worker(state: State, event: Event[GangInspectDone | CommandFailed]) -> bool:
+    """Whether the launcher of a node has no worker now: it starts one, or waits for the other launchers."""
+    return state.plan.has_launcher and isinstance(event.data, GangInspectDone) and not event.data.states
 
 
 def describe(quiet: GangQuiet, replies: Iterable[GangInspectDone]) -> tuple[str, int | None]:
@@ -100,8 +105,11 @@ def _busy_reason(inspection: Inspection, busy: tuple[int, ...]) -> str:
         if not quiet.left
         else f"{_ranks(quiet.left)} left {quiet.since_s:.0f} s ago"
     )
+    absent = "a launcher has no worker now" if any(not reply.states for reply in inspection.replies) else ""
     return (
-        f"{since}, but {_ranks(busy)} {_verb(busy, 'works', 'work')}" if busy else f"{since}; a node does not respond"
+        f"{since}, but {_ranks(busy)} {_verb(busy, 'works', 'work')}"
+        if busy
+        else f"{since}; {absent or 'a node does not respond'}"
     )
 
 

@@ -85,16 +85,22 @@ class StopProgress:
     """What a planned stop counts. ``steps``: attempt -> steps of the fastest rank; ``is_armed``, ``is_over``: of the timer.
 
     ``stepped``: (attempt, rank) with a step since the last fault.
+    ``workers``: under a job's own launcher, group rank -> pid of a first worker there -> its steps; ``ended``: pids of
+    those that a fault ended.
     """
 
     steps: Mapping[int, int] = field(default_factory=dict)
+    workers: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    ended: frozenset[tuple[int, int]] = frozenset()
     stepped: frozenset[tuple[int, int]] = frozenset()
     is_armed: bool = False
     is_over: bool = False
 
     @property
     def total(self) -> int:
-        return sum(self.steps.values())
+        """The steps of all attempts together; under a launcher those of the node with the most."""
+        launched = (sum(steps.values()) for steps in self.workers.values())
+        return sum(self.steps.values()) + max(launched, default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

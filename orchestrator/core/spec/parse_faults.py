@@ -21,7 +21,6 @@ ON_EVENTS = (
 )  # fmt: skip
 #: Where a fault of a script acts unless its trigger is given: there is a checkpoint to resume from, and work to lose.
 DEFAULT_SAVE, DEFAULT_STEPS_LATER = 2, 3
-SAVE_COMMITTED = "save.committed"
 _AT_KEYS = ("step", "phase", "after", "on", "nth", "epoch", "after-save")
 _AFTER_SAVE = re.compile(r"(\d+)(?:\+(\d+))?")
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
@@ -78,7 +77,6 @@ class _TriggerPoints:
         self.has_valid_params = params is not None
         self.last_step = last_step
         self.is_watched = set(SAVE_PHASES) <= set(phases)
-        self.has_launcher = bool((params or {}).get("launcher"))
         self.life_phases = () if self.is_watched else LIFE_PHASES
         every = (params or {}).get("checkpoint_every")
         self.checkpoint_every = every if isinstance(every, int) and every > 0 else None
@@ -167,8 +165,6 @@ def _trigger(
     if len(draft.problems) > problem_count or _has_conflict(draft, where, body):
         return None
     step = numbers.pop("step", None)
-    if points.has_launcher and after is None and on is None:
-        return _observed(draft, where, body, numbers)
     if phase in SAVE_PHASES:
         numbers.setdefault("nth", 1 if phase == "load" else DEFAULT_SAVE)
     elif step is None and after is None and on is None and "after_save" not in numbers and points.is_watched:
@@ -184,19 +180,6 @@ def _trigger(
     if step is not None and not _is_reachable(draft, (*where, "step"), step, phase, points):
         return None
     return Trigger(step=step, phase=phase, after_s=after, on=on, **numbers)
-
-
-def _observed(
-    draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], numbers: dict[str, int]
-) -> Trigger | None:
-    """The trigger under a job's own launcher, whose ranks are not ccbed's to hold: some steps after a checkpoint, as observed."""
-    exact = [name for name in ("step", "phase") if body.get(name) is not None]
-    if exact:
-        text = "a launcher's ranks cannot be held there; give after-save=2+3, or a time such as 30s"
-        draft.add_problem((*where, exact[0]), text, body[exact[0]])
-        return None
-    saves, later = numbers.get("after_save", DEFAULT_SAVE), numbers.get("steps_later", DEFAULT_STEPS_LATER)
-    return Trigger(on=SAVE_COMMITTED, after_save=saves, steps_later=later, epoch=numbers.get("epoch"))
 
 
 def _as_mapping(at: Any) -> dict[str, Any] | None:

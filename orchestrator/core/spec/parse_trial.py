@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from ...model import codec
@@ -48,6 +49,8 @@ def build(
     params, last_step = _params(draft, catalogue, data_dir)
     recovery = _recovery(draft, has_launcher=bool((params or {}).get("launcher")))
     world = _world(draft, recovery)
+    if params and params.get("launcher") and world.ranks_per_node > 1:  # one launcher on each node starts them all
+        params, world = {**params, "nproc": world.ranks_per_node}, replace(world, ranks_per_node=1)
     _check_world_size(draft, params, world, catalogue)
     faults = parse_faults.parse(draft, catalogue, world, params, last_step)
     trial = {

@@ -142,12 +142,13 @@ class RankExit(Payload):
 
 @payload("progress", writer="rank")
 class Progress(Payload):
-    """Rank 0 reports its newest step, at most twice a second."""
+    """Rank 0 reports its newest step, at most twice a second; under a launcher the first worker ``pid`` of each node."""
 
     rank: Rank | None = None
     step: Step | None = None
     steps: Step | None = null()
     loss: Figure | None = None
+    pid: Whole | None = None
 
 
 @payload("traffic", writer="rank")

@@ -50,12 +50,13 @@ class _Rank:
 
 
 def inspect(
-    loop: Loop, ranks: Mapping[int, int], out: str, *, stacks: bool, respond: Callable[[GangInspectDone], None]
+    loop: Loop, ranks: Mapping[int, tuple[int, Path]], *, stacks: bool, respond: Callable[[GangInspectDone], None]
 ) -> None:
-    """Observe the ranks (rank -> pid) for ``WINDOW_S``, then take the stacks of those that are idle, or with ``stacks`` of all."""
-    watched = {
-        rank: _Rank(pid=pid, log=Path(out) / f"rank-{rank}.log", before=_activity(pid)) for rank, pid in ranks.items()
-    }
+    """Observe the ranks for ``WINDOW_S``, then take the stacks of those that are idle, or with ``stacks`` of all.
+
+    ``ranks``: rank -> its pid, and the file into which its ``faulthandler`` writes.
+    """
+    watched = {rank: _Rank(pid=pid, log=log, before=_activity(pid)) for rank, (pid, log) in ranks.items()}
 
     def measure() -> None:
         for rank in watched.values():

@@ -24,7 +24,7 @@ from .. import rank_imports
 from ..files import label, plain_files, rank_orders
 from ..files.event_log import EventLog
 from ..files.inbox import Respond
-from ..oslayer import forks, processes
+from ..oslayer import forks, launched_workers, processes
 from ..oslayer.event_loop import Loop, Timer
 from . import inspection
 
@@ -96,6 +96,7 @@ class RankProcesses:
     def release(self, run: str, epoch: int, rank: int, hold: str) -> str:
         """End the hold of a rank; the problem, or an empty string."""
         gang = self._gangs.get((run, epoch))
+        rank = rank // workers if gang and (workers := workers_per_node(gang.spec)) else rank
         if gang is None or rank not in gang.release:
             return f"rank {rank} of epoch {epoch} is not on this node"
         try:
@@ -143,9 +144,8 @@ class RankProcesses:
     def inspect(self, run: str, epoch: int, *, stacks: bool, respond: Respond) -> None:
         """Respond with what the ranks of a gang do."""
         gang = self._gangs.get((run, epoch))
-        ranks = {rank: pid for pid, rank in gang.alive.items()} if gang else {}
-        out = gang.spec.out if gang else ""
-        inspection.inspect(self._loop, ranks, out, stacks=stacks, respond=lambda done: respond("ok", done))
+        ranks = _inspected(gang) if gang else {}
+        inspection.inspect(self._loop, ranks, stacks=stacks, respond=lambda done: respond("ok", done))
 
     def exited(self, pid: int, code: int) -> bool:
         """A child was reaped: report the exit if it was a rank; whether it was."""
@@ -190,7 +190,14 @@ class RankProcesses:
         """Store the ranks by pid and start time, so that the keeper can signal one of them."""
         ranks = {str(rank): [pid, processes.start_time(pid)] for rank, pid in gang.pids.items()}
         out = os.path.relpath(gang.spec.out, self._directory)
-        content = {"run": gang.spec.run, "epoch": gang.spec.epoch, "ranks": ranks, "out": out}
+        is_launched = workers_per_node(gang.spec) > 0
+        content = {
+            "run": gang.spec.run,
+            "epoch": gang.spec.epoch,
+            "ranks": ranks,
+            "out": out,
+            "is_launched": is_launched,
+        }
         plain_files.write_json(self._directory / label.RANKS, content)
 
     def _end_until_stopped(
@@ -273,6 +280,20 @@ def _import_from(payload: str) -> None:
     package.__path__.insert(0, os.path.join(payload, "orchestrator"))
     sys.path.insert(0, payload)
     rank_imports.adopt(payload)
+
+
+def _inspected(gang: Gang) -> dict[int, tuple[int, Path]]:
+    """Rank -> pid, and the file for its stacks; under a job's own launcher of its workers, as it numbers them."""
+    out = Path(gang.spec.out)
+    if not workers_per_node(gang.spec):
+        return {rank: (pid, out / f"rank-{rank}.log") for pid, rank in gang.alive.items()}
+    workers = (worker for pid in gang.alive for worker in launched_workers.find(out, pid).values())
+    return {item.rank: (item.process.pid, out / f"stacks-r{item.rank}-{item.number}.txt") for item in workers}
+
+
+def workers_per_node(gang: GangSpec) -> int:
+    """How many workers the job's own launcher starts on a node; 0 if ccbed starts the ranks."""
+    return int(gang.params.get("nproc") or 1) if gang.params.get("launcher") else 0
 
 
 def last_step(out: str, rank: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ...model.act import ENDING_SIGNALS, Primitive
 from ..files import label, plain_files, rank_orders
-from ..oslayer import cgroups, processes
+from ..oslayer import cgroups, launched_workers, processes
 from ..oslayer.processes import Process
 from .node_protocol import Node, Observed, Unsupported
 
@@ -102,9 +102,15 @@ def _amounts(args: Arguments) -> dict[str, int]:
 
 
 def _targets(args: Arguments, node: Node) -> list[Process]:
-    """The living processes that the signal is for: the agent, one rank by its number or by its place on the node, or all."""
+    """The living processes that the signal is for: the agent, one rank by its number or by its place on the node, or all.
+
+    Under a job's own launcher the ranks are its workers; all of them: with the launcher, as where a cluster ends a job.
+    """
     if args.get("process") == AGENT:
         targets = [node.agent()]
+    elif is_launched(node.directory) and "local_rank" in args:
+        workers, place = _workers(node), args["local_rank"]
+        targets = [*workers.values(), *_launchers(node)] if place == "all" else [workers.get(int(place))]
     elif "rank" in args:
         targets = [node.rank(int(args["rank"]))]
     else:
@@ -117,6 +123,20 @@ def _ranks_at(args: Arguments, node: Node) -> list[int]:
     numbers = rank_numbers(node.directory)
     place = args["local_rank"]
     return numbers if place == "all" else numbers[int(place) : int(place) + 1]
+
+
+def _launchers(node: Node) -> list[Process]:
+    return [process for number in rank_numbers(node.directory) if (process := node.rank(number))]
+
+
+def _workers(node: Node) -> dict[int, Process]:
+    """Local rank -> worker of the job's own launcher."""
+    out = rank_directory(node.directory)
+    return {
+        place: worker.process
+        for launcher in _launchers(node)
+        for place, worker in launched_workers.find(out, launcher.pid).items()
+    }
 
 
 def _signal(args: Arguments, node: Node) -> dict[str, Any]:
@@ -143,8 +163,8 @@ def _observe_signal(args: Arguments, node: Node) -> Observed:
 
 def _inside(args: Arguments, node: Node) -> dict[str, Any]:
     """Order the watcher inside of a rank to act. Raises OSError."""
-    out, numbers = rank_directory(node.directory), _ranks_at(args, node)
-    if not numbers:
+    out, numbers = rank_directory(node.directory), _ranks_with_orders(args, node)
+    if not numbers or (is_launched(node.directory) and int(args["local_rank"]) not in _workers(node)):
         raise Unsupported(f"inside: {node.name} has no rank at place {args['local_rank']}")
     rank_orders.append(out, numbers[0], {"act": dict(args)})
     return {"ordered": args["do"], "rank": numbers[0]}
@@ -152,7 +172,7 @@ def _inside(args: Arguments, node: Node) -> dict[str, Any]:
 
 def _observe_inside(args: Arguments, node: Node) -> Observed:
     """Has the rank answered that it has done it? A rank that cannot do it names the problem."""
-    numbers = _ranks_at(args, node)
+    numbers = _ranks_with_orders(args, node)
     if not numbers:
         return False, {"state": "gone"}
     answers = [
@@ -162,6 +182,11 @@ def _observe_inside(args: Arguments, node: Node) -> Observed:
     ]
     evidence = {name: value for item in answers for name, value in item.items() if name != "act"}
     return bool(answers) and "problem" not in evidence, {"rank": numbers[0], **evidence}
+
+
+def _ranks_with_orders(args: Arguments, node: Node) -> list[int]:
+    """The rank whose files have the orders and answers; the workers of a launcher share those of the launcher."""
+    return rank_numbers(node.directory) if is_launched(node.directory) else _ranks_at(args, node)
 
 
 # --- file ---------------------------------------------------------------------------------------------------------------
@@ -273,6 +298,11 @@ def rank_process(directory: Path, number: int) -> Process | None:
 def rank_numbers(directory: Path) -> list[int]:
     """The ranks that the agent started last, in the order of their places on the node."""
     return sorted(map(int, plain_files.read_json(directory / label.RANKS).get("ranks", {})))
+
+
+def is_launched(directory: Path) -> bool:
+    """Does the job's own launcher start the ranks?"""
+    return bool(plain_files.read_json(directory / label.RANKS).get("is_launched"))
 
 
 def rank_directory(directory: Path) -> Path:

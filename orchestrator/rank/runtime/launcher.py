@@ -71,7 +71,7 @@ def run(ctx: context.RankContext, script: Sequence[str], search_path: Sequence[s
     line = build_command(params.launcher, _values(ctx.gang, params.nproc), script, params.args)
     print(f"ccbed: launcher: {shlex.join(line)}", flush=True)
     try:
-        child = subprocess.Popen(line, env=_environment(ctx.gang, search_path))
+        child = subprocess.Popen(line, env=_environment(ctx.gang, search_path, ctx.events_path, params.nproc))
     except OSError as error:
         ctx.report_error("launcher", f"{line[0]} cannot be started: {error.strerror}")
         raise SystemExit(127) from None
@@ -89,20 +89,28 @@ def _values(gang: gang_model.GangSpec, nproc: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _environment(gang: gang_model.GangSpec, search_path: Sequence[str]) -> dict[str, str]:
-    """The environment of the launcher: with the watcher, without what a launcher sets itself for its workers."""
+def _environment(gang: gang_model.GangSpec, search_path: Sequence[str], events: str, nproc: int) -> dict[str, str]:
+    """The environment of the launcher: with the watcher, without what a launcher sets itself for its workers.
+
+    ``events``: the file of this rank's events, in which held workers report.
+    """
     own = {
         name: value
         for name, value in os.environ.items()
         if name not in _SET_BY_LAUNCHERS and not name.startswith("TORCHELASTIC_")
     }
     path = os.pathsep.join(filter(None, (*search_path, own.get("PYTHONPATH"))))
-    return {**own, "PYTHONPATH": path, "CCBED_WATCH": gang.out}
+    watch = {
+        "CCBED_WATCH": gang.out,
+        "CCBED_WATCH_EVENTS": events,
+        "CCBED_WATCH_LAUNCHER": f"{gang.group_rank}:{nproc}",
+    }
+    return {**own, **watch, "PYTHONPATH": path}
 
 
 def _wait(ctx: context.RankContext, child: subprocess.Popen[bytes]) -> int:
     """The launcher's exit code; meanwhile the workers' progress is reported."""
-    records, reported, since = Records(Path(ctx.gang.out)), 0, REPORT_S
+    records, reported, since = Records(Path(ctx.gang.out)), (0, 0), REPORT_S
     while True:
         try:
             code: int | None = child.wait(POLL_S)
@@ -111,21 +119,25 @@ def _wait(ctx: context.RankContext, child: subprocess.Popen[bytes]) -> int:
         for save in records.read():
             ctx.note(save)
         since += POLL_S
-        if records.step > reported and (since >= REPORT_S or code is not None):
-            ctx.note(Progress(rank=ctx.rank, step=records.step, steps=None))
-            reported, since = records.step, 0.0
+        if records.newest != reported and (since >= REPORT_S or code is not None):
+            reported, since = records.newest, 0.0
+            ctx.note(Progress(rank=ctx.rank, step=reported[1], steps=None, pid=reported[0]))
         if code is not None:
             return code
 
 
 class Records:
-    """The watcher's files of this node's workers, as far as they are read. ``step``: the newest step of any worker."""
+    """The watcher's files of this node's workers, as far as they are read.
+
+    ``newest``: pid and newest step of the first worker; of a restarted one again from 0.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._offsets: dict[Path, int] = {}
         self._saves: dict[tuple[Path, object], dict[str, Any]] = {}
-        self.step = 0
+        self._first: dict[Path, int] = {}
+        self.newest = (0, 0)
 
     def read(self) -> list[SaveCommitted]:
         """The saves that were committed since the last reading. ``rank``: as the launcher numbers its workers."""
@@ -133,13 +145,20 @@ class Records:
         for path in sorted(self._directory.glob("watch-r*.jsonl")):
             for record in self._lines(path):
                 kind, n = record.get("k"), record.get("n")
-                if kind in ("step", "state") and isinstance(n, int):
-                    self.step = max(self.step, n)
+                if kind == "begin" and not record.get("local_rank"):
+                    self._first[path] = int(record.get("pid") or 0)
+                elif kind in ("step", "state") and isinstance(n, int):
+                    self._count(path, n)
                 elif kind == "save":
                     self._saves[path, record.get("id")] = record
                 elif kind == "committed" and (save := self._saves.pop((path, record.get("id")), None)):
                     committed.append(_committed(path, save, record))
         return committed
+
+    def _count(self, path: Path, n: int) -> None:
+        pid = self._first.get(path)
+        if pid is not None and n and (pid != self.newest[0] or n > self.newest[1]):
+            self.newest = (pid, n)
 
     def _lines(self, path: Path) -> Iterator[dict[str, Any]]:
         """The whole lines since the last reading; a file that cannot be read has none."""

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import functools
 import importlib
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from . import batches, imports, live, losses, record, states, steps, time_split, tracing
 from .checkpoints import install as checkpoints
 from .checkpoints import saves
-from .holds import points
+from .holds import points, worker
 
 _installed: list[int] = []
 #: Begins the record of this process; whether it has one.
 _starters: list[Callable[[], bool]] = []
+_open_files: list[Any] = []
 
 
 def install(directory: str, *, via: str, notify: Callable[..., None] | None = None) -> None:
@@ -74,6 +78,7 @@ def _hook(torch: Any, directory: str) -> None:
     checkpoints.install(torch)
     states.watch()
     points.install(directory)
+    _write_stacks_on_signal(directory)
     live.watch()
     losses.watch()
     batches.watch()
@@ -115,6 +120,20 @@ def _reporting(original: Callable[..., Any], add_loss: Callable[[Any], None]) ->
         return original(*args, **kwargs)
 
     return entry
+
+
+@record.guarded("stacks")
+def _write_stacks_on_signal(directory: str) -> None:
+    """Under a job's own launcher its bed asks for stacks by SIGUSR1, unless the script has a handler for it."""
+    current = worker.find()
+    if not current.is_launched or signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL:
+        return
+    path = Path(directory) / f"stacks-r{os.environ['RANK']}-{os.getpid()}.txt"
+    file = path.open("w")
+    file.write("Stacks of this worker, where its bed asked for them:\n")
+    file.flush()
+    faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+    _open_files.append(file)
 
 
 def _watch_engines() -> None:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from . import imports, record, steps
+from .holds import worker
 
 #: Seconds between two reports of the newest step: of rank 0, and of the others.
 PAUSES_S = (0.5, 2.0)
+_OF_HOLDS = ("rank.held", "rank.inside", "rank.released", "hold.expired")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -24,18 +26,21 @@ class EventFile:
     def __init__(self, path: str) -> None:
         """Raises OSError and KeyError outside of a bed."""
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        self._rank, self._epoch = int(os.environ["RANK"]), int(os.environ["CCBED_EPOCH"])
+        self._worker, self._epoch = worker.find(), int(os.environ["CCBED_EPOCH"])
+        self._rank = self._worker.number
         self._source = {
             "node": os.environ["CCBED_NODE_NAME"],
             "incarnation": os.environ["CCBED_INCARNATION"],
-            "writer": f"watch-{self._rank}-{os.getpid()}.e{self._epoch}",
+            "writer": f"watch-{self._worker.orders}-{os.getpid()}.e{self._epoch}",
         }
         self._boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
         self._n = 0
         self._lock = threading.Lock()
 
     def emit(self, name: str, **value: Any) -> None:
-        """Append one event."""
+        """Append one event. Steps and saves of a launcher's workers are reported by the process that runs the launcher."""
+        if self._rank is None or (self._worker.is_launched and name not in _OF_HOLDS):
+            return
         with self._lock:
             self._n += 1
             event = {

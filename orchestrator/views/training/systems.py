@@ -44,14 +44,14 @@ def jobs_differ(columns: Sequence[System]) -> bool:
 
 
 def _system(run: Run, name: str) -> System:
-    params, world = run.trial.params, run.trial.world
+    world = run.trial.world
     lines = lineage(attempts(run), damages(run.history))
     steps = tuple(resumption.step for resumption in lines.resumptions)
     return System(
         run=posixpath.basename(run.directory.rstrip("/")),
         system=name or _name(run),
         job=job_of(run),
-        workers=f"{world.nodes} x {params.get('nproc', 1) if params.get('launcher') else world.ranks_per_node}",
+        workers=f"{world.nodes} x {run.trial.workers_per_node}",
         returns=worker_returns(run),
         resumed=steps,
         redone=len(redone(lines)) if steps and None not in steps else None,

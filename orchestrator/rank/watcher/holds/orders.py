@@ -9,11 +9,14 @@ from typing import Any
 
 
 class Orders:
-    """The lines of ``orders-r<rank>.jsonl`` that this process has not read yet."""
+    """The lines of ``orders-r<rank>.jsonl`` that this process has not read yet.
 
-    def __init__(self, directory: str, rank: int) -> None:
+    ``skips_earlier``: the orders from before it began were for a process that a launcher has replaced by this one.
+    """
+
+    def __init__(self, directory: str, rank: int, *, skips_earlier: bool = False) -> None:
         self._path = Path(directory) / f"orders-r{rank}.jsonl"
-        self._offset = 0
+        self._offset = self._path.stat().st_size if skips_earlier and self._path.exists() else 0
 
     def read(self) -> list[dict[str, Any]]:
         """The new whole lines. It costs one ``stat`` where there are none."""

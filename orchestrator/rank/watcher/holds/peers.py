@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from .. import record, steps
+from . import worker
 
 #: Seconds between two looks at the main thread, and for how long it must not move.
 PAUSE_S, STILL_S = 0.01, 0.05
@@ -25,8 +25,8 @@ def report_waiting(hold: str, phase: str, step: int, limit_s: float) -> None:
 
 
 def _report(hold: str, phase: str, step: int, limit_s: float) -> None:
-    main = threading.main_thread().ident
-    if main is None:
+    main, rank = threading.main_thread().ident, worker.find().number
+    if main is None or rank is None:
         return
     clock = time.pthread_getcpuclockid(main)
     until = time.monotonic() + limit_s
@@ -39,7 +39,7 @@ def _report(hold: str, phase: str, step: int, limit_s: float) -> None:
         elif now - still_since >= STILL_S:
             frame = sys._current_frames().get(main)
             record.notify(
-                "rank.inside", rank=_rank(), step=steps.completed() + 1, phase=phase, hold=hold, stack=_stack(frame)
+                "rank.inside", rank=rank, step=steps.completed() + 1, phase=phase, hold=hold, stack=_stack(frame)
             )
             return
 
@@ -61,7 +61,3 @@ def _stack(frame: FrameType | None) -> list[str]:
         lines.append(f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}")
         frame = frame.f_back
     return lines
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0"))

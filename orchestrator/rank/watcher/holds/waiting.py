@@ -8,10 +8,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from .. import record, steps
-from . import acts, notice, orders, peers
+from . import acts, notice, orders, peers, worker
 
 #: Points that belong to no step: the process counts how often it passes each of them.
 UNCOUNTED = ("save", "save-during", "save-after", "load")
@@ -43,8 +44,9 @@ class Holds:
     def __init__(self, directory: str, watch: Callable[[str], None]) -> None:
         """``watch(phase)`` makes the process call ``reached`` at the points of that phase."""
         self._directory, self._watch = directory, watch
-        self.rank = int(os.environ.get("RANK", "0"))
-        self._orders = orders.Orders(directory, self.rank)
+        self._worker = worker.find()
+        self.rank = self._worker.number
+        self._orders = orders.Orders(directory, self._worker.orders, skips_earlier=self._worker.is_launched)
         self._open: list[Hold] = []
         self._known: set[str] = set()
         self._released: set[str] = set()
@@ -67,6 +69,8 @@ class Holds:
         self._passes[phase] += 1
         for hold in [hold for hold in self._open if hold.is_at(phase, step, self._passes[phase])]:
             self._open.remove(hold)
+            if self._worker.is_launched and not self._claim(hold):
+                continue
             error = self._wait(hold, step)
             if error is not None:
                 return error
@@ -80,10 +84,25 @@ class Holds:
             elif "release" in order:
                 self._released.add(str(order["release"]))
             elif "act" in order:
-                error = acts.perform(order["act"], self._directory, self.rank)
+                error = self._act(order["act"])
                 if error is not None:
                     return error
         return None
+
+    def _act(self, act: dict[str, Any]) -> BaseException | None:
+        """Perform an act; the workers of a launcher on one node share their orders."""
+        if self._worker.is_launched and int(act.get("local_rank") or 0) != self._worker.local_rank:
+            return None
+        return acts.perform(act, self._directory, self._worker.orders)
+
+    def _claim(self, hold: Hold) -> bool:
+        """Whether no earlier process of this attempt was held for it: a launcher starts its workers with the same holds again."""
+        path = Path(self._directory) / f"held-{hold.id.replace(os.sep, '_')}-r{hold.rank}"
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            return False
+        return True
 
     def _is_over(self, hold: Hold, error: BaseException | None) -> bool:
         """An act that raises, or that waits for the process to go on, ends the hold as well."""
