@@ -288,7 +288,7 @@ def test_a_launcher_gets_the_ranks_of_a_node_and_recovers_by_itself(ccbed: Desk)
     trial = ccbed.launched[-1].trial
     assert (trial.params["launcher"], trial.params["nproc"]) == ("torchrun", 2)
     assert (trial.world.ranks_per_node, trial.recovery.policy) == (1, ("theirs",))
-    assert trial.faults[0].at.exact is False
+    assert trial.faults[0].at.exact is True
     ccbed("run", "train.py", "--launcher", "torchrun", "--recovery", "restart")
     assert ccbed.launched[-1].trial.recovery.policy == ("restart",)
 
