@@ -19,6 +19,7 @@ from typing import Any
 from . import batches, imports, live, losses, record, states, steps, time_split, tracing
 from .checkpoints import install as checkpoints
 from .checkpoints import saves
+from .engines import deepspeed, master_weights, megatron
 from .holds import points, worker
 
 _installed: list[int] = []
@@ -83,7 +84,8 @@ def _hook(torch: Any, directory: str) -> None:
     losses.watch()
     batches.watch()
     time_split.watch()
-    _watch_engines()
+    deepspeed.watch()
+    megatron.watch()
     record.line(
         "torch", version=torch.__version__, device="cuda" if torch.cuda.is_available() else "cpu",
         threads=torch.get_num_threads(),
@@ -91,12 +93,12 @@ def _hook(torch: Any, directory: str) -> None:
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not tracing.is_traced():
+    if not tracing.is_traced() and not master_weights.is_stepping():
         tracing.call_eagerly(_begin_step, optimizer, sys._getframe(1))
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not tracing.is_traced():
+    if not tracing.is_traced() and not master_weights.is_stepping():
         tracing.call_eagerly(_end_step, optimizer, sys._getframe(1))
 
 
@@ -134,27 +136,6 @@ def _write_stacks_on_signal(directory: str) -> None:
     file.flush()
     faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
     _open_files.append(file)
-
-
-def _watch_engines() -> None:
-    """Engines that step their own optimizers, and for which there is no adapter: their steps are unknown."""
-    imports.when_imported("deepspeed", lambda module: _report_engine(module, "initialize", "DeepSpeed"))
-    optimizers = "megatron.core.optimizer"
-    imports.when_imported(optimizers, lambda module: _report_engine(module, "get_megatron_optimizer", "Megatron"))
-
-
-@record.guarded("engines")
-def _report_engine(module: Any, name: str, engine: str) -> None:
-    original = getattr(module, name)
-
-    @functools.wraps(original)
-    def entry(*args: Any, **kwargs: Any) -> Any:
-        record.unknown(
-            "steps", f"{engine} updates parameters outside of the optimizer's step; there is no adapter for it"
-        )
-        return original(*args, **kwargs)
-
-    setattr(module, name, entry)
 
 
 @record.guarded("end")

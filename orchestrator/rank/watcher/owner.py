@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import digest, names, sharding
+from .engines import master_weights
 
 #: Owners with more parameters record no shapes.
 LISTED = 20000
@@ -23,15 +24,21 @@ class Owner:
         self.rank = _rank()
         live = _scan()
         tops = names.roots(live["Module"])
-        self.optimizers = _sorted([stepping, *live["Optimizer"]])
+        engines = master_weights.known()
+        own = [item for item in live["Optimizer"] if all(item is not engine.inner for engine in engines)]
+        self.optimizers = _sorted([stepping, *engines, *own])
         self.schedulers, self.scalers = live["LRScheduler"], live["GradScaler"]
         self.naming = "module"
         self._parameters: list[tuple[Any, list[sharding.Part]]] = []
         #: Those that own parameters: a wrapper such as Accelerate's shares all of its optimizer's.
         self.owning: list[Any] = []
-        self._collect(sharding.by_parameter(tops))
+        by_id = sharding.by_parameter(tops)
+        for engine in engines:
+            engine.add_parts(by_id)
+        self._collect(by_id)
         self._parts_by_id = {id(parameter): parts for parameter, parts in self._parameters}
-        self.modules = [top for top in tops if any(id(p) in self._parts_by_id for p in top.parameters())]
+        updated = {*self._parts_by_id, *(id(item) for engine in engines for item in engine.parameters())}
+        self.modules = [top for top in tops if any(id(p) in updated for p in top.parameters())]
         self.parts = {part.name: part for _, parts in self._parameters for part in parts}
         #: Ranks whose shards together are the full tensors; empty if this rank holds all of them.
         self.shards = sharding.group_of(self.parts.values())

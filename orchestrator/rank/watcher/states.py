@@ -81,7 +81,8 @@ class States:
         self._has_device = any(device.type != "cpu" for device in self.owner.devices)
         first, known = self.owner.optimizers[0], self.owner
         record.line(
-            "owner", optimizer=type(first).__name__, index=0, optimizers=len(known.optimizers), tensors=len(known.parts),
+            "owner", optimizer=getattr(first, "engine_name", type(first).__name__), index=0,
+            optimizers=len(known.optimizers), tensors=len(known.parts),
             numel=known.numel, names=known.naming, sharded=bool(known.shards), shards=list(known.shards), groups=None,
             parameters=known.shapes(), compiled=tracing.has_compiled(),
         )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any
 from . import record
 
 #: Functions that call ``step`` only to create the optimizer's state.
-_INITIALISERS = {"_init_optim_state"}
+_INITIALISERS = {"_init_optim_state", "initialize_optimizer_states"}
 
 
 class StepGroups:

@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .. import record, steps
@@ -93,6 +93,21 @@ def report(stage: str, save: Save) -> None:
     """Call the observers of a stage, in the thread that saves."""
     for callback in _observers[stage]:
         callback(save.id)
+
+
+@contextlib.contextmanager
+def reported_as_a_whole() -> Iterator[None]:
+    """Files that this thread saves or loads here are parts of one checkpoint, which an adapter reports."""
+    _thread_state.is_part = True
+    try:
+        yield
+    finally:
+        _thread_state.is_part = False
+
+
+def is_part() -> bool:
+    """Is what this thread saves or loads a part of a checkpoint that is reported as a whole?"""
+    return getattr(_thread_state, "is_part", False)
 
 
 @record.guarded("saves")

@@ -30,7 +30,7 @@ def _watch_save(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
         target = kwargs.get("f", args[1] if len(args) > 1 else None)
-        if is_internal(sys._getframe(1)) or target is None:
+        if is_internal(sys._getframe(1)) or target is None or saves.is_part():
             return original(*args, **kwargs)
         call = saves.begin("torch.save", path_of(target), args[0] if args else kwargs.get("obj"))
         try:
@@ -60,7 +60,7 @@ def _watch_load(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def load(*args: Any, **kwargs: Any) -> Any:
         source = kwargs.get("f", args[0] if args else None)
-        if is_internal(sys._getframe(1)) or source is None:
+        if is_internal(sys._getframe(1)) or source is None or saves.is_part():
             return original(*args, **kwargs)
         call = loads.begin("torch.load", path_of(source), source)
         try:

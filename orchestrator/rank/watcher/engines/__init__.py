@@ -1,0 +1,1 @@
+"""Adapters for training engines that keep the parameters that their optimizer steps apart from those of the model."""

@@ -1,0 +1,132 @@
+"""The optimizers of training engines: their fp32 tensors, which parts of which parameters these hold, and their steps.
+
+An engine may flatten, shard and step its own tensors, once per group. So an adapter names the parts of those tensors, and reports
+one step for each call of the engine's own ``step``, in which calls of the inner optimizer are not counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+from .. import record, sharding, steps
+
+_inside = threading.local()
+#: ``id(engine's optimizer)`` -> how it is seen here.
+_known: dict[int, EngineOptimizer] = {}
+
+
+class Fragment(NamedTuple):
+    """``numel`` elements of ``parameter`` from its element ``start`` lie at ``offset`` of a tensor that the optimizer steps.
+
+    ``shape``: of the full parameter; ``ranks``: those that hold its other fragments; ``reason``: why it has no digest.
+    """
+
+    parameter: Any
+    shape: tuple[int, ...]
+    start: int
+    offset: int
+    numel: int
+    ranks: tuple[int, ...] = ()
+    reason: str | None = None
+
+
+#: Index of the parameter group, the tensor that the optimizer steps, and the fragments in it.
+Tensor = tuple[int, Any, list[Fragment]]
+
+
+class EngineOptimizer:
+    """An engine's optimizer in the form of one of torch, with all of its tensors at any time.
+
+    Engines take their tensors out of the inner optimizer's groups while they step, and forget them before the process ends.
+    """
+
+    def __init__(self, engine_name: str, inner: Any, tensors: Iterable[Tensor]) -> None:
+        self.engine_name, self.inner, self._tensors = engine_name, inner, list(tensors)
+        self.has_stepped = False
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        groups = [{**group, "params": []} for group in self.inner.param_groups]
+        for index, tensor, _ in self._tensors:
+            groups[index]["params"].append(tensor)
+        return groups
+
+    @property
+    def state(self) -> Any:
+        return self.inner.state
+
+    def add_parts(self, by_id: dict[int, list[sharding.Part]]) -> None:
+        """Add the parts of its tensors. ``by_id``: ``id(parameter)`` -> the parts of the model's parameters, with their names."""
+        for _, tensor, fragments in self._tensors:
+            named = [(by_id[id(item.parameter)][0].name, item) for item in fragments if id(item.parameter) in by_id]
+            own = [_part(name, tensor, item) for name, item in named if item.numel > 0]
+            by_id[id(tensor)] = own or [_part(name, tensor, item._replace(start=1)) for name, item in named[:1]]
+
+    def parameters(self) -> Iterator[Any]:
+        """The parameters of the model that it updates."""
+        return (item.parameter for _, _, fragments in self._tensors for item in fragments)
+
+
+def _part(name: str, tensor: Any, item: Fragment) -> sharding.Part:
+    dtype = str(tensor.dtype).replace("torch.", "")
+    is_missing = tensor.numel() < item.offset + item.numel
+    reason = item.reason or ("its fp32 tensor is not in memory" if is_missing else None)
+    select = (item.offset, item.offset + item.numel)
+    return sharding.Part(name, dtype, item.shape, None, item.start, select, item.ranks, reason)
+
+
+def known() -> list[EngineOptimizer]:
+    """The engines' optimizers that have stepped in this process."""
+    return list(_known.values())
+
+
+def is_stepping() -> bool:
+    """Does an engine step in this thread? Then its inner optimizer's hooks report only that it has stepped."""
+    current = getattr(_inside, "current", None)
+    if current is None:
+        return False
+    current.has_stepped = True
+    return True
+
+
+def watch_steps(cls: Any, tensors: Callable[[Any], Iterable[Tensor]], method: str = "step") -> None:
+    """Report one step for each call of ``method`` that steps the inner optimizer: it does not where gradients overflow."""
+    original = getattr(cls, method)
+
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not record.is_active() or getattr(_inside, "current", None) is not None:
+            return original(self, *args, **kwargs)
+        frame = sys._getframe()
+        current = _begin(self, tensors, frame)
+        _inside.current = current
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            _inside.current = None
+        if getattr(current, "has_stepped", False):  # None where the watcher of steps is off
+            _end(current, frame)
+        return result
+
+    setattr(cls, method, step)
+
+
+@record.guarded("steps")
+def _begin(optimizer: Any, tensors: Callable[[Any], Iterable[Tensor]], frame: FrameType) -> EngineOptimizer:
+    current = _known.get(id(optimizer))
+    if current is None:
+        current = EngineOptimizer(type(optimizer).__name__, optimizer.optimizer, tensors(optimizer))
+        _known[id(optimizer)] = current
+    current.has_stepped = False
+    steps.groups.begin_step(current, frame)
+    return current
+
+
+@record.guarded("steps")
+def _end(current: EngineOptimizer, frame: FrameType) -> None:
+    steps.groups.end_step(current, frame)
