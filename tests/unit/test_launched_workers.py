@@ -42,8 +42,8 @@ def _record(out: Path, pid: int, *, rank: int = 3, local_rank: int = 1, t: float
 
 def test_a_worker_is_found_by_its_local_rank(tmp_path: Path, child: int) -> None:
     _record(tmp_path, child)
-    found = launched_workers.find(tmp_path, os.getpid())
-    assert {place: (item.rank, item.process.pid) for place, item in found.items()} == {1: (3, child)}
+    workers = launched_workers.find(tmp_path, os.getpid())
+    assert {place: (item.rank, item.process.pid) for place, item in workers.items()} == {1: (3, child)}
 
 
 def test_a_process_that_the_launcher_did_not_start_is_no_worker(tmp_path: Path, child: int) -> None:
