@@ -100,6 +100,9 @@ def _script(run: Run) -> Verdict:
     if facts.base is None:
         doubts.append(views.finding("the step that the last attempt resumed from is not known"))
     common = _common_facts(facts, run.twin)
+    change = training.world_sizes.first_change(lines)
+    if change is not None:
+        common = [fact for fact in common if training.step_of(fact[1]) <= change]
     different = _first_difference(common)
     as_restarted = training.is_as_restarted(facts, run.twin.control)
     failures = list[views.Finding]()
@@ -111,6 +114,8 @@ def _script(run: Run) -> Verdict:
         )
     if failures and (moved := [*_moved(run)]):
         failures, doubts = [], [*moved, *failures, *doubts]
+    if change is not None and not (failures or doubts):
+        return Verdict(check="bit-exact", outcome="skipped", text=_script_resized(lines, change, common))
     doubts += _not_compared(run, facts, common)
     names = ", ".join(sorted({name.partition("@")[0] for _, name, _, _ in common if "@" in name}))
     until = f"step {facts.base}, then to a restart from there" if different else f"step {facts.steps}"
@@ -123,6 +128,12 @@ def _script(run: Run) -> Verdict:
         **({"differs_from_step": different[0]} if different else {}),
     }
     return views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
+
+
+def _script_resized(lines: training.Lineage, change: int, common: list[tuple[str, str, str, str]]) -> str:
+    ranks = next((a.world for a in lines.attempts if a.world != lines.attempts[0].world), None)
+    text = f"not applicable from step {change + 1} on, with {ranks} ranks: they share data and sums in another way"
+    return f"{text}; {len(common)} losses and digests until step {change} equal the twin" if common else text
 
 
 def _common_facts(facts: training.KeptFacts, twin: Twin) -> list[tuple[str, str, str, str]]:

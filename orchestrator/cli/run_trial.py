@@ -137,7 +137,8 @@ def _trial(
         overrides.append(trial_draft.Override(path=("params", "args"), content=list(source.args), source="--"))
     if isinstance(source.document.content, dict):
         overrides += trials.implied_checks(source.document, options["fail_node"])
-        overrides += trials.twin_check(source, chosen=bool(trials.twin_choice(source, options)))
+        is_bit_exact = bool(trials.twin_choice(source, options)) and not trials.may_shrink(options)
+        overrides += trials.twin_check(source, chosen=is_bit_exact)
     trial = parse_trial.build(source.document, session.catalogue, overrides, data_dir)
     script = trial.params.get("file") if source.is_script else None
     if script and not Path(script).is_file():

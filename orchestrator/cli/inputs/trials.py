@@ -208,6 +208,11 @@ def twin_choice(source: Source, options: Mapping[str, Any]) -> bool | None:
     return True if options["twin"] is None and is_example and options["fail_node"] else options["twin"]
 
 
+def may_shrink(options: Mapping[str, Any]) -> bool:
+    """Whether the options let the gang go on with fewer nodes: then no bits are promised."""
+    return ":" in (options["nodes"] or "") or "shrink" in (options["recovery"] or "")
+
+
 def twin_check(source: Source, *, chosen: bool) -> list[trial_draft.Override]:
     """Compare a script with the twin that --twin asks for."""
     checks = source.document.content.get("checks") or ()

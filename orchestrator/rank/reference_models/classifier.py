@@ -160,25 +160,28 @@ def noisy_share(ctx: context.RankContext, batches: Batches, step: int) -> tuple[
     indices, total = batches.share(step, ctx.rank, ctx.world)
     ctx.share = sample_digest(indices), sample_digest(batches.indices(step))
     ctx.samples = total
-    if ctx.gang.is_elastic:
-        images, labels = noisy_batch(ctx, batches, step)
-        start, stop = even_shares.bounds(total, ctx.world)[ctx.rank]
-        return images[start:stop], labels[start:stop], total
     images = rank_data.scaled(batches.images[indices])
-    noise = torch.randn(images.shape, generator=ctx.rng, device=ctx.device)
+    if ctx.gang.is_elastic:
+        start, stop = even_shares.bounds(total, ctx.world)[ctx.rank]
+        noise = _step_noise(ctx, step, (total, *images.shape[1:]))[start:stop]
+    else:
+        noise = torch.randn(images.shape, generator=ctx.rng, device=ctx.device)
     return images + ctx.params.noise * noise, batches.labels[indices], total
 
 
 def noisy_batch(ctx: context.RankContext, batches: Batches, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(images, labels) of the whole batch of ``step``; the noise depends on the step alone, so that all ranks have the same."""
-    import torch
-
     indices = batches.indices(step)
     ctx.samples = len(indices)
     images = rank_data.scaled(batches.images[indices])
+    return images + ctx.params.noise * _step_noise(ctx, step, tuple(images.shape)), batches.labels[indices]
+
+
+def _step_noise(ctx: context.RankContext, step: int, shape: tuple[int, ...]) -> torch.Tensor:
+    import torch
+
     generator = torch.Generator(ctx.device).manual_seed(seeds.derive(ctx.seed, "noise", step))
-    noise = torch.randn(images.shape, generator=generator, device=ctx.device)
-    return images + ctx.params.noise * noise, batches.labels[indices]
+    return torch.randn(shape, generator=generator, device=ctx.device)
 
 
 def loss_sum(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """What the watcher recorded of a user's job: attempts, where they resumed and with what, steps executed again. Pure."""
 
 from ...model.run import Run
-from . import claims, completeness, cost, replicas
+from . import claims, completeness, cost, replicas, world_sizes
 from .attempts import Attempt, Process, attempts
 from .checkpoints import Checkpoint, Damage, checkpoints, damages, usable
 from .doubts import job_doubts, missing_ranks, nothing_to_resume, unknown_starts, unobserved
@@ -54,6 +54,7 @@ __all__ = [
     "view",
     "watched",
     "worker_returns",
+    "world_sizes",
 ]
 
 

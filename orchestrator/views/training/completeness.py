@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ...model import watch
+from . import world_sizes
 from .attempts import Attempt, Process
 from .replay import Replay, replays
 from .resumption import Lineage, Resumption, Step
@@ -48,6 +49,9 @@ class _Pair:
     own: watch.State | None
     old: Process | None
     replays: tuple[Replay, ...]
+    #: The state of the rank of the same number in a gang of another size.
+    namesake: watch.State | None = None
+    sizes: str = ""
 
 
 def rows(lines: Lineage, resumption: Resumption) -> tuple[Row, ...]:
@@ -82,10 +86,22 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
     if before is None:
         yield from _by_contents(resumption, process, start, repeated, who)
         return
-    pair = _Pair(process=process, start=start, before=before, own=own, old=old, replays=repeated)
+    sizes, namesake = _namesake(lines, resumption, process)
+    pair = _Pair(
+        process=process, start=start, before=before, own=own, old=old, replays=repeated, namesake=namesake, sizes=sizes
+    )
     for part in PARTS:
         result, text = _COMPARE[part](pair)
         yield Row(part=part, result=result, text=text, who=who)
+
+
+def _namesake(lines: Lineage, resumption: Resumption, process: Process) -> tuple[str, watch.State | None]:
+    """(how the size of the gang changed, the state of the same rank there) if the attempt before had another size."""
+    step, old = resumption.step or 0, lines.attempts[resumption.attempt.index - 1]
+    n, other = lines.n_of(step, old), old.ranks.get(process.rank)
+    if old.world == resumption.attempt.world:
+        return "", None
+    return f"{resumption.attempt.world} ranks instead of {old.world}", other.states.get(n or 0) if other else None
 
 
 def _moment(
@@ -97,6 +113,8 @@ def _moment(
     """
     for old in reversed(lines.earlier(attempt)):
         n = lines.n_of(step, old)
+        if n is not None and not world_sizes.have_same(lines, old, attempt, step):
+            continue
         states = (
             {p.rank: p.states[n] for p in old.ranks.values() if n in p.states and _is_replica(p, process, old)}
             if n is not None
@@ -254,8 +272,11 @@ def _document(own: Any, other: Any, absent: str) -> tuple[Result, str]:
 def _rng(pair: _Pair) -> tuple[Result, str]:
     """A generator that steps do not draw from need not be restored."""
     own, other = pair.start.rng, pair.own.rng if pair.own else None
+    if own and pair.namesake is not None and own == pair.namesake.rng:
+        return "pass", ""
     if own is None or other is None:
-        return _undrawn(pair)
+        result, text = _undrawn(pair)
+        return result, f"not comparable with {pair.sizes}" if pair.sizes and result == "unknown" else text
     results = [_generator(name, pair) for name in sorted({*own, *other})]
     if not results:
         return "not applicable", "no generator"
@@ -307,7 +328,7 @@ def _data_position(pair: _Pair) -> tuple[Result, str]:
     result, text = _data(pair.replays)
     if result == "unknown" and _has_same_batch(pair):
         return "pass", "the first batch is the one that was due"
-    return result, text
+    return result, f"not comparable with {pair.sizes}" if pair.sizes and result == "unknown" else text
 
 
 def _has_same_batch(pair: _Pair) -> bool:

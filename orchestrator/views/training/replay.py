@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from . import world_sizes
 from .attempts import Attempt, Process
 from .resumption import Lineage, Step
 
@@ -45,7 +46,7 @@ def redone(lines: Lineage) -> tuple[Step, ...]:
 def replays(lines: Lineage, attempt: Attempt) -> tuple[Replay, ...]:
     """The steps of ``attempt`` that the same rank had executed in the newest attempt before that reached them.
 
-    None with another number of ranks: then they share the work of a step in another way.
+    None where another number of ranks led there: then they share the work of a step in another way.
     """
     return tuple(replay for process in attempt.ranks.values() for replay in _replays(lines, attempt, process))
 
@@ -62,7 +63,8 @@ def _replays(lines: Lineage, attempt: Attempt, process: Process) -> Iterator[Rep
         for old in reversed(lines.earlier(attempt)):
             before = lines.n_of((base or 0) + n, old)
             other = old.ranks.get(process.rank)
-            if old.world == attempt.world and other is not None and before is not None and before in other.steps:
+            is_same_size = before is not None and world_sizes.have_same(lines, old, attempt, (base or 0) + n)
+            if is_same_size and other is not None and before is not None and before in other.steps:
                 yield _replay((base or 0) + n, (old, other, before), (attempt, process, n))
                 break
 

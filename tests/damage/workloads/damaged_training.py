@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 METRICS = classifier.METRICS
 CHECKS = classifier.CHECKS
-LOST = ("optimizer", "rng")
+LOST = ("optimizer", "rng", "batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Params:
 
     training   name of the built-in workload
     params     its parameters
-    lost       state that is not restored: optimizer | rng
+    lost       what is not restored, or skipped: optimizer | rng | batch
     """
 
     training: str
@@ -48,7 +48,7 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 def run(ctx: context.RankContext) -> None:
     """Run the training with a restore that loses state."""
     training, params = _training(ctx.params), _params(ctx.params)
-    damage = {"optimizer": _lose_optimizer, "rng": _lose_rng}[ctx.params.lost]
+    damage = {"optimizer": _lose_optimizer, "rng": _lose_rng, "batch": _skip_batch}[ctx.params.lost]
     ctx.params, ctx.restore = params, damage(ctx)
     training.run(ctx)
 
@@ -79,6 +79,14 @@ def _lose_rng(ctx: context.RankContext) -> Any:
         return step
 
     return damaged
+
+
+def _skip_batch(ctx: context.RankContext) -> Any:
+    """After a restart the ranks take their shares of the batch that follows."""
+    share = classifier.Batches.share
+    if ctx.gang.resume:
+        classifier.Batches.share = lambda self, step, *more: share(self, step + 1, *more)  # type: ignore[method-assign]
+    return ctx.restore
 
 
 def _training(params: Params) -> Any:
