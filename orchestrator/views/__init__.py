@@ -25,7 +25,7 @@ from .gangs import (
 from .lineage import chosen_checkpoints, committed_checkpoints, is_kept, kept_steps, resume_steps, world_sizes
 from .order import disorder
 from .overview import RunView, counts_steps, ending, is_collective, view
-from .progress import caught_up, goodput, lost_steps
+from .progress import Growth, Reduced, caught_up, goodput, growths, lost_steps, reduced
 from .timeline import Span, timeline
 from .values import listing, mapping, number, whole
 
@@ -41,8 +41,10 @@ __all__ = [
     "FaultView",
     "Finding",
     "Gang",
+    "Growth",
     "Milestone",
     "Operation",
+    "Reduced",
     "RunView",
     "Span",
     "agreement",
@@ -68,6 +70,7 @@ __all__ = [
     "first_slots",
     "gangs",
     "goodput",
+    "growths",
     "hosts_of",
     "identity",
     "is_abnormal",
@@ -82,6 +85,7 @@ __all__ = [
     "not_started",
     "number",
     "operations",
+    "reduced",
     "replacements",
     "resume_steps",
     "root_cause",

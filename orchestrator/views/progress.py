@@ -1,16 +1,47 @@
-"""Steps against time: which were lost, when a new attempt had caught up, and how much of the time was productive."""
+"""Steps against time: which were lost, when a new attempt had caught up, how much of the time was productive, or on fewer nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..model import events
 from ..model.event import History
 from ..model.run import StepRecord
+from ..model.trial import Trial
 from .clock import clock
 from .command_outcomes import operations
-from .gangs import gangs
+from .gangs import Gang, gangs
 from .lineage import is_kept, kept_steps, resume_steps
+
+#: What ends an attempt before the run ends.
+_ENDS = (events.RecoveryDecided, events.RecoveryGrowing, events.RecoveryGrown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced:
+    """An attempt on fewer nodes than the trial has: from the first step of its last rank until the next attempt or the end.
+
+    Times in seconds since the run began.
+    """
+
+    epoch: int
+    nodes: int
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """Growing back, which is no recovery: from the order to stop the smaller gang to the first step of every rank.
+
+    ``stop_s``, ``start_s``: until the next attempt was begun, and from then on. None: no such step was done.
+    """
+
+    epoch: int
+    joined: tuple[str, ...]
+    stop_s: float
+    start_s: float | None
 
 
 def lost_steps(
@@ -70,6 +101,35 @@ def finished_at(history: History) -> float:
     return max(ends, default=when(history.events[-1]) if history.events else 0.0)
 
 
+def reduced(trial: Trial, history: History) -> tuple[Reduced, ...]:
+    """The attempts on fewer nodes that completed a step on every rank, in order."""
+    when, known = clock(history), gangs(history)
+    spans = []
+    for gang in known:
+        begin = _first_step(history, gang)
+        if begin is None or len(gang.slots) >= trial.world.nodes:
+            continue
+        later = [event for event in history.of(*_ENDS) if event.seq > gang.began.seq]
+        end = when(later[0]) if later else finished_at(history)
+        spans.append(Reduced(epoch=gang.epoch, nodes=len(gang.slots), begin=begin, end=max(begin, end)))
+    return tuple(spans)
+
+
+def growths(history: History) -> tuple[Growth, ...]:
+    """Each time that nodes rejoined, in order."""
+    when, by_epoch = clock(history), {gang.epoch: gang for gang in gangs(history)}
+    ordered = {event.epoch: event for event in history.of(events.RecoveryGrowing)}
+    result = []
+    for grown in history.of(events.RecoveryGrown):
+        epoch = grown.epoch or 0
+        stop, gang = ordered.get(epoch - 1, grown), by_epoch.get(epoch)
+        first = _first_step(history, gang) if gang else None
+        start_s = None if first is None else first - when(grown)
+        joined = grown.data.joined or ()
+        result.append(Growth(epoch=epoch, joined=joined, stop_s=when(grown) - when(stop), start_s=start_s))
+    return tuple(result)
+
+
 def _last_steps(history: History, epoch: int) -> list[int]:
     """The last steps of the ranks of the attempt before, as gang.stop reported them."""
     last = [-1]
@@ -89,3 +149,11 @@ def _step_ends(history: History) -> Callable[[StepRecord], float]:
                 offset = when(event) - event.at.mono
                 offsets[gang.epoch, rank] = min(offset, offsets.get((gang.epoch, rank), offset))
     return lambda record: record.end + offsets.get((record.epoch, record.rank), 0.0)
+
+
+def _first_step(history: History, gang: Gang) -> float | None:
+    """When the last rank had done its first step."""
+    when = clock(history)
+    if not gang.is_complete(events.RankStep):
+        return None
+    return max(when(event) for event in gang.by_rank(events.RankStep).values())

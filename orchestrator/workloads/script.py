@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("no-hang",)
+#: Whether the script resumes with another number of ranks is its own affair.
+RESIZES = True
 #: These judge a run with planned faults by what the watcher recorded.
 CHECKS_OF_FAULTS: tuple[str, ...] = (
     "resumed-from", "resumed-newest", "resume-complete", "no-step-lost", "replay-equal", "replicas-identical",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 METRICS: Mapping[str, tuple[str, str]] = {**classifier.METRICS, "accuracy": ("fraction", "higher")}
 CHECKS = (*classifier.CHECKS, "replicas-identical")
+#: It resumes with another number of ranks.
+RESIZES = True
 last_step = classifier.last_step
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MODELS = ("mnist-mlp",)
 METRICS: Mapping[str, tuple[str, str]] = {**classifier.METRICS, "accuracy": ("fraction", "higher")}
 CHECKS = (*classifier.CHECKS, "replicas-identical")
+#: It resumes with another number of ranks.
+RESIZES = True
 last_step = classifier.last_step
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 METRICS = classifier.METRICS
 CHECKS = classifier.CHECKS
 check = classifier.check
+#: It resumes with another number of ranks.
+RESIZES = True
 last_step = classifier.last_step
 
 

@@ -21,7 +21,6 @@ from ...model.events import (
     GangBusy,
     GangJoined,
     GangStalled,
-    GangStop,
     HoldExpired,
     LeaseOver,
     NodeEnded,
@@ -37,6 +36,7 @@ from ...model.events import (
     RankStart,
     RankStep,
     RecoveryDecided,
+    RecoveryGrowing,
     RecoveryGrown,
     RecoveryRefused,
     RecoveryReplaced,
@@ -97,7 +97,7 @@ class RunLines:
 
     def feed(self, event: Event) -> tuple[Line, ...]:
         """Return the lines of an event; most events have none."""
-        table = _NOTES if event.type == "note" else _COMMANDS if event.type == "invoke" else _OUTCOMES
+        table = _NOTES if event.type == "note" else {} if event.type == "invoke" else _OUTCOMES
         lines = table.get(event.subject) if event.subject else None
         return tuple(lines(self, event)) if lines else ()
 
@@ -216,11 +216,11 @@ class RunLines:
         taken = ", ".join(map(str, event.data.taken or ()))
         yield self._line(event, "store", f"port {taken} of {event.node} is taken; using {event.data.port}")
 
-    def _gang_stop(self, event: Event[GangStop]) -> Iterator[Line]:
-        """A gang that is stopped without a loss: the exits of its ranks are no detection."""
-        if not any(epoch == self._epoch for epoch, _ in self._detected):
-            self._stopped_epoch = event.epoch
-        return iter(())
+    def _recovery_growing(self, event: Event[RecoveryGrowing]) -> Iterator[Line]:
+        """The exits of the ranks of this attempt are no detection."""
+        self._stopped_epoch = event.epoch
+        there = " and ".join(event.data.joining or ())
+        yield self._line(event, "grow", f"{there} can rejoin; the gang stops after a checkpoint")
 
     def _rank_exit(self, event: Event[RankExit]) -> Iterator[Line]:
         """Report the exit only where no other loss was detected: when a node is lost, the other ranks exit too."""
@@ -261,9 +261,7 @@ class RunLines:
         self._epoch = event.epoch or self._epoch
         self.slots = event.data.slots or self.slots
         joined = ", ".join(event.data.joined or ()) or "no node"
-        yield self._line(
-            event, f"attempt {event.epoch}", f"{joined} rejoined after a checkpoint; {len(self.slots)} nodes go on"
-        )
+        yield self._line(event, f"attempt {event.epoch}", f"{joined} rejoined; {len(self.slots)} nodes go on")
 
     def _recovery_replaced(self, event: Event[RecoveryReplaced]) -> Iterator[Line]:
         before, self.slots = self.slots, event.data.slots or self.slots
@@ -402,6 +400,7 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     RecoveryRefused: RunLines._recovery_refused,
     RecoveryReplaced: RunLines._recovery_replaced,
     RecoveryDecided: RunLines._recovery_decided,
+    RecoveryGrowing: RunLines._recovery_growing,
     RecoveryGrown: RunLines._recovery_grown,
     CheckpointSkipped: RunLines._checkpoint_skipped,
     CheckpointFailed: RunLines._checkpoint_failed,
@@ -415,7 +414,6 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     RankFinished: RunLines._rank_finished,
     RunEnd: RunLines._run_end,
 }
-_COMMANDS: Mapping[type[Payload], _Lines] = {GangStop: RunLines._gang_stop}
 #: By the command that the outcome closes.
 _OUTCOMES: Mapping[type[Payload], _Lines] = {
     FaultAct: RunLines._fault_act_outcome,

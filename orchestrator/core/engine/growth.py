@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...model.event import Command, Event
-from ...model.events import CheckpointCommit, NodeApply, NodeApplyDone, NodeKill, RecoveryGrown, SaveCommitted
+from ...model.events import (
+    CheckpointCommit,
+    NodeApply,
+    NodeApplyDone,
+    NodeKill,
+    RecoveryGrowing,
+    RecoveryGrown,
+    SaveCommitted,
+)
 from ...model.trial import Trial
 from . import faults, gang, recovery
 from .state import Result, State, note, then, timer
@@ -69,8 +77,9 @@ def on_checkpoint(trial: Trial, state: State, event: Event[CheckpointCommit | Sa
     is_busy = faults.with_stage(state, "held", "acting")
     if state.stage != "run" or event.epoch != state.epoch or not usable(state) or is_busy or _is_last(state, event):
         return state, ()
+    growing = note(RecoveryGrowing(joining=usable(state)), f"e{state.epoch}/growing", epoch=state.epoch)
     state = replace(faults.release_held(state), stage="stop", is_growing=True)
-    return gang.stop(trial, state)
+    return then((state, (growing,)), lambda s: gang.stop(trial, s))
 
 
 def is_due(state: State) -> bool:

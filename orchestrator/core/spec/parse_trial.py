@@ -154,6 +154,13 @@ def _check_world_size(
 ) -> None:
     """Record why the workload cannot run on as many ranks as an attempt may have; skipped if its values are wrong already."""
     module: Any = catalogue.workloads[draft.content["workload"]].module if params is not None else None
+    if module and world.can_shrink and not getattr(module, "RESIZES", False):
+        name = draft.content["workload"]
+        can = ", ".join(
+            sorted(w for w in catalogue.workloads if getattr(catalogue.workloads[w].module, "RESIZES", False))
+        )
+        draft.add_problem(("workload",), f"cannot resume with another number of ranks; these can: {can}", name)
+        return
     fits = getattr(module, "fits", None)
     if fits and params is not None:
         sizes = (nodes * world.ranks_per_node for nodes in range(world.least_nodes, world.nodes + 1))

@@ -43,6 +43,7 @@ def of(run: Run) -> Iterator[Metric]:
         yield Metric(trial=name, metric="goodput", value=run_view.goodput, unit="1", better="higher")
     for failover, known in zip(run_view.failovers, training.recovery_figures(run, run_view.failovers), strict=True):
         yield from _failover(name, failover, known, counted=run_view.step is not None)
+    yield from _strength(run)
     yield from _checkpoints(run)
     yield from _reported(run)
     yield from _collectives(run)
@@ -55,6 +56,22 @@ def of(run: Run) -> Iterator[Metric]:
                 yield Metric(
                     trial=name, metric=metric, value=figure, unit=unit, better=better, epoch=event.epoch, node=event.node,
                     rank=event.data.rank,
+                )  # fmt: skip
+
+
+def _strength(run: Run) -> Iterator[Metric]:
+    """The time on fewer nodes, and that of growing back."""
+    name = run.trial.name
+    for span in views.reduced(run.trial, run.history):
+        yield Metric(
+            trial=name, metric="reduced strength", value=span.end - span.begin, unit="s", better="lower", epoch=span.epoch
+        )  # fmt: skip
+    for rep, growth in enumerate(views.growths(run.history)):
+        times = {"grow phase stop": growth.stop_s, "grow phase start": growth.start_s}
+        for metric, seconds in times.items():
+            if seconds is not None:
+                yield Metric(
+                    trial=name, metric=metric, value=seconds, unit="s", better="lower", epoch=growth.epoch, rep=rep
                 )  # fmt: skip
 
 

@@ -72,6 +72,13 @@ class RecoveryDecided(Payload):
     joined: tuple[str, ...] | None = None
 
 
+@payload("recovery.growing", writer="ctl")
+class RecoveryGrowing(Payload):
+    """A checkpoint was committed, and nodes by which the gang had shrunk are there again: it is stopped, so that they rejoin."""
+
+    joining: tuple[str, ...] | None = None
+
+
 @payload("recovery.grown", writer="ctl")
 class RecoveryGrown(Payload):
     """The next attempt, after a checkpoint of a gang that had shrunk: the nodes ``joined`` are there again."""

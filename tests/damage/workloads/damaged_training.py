@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 METRICS = classifier.METRICS
 CHECKS = classifier.CHECKS
+RESIZES = True
 LOST = ("optimizer", "rng", "batch")
 
 
