@@ -73,7 +73,7 @@ class Changed:
 
 
 def judged(ran: Ran, checker: Any, change: Callable[[StepRecord], StepRecord | None]) -> Verdict:
-    run = replace(ran.run, files=Changed(files=ran.run.files, change=change))  # type: ignore[arg-type]
+    run = replace(ran.run, files=Changed(files=ran.run.files, change=change))
     verdict: Verdict = checker.check(run, checker.Params())
     return verdict
 
