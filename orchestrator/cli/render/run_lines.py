@@ -219,8 +219,8 @@ class RunLines:
     def _recovery_growing(self, event: Event[RecoveryGrowing]) -> Iterator[Line]:
         """The exits of the ranks of this attempt are no detection."""
         self._stopped_epoch = event.epoch
-        there = " and ".join(event.data.joining or ())
-        yield self._line(event, "grow", f"{there} can rejoin; the gang stops after a checkpoint")
+        names = " and ".join(event.data.joining or ())
+        yield self._line(event, "grow", f"{names} can rejoin; the gang stops after a checkpoint")
 
     def _rank_exit(self, event: Event[RankExit]) -> Iterator[Line]:
         """Report the exit only where no other loss was detected: when a node is lost, the other ranks exit too."""
