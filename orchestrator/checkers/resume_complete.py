@@ -21,7 +21,7 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """A row for each part, by the state of the same moment of the job before and after the failure; needs no twin."""
+    """A row for each part, by the state of the same moment of the job before and after the failure, else by that of a twin."""
     lines = training.lineage_of(run)
     failures, doubts = (
         list[views.Finding](),
@@ -32,7 +32,7 @@ def check(run: Run, params: Params) -> Verdict:
         if resumption.is_fresh:
             doubts.append(views.finding(f"{resumption.attempt.name}: began at step 0, no state was resumed"))
             continue
-        parts = completeness.worst(completeness.rows(lines, resumption))
+        parts = completeness.worst(completeness.rows(lines, resumption, run.twin.digests if run.twin else None))
         failures += _findings(parts, "fail")
         doubts += _findings(parts, "unknown")
         if parts:

@@ -11,6 +11,7 @@ from orchestrator.core.verdict import judge
 from orchestrator.model import watch
 from orchestrator.model.event import Clock, Event, History, Source, event
 from orchestrator.model.events import RecoveryReplaced
+from orchestrator.model.run import Twin
 from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.model.verdict import Verdict
 from orchestrator.views import training
@@ -380,3 +381,31 @@ def test_a_saved_optimizer_that_was_not_restored_fails_without_the_state_of_the_
     job = Job().attempt(0, 0, 15)
     job = spoilt(job, watch.Saved, contents={"optimizer.exp_avg": "ab" * 8})
     assert rows(job.attempt(1, 15, 30, ends=True, forgets=["optimizer"]))["optimizer"] == "fail"
+
+
+def test_a_twin_shows_what_no_state_of_the_run_does() -> None:
+    """The state after the step was not recorded before the loss; the twin's is equal to what the new attempt began with."""
+    job = right()
+    job.files = [
+        dataclasses.replace(
+            file,
+            lines=tuple(
+                dataclasses.replace(x, full=False, optimizer=None)
+                if isinstance(x, watch.State) and not file.attempt
+                else x
+                for x in file.lines
+            ),
+        )
+        for file in job.files
+    ]
+    alone = ask(job.run(), "resume-complete").evidence["rows"]["attempt 1"]
+    assert (alone["weights"]["result"], alone["optimizer"]["result"]) == ("pass", "unknown")
+    facts = training.kept_facts(training.lineage_of(right().run()))
+    twin = Twin(
+        key="k", run="t", losses=facts.losses, digests=facts.digests, steps=30, faults=0, restarts=0, final_loss=0.0
+    )
+    beside = ask(dataclasses.replace(job.run(), twin=twin), "resume-complete").evidence["rows"]["attempt 1"]
+    assert beside["optimizer"] == {"result": "pass", "text": "equal to that of the twin after step 15"}
+    other = {rank: dict.fromkeys(digests, "ff" * 8) for rank, digests in facts.digests.items()}
+    apart = dataclasses.replace(job.run(), twin=dataclasses.replace(twin, digests=other))
+    assert ask(apart, "resume-complete").evidence["rows"]["attempt 1"]["optimizer"]["result"] == "unknown"

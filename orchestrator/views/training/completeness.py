@@ -54,14 +54,33 @@ class _Pair:
     sizes: str = ""
 
 
-def rows(lines: Lineage, resumption: Resumption) -> tuple[Row, ...]:
-    """The rows of every rank. Not for an attempt that began from scratch: nothing was resumed."""
+def rows(
+    lines: Lineage, resumption: Resumption, twin: Mapping[str, Mapping[str, str]] | None = None
+) -> tuple[Row, ...]:
+    """The rows of every rank. Not for an attempt that began from scratch: nothing was resumed.
+
+    ``twin``: the digests of an undisturbed run, rank -> ``weights@<step>``, where no state of this run decides.
+    """
     repeated = replays(lines, resumption.attempt)
     return tuple(
-        row
+        _by_twin(row, process, resumption.step, (twin or {}).get(str(process.rank), {}))
         for process in resumption.attempt.ranks.values()
         for row in _rank_rows(lines, resumption, process, tuple(r for r in repeated if r.rank == process.name))
     )
+
+
+def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, str]) -> Row:
+    """A part that is equal to that of the undisturbed run after the same step is whole. A difference shows nothing."""
+    start = process.states.get(0)
+    if row.result != "unknown" or start is None or step is None:
+        return row
+    own: Mapping[str, str | None] = {"weights": start.weights} if row.part == "weights" else {}
+    if row.part == "optimizer" and start.optimizer:
+        own = {f"optimizer.{name}": digest for name, digest in start.optimizer.items()}
+    known = {name.rpartition("@")[0] for name in twin if name.endswith(f"@{step}") and name.startswith(row.part)}
+    if own and known == set(own) and all(digest and twin[f"{name}@{step}"] == digest for name, digest in own.items()):
+        return replace(row, result="pass", text=f"equal to that of the twin after step {step}")
+    return row
 
 
 def worst(items: tuple[Row, ...]) -> dict[str, Row]:
