@@ -13,6 +13,7 @@ from orchestrator.model.event import Clock, History, Source, event
 from orchestrator.model.events import FaultInjected
 from orchestrator.model.run import Run
 from orchestrator.views import training
+from orchestrator.views.training.attempts import TICK_S
 
 from .verdicts import ask
 from .watched_jobs import Job, right
@@ -213,7 +214,7 @@ def test_a_file_of_another_writer_counts_when_it_was_last_written() -> None:
     def with_file(begin: int, after: int) -> Job:
         job = Job(saves=False).attempt(0, 0, 18).attempt(1, begin, 30, loaded=0, ends=True)
         times = {step.n: step.end for step in job.files[0].lines if isinstance(step, watch.Step)}
-        t = times[after] + 0.0002
+        t = times[after] + 0.0002 - TICK_S
         return with_lines(
             job, 0, watch.Save(t=t + 1, id=7, n=18, api="file", path="/out/a.bin"), watch.Saved(t=t + 1, id=7),
             watch.Committed(t=t + 1, id=7, path="/out/a.bin", how="return", t_committed=t), rank=0,

@@ -16,6 +16,8 @@ from ..gangs import Gang, gangs
 
 MODULUS = 1 << 64
 L = TypeVar("L", watch.Load, watch.Committed, watch.Claim)
+#: By how much the time of the last write of a file may be too early: kernels stamp files by ticks, in seconds.
+TICK_S = 0.01
 #: Claims of a script that show that its process trains.
 TRAINING = ("step", "resumed", "saved")
 C = TypeVar("C", bound=watch.Line)
@@ -61,7 +63,7 @@ class Process:
             return max(0, save.step - self.origin)
         if self.origin is None and save.api != "file":
             return save.n
-        t = (committed.t_committed if committed else None) or save.t
+        t = ((committed.t_committed if committed else None) or save.t) + TICK_S
         return max((n for n, step in self.steps.items() if step.end <= t), default=0)
 
     @property
