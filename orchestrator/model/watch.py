@@ -91,7 +91,7 @@ class Every(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step(Line):
-    """A completed step. ``loss``: ``float.hex`` of this rank's loss; ``batches``: hashes fetched since the step before.
+    """A completed step. ``loss``: ``float.hex`` of the sum over its ``passes``; ``batches``: hashes fetched since the step before.
 
     The hash of a batch that has no digest, for example of a sparse tensor, is None.
     """
@@ -100,6 +100,7 @@ class Step(Line):
     start: float
     end: float
     loss: str | None = None
+    passes: int = 1
     data_s: float | None = None
     compute_s: float | None = None
     comm_s: float | None = None
@@ -110,7 +111,10 @@ class Step(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State(Line):
-    """The state after ``n`` steps, taken before step n + 1. ``full``: with all parts beside weights."""
+    """The state after ``n`` steps, taken before step n + 1. ``full``: with all parts beside weights.
+
+    ``copies``: digests of other models with the parameters of this one, such as averages of its weights.
+    """
 
     n: int
     full: bool = False
@@ -119,6 +123,7 @@ class State(Line):
     numel: int | None = None
     counter: float | None = None
     buffers: Any = None
+    copies: Mapping[str, str | None] = field(default_factory=dict)
     optimizer: Mapping[str, str | None] | None = None
     lr: tuple[Any, ...] | None = None
     scaler: Any = None

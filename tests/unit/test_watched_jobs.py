@@ -191,8 +191,6 @@ def test_generators_that_steps_do_not_draw_from_need_not_be_restored() -> None:
     job.files = first + [
         f for f in spoilt(right(dropout=False), watch.State, rng={"torch": "ab" * 8}).files if f.attempt
     ]
-    rngs = tuple(watch.Rng(t=1.0, n=n, rng={"torch": "same"}) for n in range(4))
-    job.files = [dataclasses.replace(file, lines=(*file.lines, *rngs)) for file in job.files]
     assert rows(job)["RNG"] == "not applicable"
 
 

@@ -39,6 +39,9 @@ class Owner:
         self._parts_by_id = {id(parameter): parts for parameter, parts in self._parameters}
         updated = {*self._parts_by_id, *(id(item) for engine in engines for item in engine.parameters())}
         self.modules = [top for top in tops if any(id(p) in updated for p in top.parameters())]
+        held = {name for _, parts in self._parameters for name in (part.name for part in parts)}
+        #: Other models with parameters of the same names: averages, target networks, earlier versions.
+        self.copies = [top for top in tops if top not in self.modules and _parameter_names(top) & held == held]
         self.parts = {part.name: part for _, parts in self._parameters for part in parts}
         #: Ranks whose shards together are the full tensors; empty if this rank holds all of them.
         self.shards = sharding.group_of(self.parts.values())
@@ -126,6 +129,10 @@ def parameters_of(optimizer: Any) -> Iterator[Any]:
     return (
         parameter for group in optimizer.param_groups for parameter in group["params"] if hasattr(parameter, "dtype")
     )
+
+
+def _parameter_names(top: Any) -> set[str]:
+    return {names.normalise(name) for name, _ in top.named_parameters()}
 
 
 def _sorted(optimizers: Sequence[Any]) -> list[Any]:

@@ -5,6 +5,8 @@ k is the smallest power of two for which the digests cost at most BUDGET of the 
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import random
 import statistics
@@ -33,7 +35,7 @@ class States:
         self.every = 1
         self._cost_s = 0.0
         self._durations: list[float] = []
-        self._has_device = False
+        self._has_device = self._has_buffers = False
         self._last: tuple[float, float] | None = None
 
     def fix_interval(self, setting: str) -> None:
@@ -87,6 +89,7 @@ class States:
             parameters=known.shapes(), compiled=tracing.has_compiled(),
         )  # fmt: skip
         buffers_saved = tuple(name for name, _ in saved_buffers(known.modules))
+        self._has_buffers = bool(buffers_saved)
         contents.owner.set(live_owner.describe(known, buffers_saved))
 
     def _record(self, n: int, *, full: bool) -> None:
@@ -97,6 +100,8 @@ class States:
         self._offset = None if counter is None else counter - n
         if full:
             fields.update(self._rest(known))
+        elif self._has_buffers:  # each rank has its own, and only the ranks that save record the rest at that moment
+            fields["buffers"] = buffers(known.modules)
         self._is_full_due = False
         record.line("state", n=n, full=full, **fields, counter=counter, rng=generators(), batch=batches.batches.first())
 
@@ -113,6 +118,7 @@ class States:
     def _rest(self, known: owner.Owner) -> dict[str, Any]:
         return {
             "buffers": buffers(known.modules),
+            **({"copies": copies(known.copies)} if known.copies else {}),
             "optimizer": known.optimizer_states(),
             "lr": known.rates(),
             "scaler": _scaler(known.scalers[0]) if known.scalers else None,
@@ -150,6 +156,26 @@ def buffers(modules: list[Any]) -> str | None:
         return None
 
 
+def copies(modules: list[Any]) -> dict[str, str | None]:
+    """Class of each copy of the model, with its number -> the digest of its parameters and saved buffers."""
+    result: dict[str, str | None] = {}
+    for number, module in enumerate(modules):
+        tensors = [
+            (prefix + name, p)
+            for prefix, part in names.modules_by_name([module])
+            for name, p in part._parameters.items()
+        ]
+        try:
+            with digest.undisturbed():
+                value = digest.total([*((name, p) for name, p in tensors if p is not None), *saved_buffers([module])])[
+                    0
+                ]
+        except digest.Undigestible:
+            value = None
+        result[f"{type(module).__name__} {number}"] = value
+    return result
+
+
 def generators() -> dict[str, str]:
     """A fingerprint of each random generator."""
     import torch
@@ -173,8 +199,46 @@ def _generator(name: str, kind: str, state: Any) -> str:
     if kind != "torch" and name in _known and _known[name][0] == comparable:
         return _known[name][1]
     value = contents.rng_digest(kind, state)
+    if kind == "torch":
+        return _equivalent.get(value, value)
     _known[name] = (comparable, value)
     return value
+
+
+#: Fingerprint of torch's generator after the last seed for a DataLoader -> that before it.
+_equivalent: dict[str, str] = {}
+
+
+def _discount_seeds() -> None:
+    """A new iterator of a DataLoader draws a seed for its workers: it does not count as a draw of the script.
+
+    An attempt that resumes draws another one, so that steps which are executed again show whether batches depend on it.
+    """
+    iterator = importlib.import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
+    original = iterator.__init__
+
+    @functools.wraps(original)
+    def create(self: Any, *args: Any, **kwargs: Any) -> None:
+        before = _torch_fingerprint()
+        original(self, *args, **kwargs)
+        _equate(before)
+
+    iterator.__init__ = create
+
+
+@record.guarded("rng")
+def _torch_fingerprint() -> str:
+    import torch
+
+    return _generator("torch", "torch", torch.get_rng_state())
+
+
+@record.guarded("rng")
+def _equate(before: str | None) -> None:
+    after = _torch_fingerprint()
+    _equivalent.clear()
+    if before and after != before:
+        _equivalent[after] = before
 
 
 def _scaler(scaler: Any) -> dict[str, Any]:
@@ -188,5 +252,6 @@ states = States()
 
 def watch() -> None:
     """Record the state at every boundary of steps."""
+    _discount_seeds()
     states.fix_interval(os.environ.get("CCBED_WATCH_EVERY", "auto"))
     steps.groups.boundaries.append(record.guarded("states")(states.record_boundary))

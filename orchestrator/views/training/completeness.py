@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,7 +15,17 @@ from .replay import Replay, replays
 from .resumption import Lineage, Resumption, Step
 
 Result = Literal["pass", "fail", "unknown", "not applicable"]
-PARTS = ("weights", "buffers", "optimizer", "learning rate", "scheduler", "scaler", "RNG", "data position")
+PARTS = (
+    "weights",
+    "buffers",
+    "copies of the model",
+    "optimizer",
+    "learning rate",
+    "scheduler",
+    "scaler",
+    "RNG",
+    "data position",
+)
 #: The better a result is, the later it stands: a row has the worst result of all ranks.
 _ORDER: tuple[Result, ...] = ("fail", "unknown", "pass", "not applicable")
 #: Part -> its name in a state and in the contents of a checkpoint.
@@ -24,6 +34,8 @@ _SAVED = {"buffers": "buffers", "learning rate": "lr", "scheduler": "scheduler",
 NOTHING = "0" * 16
 #: A generator counts as used by steps if it is drawn from between at least this share of them.
 _MOST = 0.5
+#: Losses of the same batch with the same weights differ less, also where kernels add up in another order, in bfloat16.
+_NOISE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +53,7 @@ class _Pair:
     """The state that a rank began with, and that of the same moment before.
 
     ``before``: of its own rank, with the parts that replicas share from one of them; ``own``: of its own rank only.
+    ``saved``: the random generators that the checkpoint holds, and the digests of its tensors.
     """
 
     process: Process
@@ -52,6 +65,7 @@ class _Pair:
     #: The state of the rank of the same number in a gang of another size.
     namesake: watch.State | None = None
     sizes: str = ""
+    saved: frozenset[str] = frozenset()
 
 
 def rows(
@@ -103,13 +117,16 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
         return
     old, own, before = _moment(lines, resumption.attempt, process, resumption.step)
     if before is None:
-        yield from _by_contents(resumption, process, start, repeated, who)
+        yield from _by_contents(lines, resumption, process, start, repeated, who)
         return
     sizes, namesake = _namesake(lines, resumption, process)
     pair = _Pair(
-        process=process, start=start, before=before, own=own, old=old, replays=repeated, namesake=namesake, sizes=sizes
-    )
+        process=process, start=start, before=before, own=own, old=old, replays=repeated, namesake=namesake, sizes=sizes,
+        saved=_saved_parts(resumption),
+    )  # fmt: skip
     for part in PARTS:
+        if part == "copies of the model" and not start.copies and not before.copies:
+            continue
         result, text = _COMPARE[part](pair)
         yield Row(part=part, result=result, text=text, who=who)
 
@@ -164,14 +181,29 @@ def _own_state(process: Process | None, state: watch.State | None, n: int) -> wa
     return watch.State(t=0.0, n=n, rng=process.rngs[n])
 
 
+def _saved_parts(resumption: Resumption) -> frozenset[str]:
+    """The random generators, and the digests of tensors, that the checkpoint holds: the job itself counts them as its state."""
+    checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
+    contents = [write.saved.contents for write in checkpoint.writes if write.saved] if checkpoint else []
+    generators = {str(name) for saved in contents for name in saved.get("rng") or ()}
+    return frozenset(generators | {str(v) for saved in contents for k, v in saved.items() if k.startswith("tensors.")})
+
+
 def _by_contents(
-    resumption: Resumption, process: Process, start: watch.State, repeated: tuple[Replay, ...], who: str
+    lines: Lineage,
+    resumption: Resumption,
+    process: Process,
+    start: watch.State,
+    repeated: tuple[Replay, ...],
+    who: str,
 ) -> Iterator[Row]:
     """Without a state of that moment: by the contents of the checkpoint, and by the steps that were executed again."""
     reason = f"no earlier attempt recorded the whole state after step {resumption.step}"
     checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
     contents = checkpoint.contents if checkpoint else {}
     for part in PARTS:
+        if part == "copies of the model" and not start.copies:
+            continue
         row = Row(part=part, result="unknown", text=reason, who=who)
         if part == "weights" and checkpoint and not process.is_sharded and start.weights in checkpoint.weights:
             row = replace(row, result="pass", text="equal to those in the checkpoint")
@@ -182,7 +214,17 @@ def _by_contents(
         elif part == "data position":
             result, text = _data(repeated)
             row = replace(row, result=result, text=text or reason)
+        elif part == "RNG" and _is_never_drawn(lines, resumption.attempt, process):
+            row = replace(row, result="not applicable", text="steps do not draw from it")
         yield row
+
+
+def _is_never_drawn(lines: Lineage, attempt: Attempt, process: Process) -> bool:
+    """Whether no step of the rank, in this attempt or the one before, drew from a generator, as far as that is known."""
+    old = next((a.ranks.get(process.rank) for a in reversed(lines.earlier(attempt)) if a.world == attempt.world), None)
+    known = [item for item in (old, process) if item is not None]
+    names = {name for item in known for prints in item.rngs.values() for name in prints}
+    return old is not None and bool(names) and all(_drawn(name, known) == 0 for name in names)
 
 
 def _saved_value(part: str, start: watch.State, contents: Mapping[str, object], row: Row) -> Row:
@@ -218,16 +260,35 @@ def _weights(pair: _Pair) -> tuple[Result, str]:
 
 def _buffers(pair: _Pair) -> tuple[Result, str]:
     """The forward pass of the coming step has updated them already, so they compare only with the same batch."""
-    own, other = pair.start.buffers, pair.before.buffers
+    own = pair.start.buffers
+    other = pair.own.buffers if pair.own and pair.own.buffers else pair.before.buffers
     if own == other == NOTHING:
         return "not applicable", "the model has none"
     if own == other and _is_digested(own):
         return "pass", ""
     if not own or not other or not _is_digested(own) or not _is_digested(other):
         return "unknown", "no digest"
-    if pair.own is not None and pair.own.full and _has_same_batch(pair):
+    later = next((replay for replay in pair.replays if replay.buffers is not None), None)
+    if later is not None and later.buffers:
+        return "pass", f"as before at step {later.step}"
+    if pair.own is not None and pair.own.buffers and _has_same_batch(pair):
         return "fail", "differ with the same batch"
     return "unknown", "differ, but so may the batch that updated them"
+
+
+def _copies(pair: _Pair) -> tuple[Result, str]:
+    """Averages of the weights, target networks and other models with the same parameters."""
+    own, other = pair.start.copies, pair.before.copies
+    if not own or not other:
+        return "unknown", "recorded in one of the attempts only"
+    if set(own.values()) == set(other.values()) and None not in own.values():
+        return "pass", ""
+    if None in (*own.values(), *other.values()):
+        return "unknown", "no digest"
+    saved = sorted(name for name, value in other.items() if value in pair.saved)
+    if any(other[name] not in own.values() for name in saved):
+        return "fail", f"{saved[0].split()[0]} differs from that in the checkpoint"
+    return "unknown", "differ, and no checkpoint holds them"
 
 
 def _optimizer(pair: _Pair) -> tuple[Result, str]:
@@ -304,7 +365,7 @@ def _rng(pair: _Pair) -> tuple[Result, str]:
 
 def _generator(name: str, pair: _Pair) -> tuple[Result, str]:
     own, other = (pair.start.rng or {}).get(name), (pair.own.rng if pair.own and pair.own.rng else {}).get(name)
-    share = _drawn(name, pair)
+    share = _drawn(name, (pair.old, pair.process))
     if own is not None and own == other:
         return ("not applicable", "steps do not draw from it") if share == 0 else ("pass", "")
     if own is None and other is None:
@@ -313,9 +374,9 @@ def _generator(name: str, pair: _Pair) -> tuple[Result, str]:
         return "not applicable", "steps do not draw from it"
     if share is None:
         return "unknown", f"{name} differs; whether steps draw from it was not recorded"
-    if _replayed(pair.replays, least=2):
+    if share >= _MOST and _replayed(pair.replays, least=2):
         return "not applicable", f"{name} differs, without influence on the steps that were executed again"
-    if share >= _MOST:
+    if share >= _MOST or name in pair.saved:
         return "fail", f"{name} differs, and steps draw from it"
     return "unknown", f"{name} differs, and some steps draw from it"
 
@@ -325,18 +386,18 @@ def _undrawn(pair: _Pair) -> tuple[Result, str]:
     names = {
         name for process in (pair.old, pair.process) if process for prints in process.rngs.values() for name in prints
     }
-    shares = [_drawn(name, pair) for name in names]
+    shares = [_drawn(name, (pair.old, pair.process)) for name in names]
     if shares and all(share == 0 for share in shares):
         return "not applicable", "steps do not draw from it"
-    if any(shares) and _replayed(pair.replays, least=2):
+    if any(share and share >= _MOST for share in shares) and _replayed(pair.replays, least=2):
         return "pass", f"{len(pair.replays)} steps that draw from it came out as before"
     return "unknown", "this rank did not record it at this moment"
 
 
-def _drawn(name: str, pair: _Pair) -> float | None:
-    """The share of pairs of successive records between which the generator changed, in both attempts."""
+def _drawn(name: str, processes: Iterable[Process | None]) -> float | None:
+    """The share of pairs of successive records of the processes between which the generator changed."""
     changes: list[bool] = []
-    for process in (pair.old, pair.process):
+    for process in processes:
         prints = process.rngs if process else {}
         pairs = [(prints[n].get(name), prints[later].get(name)) for n, later in itertools.pairwise(sorted(prints))]
         changes += [first != second for first, second in pairs if first is not None and second is not None]
@@ -344,10 +405,24 @@ def _drawn(name: str, pair: _Pair) -> float | None:
 
 
 def _data_position(pair: _Pair) -> tuple[Result, str]:
+    """Without batches: the loss of the first step follows from weights, buffers, random numbers and the batch."""
     result, text = _data(pair.replays)
+    first = next((replay for replay in pair.replays if replay.is_first), None)
+    if result == "unknown" and first is not None and first.losses is not None and _has_same_start(pair):
+        before, after = first.losses
+        if abs(after - before) > _NOISE * max(abs(before), abs(after)):
+            return (
+                "fail",
+                f"the loss of step {first.step} is {after:g}, it was {before:g}, with the same weights: other data",
+            )
     if result == "unknown" and _has_same_batch(pair):
         return "pass", "the first batch is the one that was due"
     return result, f"not comparable with {pair.sizes}" if pair.sizes and result == "unknown" else text
+
+
+def _has_same_start(pair: _Pair) -> bool:
+    """Whether weights, buffers and random generators are known to be as before, or not in use."""
+    return all(_COMPARE[part](pair)[0] in ("pass", "not applicable") for part in ("weights", "buffers", "RNG"))
 
 
 def _has_same_batch(pair: _Pair) -> bool:
@@ -388,6 +463,7 @@ def _shown(value: Any) -> str:
 _COMPARE: Mapping[str, Callable[[_Pair], tuple[Result, str]]] = {
     "weights": _weights,
     "buffers": _buffers,
+    "copies of the model": _copies,
     "optimizer": _optimizer,
     "learning rate": _learning_rate,
     "scheduler": _scheduler,

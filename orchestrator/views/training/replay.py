@@ -16,7 +16,10 @@ NAN = math.nan.hex()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A step that a rank executed in two attempts. Each comparison is None where one side is not recorded."""
+    """A step that a rank executed in two attempts. Each comparison is None where one side is not recorded.
+
+    ``losses``: both, where they are of as many backward passes; ``is_first``: the first step of the later attempt.
+    """
 
     rank: str
     step: Step
@@ -25,6 +28,9 @@ class Replay:
     loss: bool | None
     weights: bool | None
     batches: bool | None
+    buffers: bool | None = None
+    losses: tuple[float, float] | None = None
+    is_first: bool = False
 
     @property
     def is_equal(self) -> bool | None:
@@ -72,6 +78,10 @@ def _replays(lines: Lineage, attempt: Attempt, process: Process) -> Iterator[Rep
 def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attempt, Process, int]) -> Replay:
     (old, other, m), (new, process, n) = before, after
     losses = other.steps[m].loss, process.steps[n].loss
+    if (
+        other.steps[m].passes != process.steps[n].passes or NAN in losses
+    ):  # GANs: the first step has the passes of one network
+        losses = None, None
     states = other.states.get(m), process.states.get(n)
     weights = tuple(state.weights if state else None for state in states)
     return Replay(
@@ -79,9 +89,12 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         step=step,
         before=old.name,
         after=new.name,
-        loss=None if NAN in losses else _equal(*losses),
+        loss=_equal(*losses),
         weights=_equal(*weights),
         batches=_same_batches(other.steps[m].batches, process.steps[n].batches),
+        is_first=n == 1,
+        buffers=_equal(*(state.buffers if state else None for state in states)),
+        losses=None if None in losses else (float.fromhex(losses[0] or ""), float.fromhex(losses[1] or "")),
     )
 
 

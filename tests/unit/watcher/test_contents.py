@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -206,3 +207,38 @@ def test_names_that_are_not_known_match_by_order_and_shape() -> None:
     expected = digest.total({"optimizer0.0": saved["a"], "optimizer0.1": saved["b"]})[0]
     assert describe(saved, live)["weights"] == expected
     assert describe({"b": saved["b"], "a": saved["a"]}, live)["weights"] is None
+
+
+def networks(*sizes: int) -> tuple[list[torch.nn.Module], list[torch.optim.Optimizer]]:
+    """Networks of equal parameter names with an optimizer each, as in a GAN."""
+    modules: list[torch.nn.Module] = [torch.nn.Linear(size, 2) for size in sizes]
+    optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(module.parameters()) for module in modules]
+    for module, optimizer, size in zip(modules, optimizers, sizes, strict=True):
+        module(torch.rand(3, size)).sum().backward()
+        optimizer.step()
+    return modules, optimizers
+
+
+def owner_of(optimizers: list[torch.optim.Optimizer]) -> tuple[owner.Owner, contents.Owner]:
+    with pytest.MonkeyPatch.context() as patch:
+        scan = owner._scan()
+        patch.setattr(owner, "_scan", lambda: {**scan, "Optimizer": optimizers})
+        live = owner.Owner(optimizers[0])
+    return live, live_owner.describe(live, ())
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_the_weights_of_several_modules_are_recognised_together(is_copy: bool) -> None:
+    modules, optimizers = networks(3, 4)
+    live, saved_owner = owner_of(optimizers)
+    value = {name: module.state_dict() for name, module in zip("GD", modules, strict=True)}
+    described = describe(copy.deepcopy(value) if is_copy else value, saved_owner)
+    assert (described["weights"], described["matched"]) == (live.weights()[0], 1.0)
+    assert not any(name.startswith("tensors.") for name in described["contents"])
+
+
+def test_loaded_modules_of_equal_shapes_cannot_be_told_apart() -> None:
+    modules, optimizers = networks(3, 3)
+    _, saved_owner = owner_of(optimizers)
+    value = {name: module.state_dict() for name, module in zip("GD", modules, strict=True)}
+    assert describe(copy.deepcopy(value), saved_owner)["weights"] is None

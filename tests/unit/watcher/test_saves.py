@@ -303,3 +303,10 @@ def test_a_file_that_is_torn_by_a_kill_is_not_committed(tmp_path: Path, monkeypa
     assert [Path(line["path"]).name for line in watched.of("save")] == ["first.pt", "second.pt"]
     assert {Path(line["path"]).name for line in watched.of("committed")} == {"first.pt"}
     assert len(watched.of("saved")) == 1
+
+
+def test_a_tensor_that_is_pickled_for_a_message_is_neither_a_save_nor_a_load(observed: Observed) -> None:
+    """As all_gather_object does, and FSDP1 for each state of the optimizer."""
+    rebuild, arguments = torch.ones(3).untyped_storage().__reduce__()
+    assert rebuild(*arguments).tolist() == torch.ones(3).untyped_storage().tolist()
+    assert not observed.of("save") and not observed.of("load")

@@ -174,3 +174,34 @@ def test_a_child_of_the_process_records_nothing(tmp_path: Path) -> None:
 
     (lines,) = jobs.fork(tmp_path, body)
     assert jobs.of(lines, "step") == []
+
+
+def test_buffers_are_in_every_state_and_copies_of_the_model_in_full_ones(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        average = torch.optim.swa_utils.AveragedModel(model)
+        optimizer = torch.optim.Adam(model.parameters(), 0.5)
+        for _ in range(2):
+            model(torch.randn(3, 4)).sum().backward()
+            optimizer.step()
+            average.update_parameters(model)
+
+    (lines,) = jobs.fork(tmp_path, body, CCBED_WATCH_EVERY="1")
+    first, second = jobs.of(lines, "state")[:2]
+    assert first["copies"].keys() == {"AveragedModel 0"} and int(first["copies"]["AveragedModel 0"], 16)
+    assert not second["full"] and second["buffers"] != first["buffers"]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_seed_that_a_loader_draws_for_workers_is_no_draw_of_the_script(tmp_path: Path, shuffle: bool) -> None:
+    def body(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            for batch in torch.utils.data.DataLoader(torch.ones(6, 4), batch_size=3, shuffle=shuffle):  # type: ignore[arg-type]
+                model(batch).sum().backward()
+                optimizer.step()
+
+    (lines,) = jobs.fork(tmp_path, body, CCBED_WATCH_EVERY="1")
+    prints = {state["rng"]["torch"] for state in jobs.of(lines, "state") if "rng" in state}
+    assert (len(prints) > 1) == shuffle

@@ -162,13 +162,13 @@ class Contents:
         Without an owner, ``weights`` is the digest of the whole mapping with the most elements, and ``matched`` is None.
         ``sharded``: the digests are this rank's share of a sum over its shard group.
         """
-        path, chosen, matched = self._choose(owner)
+        paths, chosen, matched = self._choose(owner)
         self._group = owner if self.is_sharded() else None
         contents: dict[str, Any] = {f"other.{key}": value for key, value in self.other.items()}
-        contents.update({f"tensors.{key}": total(parts)[0] for key, parts in self.mappings.items() if key != path})
+        contents.update({f"tensors.{key}": total(parts)[0] for key, parts in self.mappings.items() if key not in paths})
         contents.update(self._describe_optimizers(owner))
-        if owner is not None and path is not None:
-            contents.update(self._describe_buffers(path, owner))
+        if owner is not None and len(paths) == 1:
+            contents.update(self._describe_buffers(paths[0], owner))
         states = {"scheduler": self.scheduler, "scaler": self.scaler, "rng": self.rng}
         contents.update({category: value for category, value in states.items() if value})
         weights, numel = self._sum(chosen) if chosen and matched in (None, 1.0) else (None, 0)
@@ -188,18 +188,22 @@ class Contents:
         parts = align(self.mappings[path], Owner(owner.buffers))
         return {"buffers": total(parts)[0]} if len(parts) == len(owner.buffers) and parts else {}
 
-    def _choose(self, owner: Owner | None) -> tuple[str | None, dict[str, Part], float | None]:
-        """Path and parts of the mapping that holds the weights, and the fraction of the owner's parameters in it."""
+    def _choose(self, owner: Owner | None) -> tuple[list[str], dict[str, Part], float | None]:
+        """Paths and parts of the mapping that holds the weights, or of several, and the fraction of the owner's parameters in it."""
         if not self.mappings:
-            return None, {}, None if owner is None else 0.0
+            return [], {}, None if owner is None else 0.0
         if owner is None:
             path = max(self.mappings, key=lambda key: sum(item.numel for item in self.mappings[key].values()))
-            return path, self.mappings[path], None
+            return [path], self.mappings[path], None
         aligned = {path: align(parts, owner) for path, parts in self.mappings.items()}
         path = max(
             aligned, key=lambda key: (len(aligned[key]), _shared(self.mappings[key], owner), "ema" not in key.lower())
         )
-        return path, aligned[path], round(len(aligned[path]) / max(len(owner.parameters), 1), 4)
+        if len(aligned[path]) < len(owner.parameters):
+            paths, parts = combine(self.mappings, owner)
+            if paths:
+                return paths, parts, 1.0
+        return [path], aligned[path], round(len(aligned[path]) / max(len(owner.parameters), 1), 4)
 
     def _describe_optimizers(self, owner: Owner | None) -> dict[str, Any]:
         """Sums by state name over all optimizers of the owner; None for each if one of these was not recognised."""
@@ -353,6 +357,44 @@ def align(parts: Mapping[str, Part], owner: Owner) -> dict[str, Part]:
     if not matches and owner.shapes and tuple(item.shape for item in parts.values()) == owner.shapes:
         return dict(zip(owner.parameters, parts.values()))
     return matches
+
+
+def combine(mappings: Mapping[str, Mapping[str, Part]], owner: Owner) -> tuple[list[str], dict[str, Part]]:
+    """The mappings of several modules that hold the owner's parameters together, by address, by name, else by order and shape.
+
+    Nothing where they do not.
+    """
+    by_address = {
+        item.pointer: (path, item) for path, parts in mappings.items() for item in parts.values() if item.pointer
+    }
+    names_of: dict[str, list[tuple[str, Part]]] = {}
+    for path, parts in mappings.items():
+        for name, item in parts.items():
+            names_of.setdefault(name, []).append((path, item))
+    if owner.pointers and all(pointer in by_address for pointer in owner.pointers):
+        pairs = [by_address[pointer] for pointer in owner.pointers]
+    elif all(len(names_of.get(name, ())) == 1 for name in owner.parameters):
+        pairs = [names_of[name][0] for name in owner.parameters]
+    else:
+        pairs = _by_shapes(mappings, owner)
+    return sorted({path for path, _ in pairs}), dict(zip(owner.parameters, (item for _, item in pairs)))
+
+
+def _by_shapes(mappings: Mapping[str, Mapping[str, Part]], owner: Owner) -> list[tuple[str, Part]]:
+    """Whole mappings, one after the other, whose shapes are those of the owner's parameters; empty if more than one fits."""
+    pairs: list[tuple[str, Part]] = []
+    while len(pairs) < len(owner.shapes):
+        used = {path for path, _ in pairs}
+        fitting = [
+            [(path, item) for item in parts.values()]
+            for path, parts in mappings.items()
+            if path not in used
+            and tuple(item.shape for item in parts.values()) == owner.shapes[len(pairs) : len(pairs) + len(parts)]
+        ]
+        if len(fitting) != 1:
+            return []
+        pairs += fitting[0]
+    return pairs
 
 
 def align_names(saved: Sequence[str], owner: Sequence[str]) -> dict[str, str]:

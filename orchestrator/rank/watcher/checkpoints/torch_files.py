@@ -13,8 +13,14 @@ from typing import Any
 from .. import record
 from . import loads, saves
 
-#: Modules of torch that save or load tensors of a checkpoint which its own adapter reports as one.
-_INTERNAL = ("torch.distributed.checkpoint.", "torch._inductor.", "torch._dynamo.", "torch.multiprocessing.")
+#: Modules of torch that save or load tensors of a checkpoint which its own adapter reports as one, or pickle a tensor for a message.
+_INTERNAL = (
+    "torch.distributed.checkpoint.",
+    "torch._inductor.",
+    "torch._dynamo.",
+    "torch.multiprocessing.",
+    "torch.storage",
+)
 _NOT_INTERNAL = ("torch.distributed.checkpoint.format_utils",)
 
 
