@@ -15,7 +15,7 @@ from .verdicts import ask
 from .watched_jobs import Job, right, wrong
 
 
-def changed(job: Job, change: Callable[[watch.WatchFile, Any], watch.Line]) -> Job:
+def changed(job: Job, change: Callable[[watch.WatchFile, Any], Any]) -> Job:
     """The job with ``change(file, line)`` in place of every line."""
     job.files = [dataclasses.replace(f, lines=tuple(change(f, line) for line in f.lines)) for f in job.files]
     return job
@@ -29,7 +29,7 @@ def text(job: Job, part: str) -> str:
 def test_losses_of_another_number_of_passes_are_not_compared() -> None:
     """The first step of a GAN ends with the first of its optimizers."""
 
-    def first(file: watch.WatchFile, line: Any) -> watch.Line:
+    def first(file: watch.WatchFile, line: Any) -> Any:
         is_first = isinstance(line, watch.Step) and file.attempt == 1 and line.n == 1
         return dataclasses.replace(line, loss=(99.0).hex(), passes=2) if is_first else line
 
@@ -43,7 +43,7 @@ def test_another_loss_of_the_first_step_with_the_same_start_is_other_data() -> N
 
 
 def test_a_small_difference_of_the_first_loss_or_an_unknown_start_says_nothing_of_the_data() -> None:
-    def noisy(file: watch.WatchFile, line: Any) -> watch.Line:
+    def noisy(file: watch.WatchFile, line: Any) -> Any:
         if isinstance(line, watch.Step):
             value = float.fromhex(line.loss or "")
             return dataclasses.replace(line, batches=None, loss=(value * (1 + 1e-3 * file.attempt)).hex())
@@ -55,7 +55,7 @@ def test_a_small_difference_of_the_first_loss_or_an_unknown_start_says_nothing_o
 
 
 def test_buffers_that_a_rank_recorded_later_show_those_that_it_began_with() -> None:
-    def only_later(file: watch.WatchFile, line: Any) -> watch.Line:
+    def only_later(file: watch.WatchFile, line: Any) -> Any:
         if not isinstance(line, watch.State):
             return line
         step = line.n + 15 * file.attempt
@@ -70,7 +70,7 @@ def epoch_job(*, saved: bool, restored: bool) -> Job:
     """Torch's generator is drawn from once in twelve steps, not in those that are executed again."""
     job = right(dropout=False)
 
-    def value(file: watch.WatchFile, line: Any) -> watch.Line:
+    def value(file: watch.WatchFile, line: Any) -> Any:
         if isinstance(line, watch.State):
             step = line.n + 15 * file.attempt
             lost = "" if restored or not file.attempt else "anew"
@@ -101,7 +101,7 @@ def test_after_a_kill_right_after_a_save_a_generator_that_is_never_drawn_from_do
     [(True, True, "pass"), (True, False, "pass"), (False, True, "fail"), (False, False, "unknown")],
 )
 def test_an_average_of_the_weights_has_a_row(is_restored: bool, is_saved: bool, result: str) -> None:
-    def average(file: watch.WatchFile, line: Any) -> watch.Line:
+    def average(file: watch.WatchFile, line: Any) -> Any:
         step = getattr(line, "n", 0) + 15 * file.attempt
         if isinstance(line, watch.State) and line.full:
             lost = "" if is_restored or not file.attempt else "anew"
@@ -116,3 +116,22 @@ def test_an_average_of_the_weights_has_a_row(is_restored: bool, is_saved: bool, 
 
 def test_a_job_without_copies_of_its_model_has_no_such_row() -> None:
     assert "copies of the model" not in rows(right())
+
+
+@pytest.mark.parametrize(("state", "outcome"), [("ab", "fail"), ("cd", "unknown")])
+def test_a_load_of_the_optimizer_alone_shows_the_checkpoint_also_without_a_sha256(state: str, outcome: str) -> None:
+    def unhashed(file: watch.WatchFile, line: Any) -> Any:
+        if isinstance(line, watch.Committed):
+            return dataclasses.replace(line, sha256=None)
+        if isinstance(line, watch.Saved):
+            return dataclasses.replace(line, contents={"optimizer.exp_avg": "ab" if line.id == 15 else "ef"})
+        if isinstance(line, watch.Load):
+            return dataclasses.replace(line, weights=None, contents={"optimizer.exp_avg": state})
+        return dataclasses.replace(line, counter=None) if isinstance(line, watch.State) else line
+
+    def of_another_seed(file: watch.WatchFile, line: Any) -> Any:
+        is_start = isinstance(line, watch.State) and file.attempt == 1
+        return dataclasses.replace(line, weights=f"{line.n:016x}") if is_start else line
+
+    job = changed(changed(right(), unhashed), of_another_seed)
+    assert outcomes(job)["resumed-from"] == outcome

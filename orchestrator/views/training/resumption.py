@@ -280,12 +280,29 @@ def _without_state(process: Process, start: watch.State | None, loaded: frozense
 
 
 def _loaded(process: Process, start: watch.State | None, left: Iterable[tuple[Checkpoint, Step]]) -> frozenset[Step]:
-    """The steps of the checkpoints whose file, by SHA-256, or whose weights the process loaded before its first step."""
+    """The steps of the checkpoints whose file, by SHA-256, weights or optimizer's states the process loaded before its first step."""
     until = start.t if start else float("inf")
     loads = [load for load in process.loads if not load.error and (load.called or load.t) <= until]
     sums = {load.sha256 for load in loads if load.sha256}
     weights = {load.weights for load in loads if load.weights and load.matched != 0}
-    return frozenset(step for checkpoint, step in left if checkpoint.sums & sums or checkpoint.weights & weights)
+    return frozenset(
+        step
+        for checkpoint, step in left
+        if checkpoint.sums & sums
+        or checkpoint.weights & weights
+        or any(_has_states(load, checkpoint) for load in loads)
+    )
+
+
+def _has_states(load: watch.Load, checkpoint: Checkpoint) -> bool:
+    """Whether the load gave the states of the optimizer that a rank saved in this checkpoint.
+
+    A rank that dies soon after a save does not know its SHA-256, and a job may load the optimizer without the weights.
+    """
+    names = [name for name in load.contents if name.startswith("optimizer.") and name != "optimizer.step"]
+    states = {name: load.contents[name] for name in names if load.contents[name] not in (None, "0" * 16)}
+    saved = [write.saved.contents for write in checkpoint.writes if write.saved]
+    return bool(states) and any(all(own.get(name) == value for name, value in states.items()) for own in saved)
 
 
 def _altered(process: Process, start: watch.State, earlier: Sequence[Attempt]) -> str:

@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -307,6 +308,7 @@ def test_a_file_that_is_torn_by_a_kill_is_not_committed(tmp_path: Path, monkeypa
 
 def test_a_tensor_that_is_pickled_for_a_message_is_neither_a_save_nor_a_load(observed: Observed) -> None:
     """As all_gather_object does, and FSDP1 for each state of the optimizer."""
-    rebuild, arguments = torch.ones(3).untyped_storage().__reduce__()
-    assert rebuild(*arguments).tolist() == torch.ones(3).untyped_storage().tolist()
+    storage: Any = torch.ones(3).untyped_storage()
+    rebuild, arguments = storage.__reduce__()
+    assert rebuild(*arguments).tolist() == storage.tolist()
     assert not observed.of("save") and not observed.of("load")
