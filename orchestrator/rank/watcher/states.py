@@ -56,7 +56,9 @@ class States:
         if self.owner is None or not any(known is optimizer for known in self.owner.optimizers):
             self._identify(optimizer)
         self._choose(n)
-        if self._is_full_due or (n + (self._offset or 0)) % self.every == 0:
+        if (
+            self._is_full_due or n == 1 or (n + (self._offset or 0)) % self.every == 0
+        ):  # 1: do ranks train on their own?
             begin = time.thread_time()
             self._record(n, full=self._is_full_due)
             cost_s = time.thread_time() - begin

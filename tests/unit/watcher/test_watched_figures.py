@@ -205,3 +205,17 @@ def test_the_seed_that_a_loader_draws_for_workers_is_no_draw_of_the_script(tmp_p
     (lines,) = jobs.fork(tmp_path, body, CCBED_WATCH_EVERY="1")
     prints = {state["rng"]["torch"] for state in jobs.of(lines, "state") if "rng" in state}
     assert (len(prints) > 1) == shuffle
+
+
+def test_the_state_after_the_first_step_is_recorded_at_any_interval(tmp_path: Path) -> None:
+    """It shows whether ranks that average their weights now and then are replicas of each other."""
+
+    def body(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(5):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+    (lines,) = jobs.fork(tmp_path, body, CCBED_WATCH_EVERY="64")
+    assert [state["n"] for state in jobs.of(lines, "state")] == [0, 1, 5]
