@@ -108,7 +108,9 @@ class Cause:
         code = self.exit.data.code or 0
         ended = f"was ended by {signal_name(-code)}" if code < 0 else f"left with exit code {code}"
         reported = self.error and self.error.data.kind != "exit"
-        why = f"{self.error.data.kind}: {self.error.data.message}" if self.error and reported else self.exit.data.error
+        why = self.exit.data.error
+        if self.error and reported:
+            why = ": ".join(filter(None, (self.error.data.kind, self.error.data.message)))
         return f"{ended}: {why}" if why else ended
 
 

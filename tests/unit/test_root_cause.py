@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -65,6 +67,13 @@ def test_the_cause_stands_in_the_verdict_with_its_code_and_error() -> None:
     assert finished.outcome == "fail"
     assert finished.text == "rank 3 (n3) left with exit code 3: ValueError: no luck; then rank 0 failed"
     assert ask(run, "planned-faults-only").text.startswith("rank 3 on n3 left with code 3")
+
+
+@pytest.mark.parametrize(("message", "text"), [("no luck", "ValueError: no luck"), ("", "ValueError")])
+def test_an_error_without_a_message_is_named_by_its_kind(message: str, text: str) -> None:
+    error: Any = SimpleNamespace(data=SimpleNamespace(kind="ValueError", message=message))
+    cause = dataclasses.replace(_cause(_failing({0: 1}, {0: 0.0})), error=error)
+    assert cause.how == f"left with exit code 1: {text}"
 
 
 def test_without_a_failure_there_is_no_cause() -> None:

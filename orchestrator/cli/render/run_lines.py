@@ -317,7 +317,8 @@ class RunLines:
             self._reported_culprits.add(culprit)
         rank, node = event.data.rank, event.node
         where = f"rank {rank} on {node}" if culprit is None or culprit == rank else self._node_of(culprit)
-        yield self._line(event, "error", f"{where}: {event.data.kind}: {_short(event.data.message, 160)}")
+        what = ": ".join(filter(None, (event.data.kind, _short(event.data.message, 160))))
+        yield self._line(event, "error", f"{where}: {what}")
 
     def _lease_over(self, event: Event[LeaseOver]) -> Iterator[Line]:
         yield self._line(event, "lease", f"{event.data.key} expired; its holder healed the fault")
