@@ -19,6 +19,7 @@ class StepRecord:
 
     ``digest`` (SHA-256 of the parameters after the step) is None if it was not computed. ``samples``, ``batch``: digests of
     the samples of the rank's share and of the whole batch; those of all shares add up modulo 2^64 to that of the batch.
+    ``count``: samples of the share.
     None: the rank has no share of its own.
     """
 
@@ -33,6 +34,7 @@ class StepRecord:
     incarnation: str = ""
     samples: str | None = None
     batch: str | None = None
+    count: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class Twin:
     """An undisturbed run of the same trial. ``losses``: rank -> step -> float.hex; ``digests``: rank -> name -> SHA-256.
 
     Of a script ``digests`` has the watcher's digests of the state after each step that was recorded: ``weights@40``.
+    ``batch_losses``: step -> the loss over the whole batch, where ranks record their shares.
     ``final_loss`` is then 0: the watcher knows losses of ranks only. ``paths``: what it saved outside of its work directory.
     ``control``: shows what a restart by itself changes, where the trial plans faults that end ranks.
     """
@@ -83,6 +86,7 @@ class Twin:
     final_loss: float
     paths: tuple[str, ...] = ()
     control: Control | None = None
+    batch_losses: Mapping[str, float] = field(default_factory=dict)
 
 
 class NodeFiles(Protocol):

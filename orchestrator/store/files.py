@@ -17,7 +17,7 @@ from ..core.documents import decoder
 from ..model import watch as watch_lines
 from ..model.event import Event, History, Source
 from ..model.events import NodeApplyDone, RunBegin
-from ..model.events.units import RANKS, STEPS, Seconds, Step
+from ..model.events.units import RANKS, STEPS, Seconds, Step, Whole
 from ..model.run import ChunkRecord, StepRecord
 from . import paths, seal
 
@@ -50,6 +50,7 @@ class _StepLine(msgspec.Struct, gc=False):
     digest: str | None = None
     samples: SampleDigest | None = None
     batch: SampleDigest | None = None
+    count: Whole | None = None
 
 
 _STEP_LINE = msgspec.json.Decoder(_StepLine)
@@ -175,6 +176,7 @@ class BundleFiles:
                 incarnation=incarnation,
                 samples=line.samples,
                 batch=line.batch,
+                count=line.count,
             )
 
     def _chunks(self, file: _GangFile) -> Iterator[ChunkRecord]:

@@ -22,7 +22,15 @@ from .gangs import (
     root_cause,
     slots_at,
 )
-from .lineage import chosen_checkpoints, committed_checkpoints, is_kept, kept_steps, resume_steps, world_sizes
+from .lineage import (
+    batch_losses,
+    chosen_checkpoints,
+    committed_checkpoints,
+    is_kept,
+    kept_steps,
+    resume_steps,
+    world_sizes,
+)
 from .order import disorder
 from .overview import RunView, counts_steps, ending, is_collective, view
 from .progress import Growth, Reduced, caught_up, goodput, growths, lost_steps, reduced
@@ -48,6 +56,7 @@ __all__ = [
     "RunView",
     "Span",
     "agreement",
+    "batch_losses",
     "begin_nodes",
     "by_same_code",
     "caught_up",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..model import events
 from ..model.event import Event, History
@@ -59,6 +59,20 @@ def kept_steps(
     resumes = resume_steps(history) if resumes is None else resumes
     chosen = (record for record in records if is_kept(record.epoch, record.step, resumes))
     return tuple(sorted(chosen, key=lambda record: (record.epoch, record.rank, record.step)))
+
+
+def batch_losses(records: Iterable[StepRecord]) -> Mapping[int, float]:
+    """Step -> the mean loss over its whole batch, from the shares of all ranks; steps whose shares are recorded."""
+    shares: dict[int, list[StepRecord]] = {}
+    for record in records:
+        if record.count is not None:
+            shares.setdefault(record.step, []).append(record)
+    return {step: _mean_loss(step_records) for step, step_records in shares.items()}
+
+
+def _mean_loss(records: Sequence[StepRecord]) -> float:
+    total = sum(record.count or 0 for record in records)
+    return sum(float.fromhex(record.loss) * (record.count or 0) for record in records) / max(total, 1)
 
 
 def committed_checkpoints(

@@ -66,6 +66,7 @@ def make_twin(run: Run) -> Twin | None:
     return Twin(
         key=twin_key(run.trial, fingerprint), run=_name(run), losses=losses, digests=digests,
         steps=max(len(steps) for steps in losses.values()), faults=0, restarts=0, final_loss=_final_loss(ends),
+        batch_losses={str(step): loss for step, loss in views.batch_losses(run.files.steps()).items()},
     )  # fmt: skip
 
 

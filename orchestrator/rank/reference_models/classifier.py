@@ -158,7 +158,7 @@ def noisy_share(ctx: context.RankContext, batches: Batches, step: int) -> tuple[
     import torch
 
     indices, total = batches.share(step, ctx.rank, ctx.world)
-    ctx.share = sample_digest(indices), sample_digest(batches.indices(step))
+    ctx.share = sample_digest(indices), sample_digest(batches.indices(step)), len(indices)
     ctx.samples = total
     images = rank_data.scaled(batches.images[indices])
     if ctx.gang.is_elastic:

@@ -76,8 +76,8 @@ class RankContext:
         self.start_only: tuple[str, ...] = ()
         #: Samples of the whole batch of the current step, set by the workload; 0 if its steps have none.
         self.samples = 0
-        #: Digests of the samples of this rank's share of the step and of the whole batch, set by the workload if it has shares.
-        self.share: tuple[str, str] | None = None
+        #: Digests of the samples of this rank's share and of the whole batch, and their number in the share, if there are shares.
+        self.share: tuple[str, str, int] | None = None
         #: Bytes that the first step moved, by operation, and the samples of its batch, which may be the last, short one.
         self.traffic: dict[str, int] | None = None
         self.traffic_samples = 0

@@ -106,10 +106,16 @@ class Steps:
         self._out = Appender(path)
 
     def add(
-        self, step: int, loss: float, start: float, end: float, digest: str | None, share: tuple[str, str] | None = None
+        self,
+        step: int,
+        loss: float,
+        start: float,
+        end: float,
+        digest: str | None,
+        share: tuple[str, str, int] | None = None,
     ) -> None:
-        """``share``: digests of the samples of the rank's share, and of the whole batch."""
-        samples = {"samples": share[0], "batch": share[1]} if share else {}
+        """``share``: digests of the samples of the rank's share and of the whole batch, and the number of its samples."""
+        samples = {"samples": share[0], "batch": share[1], "count": share[2]} if share else {}
         self._out.line(
             {"step": step, "loss": float(loss).hex(), "start": start, "end": end, "digest": digest, **samples}
         )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 METRICS = classifier.METRICS
 CHECKS = classifier.CHECKS
 RESIZES = True
-LOST = ("optimizer", "rng", "batch")
+LOST = ("optimizer", "rng", "batch", "weighting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Params:
 
     training   name of the built-in workload
     params     its parameters
-    lost       what is not restored, or skipped: optimizer | rng | batch
+    lost       what is not restored, or skipped: optimizer | rng | batch | weighting
     """
 
     training: str
@@ -49,7 +49,9 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 def run(ctx: context.RankContext) -> None:
     """Run the training with a restore that loses state."""
     training, params = _training(ctx.params), _params(ctx.params)
-    damage = {"optimizer": _lose_optimizer, "rng": _lose_rng, "batch": _skip_batch}[ctx.params.lost]
+    damage = {"optimizer": _lose_optimizer, "rng": _lose_rng, "batch": _skip_batch, "weighting": _lose_weighting}[
+        ctx.params.lost
+    ]
     ctx.params, ctx.restore = params, damage(ctx)
     training.run(ctx)
 
@@ -87,6 +89,18 @@ def _skip_batch(ctx: context.RankContext) -> Any:
     share = classifier.Batches.share
     if ctx.gang.resume:
         classifier.Batches.share = lambda self, step, *more: share(self, step + 1, *more)  # type: ignore[method-assign]
+    return ctx.restore
+
+
+def _lose_weighting(ctx: context.RankContext) -> Any:
+    """Each rank's mean gradient counts the same, however large its share is."""
+    noisy_share = classifier.noisy_share
+
+    def damaged(ctx: context.RankContext, batches: classifier.Batches, step: int) -> Any:
+        images, labels, _ = noisy_share(ctx, batches, step)
+        return images, labels, len(labels) * ctx.world
+
+    classifier.noisy_share = damaged
     return ctx.restore
 
 
