@@ -33,14 +33,22 @@ def preload() -> None:
         code_hash = pkgutil.get_data("orchestrator", payloads.RANK_HASH.partition("/")[2])
     except OSError:
         return
-    _imported_hashes.append(code_hash or b"")
+    try:
+        _import()
+    except ImportError:  # the ranks that need it report it
+        pass
+    else:
+        _imported_hashes.append(code_hash or b"")
+    _imported.update({name: sys.modules[name] for name in sys.modules if _is_of_rank(name)})
+
+
+def _import() -> None:
     for name in MODULES:
         importlib.import_module(f"{PACKAGE}.{name}")
     interpreter = importlib.import_module(f"{PACKAGE}.runtime.interpreter")
     interpreter.load_watcher(Path(sys.modules[PACKAGE].__path__[0]) / "watcher")
     digest = importlib.import_module(f"{WATCHER}.digest")
     digest.prepare([importlib.import_module("torch").device("cpu")])
-    _imported.update({name: sys.modules[name] for name in sys.modules if _is_of_rank(name)})
     interpreter.remember_modules()
 
 
