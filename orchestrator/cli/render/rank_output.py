@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .stacks import StackFilter
 from .terminal import Terminal
 
 ALL, NONE = "all", "none"
@@ -25,6 +26,7 @@ class _Log:
 
     path: Path
     prefix: str
+    stacks: StackFilter
     offset: int = 0
     rest: bytes = b""
 
@@ -65,8 +67,10 @@ class Tee:
         for path in sorted(self.nodes.glob(f"*/runs/{self._run}/i*-e*/rank-*.log")) if self._run else ():
             match = _LOG.fullmatch("/".join(path.parts[-2:]))
             if match and self.which in (ALL, match["rank"]) and path not in self._logs:
-                prefix = f"[{path.relative_to(self.nodes).parts[0]}/{match['rank']}] " if self.which == ALL else ""
-                self._logs[path] = _Log(path=path, prefix=prefix)
+                node = path.relative_to(self.nodes).parts[0]
+                prefix = f"[{node}/{match['rank']}] " if self.which == ALL else ""
+                stacks = StackFilter(rank=match["rank"], log=f"nodes/{node}/{'/'.join(path.parts[-2:])}")
+                self._logs[path] = _Log(path=path, prefix=prefix, stacks=stacks)
 
     def _poll(self) -> None:
         while not self._ended.wait(POLL_S):
@@ -91,7 +95,9 @@ def _new_lines(log: _Log, *, is_last: bool) -> list[str]:
     *lines, log.rest = (log.rest + added).split(b"\n")
     if is_last and log.rest:
         lines, log.rest = [*lines, log.rest], b""
-    return [line.decode(errors="replace") for line in lines if not line.startswith(_HEAD)]
+    texts = [line.decode(errors="replace") for line in lines if not line.startswith(_HEAD)]
+    ready = [line for text in texts for line in log.stacks.feed(text)]
+    return [*ready, *log.stacks.flush()] if is_last else ready
 
 
 def copy_logs(run: Path, directory: Path, note: Callable[[str], None]) -> None:
