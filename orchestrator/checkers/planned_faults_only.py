@@ -114,6 +114,8 @@ def _finding(run: Run, event: Event, gangs: Sequence[views.Gang]) -> views.Findi
     """Of the ranks that failed together, the finding names the root cause."""
     gang = next((gang for gang in gangs if gang.epoch == event.epoch), None)
     cause = views.root_cause(run.history, gang) if gang and event.kind is events.RankExit else None
+    if cause and cause.exit.data.code == 0:
+        return views.finding(f"rank {cause.rank} on {cause.node} {cause.how}, which was not planned", cause.exit, event)
     event = cause.exit if cause else event
     return views.finding(_description(event, gang), event)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import posixpath
+import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,6 +22,11 @@ P = TypeVar("P", bound=Payload)
 WINDOW_S = 1.0
 #: Libraries end a process by these after its peer is lost, so they are no cause by themselves.
 _CONSEQUENCES = (-signal.SIGABRT, -signal.SIGTERM)
+#: Errors of a rank whose peer closed its connections.
+_LOST_PEER = re.compile(
+    r"closed by (?:remote )?(?:peer|host)|Connection (?:reset|closed|refused)|Broken pipe|remote process exited",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,8 @@ class Cause:
     def how(self) -> str:
         """For example: was ended by SIGKILL; left with exit code 3; left with exit code 1: ValueError: no luck."""
         code = self.exit.data.code or 0
+        if code == 0:
+            return "left with exit code 0 while other ranks still needed it"
         ended = f"was ended by {signal_name(-code)}" if code < 0 else f"left with exit code {code}"
         reported = self.error and self.error.data.kind != "exit"
         why = self.exit.data.error
@@ -117,7 +125,8 @@ class Cause:
 def root_cause(history: History, gang: Gang) -> Cause | None:
     """The cause of the failure of an attempt; None where no rank failed by itself.
 
-    Of the ranks that failed within ``WINDOW_S`` of the first, a death by signal is the cause, else the earliest error.
+    Of the ranks that failed within ``WINDOW_S`` of the first, a death by signal is the cause, else the earliest error. If that
+    error is a lost peer and a rank had left with code 0 before, that rank is the cause.
     """
     killed = _killed(history, gang)
     failed = [
@@ -131,10 +140,24 @@ def root_cause(history: History, gang: Gang) -> Cause | None:
     begin = min(times.values())
     near = [event for event in failed if times[event.data.rank] <= begin + WINDOW_S]
     first = min(near, key=lambda event: (not _is_killed(event), times[event.data.rank], event.data.rank))
+    if leaver := _early_leaver(gang, first, lambda event: at(event) <= begin):
+        return Cause(rank=leaver.data.rank, exit=leaver, followers=tuple(sorted(times)))
     rank, error = culprit_of(gang, first.data.rank)
     cause = gang.by_rank(events.RankExit).get(rank, first) if error else first
     followers = tuple(sorted(set(times) - {cause.data.rank}))
     return Cause(rank=cause.data.rank, exit=cause, error=error, followers=followers)
+
+
+def _early_leaver(
+    gang: Gang, failed: Event[events.RankExit], is_before: Callable[[Event], bool]
+) -> Event[events.RankExit] | None:
+    """The exit of the first rank that left with code 0 before the others lost a peer; None where they failed otherwise."""
+    error = gang.by_rank(events.RankError).get(failed.data.rank)
+    if error is None or not _LOST_PEER.search(error.data.message or ""):
+        return None
+    ends = gang.by_rank(events.RankFinished)
+    left = [event for event in gang.by_rank(events.RankExit).values() if event.data.code == 0]
+    return next((event for event in left if is_before(ends.get(event.data.rank, event))), None)
 
 
 def signal_name(number: int) -> str:

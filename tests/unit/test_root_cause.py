@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator import views
+from orchestrator.model.event import Clock
 from orchestrator.model.run import Run
 
 from . import history
@@ -74,6 +75,46 @@ def test_an_error_without_a_message_is_named_by_its_kind(message: str, text: str
     error: Any = SimpleNamespace(data=SimpleNamespace(kind="ValueError", message=message))
     cause = dataclasses.replace(_cause(_failing({0: 1}, {0: 0.0})), error=error)
     assert cause.how == f"left with exit code 1: {text}"
+
+
+def _reporting(run: Run, rank: int, message: str) -> Run:
+    """The rank reports this error in place of its end, one second after the first exit."""
+    events = list(run.history.events)
+    index = next(i for i, event in enumerate(events) if event.f == "rank.finished" and event.value["rank"] == rank)
+    at = dataclasses.replace(events[index].at, mono=_first_exit(history.clean()).mono + 1.0)
+    error = {"rank": rank, "kind": "RuntimeError", "message": message}
+    events[index] = dataclasses.replace(events[index], f="rank.error", value=error, at=at)
+    return history.with_events(run, events)
+
+
+def _first_exit(run: Run) -> Clock:
+    return next(event.at for event in run.history.events if event.f == "rank.exit")
+
+
+def _losing_a_peer(message: str, leaver_ends: float) -> Run:
+    """Rank 2 fails one second after the first exit; rank 1 leaves with code 0 at ``leaver_ends``, the others much later."""
+    run = _failing({2: 1}, {2: 1.1})
+    for name in ("rank.finished", "rank.exit"):
+        for rank, end in {0: 9.0, 1: leaver_ends, 3: 9.0}.items():
+            at = dataclasses.replace(_first_exit(run), mono=_first_exit(history.clean()).mono + end)
+            run = history.changed(run, name, rank, at=at)
+    return _reporting(run, 2, message)
+
+
+LOST = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1947"
+
+
+def test_a_rank_that_left_with_code_0_while_others_needed_it_is_the_cause() -> None:
+    run = _losing_a_peer(LOST, 0.0)
+    assert _cause(run).rank == 1
+    text = "rank 1 (n1) left with exit code 0 while other ranks still needed it; then rank 2 failed"
+    assert ask(run, "finished").text == text
+    assert ask(run, "planned-faults-only").text.startswith("rank 1 on n1 left with exit code 0 while other ranks")
+
+
+@pytest.mark.parametrize(("message", "end"), [("no space left", 0.0), (LOST, 5.0)], ids=["own error", "left later"])
+def test_a_rank_that_left_with_code_0_is_no_cause_of_another_error(message: str, end: float) -> None:
+    assert _cause(_losing_a_peer(message, end)).rank == 2
 
 
 def test_without_a_failure_there_is_no_cause() -> None:
