@@ -11,6 +11,7 @@ from ..model.event import Event
 from ..model.run import Run
 from ..model.trial import INSIDE
 from ..model.verdict import Verdict
+from ..views import training
 
 ALWAYS = True
 TWIN = False
@@ -31,7 +32,10 @@ def check(run: Run, params: Params) -> Verdict:
     times = views.clocks(run.history)
     held = run.history.of(events.RankHeld)
     failures += [finding for trace in traces for finding in _held_too_early(run, trace)]
-    doubts = [*(finding for trace in traces for finding in _gaps(trace, times, held)), *views.not_ended(run.history)]
+    doubts = [
+        *(finding for trace in traces for finding in _gaps(run, trace, times, held)),
+        *views.not_ended(run.history),
+    ]
     doubts += [finding for trace in traces for finding in _survived(run, trace, times)]
     if not any(views.not_ended(run.history)):
         failures += [finding for trace in traces for finding in _unhealed(trace) if trace.is_proved]
@@ -93,12 +97,13 @@ def _wrong_target(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
         )
 
 
-def _gaps(trace: views.FaultTrace, times: views.Clocks, held: Sequence[Event]) -> Iterator[views.Finding]:
+def _gaps(run: Run, trace: views.FaultTrace, times: views.Clocks, held: Sequence[Event]) -> Iterator[views.Finding]:
     """Gaps in the proof of a fault."""
     id = trace.plan.id
     unreached, expired = trace.first(events.FaultUnreached), trace.first(events.HoldExpired)
     if unreached is not None:
-        yield views.finding(f"{UNPROVED}: {id} was not reached: {unreached.data.reason or ''}", unreached)
+        reasons = filter(None, (unreached.data.reason, training.why_unreached(run, trace.plan)))
+        yield views.finding(f"{UNPROVED}: {id} was not reached: {'; '.join(reasons)}", unreached)
         return
     if expired is not None and not trace.acts:
         yield views.finding(f"{UNPROVED}: the rank that {id} held was not released", expired)

@@ -230,15 +230,15 @@ def unreached(state: State, id: str, reason: str) -> Result:
 
 def why_unreached(trial: Trial, state: State, id: str) -> str:
     """Why a planned fault has not acted when the run ends."""
-    wanted, count = _plan(trial, id).at.after_save, len(state.saves)
+    at, count = _plan(trial, id).at, len(state.saves)
+    wanted = at.after_save
     if wanted and not count:
-        return (
-            "the script saved no checkpoint after a step of an optimizer: nothing to prove; did it find the finished"
-            " checkpoint of an earlier run (remove it, or --twin), or does it train without an optimizer (--at 5s)?"
-        )
+        return "the script saved no checkpoint after a step of an optimizer: nothing to prove"
     if wanted and count < wanted:
         saved = f"{count} {'was' if count == 1 else 'were'} saved"
         return f"it waits for checkpoint {wanted} of the script, and {saved}; save more often, or aim with --at step=5"
+    if at.phase in SAVE_PHASES:
+        return f"its rank did not reach {at.phase} {at.nth or 1}"
     return "the run ended before its trigger was reached"
 
 

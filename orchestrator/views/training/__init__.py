@@ -10,6 +10,7 @@ from .overview import kept_steps, resumes, steps, view, watched
 from .recovery import RecoveryFigures, recovery_figures
 from .replay import Replay, redone, replays
 from .resumption import Lineage, RankResume, Resumption, lineage
+from .unreached import why_unreached
 from .worker_returns import Return, recoveries, worker_returns
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "usable",
     "view",
     "watched",
+    "why_unreached",
     "worker_returns",
     "world_sizes",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from ...model.run import Run
@@ -9,6 +10,8 @@ from ..findings import Finding, not_ended
 from ..gangs import gangs
 from .attempts import Attempt, replica_groups
 from .resumption import Lineage
+
+_RANK = re.compile(r"rank (?P<rank>\d+)(?: \([^)]*\))? (?P<rest>.*)", re.DOTALL)
 
 
 def job_doubts(run: Run, lines: Lineage) -> Iterator[Finding]:
@@ -26,11 +29,11 @@ def job_doubts(run: Run, lines: Lineage) -> Iterator[Finding]:
 
 def missing_ranks(attempt: Attempt) -> Iterator[Finding]:
     if not attempt.ranks:
-        reasons = "; ".join(attempt.missing.values())
+        reasons = "; ".join(fold_ranks(attempt.missing.values()))
         yield Finding(
             text=f"{attempt.name}: no rank has a record of its training" + (f": {reasons}" if reasons else "")
         )
-    for reason in attempt.missing.values() if attempt.ranks else ():
+    for reason in fold_ranks(attempt.missing.values()) if attempt.ranks else ():
         yield Finding(text=f"{attempt.name}: {reason}")
 
 
@@ -38,6 +41,32 @@ def nothing_to_resume(run: Run, lines: Lineage) -> Iterator[Finding]:
     """Attempts before the last made no step, so the failover shows nothing about checkpoints."""
     if len(lines.attempts) == 1 and len(gangs(run.history)) > 1:
         yield Finding(text="the job had completed no step before the failover, so it had nothing to resume")
+
+
+def fold_ranks(reasons: Iterable[str]) -> Iterator[str]:
+    """One sentence for ranks with the same reason: ``rank 0 (n0) has no record`` of four ranks is ``ranks 0-3 have no record``."""
+    grouped: dict[str, list[re.Match[str]]] = {}
+    for reason in reasons:
+        if match := _RANK.fullmatch(reason):
+            grouped.setdefault(match["rest"], []).append(match)
+        else:
+            yield reason
+    for rest, matches in grouped.items():
+        if len(matches) == 1:
+            yield matches[0][0]
+        else:
+            yield f"ranks {_spans([int(match['rank']) for match in matches])} {re.sub('^has ', 'have ', rest)}"
+
+
+def _spans(numbers: list[int]) -> str:
+    """``0-2, 5`` for 0, 1, 2 and 5."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ", ".join("-".join(map(str, span)) for span in spans)
 
 
 def unknown_starts(lines: Lineage) -> Iterator[Finding]:
