@@ -14,7 +14,7 @@ MAIN_THREAD = f"""Current thread 0x00007fb4 (most recent call first):
   File "/v/site-packages/torch/autograd/graph.py", line 979 in _engine_run_backward
   File "{RANK}/rank/watcher/install.py", line 102 in entry
   File "/v/site-packages/torch/_tensor.py", line 623 in backward
-  File "/home/me/train.py", line 15 in <module>
+  File "/data/me/train.py", line 15 in <module>
   File "{RANK}/rank/runtime/program.py", line 64 in execute
   File "/s/agent/agent-1.pyz/orchestrator/node/agent/agent.py", line 233 in _start_ranks
   File "<frozen runpy>", line 88 in _run_code
@@ -24,7 +24,7 @@ MAIN = [
     HEAD,
     '  File "/v/site-packages/torch/autograd/graph.py", line 979 in _engine_run_backward',
     '  File "/v/site-packages/torch/_tensor.py", line 623 in backward',
-    '  File "/home/me/train.py", line 15 in <module>',
+    '  File "/data/me/train.py", line 15 in <module>',
 ]
 
 
@@ -44,9 +44,9 @@ def test_the_same_stack_is_printed_once() -> None:
 
 
 def test_a_thread_of_the_user_and_a_module_of_a_library_as_the_program_are_shown() -> None:
-    thread = 'Thread 0x01 (most recent call first):\n  File "/home/me/data.py", line 3 in fetch\n'
-    assert _lines(thread) == [HEAD, '  File "/home/me/data.py", line 3 in fetch']
-    module = MAIN_THREAD.replace("/home/me/train.py", "/v/site-packages/pkg/train.py")
+    thread = 'Thread 0x01 (most recent call first):\n  File "/data/me/data.py", line 3 in fetch\n'
+    assert _lines(thread) == [HEAD, '  File "/data/me/data.py", line 3 in fetch']
+    module = MAIN_THREAD.replace("/data/me/train.py", "/v/site-packages/pkg/train.py")
     assert '  File "/v/site-packages/pkg/train.py", line 15 in <module>' in _lines(module)
 
 
