@@ -9,7 +9,11 @@ import torch.distributed.checkpoint as dcp
 from gpt import GPT, Text, batches, cosine, loss_of, newest_save, options, save_folder, start
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+try:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+except ImportError:
+    raise SystemExit(f"gpt-fsdp2 needs torch 2.6 or newer (got {torch.__version__})") from None
 
 
 def main():

@@ -32,6 +32,8 @@ class Stage(nn.Module):
 
 def main():
     args = options(__doc__, "gpt-pp")
+    if torch.__version__ < (2, 5):  # stages find out the shapes of their inputs only since then
+        raise SystemExit(f"gpt-pp needs torch 2.5 or newer (got {torch.__version__})")
     device, rank, world = start()
 
     torch.manual_seed(0)

@@ -170,7 +170,10 @@ class Saved(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed(Line):
-    """A save counts for the system that wrote it. It is written again with the same ``id`` once its SHA-256 is known."""
+    """A save counts for the system that wrote it. It is written again with the same ``id`` once its SHA-256 is known.
+
+    ``why``: the SHA-256 cannot be known.
+    """
 
     id: str | int
     path: str = ""
@@ -178,6 +181,7 @@ class Committed(Line):
     bytes: int | None = None
     how: str = ""
     t_committed: float | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

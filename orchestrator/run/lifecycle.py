@@ -154,4 +154,5 @@ def _finish(request: Request, directory: Path) -> Result:
     beds.end_run(Path(request.bed.workdir), directory.name)
     if result.code == EXIT_PASS:
         request.provider.forget(request.bed, directory.name)
+        twin_runs.remove_copies(directory)
     return result

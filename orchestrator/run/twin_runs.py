@@ -47,6 +47,14 @@ def provide_after(request: Request, directory: Path) -> None:
     shutil.rmtree(work, ignore_errors=True)
 
 
+def remove_copies(directory: Path) -> None:
+    """Remove the copies of the project in which the twin and the control of a run that passed have worked."""
+    document = paths.document(directory, bundle.TWIN) if (directory / bundle.TWIN).exists() else {}
+    control = document.get("control") or {}
+    for run in filter(None, (document.get("run"), control.get("run"))):
+        shutil.rmtree(directory.parent / Path(run).name / paths.WORK, ignore_errors=True)
+
+
 def _is_comparable(directory: Path) -> bool:
     """Whether the run finished in time; without a fault that was injected there is nothing to compare."""
     history = bundle.read_history(directory)

@@ -201,15 +201,29 @@ class WatchDirectory(BundleFiles):
     def __init__(self, root: Path) -> None:
         super().__init__(root, {})
 
+    def incomplete(self) -> tuple[str, ...]:
+        """What is missing of the records. A kill leaves whole lines, so a last line that is cut off shows lost data."""
+        contents = {name: paths.data(self._root, name, paths.FILE) for name in self._names()}
+        return tuple(
+            _cut_off(self._root / name, content) for name, content in contents.items() if content[-1:] != b"\n"
+        )
+
+    def _names(self) -> tuple[str, ...]:
+        names = sorted(str(path.relative_to(self._root)) for path in self._root.rglob("watch-r*.jsonl"))
+        return tuple(name for name in names if _WATCH_FILE.fullmatch(name))
+
     @cached_property
     def _watch_files(self) -> tuple[watch_lines.WatchFile, ...]:
-        names = sorted(str(path.relative_to(self._root)) for path in self._root.rglob("watch-r*.jsonl"))
         return tuple(
-            _watched(name, lines)
-            for name in names
-            if _WATCH_FILE.fullmatch(name)
-            for lines in _lives(_watch_lines(self._root, name))
+            _watched(name, lines) for name in self._names() for lines in _lives(_watch_lines(self._root, name))
         )
+
+
+def _cut_off(path: Path, content: bytes) -> str:
+    if not content:
+        return f"{path}: the record is empty"
+    number = content.count(b"\n") + 1
+    return f"{path}:{number}: the record is cut off; this line and those after it are left out"
 
 
 def _watched(path: str, lines: tuple[watch_lines.Line, ...]) -> watch_lines.WatchFile:

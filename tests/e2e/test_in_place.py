@@ -156,5 +156,7 @@ def test_a_short_drill_runs_in_place_and_is_compared_with_a_twin_that_began_as_i
     directory = index.resolve("latest", runs)
     assert not (directory / "work").exists(), "the copy for the twin is removed"
     twin = json.loads((directory / "twin.json").read_text())
-    assert (runs / twin["run"] / "work/last.pt").exists()
+    for name in (twin["run"], twin["control"]["run"]):
+        assert (runs / name / "work/last.pt").exists() == (code != 0), "copies of a run that passed are removed"
+        assert bed.ccbed("bundle", "verify", str(runs / name))[0] == 0
     assert bed.ccbed("check", str(directory))[0] == code

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 
 import pytest
 
@@ -32,3 +34,19 @@ def test_an_example_is_a_plain_script(name: str) -> None:
     modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert not {module for module in modules if "ccbed" in module or "orchestrator" in module}
     assert ast.get_docstring(tree)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("gpt-pp", "torch.__version__ = torch.torch_version.TorchVersion('2.4.0')", "gpt-pp needs torch 2.5 or newer (got 2.4.0)"),
+        ("gpt-fsdp2", "del torch.distributed.fsdp.fully_shard", "gpt-fsdp2 needs torch 2.6 or newer (got "),
+    ],
+)  # fmt: skip
+def test_an_example_names_the_torch_that_it_needs(name: str, change: str, message: str) -> None:
+    file = shipped.examples()[name]
+    code = f"import runpy, sys, torch, torch.distributed.fsdp; {change}; sys.path.insert(0, {str(file.parent)!r}); sys.argv = ['']"
+    command = [sys.executable, "-c", f"{code}; runpy.run_path({str(file)!r}, run_name='__main__')"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(message) and done.stderr.count("\n") == 1

@@ -54,6 +54,27 @@ def test_a_rank_without_a_record_is_exit_2(ccbed: Desk, tmp_path: Path) -> None:
     assert "rank 1 has no record" in ccbed.out
 
 
+def test_a_record_that_is_cut_off_makes_every_verdict_unknown_and_is_named(ccbed: Desk, tmp_path: Path) -> None:
+    records = write(right(), tmp_path / "records")
+    file = min(records.glob("watch-r1-*"))
+    file.write_bytes(file.read_bytes()[:-5])
+    lines = file.read_bytes().count(b"\n")
+    assert ccbed("judge", str(records)) == 2
+    assert f"{file.name}:{lines + 1}: the record is cut off" in ccbed.err
+    assert "fail without what is missing" in ccbed.out or "pass without what is missing" in ccbed.out
+    assert "pass    " not in ccbed.out and "fail    " not in ccbed.out
+
+
+def test_a_damaged_line_is_named_and_nothing_is_judged(ccbed: Desk, tmp_path: Path) -> None:
+    records = write(right(), tmp_path / "records")
+    file = min(records.glob("watch-r1-*"))
+    lines = file.read_text().splitlines()
+    file.write_text("".join(f"{line}\n" for line in [*lines[:7], "garbage", *lines[8:]]))
+    assert ccbed("judge", str(records)) == 2
+    assert f"{file.name}:8: not a record of the watcher" in ccbed.err and "nothing was judged" in ccbed.err
+    assert "verdicts" not in ccbed.out
+
+
 def test_a_directory_without_records_is_exit_3(ccbed: Desk, tmp_path: Path) -> None:
     assert ccbed("judge", str(tmp_path)) == 3
     assert "no watch-r*.jsonl" in ccbed.err and "ccbed-watch" in ccbed.err

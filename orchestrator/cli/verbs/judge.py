@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,7 +14,9 @@ from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ...model.event import History
 from ...model.run import Run
 from ...model.trial import CheckSpec, Trial
+from ...model.verdict import Verdict
 from ...store import files
+from ...store.paths import TornBundleError
 from ...views import training
 from ..inputs import options
 from ..inputs.session import Session
@@ -34,20 +38,40 @@ def command(session: Session, directory: Path, as_json: bool) -> int:
     ccbed-watch --dir records -- torchrun --nproc-per-node 2 --max-restarts 3 train.py
     ccbed judge records
     """
+    records = files.WatchDirectory(directory)
     run = Run(
-        directory=str(directory), trial=Trial(name=directory.name, workload="script"), history=History(()),
-        files=files.WatchDirectory(directory),
-    )  # fmt: skip
-    known = training.attempts(run)
+        directory=str(directory),
+        trial=Trial(name=directory.name, workload="script"),
+        history=History(()),
+        files=records,
+    )
+    try:
+        known = training.attempts(run)
+    except TornBundleError as error:
+        hint = "nothing was judged; copy the record again from where it was made, or judge without that file"
+        raise TornBundleError(*error.problems, hint=hint) from error
     if not known and not any(run.files.watch()):
         raise UsageError(f"{directory}: no watch-r*.jsonl", hint="record a job: ccbed-watch --dir DIRECTORY -- COMMAND")
     verdicts = judge.judge(run, session.catalogue, [CheckSpec(name=name) for name in CHECKS])
+    incomplete = records.incomplete()
+    verdicts = tuple(_doubted(verdict, incomplete) for verdict in verdicts)
     outcome = sentence.worst(verdicts)
     if as_json:
         session.terminal.json({"directory": str(directory), "outcome": outcome, "verdicts": codec.plain(verdicts)})
         return _CODES[outcome]
     for attempt in known:
         last = max((process.last for process in attempt.ranks.values()), default=0)
-        session.terminal.line(f"{attempt.name}: {len(attempt.ranks)} ranks, {sentence.count(last, 'step')}")
+        ranks = sentence.count(len(attempt.ranks), "rank")
+        session.terminal.line(f"{attempt.name}: {ranks}, {sentence.count(last, 'step')}")
+    for problem in incomplete:
+        session.terminal.warn(problem)
     session.terminal.lines(summary.verdicts(session.terminal, verdicts))
     return _CODES[outcome]
+
+
+def _doubted(verdict: Verdict, incomplete: Sequence[str]) -> Verdict:
+    """What is missing of the records may change any verdict, so none of them is known."""
+    if not incomplete or verdict.outcome == "unknown":
+        return verdict
+    text = f"{verdict.outcome} without what is missing of the records: {verdict.text}"
+    return replace(verdict, outcome="unknown", text=text, evidence={**verdict.evidence, "incomplete": [*incomplete]})

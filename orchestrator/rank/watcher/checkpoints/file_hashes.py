@@ -13,6 +13,10 @@ from collections.abc import Callable
 CHUNK = 1 << 20
 #: Nice value of the thread.
 NICE = 19
+#: File systems of one machine: they delete a file that is open.
+LOCAL = frozenset(
+    ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "tmpfs", "ramfs", "overlay", "squashfs")
+)
 
 
 def stamp(path: str) -> tuple[int, int, int] | None:
@@ -27,17 +31,37 @@ def _stamp_of(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
+def is_on_network(path: str) -> bool:
+    """Whether the file system may keep a deleted file that is open in its directory, as NFS does; True if that is not known."""
+    try:
+        device = os.stat(path).st_dev
+        with open("/proc/self/mountinfo") as mounts:
+            fields = [line.split() for line in mounts]
+    except OSError:
+        return True
+    number = f"{os.major(device)}:{os.minor(device)}"
+    types = [line[line.index("-") + 1] for line in fields if line[2] == number]
+    return not types or not set(types) <= LOCAL
+
+
 class Unchanged:
-    """A file that is opened now and hashed now or later, also if another file has taken its name by then."""
+    """A file that is hashed now or later. On a local file system it is opened now, so another file may take its name by then.
+
+    On a network file system it is open only while a chunk is read: a directory with a deleted file that is open cannot be removed.
+    """
 
     def __init__(self, path: str, expected: tuple[int, int, int] | None) -> None:
-        self._expected = expected
+        self._path, self._expected = path, expected
         self._file: io.FileIO | None = None
-        with contextlib.suppress(OSError):
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115 it is closed once it is hashed
+        self._is_remote = is_on_network(path)
+        if not self._is_remote:
+            with contextlib.suppress(OSError):
+                self._file = open(path, "rb", buffering=0)  # noqa: SIM115 it is closed once it is hashed
 
     def sha256(self) -> str | None:
         """None unless the file had the expected stamp when its first byte and when its last byte was read. Closes the file."""
+        if self._is_remote:
+            return self._sha256_by_chunks()
         if self._file is None or self._expected is None:
             return None
         with self._file as source:
@@ -46,6 +70,19 @@ class Unchanged:
                 return digest if self._is_expected(source) else None
             except OSError:
                 return None
+
+    def _sha256_by_chunks(self) -> str | None:
+        sha, offset = hashlib.sha256(), 0
+        with contextlib.suppress(OSError):
+            while self._expected is not None and stamp(self._path) == self._expected:
+                if offset >= self._expected[1]:
+                    return sha.hexdigest()
+                with open(self._path, "rb", buffering=0) as source:
+                    source.seek(offset)
+                    chunk = source.read(CHUNK)
+                sha.update(chunk)
+                offset += len(chunk)
+        return None
 
     def _is_expected(self, source: io.FileIO) -> bool:
         return _stamp_of(os.fstat(source.fileno())) == self._expected

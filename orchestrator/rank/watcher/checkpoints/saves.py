@@ -328,6 +328,9 @@ def _record_hash(file: file_hashes.Unchanged, fields: dict[str, Any]) -> None:
     digest = file.sha256()
     if digest is not None:
         record.line("committed", sha256=digest, **fields)
+    else:
+        change = "changed" if os.path.exists(fields["path"]) else "gone"
+        record.line("committed", why=f"{change} before it was hashed", **fields)
 
 
 def newest_committed() -> str:
