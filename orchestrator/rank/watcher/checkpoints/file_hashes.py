@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import os
@@ -34,14 +35,19 @@ def _stamp_of(status: os.stat_result) -> tuple[int, int, int]:
 def is_on_network(path: str) -> bool:
     """Whether the file system may keep a deleted file that is open in its directory, as NFS does; True if that is not known."""
     try:
-        device = os.stat(path).st_dev
-        with open("/proc/self/mountinfo") as mounts:
-            fields = [line.split() for line in mounts]
+        return not _is_local(os.stat(path).st_dev)
     except OSError:
         return True
+
+
+@functools.lru_cache
+def _is_local(device: int) -> bool:
+    """Raises OSError."""
+    with open("/proc/self/mountinfo") as mounts:
+        fields = [line.split() for line in mounts]
     number = f"{os.major(device)}:{os.minor(device)}"
-    types = [line[line.index("-") + 1] for line in fields if line[2] == number]
-    return not types or not set(types) <= LOCAL
+    types = {line[line.index("-") + 1] for line in fields if line[2] == number}
+    return bool(types) and types <= LOCAL
 
 
 class Unchanged:
