@@ -79,8 +79,9 @@ def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True)
     loading = judging.warm_up_reports(request.catalogue)
     drive.drive(request, request.trial, plan, directory, ends_by_interrupt=ends_by_interrupt)
     loading.join()
-    twin_runs.provide_after(request, directory)
-    return _finish(request, directory)
+    is_interrupted = twin_runs.provide_after(request, directory)
+    result = _finish(request, directory)
+    return replace(result, code=EXIT_INTERRUPTED) if is_interrupted else result
 
 
 def _ends_by_interrupt(request: Request) -> bool:

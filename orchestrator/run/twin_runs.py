@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,16 +34,20 @@ def provide(request: Request, directory: Path) -> bool:
     return cached is None
 
 
-def provide_after(request: Request, directory: Path) -> None:
-    """Run the twin of a short run that has finished, if that is planned. An interruption only ends the twin."""
-    work = directory / paths.WORK
+def provide_after(request: Request, directory: Path) -> bool:
+    """Run the twin of a short run that has finished, if that is planned. Returns whether it was interrupted, which only ends the twin."""
+    work, is_interrupted = directory / paths.WORK, False
     if not request.twin_after or not bundle.has_ended(directory):
-        return
+        return False
     if work.is_dir() and _is_comparable(directory):
-        with suppress(Interrupted):
+        try:
             _store(_make(request, directory), directory)
+        except Interrupted as interruption:
+            is_interrupted = True
+            request.on_note(f"{interruption.problems[0]}; the run itself is complete and is judged without a twin")
         beds.end_twin(Path(request.bed.workdir))
     shutil.rmtree(work, ignore_errors=True)
+    return is_interrupted
 
 
 def remove_copies(directory: Path) -> None:
