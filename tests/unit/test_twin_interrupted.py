@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.model.errors import Interrupted
 from orchestrator.run import twin_runs
+from orchestrator.store import beds, bundle
 
 
 @pytest.mark.parametrize("is_interrupted", [True, False])
@@ -21,10 +22,10 @@ def test_an_interrupted_twin_leaves_the_run_complete(
             raise Interrupted("interrupted in the twin, t-twin")
 
     ended: list[Path] = []
-    monkeypatch.setattr(twin_runs.bundle, "has_ended", lambda directory: True)
+    monkeypatch.setattr(bundle, "has_ended", lambda directory: True)
     monkeypatch.setattr(twin_runs, "_is_comparable", lambda directory: True)
     monkeypatch.setattr(twin_runs, "_make", make)
-    monkeypatch.setattr(twin_runs.beds, "end_twin", ended.append)
+    monkeypatch.setattr(beds, "end_twin", ended.append)
     notes: list[str] = []
     request: Any = SimpleNamespace(twin_after=True, bed=SimpleNamespace(workdir="/bed"), on_note=notes.append)
     (tmp_path / "work").mkdir()
