@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.checkers import membership
+from orchestrator.model import events, watch
 from orchestrator.model.event import History
-from orchestrator.model.trial import CheckSpec, Recovery, Trial, World
+from orchestrator.model.trial import CheckSpec, FaultPlan, Recovery, Trial, Trigger, World
 from orchestrator.store import bundle
 
 from . import trials
-from .conftest import Bed, Ran
+from .conftest import ROOT, Bed, Ran
 from .stage import Stage
 
 pytestmark = pytest.mark.e2e
@@ -114,3 +116,68 @@ def test_a_second_start_without_a_replacement_fails(replaced: tuple[Ran, Path]) 
     verdict = membership.check(replace(run, history=History(kept)), membership.Params())
     assert verdict.outcome == "fail"
     assert "rank 2 of 4 was assigned 2 times" in str(verdict.evidence)
+
+
+#: A launcher as torchrun: it starts the workers of a node, and all of them again when one fails.
+RESTARTING = """
+import os, socket, subprocess, sys, time
+count, script, *args = int(sys.argv[1]), *sys.argv[2:]
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+for restart in range(3):
+    common = {**os.environ, "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port + restart)}
+    common["TORCHELASTIC_RESTART_COUNT"] = str(restart)
+    ranks = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+    workers = [subprocess.Popen([sys.executable, script, *args], env=own) for own in ranks]
+    while all(worker.poll() is None for worker in workers):
+        time.sleep(0.02)
+    if not any(worker.poll() for worker in workers):  # one left with 0: so do the others
+        sys.exit(max(worker.wait() for worker in workers))
+    for worker in workers:
+        worker.kill()
+        worker.wait()
+sys.exit(1)
+"""
+
+
+@pytest.fixture(scope="module")
+def restarted(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Two workers on one node under a launcher that restarts them; the second one is killed after two checkpoints."""
+    directory = tmp_path_factory.mktemp("restarted")
+    job = shutil.copytree(ROOT / "orchestrator/examples", directory / "job")
+    (directory / "launch.py").write_text(RESTARTING)
+    args = ("--steps", "400", "--save-every", "3", "--checkpoint", str(directory / "c.pt"))
+    params = {
+        "file": str(job / "gpt_ddp.py"), "cwd": str(job), "args": args, "nproc": 2, "stop_at": "step=14",
+        "launcher": f"{{python}} {directory}/launch.py {{nproc}} {{script}} {{args}}",
+    }  # fmt: skip
+    at = Trigger(phase="backward", after_save=2, steps_later=3)
+    fault = FaultPlan(id="f0", fault="crash-rank", node=0, at=at, params={"local_rank": 1})
+    trial = Trial(
+        name="restarted", workload="script", params=params, faults=(fault,), world=World(nodes=1),
+        recovery=Recovery(policy=("theirs",)), checks=tuple(CheckSpec(name=name) for name in ("resumed-from", "no-step-lost")),
+    )  # fmt: skip
+    return bed.run(trial, twin=False)
+
+
+def test_a_fault_holds_and_kills_the_workers_of_a_launcher(restarted: Ran) -> None:
+    (held,) = restarted.run.history.of(events.RankHeld)
+    assert (held.data.rank, held.data.phase) == (0, "backward")
+    assert (held.data.step or 0) >= 9
+    (inside,) = restarted.run.history.of(events.RankInside)
+    assert inside.data.rank == 1, "the other worker waits for the held one"
+    (injected,) = restarted.run.history.of(events.FaultInjected)
+    pids = {file.pid for file in restarted.run.files.watch() if file.rank == 1}
+    assert set(dict(injected.data.evidence or {})["signalled"]) < pids, "the worker of local rank 1, not its launcher"
+    assert restarted.outcome("fault-verified") == "pass", restarted.bad()
+
+
+def test_the_planned_stop_counts_the_steps_of_both_starts(restarted: Ran) -> None:
+    stops = restarted.run.history.of(events.RunStopped)
+    assert [(stop.data.steps or 0) >= 14 for stop in stops] == [True], restarted.bad()
+    starts = [file for file in restarted.run.files.watch() if file.rank == 0]
+    assert len(starts) == 2
+    assert len(starts[0].of(watch.Step)) < 14, "the first start alone had fewer steps"
+    assert (restarted.outcome("finished"), restarted.outcome("resumed-from")) == ("pass", "pass"), restarted.bad()
+    assert "step 6" in restarted.verdict("resumed-from").text

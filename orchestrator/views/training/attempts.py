@@ -252,14 +252,16 @@ def _attempt(
     index: int, key: tuple[int, int], group: Mapping[int, watch.WatchFile], files: Iterable[watch.WatchFile], gang: Gang | None,
     *, is_restarted: bool,
 ) -> Attempt:  # fmt: skip
+    files = tuple(files)
     idle = {file.rank: file for file in files if _key(file) == key and file.rank not in group}
+    watched = {file.rank for file in files}
     return Attempt(
         index=index,
         number=key[0],
         restart=key[1],
         ranks={rank: _process(group[rank]) for rank in sorted(group)},
         missing={
-            rank: _reason(rank, idle.get(rank), gang)
+            rank: _reason(rank, idle.get(rank), gang, was_watched=is_restarted and rank in watched)
             for rank in _expected(group.values(), idle.values(), gang)
             if rank not in group
         },
@@ -275,9 +277,12 @@ def _expected(trained: Iterable[watch.WatchFile], idle: Iterable[watch.WatchFile
     yield from range(world) if world else sorted(gang.ranks) if gang else ()
 
 
-def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None) -> str:
+def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None, *, was_watched: bool) -> str:
+    """Why a rank has no record of its training. ``was_watched``: it had one in another start of its launcher."""
     node = file.node if file else gang.ranks.get(rank, "") if gang else ""
     name = f"rank {rank} ({node})" if node else f"rank {rank}"
+    if file is None and was_watched:
+        return f"{name} has no record of this start: it was not started again, or it ended before it imported torch"
     if file is None:
         return f"{name} has no record: the watcher was not loaded there (python -I, or a replaced PYTHONPATH?)"
     reasons = [f"{line.what}: {line.why}" for line in file.of(watch.NotObserved)]
