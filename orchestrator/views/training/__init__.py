@@ -4,13 +4,12 @@ from ...model.run import Run
 from . import claims, completeness, cost, replicas, world_sizes
 from .attempts import Attempt, Process, attempts
 from .checkpoints import Checkpoint, Damage, checkpoints, damages, usable
-from .doubts import job_doubts, missing_ranks, nothing_to_resume, unknown_starts, unobserved
+from .doubts import job_doubts, missing_ranks, nothing_to_resume, unknown_starts, unobserved, why_unreached
 from .kept import KeptFacts, is_as_restarted, kept_facts, outside_paths, step_of
 from .overview import kept_steps, resumes, steps, view, watched
 from .recovery import RecoveryFigures, recovery_figures
 from .replay import Replay, redone, replays
 from .resumption import Lineage, RankResume, Resumption, lineage
-from .unreached import why_unreached
 from .worker_returns import Return, recoveries, worker_returns
 
 __all__ = [
