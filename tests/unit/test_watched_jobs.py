@@ -15,7 +15,7 @@ from orchestrator.model.run import Twin
 from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.model.verdict import Verdict
 from orchestrator.views import training
-from orchestrator.views.training import attempts
+from orchestrator.views.training.attempts import _reason
 
 from . import watched_jobs
 from .catalogue import CATALOGUE
@@ -342,8 +342,8 @@ def test_a_loss_after_which_no_process_began_leaves_nothing_to_judge() -> None:
 
 
 def test_a_rank_that_was_watched_before_is_not_said_to_have_no_watcher() -> None:
-    assert "it was not started again" in attempts._reason(1, None, None, was_watched=True)
-    assert "the watcher was not loaded there" in attempts._reason(1, None, None, was_watched=False)
+    assert "it was not started again" in _reason(1, None, None, was_watched=True)
+    assert "the watcher was not loaded there" in _reason(1, None, None, was_watched=False)
 
 
 def test_a_rank_of_a_later_attempt_that_made_no_step_has_a_record() -> None:
