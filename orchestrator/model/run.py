@@ -74,6 +74,7 @@ class Twin:
     ``batch_losses``: step -> the loss over the whole batch, where ranks record their shares.
     ``final_loss`` is then 0: the watcher knows losses of ranks only. ``paths``: what it saved outside of its work directory.
     ``control``: shows what a restart by itself changes, where the trial plans faults that end ranks.
+    ``every``: of a script, the steps between two recorded states: those of the run, if that came first.
     """
 
     key: str
@@ -87,6 +88,7 @@ class Twin:
     paths: tuple[str, ...] = ()
     control: Control | None = None
     batch_losses: Mapping[str, float] = field(default_factory=dict)
+    every: int | None = None
 
 
 class NodeFiles(Protocol):

@@ -82,18 +82,46 @@ class Owner(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Every(Line):
-    """The state is recorded at every so many steps. ``cost_s``: of one digest; ``step_s``: median step."""
+    """The state is recorded at every so many steps, and the batches of every so many are hashed.
+
+    Median CPU times: ``cost_s`` of a state, ``batch_s`` of a hash, ``each_s`` of what the watcher does at every step;
+    ``step_s`` of a step. ``budget``: the part of a step that the watcher may take.
+    """
 
     every: int | None = None
+    batches: int | None = None
     cost_s: float | None = None
+    batch_s: float | None = None
+    each_s: float | None = None
     step_s: float | None = None
+    budget: float | None = None
+    fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ddp(Line):
+    """What DistributedDataParallel has timed itself: averages over iterations 0 to 10 and every hundredth until ``iteration``.
+
+    ``backward_s``: from the first gradient to the last; ``comm_s``: from the first bucket's reduction to the end of the last,
+    of which ``overlap_s`` while gradients are computed; ``buckets``: their bytes.
+    """
+
+    n: int
+    iteration: int | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    comm_s: float | None = None
+    overlap_s: float | None = None
+    buckets: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step(Line):
     """A completed step. ``loss``: ``float.hex`` of the sum over its ``passes``; ``batches``: hashes fetched since the step before.
 
-    The hash of a batch that has no digest, for example of a sparse tensor, is None.
+    The hash of a batch that has no digest, for example of a sparse tensor, or that the budget leaves out, is None.
+    ``data_s``: waiting for the DataLoader; ``compute_s``: from its return to that of the last backward pass, without ``comm_s``:
+    collectives that Python calls, which DDP's are not; ``collectives``: their names, calls and bytes; ``checkpoint_s``: in saves.
     """
 
     n: int
@@ -105,6 +133,7 @@ class Step(Line):
     compute_s: float | None = None
     comm_s: float | None = None
     checkpoint_s: float | None = None
+    collectives: tuple[tuple[str, int, int], ...] = ()
     batches: tuple[str | None, ...] | None = None
     skipped: bool = False
 
@@ -283,6 +312,7 @@ KINDS: Mapping[str, type[Line]] = {
     "joined": Joined,
     "owner": Owner,
     "every": Every,
+    "ddp": Ddp,
     "step": Step,
     "state": State,
     "rng": Rng,

@@ -58,6 +58,7 @@ def resume(request: Request, directory: Path) -> Result:
         if not bundle.has_begun(directory):
             return _resume_unstarted(request, plan, directory)
         request.on_begin(str(directory))
+        request = twin_runs.with_interval(request, directory)
         _resume_started(request, plan, directory, cut=open_run.cut)
         return _finish(request, directory)
 
@@ -73,6 +74,7 @@ def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True)
         abandon.collect_and_close(request, directory, "interrupted in the twin")
         beds.end_run(Path(request.bed.workdir), directory.name)
         raise Interrupted(*interruption.problems, hint=f"run it again: {request.command}") from interruption
+    request = twin_runs.with_interval(request, directory)
     if is_new or not fresh:
         plan = preparation.renew(request, plan, directory)
     request.on_begin(str(directory))

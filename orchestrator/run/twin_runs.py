@@ -16,10 +16,13 @@ from ..model.run import Control, Twin
 from ..store import beds, bundle, durable, paths
 from ..store import twins as cache
 from ..store.journal import JournalError
+from ..views import training
 from . import abandon, drive, judging, preparation
 
 #: A longer run has a twin only with ``--twin``, in seconds.
 SHORT_S = 60.0
+#: The variable by which a rank's watcher knows at how many steps it records the state. The user's own value stays.
+INTERVAL = "CCBED_WATCH_EVERY"
 
 
 def provide(request: Request, directory: Path) -> bool:
@@ -71,6 +74,21 @@ def _store(twin: Twin | None, directory: Path) -> None:
         durable.perform(durable.file(directory / bundle.TWIN, paths.as_json(codec.plain(twin))))
 
 
+def with_interval(request: Request, origin: Path) -> Request:
+    """A request whose ranks record states at the same steps as the run ``origin``, or its twin if that was first, did."""
+    if not twins.is_script(request.trial):
+        return request
+    if (origin / bundle.TWIN).exists():
+        return _at_interval(request, paths.document(origin, bundle.TWIN).get("every"))
+    if not bundle.has_ended(origin):
+        return request
+    return _at_interval(request, training.cost.state_interval(training.lineage_of(bundle.load(origin))))
+
+
+def _at_interval(request: Request, every: int | None) -> Request:
+    return request if every is None else replace(request, exports={INTERVAL: str(every), **request.exports})
+
+
 def abandon_open(request: Request, origin: Path) -> None:
     """End the twin that followed a run, if its orchestrator died in it: the run is judged without it."""
     open_run = beds.open_run(Path(request.bed.workdir))
@@ -85,7 +103,7 @@ def resume(request: Request, origin: Path) -> None:
     open_run = beds.open_run(workdir)
     if open_run is None or not open_run.twin:
         return
-    directory, request = Path(open_run.twin), _without_faults(request)
+    directory, request = Path(open_run.twin), with_interval(_without_faults(request), origin)
     stage = bundle.stage(directory)
     if stage != "none":  # a restart control has faults of its own
         request = replace(request, trial=bundle.load_trial(directory))
@@ -127,9 +145,10 @@ def _without_faults(request: Request) -> Request:
 
 def _make(request: Request, origin: Path) -> Twin | None:
     """Run the twin, and the restart control of a script; None where the twin did not finish as planned."""
+    request = with_interval(request, origin)
     twin = _run_twin(_without_faults(request), origin)
     if twin is not None and twins.is_script(request.trial):
-        return replace(twin, control=_run_control(request, origin))
+        return replace(twin, control=_run_control(_at_interval(request, twin.every), origin))
     return twin
 
 

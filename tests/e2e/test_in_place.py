@@ -159,4 +159,8 @@ def test_a_short_drill_runs_in_place_and_is_compared_with_a_twin_that_began_as_i
     for name in (twin["run"], twin["control"]["run"]):
         assert (runs / name / "work/last.pt").exists() == (code != 0), "copies of a run that passed are removed"
         assert bed.ccbed("bundle", "verify", str(runs / name))[0] == 0
+    others = [runs / twin["run"], runs / twin["control"]["run"]]
+    records = [file.read_text().splitlines() for run in others for file in run.glob("nodes/*/*/watch-*.jsonl")]
+    chosen = [line for lines in records for line in map(json.loads, lines) if line["k"] == "every"]
+    assert chosen and all(line["fixed"] and line["every"] == twin["every"] for line in chosen)
     assert bed.ccbed("check", str(directory))[0] == code

@@ -257,6 +257,40 @@ def _saving(line: watch.Line, rank: int) -> watch.Line:
     return dataclasses.replace(line, t_committed=line.t) if isinstance(line, watch.Committed) else line
 
 
+def test_the_time_of_a_step_has_the_parts_that_were_measured() -> None:
+    def timed(line: watch.Line) -> watch.Line:
+        if not isinstance(line, watch.Step):
+            return line
+        elapsed = line.end - line.start
+        return dataclasses.replace(line, data_s=0.25 * elapsed, compute_s=0.5 * elapsed)
+
+    ddp = watch.Ddp(t=0.0, n=4, comm_s=0.125, buckets=(40,))
+    job = right()
+    job.files = [dataclasses.replace(f, lines=(*(timed(line) for line in f.lines), ddp)) for f in job.files]
+    time = training.cost.step_time(training.lineage_of(job.run()))
+    assert time is not None
+    assert time.data == pytest.approx(0.25) and time.compute == pytest.approx(0.5)
+    assert (time.communication, time.checkpoint, time.ddp_s) == (None, None, 0.125)
+    assert training.cost.step_time(training.lineage_of(Job().run())) is None
+
+
+def test_the_interval_of_states_is_the_longest_that_a_rank_of_the_first_attempt_chose_last() -> None:
+    chosen = {0: (1, 8), 1: (1, 32)}
+    job = right()
+    job.files = [
+        dataclasses.replace(
+            file,
+            lines=(
+                *file.lines,
+                *(watch.Every(t=0.0, every=k if not file.attempt else 4096) for k in chosen[file.rank]),
+            ),
+        )
+        for file in job.files
+    ]
+    assert training.cost.state_interval(training.lineage_of(job.run())) == 32
+    assert training.cost.state_interval(training.lineage_of(right().run())) is None
+
+
 def test_the_best_interval_and_the_effective_time_are_those_of_the_formulas() -> None:
     """w = 30 s, N = 1000 nodes that fail 6.5 times in 1000 days each: M = 13,292 s."""
     cost = training.cost.CheckpointCost(saves=5, stall_s=30.0, interval_s=1800.0, share=0.02)

@@ -193,7 +193,11 @@ def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
 def _cost(run: Run, view: views.RunView) -> Iterator[str]:
     """Yield what checkpoints cost a watched script, and what that means on many nodes, where the time to recover is known."""
     lines = training.watched(run)
-    cost = training.cost.checkpoint_cost(lines) if lines is not None else None
+    if lines is None:
+        return
+    if time := training.cost.step_time(lines):
+        yield f"step      {sentence.seconds(time.step_s)}: {_parts(time)}"
+    cost = training.cost.checkpoint_cost(lines)
     if cost is None:
         return
     stall, interval = sentence.seconds(cost.stall_s), sentence.seconds(cost.interval_s)
@@ -203,6 +207,20 @@ def _cost(run: Run, view: views.RunView) -> Iterator[str]:
         far = training.cost.forecast(cost, max(recoveries), NODES)
         best = f"best interval {sentence.seconds(far.young_s)} (Young), {sentence.seconds(far.daly_s)} (Daly)"
         yield f"          on {NODES:,} nodes, {far.rate * 1000:g} failures per 1,000 node-days: {best}; ETTR {far.ettr:.1%} at {interval}"
+
+
+def _parts(time: training.cost.StepTime) -> str:
+    """Where the time of a step goes; what was not measured is named."""
+    parts = {
+        "data": time.data, "forward and backward": time.compute, "collectives": time.communication,
+        "checkpoints": time.checkpoint,
+    }  # fmt: skip
+    measured = [f"{name} {value:.0%}" for name, value in parts.items() if value is not None]
+    missing = [name for name, value in parts.items() if value is None and name != "checkpoints"]
+    ddp = f"DDP's buckets {sentence.seconds(time.ddp_s)}" if time.ddp_s is not None else ""
+    if ddp and "collectives" in missing:
+        missing.remove("collectives")
+    return "; ".join(filter(None, (", ".join(measured), ddp, f"not measured: {', '.join(missing)}" if missing else "")))
 
 
 def _healed(history: History) -> str:

@@ -269,6 +269,21 @@ def _sum_indexed(bits: Any, index: Any) -> int:
     return int((bits * _table(bits.device)[index % CHUNK] * odds[chunks - first]).sum())
 
 
+def multipliers(name: str, count: int) -> Any:
+    """The multipliers of the first elements of the tensor ``name``, at most a chunk of them, on the CPU."""
+    import torch
+
+    factor = name_multiplier(name) * _odd("chunk", 0) & _MASK
+    return _table(torch.device("cpu"))[:count] * _signed(factor)
+
+
+def sum_of_products(flat: Any, factors: Any) -> int:
+    """The sum of the bit patterns of a flat tensor on the CPU times ``factors``, which has their length."""
+    bits = _bits(flat)
+    parts = (slice(begin, begin + CHUNK) for begin in range(0, bits.numel(), CHUNK))
+    return sum(int(_multiply(bits[part], factors[part])) for part in parts) & _MASK
+
+
 def prepare(devices: Iterable[Any]) -> None:
     """Compute the tables of multipliers before the cost of a digest is measured."""
     with undisturbed():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import functools
 import importlib
 import os
 import resource
@@ -16,11 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import batches, imports, live, losses, record, states, steps, time_split, tracing
+from . import importlib_bootstrap, imports, live, record, states, steps, tracing
 from .checkpoints import install as checkpoints
 from .checkpoints import saves
 from .engines import deepspeed, master_weights, megatron
 from .holds import points, worker
+from .measures import batches, losses, time_split
 
 _installed: list[int] = []
 #: Begins the record of this process; whether it has one.
@@ -109,19 +109,31 @@ _begin_backward = record.guarded("steps")(steps.groups.begin_backward)
 
 def _watch_backward(autograd: Any) -> None:
     """Backward passes are seen where Python enters them: ``Tensor.backward`` calls ``torch.autograd.backward``."""
-    autograd.backward = _reporting(autograd.backward, losses.add)
-    autograd.grad = _reporting(autograd.grad, lambda tensors: None)
+    autograd.backward = importlib_bootstrap.observe(autograd.backward, _enter_backward, _leave_backward)
+    autograd.grad = importlib_bootstrap.observe(autograd.grad, _enter_grad)
 
 
-def _reporting(original: Callable[..., Any], add_loss: Callable[[Any], None]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def entry(*args: Any, **kwargs: Any) -> Any:
-        if not tracing.is_traced():
-            tracing.call_eagerly(_begin_backward)
-            tracing.call_eagerly(add_loss, args[0] if args else kwargs.get("tensors"))
-        return original(*args, **kwargs)
+def _enter_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the backward pass is observed."""
+    is_observed = not tracing.is_traced()
+    if is_observed:
+        tracing.call_eagerly(_begin_pass, args[0] if args else kwargs.get("tensors"))
+    return is_observed
 
-    return entry
+
+def _begin_pass(tensors: Any) -> None:
+    _begin_backward()
+    losses.add(tensors)
+
+
+def _leave_backward(is_observed: bool, result: None, error: BaseException | None) -> None:
+    if is_observed and error is None:
+        tracing.call_eagerly(time_split.end_backward)
+
+
+def _enter_grad(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if not tracing.is_traced():
+        tracing.call_eagerly(_begin_backward)
 
 
 @record.guarded("stacks")

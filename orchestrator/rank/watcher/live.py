@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 import os
@@ -11,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import imports, record, steps
+from . import importlib_bootstrap, imports, record, steps
 from .holds import worker
 
 #: Seconds between two reports of the newest step: of rank 0, and of the others.
@@ -57,22 +56,21 @@ class Progress:
 
     def __init__(self) -> None:
         self._reported: float | None = None
+        self._pause_s = PAUSES_S[os.environ.get("RANK", "0") != "0"]
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> None:
         """A step is complete: report the first one, and later ones after a pause. It adds no field to the step's line."""
         now = time.monotonic()
-        pause = PAUSES_S[os.environ.get("RANK", "0") != "0"]
-        if self._reported is None or now - self._reported >= pause:
+        if self._reported is None or now - self._reported >= self._pause_s:
             mark = "first" if self._reported is None else "newest"
             self._reported = now
             record.notify("rank.step", step=steps.completed(), mark=mark, pid=os.getpid())
-        return {}
 
 
 def watch() -> None:
     """Report steps, and the first process group that this process joins."""
     progress = Progress()
-    steps.measure(record.guarded("live")(progress.report))
+    steps.measure("live", progress.report)
     imports.when_imported("torch.distributed.distributed_c10d", _watch_joining)
 
 
@@ -80,12 +78,11 @@ def watch() -> None:
 def _watch_joining(c10d: Any) -> None:
     original = c10d.init_process_group
 
-    @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        _record_joined(c10d)
-        return result
+    def finish(observation: None, result: Any, error: BaseException | None) -> None:
+        if error is None:
+            _record_joined(c10d)
 
+    init_process_group = importlib_bootstrap.observe(original, lambda args, kwargs: None, finish)
     modules: tuple[Any, ...] = (c10d, importlib.import_module("torch.distributed"))
     for module in modules:
         if getattr(module, "init_process_group", None) is original:

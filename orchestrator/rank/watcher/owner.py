@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import digest, names, sharding
+from . import digest, names, sharding, small_tensors
 from .engines import master_weights
 
 #: Owners with more parameters record no shapes.
@@ -47,6 +47,7 @@ class Owner:
         self.shards = sharding.group_of(self.parts.values())
         self.devices = {parameter.device for parameter, _ in self._parameters}
         self.numel = sum(part.numel for part in self.parts.values())
+        self._large, self._small = self._split()
 
     def parameters(self) -> Iterator[tuple[Any, list[sharding.Part]]]:
         """Every parameter of the optimizers with the parts of full tensors that it holds."""
@@ -56,10 +57,27 @@ class Owner:
         """(digest, elements summed) of this rank's part of the parameters. Raises Undigestible."""
         value = count = 0
         with digest.undisturbed():
-            for parameter, parts in self._parameters:
+            sums = [group.digest() for group in self._small]
+            is_changed = None in sums
+            if not is_changed:
+                value, count = sum(item or 0 for item in sums), sum(group.numel for group in self._small)
+            for parameter, parts in self._parameters if is_changed else self._large:
                 part_sum, part_count = sharding.digest_of(parameter, parts, self.shards, self.rank)
                 value, count = value + part_sum, count + part_count
         return digest.render(value), count
+
+    def _split(self) -> tuple[list[tuple[Any, list[sharding.Part]]], list[small_tensors.SmallTensors]]:
+        """The parameters whose digests are computed one by one, and whole small ones, whose digests are computed together."""
+        large, small, count = [], [], 0
+        for parameter, parts in self._parameters:
+            is_whole = len(parts) == 1 and sharding.is_whole(parts[0], self.shards, self.rank)
+            if is_whole and small_tensors.is_small(parameter) and count + parameter.numel() <= small_tensors.TOGETHER:
+                small.append((parts[0].name, parameter))
+                count += parameter.numel()
+            else:
+                large.append((parameter, parts))
+        with digest.undisturbed():
+            return large, small_tensors.group(small)
 
     def optimizer_states(self) -> dict[str, str | None]:
         """State name, such as ``exp_avg`` -> digest over all parameters, or None where it has none."""

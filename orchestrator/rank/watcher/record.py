@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 FORMAT = 1
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -39,7 +40,7 @@ class Recorder:
         """Append one line; fields that are None stay, because null means something."""
         if os.getpid() != self.pid:
             return
-        text = json.dumps({"k": kind, "t": time.monotonic(), **fields}, separators=(",", ":"), default=str)
+        text = _encode({"k": kind, "t": time.monotonic(), **fields})
         os.write(self._fd, text.encode(errors="replace") + b"\n")
 
     def unknown(self, what: str, why: str) -> None:
@@ -61,7 +62,14 @@ def begin(directory: str, *, via: str, notify: Callable[..., None] | None = None
     """Create the record of this process and write its first line. Raises OSError."""
     global _recorder
     _recorder = Recorder(directory, notify)
+    os.register_at_fork(after_in_child=_forget)
     _recorder.line("begin", **_process(via))
+
+
+def _forget() -> None:
+    """A forked child is not recorded: its guarded functions do nothing, without asking for the process id at every call."""
+    global _recorder
+    _recorder = None
 
 
 def is_active() -> bool:
@@ -91,16 +99,7 @@ class _CpuTime(threading.local):
     """The CPU time of this thread inside of guarded functions; of nested ones that of the outermost."""
 
     used_s = 0.0
-    depth = 0
-
-    def enter(self) -> float:
-        self.depth += 1
-        return time.thread_time() if self.depth == 1 else 0.0
-
-    def leave(self, begin: float) -> None:
-        self.depth -= 1
-        if self.depth == 0:
-            self.used_s += time.thread_time() - begin
+    is_inside = False
 
 
 _cpu = _CpuTime()
@@ -120,20 +119,28 @@ def guarded(where: str) -> Callable[[_F], _F]:
     def decorate(function: _F) -> _F:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if _recorder is None or where in _recorder.off or os.getpid() != _recorder.pid:
+            if _recorder is None or where in _recorder.off:
                 return None
-            begin = _cpu.enter()
+            is_nested, _cpu.is_inside = _cpu.is_inside, True
+            begin = 0.0 if is_nested else time.thread_time()
             try:
                 return function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 the user's script goes on
                 report(where, error)
                 return None
             finally:
-                _cpu.leave(begin)
+                if not is_nested:
+                    _cpu.used_s += time.thread_time() - begin
+                    _cpu.is_inside = False
 
         return wrapper  # type: ignore[return-value]
 
     return decorate
+
+
+def switched_off() -> set[str]:
+    """The observations that are off after an internal error."""
+    return _recorder.off if _recorder is not None else set()
 
 
 def report(where: str, error: BaseException) -> None:

@@ -48,6 +48,12 @@ def counts(part: Part, group: Sequence[int], rank: int) -> bool:
     return not group or group[0] in (part.ranks or (rank,))
 
 
+def is_whole(part: Part, group: Sequence[int], rank: int) -> bool:
+    """Is this the full tensor, which this rank adds to the sum?"""
+    is_part = part.box is not None or part.select is not None or part.start != 0 or part.reason is not None
+    return not is_part and counts(part, group, rank)
+
+
 def by_parameter(modules: Sequence[Any]) -> dict[int, list[Part]]:
     """``id(parameter)`` -> its parts, for the parameters below the root modules."""
     result: dict[int, list[Part]] = {}

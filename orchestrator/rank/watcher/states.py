@@ -1,6 +1,6 @@
 """The state after n steps: digests of parameters every k-th step, of everything at the start, after loads and at the end.
 
-k is the smallest power of two for which the digests cost at most BUDGET of the time of the steps.
+The budget chooses k.
 """
 
 from __future__ import annotations
@@ -9,19 +9,15 @@ import functools
 import importlib
 import os
 import random
-import statistics
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import batches, digest, names, owner, record, steps, tracing
+from . import digest, names, owner, record, steps, tracing
+from .budget import budget
 from .checkpoints import contents, live_owner
-
-#: The share of a step's time, on CPUs of its CPU time, that digests may take. The work of every step takes the rest of 2 %.
-BUDGET = 0.005
-#: Steps after which k is chosen, the last time for good.
-CHOICES = (1, 4, 16)
+from .measures import batches, ddp_timers
 
 
 class States:
@@ -30,39 +26,31 @@ class States:
     def __init__(self) -> None:
         self.owner: owner.Owner | None = None
         self._is_full_due = True
-        self._offset: int | None = None
-        self._fixed = 0
-        self.every = 1
-        self._cost_s = 0.0
-        self._durations: list[float] = []
         self._has_device = self._has_buffers = False
         self._last: tuple[float, float] | None = None
-
-    def fix_interval(self, setting: str) -> None:
-        """``setting``: the number of steps between two states, or ``auto``."""
-        self._fixed = int(setting) if setting.isdigit() and int(setting) else 0
-        self.every = self._fixed or 1
 
     def request_full(self) -> None:
         """Something was saved or loaded, or a hold has ended: the next state is recorded in full."""
         self._is_full_due = True
+        budget.hash_next(steps.completed())
 
     def record_boundary(self, n: int, optimizer: Any) -> None:
         """The parameters are those after n steps, and ``optimizer`` is about to change them."""
         now = (time.monotonic(), time.process_time())
         if self._last is not None:
             elapsed_s, cpu_s = now[0] - self._last[0], now[1] - self._last[1]
-            self._durations.append(elapsed_s if self._has_device else min(elapsed_s, cpu_s))
-        if self.owner is None or not any(known is optimizer for known in self.owner.optimizers):
+            budget.add_step(elapsed_s if self._has_device else min(elapsed_s, cpu_s))
+        if self.owner is None or optimizer not in self.owner.optimizers:
             self._identify(optimizer)
-        self._choose(n)
-        if (
-            self._is_full_due or n == 1 or (n + (self._offset or 0)) % self.every == 0
-        ):  # 1: do ranks train on their own?
-            begin = time.thread_time()
-            self._record(n, full=self._is_full_due)
+        choice = budget.choose(n)
+        if choice is not None:
+            record.line("every", **choice)
+            _record_ddp(n, self.owner)
+        if self._is_full_due or n == 1 or budget.is_state_due(n):  # 1: do ranks train on their own?
+            begin, is_full = time.thread_time(), self._is_full_due
+            self._record(n, full=is_full)
             cost_s = time.thread_time() - begin
-            self._cost_s = min(cost_s, self._cost_s or cost_s)
+            budget.add_cost("full" if is_full else "state", cost_s)
         elif n & (n - 1) == 0:  # short jobs: whether steps draw from a generator is known without a second state
             record.line("rng", n=n, rng=generators())
         self._last = (time.monotonic(), time.process_time())
@@ -99,7 +87,7 @@ class States:
         assert known is not None
         fields = self._weights()
         counter = known.counter()
-        self._offset = None if counter is None else counter - n
+        budget.offset = 0 if counter is None else counter - n
         if full:
             fields.update(self._rest(known))
         elif self._has_buffers:  # each rank has its own, and only the ranks that save record the rest at that moment
@@ -127,19 +115,12 @@ class States:
             "scheduler": [[item.last_epoch, getattr(item, "_step_count", None)] for item in known.schedulers] or None,
         }
 
-    def _choose(self, n: int) -> None:
-        """Choose k by the cost of a digest and the median step, from the second step on."""
-        if self._fixed or n not in CHOICES or not self._durations:
-            if n == 0:
-                record.line("every", every=self.every, cost_s=None, step_s=None, budget=BUDGET, fixed=bool(self._fixed))
-            return
-        step_s = statistics.median(self._durations)
-        every = 1
-        while self._cost_s > BUDGET * step_s * every and every < 1 << 20:
-            every *= 2
-        if every != self.every or n == CHOICES[-1]:
-            self.every = every
-            record.line("every", every=every, cost_s=round(self._cost_s, 6), step_s=round(step_s, 6), budget=BUDGET)
+
+@record.guarded("ddp")
+def _record_ddp(n: int, known: owner.Owner | None) -> None:
+    """What DDP has timed itself until now."""
+    for fields in ddp_timers.read(known.modules if known is not None else ()):
+        record.line("ddp", n=n, **fields)
 
 
 def saved_buffers(modules: list[Any]) -> Iterator[tuple[str, Any]]:
@@ -255,5 +236,5 @@ states = States()
 def watch() -> None:
     """Record the state at every boundary of steps."""
     _discount_seeds()
-    states.fix_interval(os.environ.get("CCBED_WATCH_EVERY", "auto"))
+    budget.fix(os.environ.get("CCBED_WATCH_EVERY", "auto"))
     steps.groups.boundaries.append(record.guarded("states")(states.record_boundary))

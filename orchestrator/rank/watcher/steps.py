@@ -40,8 +40,8 @@ class StepGroups:
         self.boundaries: list[Callable[[int, Any], None]] = []
         #: ``callback(n)`` once step n is complete.
         self.completions: list[Callable[[int], None]] = []
-        #: ``callback()`` -> fields of the step line that has just ended.
-        self.measures: list[Callable[[], dict[str, Any]]] = []
+        #: (what it observes, ``callback()`` -> fields of the step line that has just ended, or None).
+        self.measures: list[tuple[str, Callable[[], dict[str, Any] | None]]] = []
 
     def completed(self) -> int:
         """Steps completed by this process, with one that is complete but not yet written."""
@@ -100,11 +100,23 @@ class StepGroups:
         """The step ends now, if nothing of its group follows."""
         end = time.monotonic()
         begun = self._last_end if self._last_end is not None else self.started
+        is_first = self._pending is None
         pending = self._pending or {"start": end if begun is None else begun}
         pending["end"] = end
         self._pending = pending
-        for callback in self.measures:
-            _merge(pending, callback())
+        off = record.switched_off()
+        for where, callback in self.measures:  # here and not each ``guarded``: a call costs as much as what it does
+            if where in off:
+                continue
+            try:
+                fields = callback()
+            except Exception as error:  # noqa: BLE001 the user's script goes on
+                record.report(where, error)
+                continue
+            if fields and is_first:
+                pending.update(fields)
+            elif fields:
+                _merge(pending, fields)
 
     def _size(self, optimizer: Any) -> int:
         if optimizer not in self._sizes:
@@ -135,9 +147,9 @@ def _refers(reference: weakref.ref[Any] | None, optimizer: Any) -> bool:
     return reference is not None and reference() is optimizer
 
 
-def _merge(fields: dict[str, Any], more: dict[str, Any] | None) -> None:
+def _merge(fields: dict[str, Any], more: dict[str, Any]) -> None:
     """Add up numbers and lists of a group with several optimizers; other values are those of the last one."""
-    for name, value in (more or {}).items():
+    for name, value in more.items():
         is_sum = isinstance(value, (int, float, list)) and type(fields.get(name)) is type(value)
         fields[name] = fields[name] + value if is_sum else value
 
@@ -161,9 +173,12 @@ def on_boundary(callback: Callable[[int, Any], None]) -> None:
     groups.boundaries.append(callback)
 
 
-def measure(callback: Callable[[], dict[str, Any]]) -> None:
-    """Add the fields that ``callback()`` returns to the line of the step that has just ended. It resets its counters."""
-    groups.measures.append(callback)
+def measure(where: str, callback: Callable[[], dict[str, Any] | None]) -> None:
+    """Add the fields that ``callback()`` returns to the line of the step that has just ended. It resets its counters.
+
+    Where it raises, the observation ``where`` is switched off.
+    """
+    groups.measures.append((where, callback))
 
 
 def flush() -> None:

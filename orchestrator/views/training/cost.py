@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...model import watch
@@ -59,6 +59,52 @@ def checkpoint_cost(lines: Lineage) -> CheckpointCost | None:
     return CheckpointCost(
         saves=len(stalls), stall_s=statistics.median(stalls), interval_s=statistics.median(gaps), share=min(1.0, share)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Where the time of the steps goes, as parts of it, 0..1; None: not measured.
+
+    ``compute``: forward and backward, with what DDP reduces meanwhile; ``communication``: collectives that Python calls.
+    ``ddp_s``: how long DDP's buckets are under way in a backward pass, the mean of the passes that it has timed itself.
+    """
+
+    step_s: float
+    data: float | None
+    compute: float | None
+    communication: float | None
+    checkpoint: float | None
+    ddp_s: float | None
+
+
+def step_time(lines: Lineage) -> StepTime | None:
+    """Of the steps after the first of each process, which begins before its batch is fetched; None if there are none."""
+    processes = [process for attempt in lines.attempts for process in attempt.ranks.values()]
+    steps = [step for process in processes for n, step in process.steps.items() if n > 1]
+    elapsed = sum(step.end - step.start for step in steps)
+    if elapsed <= 0:
+        return None
+
+    def part(seconds: Sequence[float | None]) -> float | None:
+        measured = [value for value in seconds if value is not None]
+        return min(1.0, sum(measured) / elapsed) if measured else None
+
+    timed = [ddp[-1].comm_s for process in processes if (ddp := process.file.of(watch.Ddp))]
+    return StepTime(
+        step_s=statistics.median(step.end - step.start for step in steps),
+        data=part([step.data_s for step in steps]),
+        compute=part([step.compute_s for step in steps]),
+        communication=part([step.comm_s for step in steps]),
+        checkpoint=part([step.checkpoint_s for step in steps]),
+        ddp_s=statistics.median(ddp_s) if (ddp_s := [value for value in timed if value is not None]) else None,
+    )
+
+
+def state_interval(lines: Lineage) -> int | None:
+    """The steps between two states that the ranks of the first attempt chose, the longest of them; None if none recorded any."""
+    processes = lines.attempts[0].ranks.values() if lines.attempts else ()
+    chosen = [every[-1].every for process in processes if (every := process.file.of(watch.Every))]
+    return max((value for value in chosen if value), default=None)
 
 
 def forecast(cost: CheckpointCost, recovery_s: float, nodes: int, rate: float = RATE) -> Forecast:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from orchestrator.rank.watcher import batches
+from orchestrator.rank.watcher.measures import batches
 
 from . import jobs
 
@@ -219,3 +219,37 @@ def test_the_state_after_the_first_step_is_recorded_at_any_interval(tmp_path: Pa
 
     (lines,) = jobs.fork(tmp_path, body, CCBED_WATCH_EVERY="64")
     assert [state["n"] for state in jobs.of(lines, "state")] == [0, 1, 5]
+
+
+def test_ddp_times_its_own_communication_and_a_step_has_the_time_of_its_passes(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        torch.distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), 0.001)
+        for _ in range(2):
+            for (batch,) in LOADER:
+                model(batch).square().mean().backward()
+                optimizer.step()
+        torch.distributed.destroy_process_group()
+
+    lines, _ = jobs.fork(tmp_path, body, world=2)
+    ddp = jobs.of(lines, "ddp")[-1]
+    assert ddp["buckets"] == [40]  # 10 numbers of 4 bytes
+    assert ddp["n"] == 4
+    assert ddp["comm_s"] > 0 and ddp["backward_s"] > 0 and ddp["forward_s"] > 0
+    for step in jobs.of(lines, "step")[1:]:
+        assert 0 < step["compute_s"] <= step["end"] - step["start"] - step["data_s"] + 1e-5
+    assert all("comm_s" not in step for step in jobs.of(lines, "step"))  # DDP's collectives are not called from Python
+
+
+def test_without_a_data_loader_the_time_of_the_passes_is_not_measured(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.001)
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+    (lines,) = jobs.fork(tmp_path, body)
+    assert all("compute_s" not in step and "data_s" not in step for step in jobs.of(lines, "step"))
+    assert not jobs.of(lines, "ddp")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from pathlib import Path
 
 import pytest
+
+from orchestrator.rank.watcher import importlib_bootstrap
 
 from . import jobs
 
@@ -142,3 +146,40 @@ def test_a_helper_that_the_rank_spawns_records_nothing(tmp_path: Path, monkeypat
     watched = jobs.run(tmp_path, SPAWNED)
     assert (watched.code, len(watched.of("begin")), watched.of("save")) == (0, 1, [])
     assert (tmp_path / "sample.pt").exists()
+
+
+TRANSPARENT = """
+import traceback, torch
+parameter = torch.nn.Parameter(torch.ones(2))
+try:
+    (parameter * 2).backward()
+except RuntimeError:
+    traceback.print_exc()
+try:
+    torch.load("missing.pt")
+except FileNotFoundError:
+    traceback.print_exc()
+"""
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Python 3.11 keeps the traceback of an exception that is raised again"
+)
+def test_the_watcher_is_in_no_traceback_of_the_script(tmp_path: Path) -> None:
+    watched = jobs.run(tmp_path, TRANSPARENT)
+    assert watched.code == 0
+    assert "grad can be implicitly created only for scalar outputs" in watched.output
+    assert "missing.pt" in watched.output
+    assert str(Path(importlib_bootstrap.__file__).parent) not in watched.output
+
+
+def test_a_warning_about_the_caller_names_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch 2.4 warns in ``torch.load``."""
+
+    def load() -> None:
+        warnings.warn("about the caller", FutureWarning, stacklevel=2)
+
+    observed = importlib_bootstrap.observe(load, lambda args, kwargs: None)
+    with pytest.warns(FutureWarning) as caught:
+        observed()
+    assert [Path(warning.filename).name for warning in caught] == [Path(__file__).name]

@@ -16,8 +16,8 @@ def install(torch: Any) -> None:
     imports.when_imported("torch.distributed.checkpoint", dcp.install)
     imports.when_imported("safetensors.torch", safetensors_files.install)
     imports.when_imported("safetensors", safetensors_files.install_open)
-    steps.on_step(saves.commit_waiting)
-    steps.measure(saves.take_stall)
+    steps.on_step(saves.complete_step)
+    steps.measure("saves", saves.take_stall)
     saves.observe("after", _request_full_state)
     saves.observe("committed", _request_full_state)  # also of files that something else writes
     loads.observe("after", _request_full_state)

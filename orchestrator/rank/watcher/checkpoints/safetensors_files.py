@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .. import record
+from .. import importlib_bootstrap, record
 from . import loads, saves
 
 
@@ -25,35 +25,31 @@ def install_open(package: Any) -> None:
 
 
 def _watch_save(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def save_file(*args: Any, **kwargs: Any) -> Any:
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> saves.Save | None:
         path = saves.absolute(kwargs.get("filename", args[1] if len(args) > 1 else None))
-        call = saves.begin("safetensors", path, kwargs.get("tensors", args[0] if args else None))
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            saves.fail(call, error)
-            raise
-        saves.finish(call, [path])
-        saves.settle(call, "return")
-        return result
+        return saves.begin("safetensors", path, kwargs.get("tensors", args[0] if args else None))
 
-    return save_file
+    def finish(call: saves.Save | None, result: None, error: BaseException | None) -> None:
+        if error is not None:
+            saves.fail(call, error)
+        elif call is not None:
+            saves.finish(call, [call.path])
+            saves.settle(call, "return")
+
+    return importlib_bootstrap.observe(original, begin, finish)
 
 
 def _watch_load(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load_file(*args: Any, **kwargs: Any) -> Any:
-        call = loads.begin("safetensors", saves.absolute(kwargs.get("filename", args[0] if args else None)))
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            loads.fail(call, error)
-            raise
-        loads.finish(call, result)
-        return result
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return loads.begin("safetensors", saves.absolute(kwargs.get("filename", args[0] if args else None)))
 
-    return load_file
+    def finish(call: Any, result: Any, error: BaseException | None) -> None:
+        if error is not None:
+            loads.fail(call, error)
+        else:
+            loads.finish(call, result)
+
+    return importlib_bootstrap.observe(original, begin, finish)
 
 
 def _watch_open(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -219,10 +219,18 @@ def stage(save: Save) -> None:
     report("after", save)
 
 
-def take_stall() -> dict[str, float]:
-    """Seconds that saves have kept the main thread since the last call, as a field of a step; empty without a save."""
+def take_stall() -> dict[str, float] | None:
+    """Seconds that saves have kept the main thread since the last call, as a field of a step; None without a save."""
+    if not _registry.stall_s:
+        return None
     stall_s, _registry.stall_s = _registry.stall_s, 0.0
-    return {"checkpoint_s": stall_s} if stall_s else {}
+    return {"checkpoint_s": stall_s}
+
+
+def complete_step(n: int) -> None:
+    """A step is complete: commit what waited for it, if anything did."""
+    if _registry.waiting or buffers.waiting():
+        commit_waiting(n)
 
 
 @record.guarded("saves")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from .. import record
+from .. import importlib_bootstrap, record
 from . import loads, saves
 
 #: Modules of torch that save or load tensors of a checkpoint which its own adapter reports as one, or pickle a tensor for a message.
@@ -33,21 +32,20 @@ def install(torch: Any) -> None:
 
 
 def _watch_save(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[saves.Save | None, Any]:
         target = kwargs.get("f", args[1] if len(args) > 1 else None)
-        if is_internal(sys._getframe(1)) or target is None or saves.is_part():
-            return original(*args, **kwargs)
-        call = saves.begin("torch.save", path_of(target), args[0] if args else kwargs.get("obj"))
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            saves.fail(call, error)
-            raise
-        _finish(call, target)
-        return result
+        if is_internal(sys._getframe(2)) or target is None or saves.is_part():
+            return None, None
+        return saves.begin("torch.save", path_of(target), args[0] if args else kwargs.get("obj")), target
 
-    return save
+    def finish(observation: tuple[saves.Save | None, Any], result: None, error: BaseException | None) -> None:
+        call, target = observation
+        if call is not None and error is not None:
+            saves.fail(call, error)
+        elif call is not None:
+            _finish(call, target)
+
+    return importlib_bootstrap.observe(original, begin, finish)
 
 
 @record.guarded("saves")
@@ -63,33 +61,29 @@ def _finish(call: saves.Save | None, target: Any) -> None:
 
 
 def _watch_load(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load(*args: Any, **kwargs: Any) -> Any:
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         source = kwargs.get("f", args[0] if args else None)
-        if is_internal(sys._getframe(1)) or source is None or saves.is_part():
-            return original(*args, **kwargs)
-        call = loads.begin("torch.load", path_of(source), source)
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            loads.fail(call, error)
-            raise
-        loads.finish(call, result)
-        return result
+        if is_internal(sys._getframe(2)) or source is None or saves.is_part():
+            return None
+        return loads.begin("torch.load", path_of(source), source)
 
-    return load
+    def finish(call: Any, result: Any, error: BaseException | None) -> None:
+        if call is not None and error is not None:
+            loads.fail(call, error)
+        elif call is not None:
+            loads.finish(call, result)
+
+    return importlib_bootstrap.observe(original, begin, finish)
 
 
 def _watch_middle(original: Callable[..., Any]) -> Callable[..., Any]:
     """All tensors are written, and the directory of the zip file is not: a file that is cut here is torn."""
 
-    @functools.wraps(original)
-    def write(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        saves.report_middle()
-        return result
+    def finish(observation: None, result: None, error: BaseException | None) -> None:
+        if error is None:
+            saves.report_middle()
 
-    return write
+    return importlib_bootstrap.observe(original, lambda args, kwargs: None, finish)
 
 
 def is_internal(frame: FrameType) -> bool:

@@ -47,10 +47,17 @@ def is_waiting() -> bool:
     return bool(_at_optimizer)
 
 
+def is_owner(optimizer: Any) -> bool:
+    """Do acts concern this optimizer?"""
+    return bool(_owner) and _owner[0]() is optimizer
+
+
 def remember(optimizer: Any) -> None:
     """An optimizer is about to step: acts concern the one with the most parameters."""
     owner = _owner[0]() if _owner else None
-    if owner is None or (owner is not optimizer and _size(optimizer) >= _size(owner)):
+    if owner is optimizer:
+        return
+    if owner is None or _size(optimizer) >= _size(owner):
         _owner[:] = [weakref.ref(optimizer)]
 
 

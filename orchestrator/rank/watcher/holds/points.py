@@ -20,7 +20,7 @@ _STAGES = {"save": "before", "save-during": "during", "save-after": "after"}
 
 @record.guarded("holds")
 def install(directory: str) -> None:
-    """Prepare the holds of this process; torch is imported. Orders are read once per step."""
+    """Prepare the holds of this process; torch is imported. Orders are read at steps, at most once in ``orders.PAUSE_S``."""
     holds = waiting.Holds(directory, _watch)
     _holds.append(holds)
     for hold in waiting.planned():
@@ -41,18 +41,19 @@ def _reached(phase: str) -> BaseException | None:
 
 
 def _before_optimizer(optimizer: Any, args: Any, kwargs: Any) -> None:
-    error = _follow_orders(optimizer)
+    if acts.is_owner(optimizer) and _holds[0].is_idle():
+        return
+    error = _pass_optimizer(optimizer)
     if error is not None:
         raise error
-    reach("optimizer")
 
 
 @record.guarded("holds")
-def _follow_orders(optimizer: Any) -> BaseException | None:
+def _pass_optimizer(optimizer: Any) -> BaseException | None:
     acts.remember(optimizer)
     error = _holds[0].follow_orders()
     acts.perform_waiting()
-    return error
+    return error or _holds[0].reached("optimizer")
 
 
 def _watch(phase: str) -> None:

@@ -65,8 +65,10 @@ class Holds:
 
     def reached(self, phase: str) -> BaseException | None:
         """Stop here if a hold asks for it; the exception that an act wants to raise in the script."""
-        step = 0 if phase in UNCOUNTED else steps.completed() + 1
         self._passes[phase] += 1
+        if not self._open:
+            return None
+        step = 0 if phase in UNCOUNTED else steps.completed() + 1
         for hold in [hold for hold in self._open if hold.is_at(phase, step, self._passes[phase])]:
             self._open.remove(hold)
             if self._worker.is_launched and not self._claim(hold):
@@ -75,6 +77,10 @@ class Holds:
             if error is not None:
                 return error
         return None
+
+    def is_idle(self) -> bool:
+        """Does this process wait for no hold and no act, and has it looked for orders a short time ago?"""
+        return not self._open and not acts.is_waiting() and not self._orders.is_due()
 
     def follow_orders(self) -> BaseException | None:
         """Read and follow new orders; the exception that an act wants to raise in the script."""

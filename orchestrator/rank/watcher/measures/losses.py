@@ -7,7 +7,7 @@ import importlib
 import weakref
 from typing import Any
 
-from . import record, steps
+from .. import record, steps
 
 
 class Losses:
@@ -27,19 +27,23 @@ class Losses:
         tensor = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
         if not _is_scalar(tensor):
             return
-        if tensor.device.type != "cpu":
+        if not tensor.is_cpu:
             record.unknown(
                 "loss", f"a loss on a device of type {tensor.device.type} is not read: that would wait for its work"
             )
             return
-        reference, value = self._scaled.pop(id(tensor), (None, 0.0))
-        is_scaled = reference is not None and reference() is tensor
-        self._values.append(value if is_scaled else float(tensor.detach()))
+        if self._scaled:
+            reference, value = self._scaled.pop(id(tensor), (None, 0.0))
+            if reference is not None and reference() is tensor:
+                self._values.append(value)
+                return
+        self._values.append(tensor.item())
 
     def take(self) -> dict[str, Any]:
         """The fields of the step that has just ended: the sum over its backward passes, and their number if not 1."""
         values, self._values = self._values, []
-        self._scaled.clear()
+        if self._scaled:
+            self._scaled.clear()
         if not values:
             return {}
         return {"loss": float(sum(values)).hex(), **({"passes": len(values)} if len(values) > 1 else {})}
@@ -66,4 +70,4 @@ def watch() -> None:
         return scaled
 
     scaler.scale = scale
-    steps.measure(record.guarded("loss")(losses.take))
+    steps.measure("loss", losses.take)

@@ -1,0 +1,1 @@
+"""What is measured of each step: its batches, its losses, its time."""

@@ -1,0 +1,154 @@
+"""The batches that DataLoaders give to the script: a hash of each, and the time that it waits for them."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from .. import digest, importlib_bootstrap, record, steps
+from ..budget import budget
+from . import time_split
+
+#: Bytes of a tensor that are all hashed, and words of 8 bytes of a larger one.
+WHOLE = 16384
+SAMPLED = 1024
+#: Items of a nested batch that are hashed.
+ITEMS = 1000
+
+
+class Batches:
+    """Hashes of the batches that were fetched since the last step."""
+
+    def __init__(self) -> None:
+        self._hashes: list[str | None] = []
+        self._is_used = False
+
+    def add(self, batch: Any, seconds: float) -> None:
+        """A batch was fetched, in this time."""
+        self._is_used = True
+        time_split.split.add_data(seconds)
+        if budget.is_batch_due(steps.completed()):
+            begin = time.thread_time()
+            self._hashes.append(fingerprint(batch))
+            budget.add_cost("batch", time.thread_time() - begin)
+        else:
+            self._hashes.append(None)
+
+    def take(self) -> dict[str, Any]:
+        """The field of the step that has just ended."""
+        if not self._is_used:
+            return {}
+        hashes, self._hashes = self._hashes, []
+        return {"batches": hashes}
+
+    def first(self) -> str | None:
+        """The first batch of the step that is under way."""
+        return self._hashes[0] if self._hashes else None
+
+
+def fingerprint(batch: Any) -> str | None:
+    """A hash of the tensors, numbers and texts of a batch; of large tensors a sample. None for one with a tensor without digest."""
+    state = hashlib.sha256()
+    try:
+        for path, item in itertools.islice(_leaves(batch, ""), ITEMS):
+            state.update(path.encode(errors="replace"))
+            _add_leaf(state, item)
+    except (digest.Undigestible, RuntimeError):
+        return None
+    return state.hexdigest()[:16]
+
+
+def _leaves(item: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The tensors and values of nested containers, with their paths."""
+    if isinstance(item, dict) or (hasattr(item, "items") and hasattr(item, "keys")):
+        for key, value in item.items():
+            yield from _leaves(value, f"{path}/{key}")
+    elif isinstance(item, (list, tuple)):
+        for index, value in enumerate(item):
+            yield from _leaves(value, f"{path}/{index}")
+    else:
+        yield path, item
+
+
+def _add_leaf(state: Any, item: Any) -> None:
+    """Raises Undigestible."""
+    if hasattr(item, "untyped_storage"):
+        state.update(f"={item.dtype}{tuple(item.shape)}".encode())
+        state.update(_sample_of(item))
+    elif isinstance(item, (str, bytes, int, float, bool, type(None))):
+        state.update(f"={item!r};".encode(errors="replace"))
+    elif hasattr(item, "tobytes"):  # an array of numpy
+        state.update(f"={getattr(item, 'dtype', '')}{getattr(item, 'shape', '')}".encode())
+        state.update(_sample(_memory_of(item)))
+    else:
+        state.update(type(item).__name__.encode(errors="replace"))
+
+
+def _sample_of(item: Any) -> bytes:
+    """The bytes of a tensor, or a sample of them. Raises Undigestible."""
+    import torch
+
+    is_direct = type(item) is torch.Tensor and item.device.type == "cpu" and item.layout is torch.strided
+    if is_direct and item.is_contiguous() and not (item.is_quantized or item.is_neg() or item.is_conj()):
+        size = item.numel() * item.element_size()
+        if size and item.untyped_storage().size() < size:
+            raise digest.Undigestible("a tensor whose memory was released")
+        return _sample(memoryview((ctypes.c_char * size).from_address(item.data_ptr())).cast("B")) if size else b""
+    with digest.undisturbed():
+        flat = digest.local(item).detach().reshape(-1)
+        if flat.numel() > SAMPLED:
+            flat = flat[:: flat.numel() // SAMPLED].contiguous()
+        return digest.render(digest.piece("", flat)).encode()
+
+
+def _memory_of(array: Any) -> memoryview:
+    """The bytes of an array of numpy; copied unless they lie in memory one after the other."""
+    try:
+        return memoryview(array).cast("B")
+    except (TypeError, ValueError, BufferError):  # strides, dates, no elements
+        return memoryview(array.tobytes())
+
+
+def _sample(data: memoryview) -> bytes:
+    """All of it, or words of 8 bytes at equal distances: always the same positions. It is read in memory without an operation of torch."""
+    if len(data) <= WHOLE:
+        return bytes(data)
+    whole = len(data) // 8 * 8
+    words = data[:whole].cast("Q")
+    return words[:: len(words) // SAMPLED].tobytes() + bytes(data[whole:])
+
+
+batches = Batches()
+_add = record.guarded("batches")(batches.add)
+_flush = record.guarded("steps")(steps.flush)
+
+
+def _begin_fetch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
+    """When the main thread began to wait; None for a thread that fetches in advance."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    _flush()
+    return time.monotonic()
+
+
+def _end_fetch(begin: float | None, batch: Any, error: BaseException | None) -> None:
+    if error is not None:
+        return
+    if begin is None:
+        record.unknown("data", "a thread of the script fetches batches in advance: the step of a batch is not known")
+    else:
+        _add(batch, time.monotonic() - begin)
+
+
+def watch() -> None:
+    """Wrap what every DataLoader's iterator calls in the main process."""
+    loaders = importlib.import_module("torch.utils.data.dataloader")
+    iterator = loaders._BaseDataLoaderIter
+    iterator.__next__ = importlib_bootstrap.observe(iterator.__next__, _begin_fetch, _end_fetch)
+    steps.measure("batches", batches.take)

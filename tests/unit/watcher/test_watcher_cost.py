@@ -1,0 +1,118 @@
+"""What the watcher does at a step is counted, not timed: its lines, its writes, the bytes that it hashes, its function calls."""
+
+# mypy: disable-error-code="no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from orchestrator.rank.watcher import budget as budgets
+from orchestrator.rank.watcher import digest, record, small_tensors
+from orchestrator.rank.watcher.measures import batches
+
+from . import jobs
+
+PACKAGE = str(Path(record.__file__).parent)
+#: Functions of the watcher that are called at a step without a state. More of them make short steps dearer: find another way.
+CALLS = 80
+STEPS = 20
+
+
+def test_a_step_is_one_write_and_few_calls(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.001)
+        counts: dict[str, int] = {"calls": 0, "writes": 0}
+        write = os.write
+
+        def count(frame: Any, event: str, argument: Any) -> None:
+            counts["calls"] += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+
+        def count_write(fd: int, data: Any) -> int:
+            counts["writes"] += 1
+            return write(fd, data)
+
+        for n, (batch,) in enumerate(DataLoader(TensorDataset(torch.zeros(40, 4)), batch_size=1), 1):
+            if n == 18:  # no choice and no generators until the end: those are after 16, 32 and 64 steps
+                os.write = count_write
+                sys.setprofile(count)
+            if n == 28:
+                sys.setprofile(None)
+                os.write = write
+            model(batch).sum().backward()
+            optimizer.step()
+        (tmp_path / "counts").write_text(json.dumps(counts))
+
+    jobs.fork(tmp_path / "records", body, CCBED_WATCH_EVERY="1024")
+    counts = json.loads((tmp_path / "counts").read_text())
+    assert counts["writes"] == 10
+    assert 0 < counts["calls"] <= 10 * CALLS
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (4096,), (64, 3, 224, 224), (8, 1024)], ids=str)
+def test_at_most_16_kib_of_a_tensor_are_hashed(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    sampled: list[int] = []
+    original = batches._sample
+
+    def sample(data: memoryview) -> bytes:
+        result = original(data)
+        sampled.append(len(result))
+        return result
+
+    monkeypatch.setattr(batches, "_sample", sample)
+    item = torch.randn(shape)
+    whole = item.numel() * 4
+    assert batches.fingerprint({"x": item}) == batches.fingerprint({"x": item.clone()})
+    assert all(size == whole if whole <= batches.WHOLE else size <= batches.WHOLE + 7 for size in sampled)
+    assert batches.fingerprint({"x": item}) != batches.fingerprint({"x": item + 1})
+
+
+def test_where_steps_are_short_states_and_batches_are_read_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The budget: of a step of 5 ms 75 us; 50 us are spent at every step, a state costs 1 ms, a batch 20 us."""
+    budget, used = budgets.Budget(), 0.0
+    monkeypatch.setattr(record, "cpu_s", lambda: used)
+    assert budget.choose(0) is not None
+    for n in range(1, 17):
+        used += 50e-6
+        for kind, seconds in (("state", 1e-3), ("batch", 20e-6)):
+            used += seconds
+            budget.add_cost(kind, seconds)
+        budget.add_step(5e-3)
+        choice = budget.choose(n)
+    assert choice is not None
+    assert (choice["every"], choice["batches"]) == (128, 2)
+    assert budget.every * (budgets.SHARE * 5e-3 - 50e-6 - 10e-6) >= 1e-3
+    assert choice["each_s"] == pytest.approx(50e-6)
+
+
+def test_after_a_save_batches_are_hashed_whatever_the_budget_says() -> None:
+    budget = budgets.Budget()
+    budget.batches_every = 8
+    assert [n for n in range(100, 140) if budget.is_batch_due(n)] == [104, 112, 120, 128, 136]
+    budget.hash_next(101)
+    assert all(budget.is_batch_due(n) for n in range(101, 101 + budgets.ALWAYS))
+
+
+def test_small_tensors_have_the_digest_of_each() -> None:
+    torch.manual_seed(0)
+    items = {f"layer{i}": torch.randn(i, 5).t() for i in range(1, 9)}
+    items["half"] = torch.randn(70).bfloat16()
+    groups = small_tensors.group(list(items.items()))
+    assert digest.render(sum(group.digest() or 0 for group in groups)) == digest.total(items)[0]
+    items["layer3"].add_(1)
+    assert digest.render(sum(group.digest() or 0 for group in groups)) == digest.total(items)[0]
+
+
+def test_a_small_tensor_that_changes_its_type_is_not_digested_as_before() -> None:
+    parameter = nn.Parameter(torch.randn(8))
+    (group,) = small_tensors.group([("a", parameter)])
+    parameter.data = parameter.data.double()
+    assert group.digest() is None
