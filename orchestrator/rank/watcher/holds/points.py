@@ -20,7 +20,7 @@ _STAGES = {"save": "before", "save-during": "during", "save-after": "after"}
 
 @record.guarded("holds")
 def install(directory: str) -> None:
-    """Prepare the holds of this process; torch is imported. Orders are read at steps, at most once in ``orders.PAUSE_S``."""
+    """Prepare the holds of this process; torch is imported. Orders are read at every step."""
     holds = waiting.Holds(directory, _watch)
     _holds.append(holds)
     for hold in waiting.planned():

@@ -79,7 +79,7 @@ class Holds:
         return None
 
     def is_idle(self) -> bool:
-        """Does this process wait for no hold and no act, and has it looked for orders a short time ago?"""
+        """Does this process wait for no hold and no act, and are there no new orders?"""
         return not self._open and not acts.is_waiting() and not self._orders.is_due()
 
     def follow_orders(self) -> BaseException | None:
