@@ -8,6 +8,8 @@ import random
 import pytest
 
 from orchestrator.model import watch
+from orchestrator.model.event import Clock, History, Source, event
+from orchestrator.model.events import RunBegin
 from orchestrator.model.run import Run
 from orchestrator.views.training.loss_bands import LossBands, loss_bands
 
@@ -76,6 +78,22 @@ def test_what_cannot_be_compared_is_unknown(case: str) -> None:
     else:
         run = noisy(right(), 99, shift=float("nan"))
     assert loss_bands(run, others).outcome == "unknown"
+
+
+def test_a_run_of_an_edited_script_is_another_job() -> None:
+    run, others = noisy(right(), 99), [with_code(run, "a" * 64) for run in undisturbed()]
+    assert loss_bands(with_code(run, "a" * 64), others).outcome == "pass"
+    result = loss_bands(with_code(run, "b" * 64), others)
+    assert (result.outcome, result.text) == ("unknown", "runs/run0 ran another train.py")
+
+
+def with_code(run: Run, sha256: str) -> Run:
+    begin = event(
+        RunBegin(inputs={"user/train.py": sha256}),
+        at=Clock(boot="b", mono=0.0, wall=0.0),
+        source=Source(writer="ctl", n=1),
+    )
+    return dataclasses.replace(run, history=History((begin,)))
 
 
 def test_undisturbed_runs_rarely_lie_outside_of_their_own_band() -> None:

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...model.events import RunBegin
 from ...model.run import Run
 from ...model.verdict import Outcome
 from ..values import number
@@ -60,6 +61,7 @@ def loss_bands(run: Run, undisturbed: Sequence[Run]) -> LossBands:
     problems = [
         *(f"{count} undisturbed runs make no band: at least {LEAST}" for _ in [0] if count < LEAST),
         *(f"{other.directory} is a run of another job" for other in undisturbed if _job(other) != _job(run)),
+        *(f"{other.directory} ran another {name}" for other in undisturbed for name in _changed(run, other)),
         *(f"{other.directory} was disturbed" for other in undisturbed if _is_disturbed(other)),
         *(
             "the step that the run resumed from is not known, or it recovered from no loss"
@@ -128,6 +130,18 @@ def _resumed(run: Run) -> int | None:
 
 def _job(run: Run) -> tuple[object, ...]:
     return job_of(run), run.trial.world
+
+
+def _changed(run: Run, other: Run) -> list[str]:
+    """The Python files of the project that both runs have, with other content."""
+    own, others = _code(run), _code(other)
+    return sorted(name for name, sha256 in own.items() if others.get(name, sha256) != sha256)
+
+
+def _code(run: Run) -> dict[str, str]:
+    begin = run.history.first(RunBegin)
+    inputs = (begin.data.inputs if begin else None) or {}
+    return {name.removeprefix("user/"): sha256 for name, sha256 in inputs.items() if name.endswith(".py")}
 
 
 def _is_disturbed(run: Run) -> bool:
