@@ -180,4 +180,6 @@ def test_the_planned_stop_counts_the_steps_of_both_starts(restarted: Ran) -> Non
     assert len(starts) == 2
     assert len(starts[0].of(watch.Step)) < 14, "the first start alone had fewer steps"
     assert (restarted.outcome("finished"), restarted.outcome("resumed-from")) == ("pass", "pass"), restarted.bad()
-    assert "step 6" in restarted.verdict("resumed-from").text
+    (held,) = restarted.run.history.of(events.RankHeld)
+    newest = ((held.data.step or 0) - 1) // 3 * 3  # the checkpoint after the ninth step may precede the hold
+    assert f"step {newest} on" in restarted.verdict("resumed-from").text
