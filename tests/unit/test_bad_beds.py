@@ -98,7 +98,7 @@ def test_a_damaged_bed_file_is_named(state: Path) -> None:
         ("run dp-ring --batch x", "--batch: must be a whole number (got x)"),
         (
             "run dp-ring --recovery frob",
-            "--recovery: unknown policy; known: auto, none, restart, spare, theirs (got frob)",
+            "--recovery: unknown policy; known: auto, none, restart, shrink, spare, theirs (got frob)",
         ),
         ("run dp-ring --at 10s", "--at needs --fail-node"),
         ("run dp-ring --fail-node 2 --at step=", "at.step: must be a whole number"),
