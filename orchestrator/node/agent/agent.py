@@ -335,7 +335,7 @@ def main(directory: Path, node_label: Mapping[str, Any], env: Mapping[str, str],
     """Become the agent of a node, in a process with its own session and process tag: take the lock, write the label, serve."""
     os.chdir(directory)
     os.environ.update(env)
-    for number in (signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     label.take_lock(directory)
     pid = os.getpid()
