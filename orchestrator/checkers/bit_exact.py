@@ -140,9 +140,11 @@ def _script(run: Run) -> Verdict:
         failures, doubts = [], [*moved, *failures, *doubts]
     if change is not None and not (failures or doubts):
         return Verdict(check="bit-exact", outcome="skipped", text=_script_resized(lines, change, common))
-    doubts += _not_compared(run, facts, common)
+    unseen = _unseen(facts, common)
+    by_restart = as_restarted is True and bool(unseen)
+    doubts += _not_compared(run, facts, () if by_restart else unseen)
     names = ", ".join(sorted({name.partition("@")[0] for _, name, _, _ in common if "@" in name}))
-    until = f"step {facts.base}, then to a restart from there" if different else f"step {facts.steps}"
+    until = f"step {facts.base}, then to a restart from there" if different or by_restart else f"step {facts.steps}"
     text = f"{names} of {len(facts.digests)} ranks equal to the twin, to {until}"
     control = {"control": run.twin.control.run} if run.twin.control else {}
     evidence = {
@@ -150,6 +152,7 @@ def _script(run: Run) -> Verdict:
         "compared": len(common),
         **control,
         **({"differs_from_step": different[0]} if different else {}),
+        **({"restart_from_step": facts.base} if by_restart else {}),
     }
     return views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
 
@@ -172,16 +175,18 @@ def _common_facts(facts: training.KeptFacts, twin: Twin) -> list[tuple[str, str,
     ]
 
 
-def _not_compared(
-    run: Run, facts: training.KeptFacts, common: list[tuple[str, str, str, str]]
-) -> Iterator[views.Finding]:
-    """Equality is shown only by digests after the last failover, on every rank, and if the run lost something."""
+def _unseen(facts: training.KeptFacts, common: list[tuple[str, str, str, str]]) -> tuple[str, ...]:
+    """The ranks without a digest after the last failover that the twin has, too."""
     base = facts.base or 0
     compared = {rank for rank, name, _, _ in common if name.startswith("weights@") and training.step_of(name) > base}
-    missing = sorted({*facts.losses, *facts.digests} - compared, key=int)
-    if not facts.digests or missing:
-        what = f" of rank {', '.join(missing)}" if missing else ""
-        yield views.finding(f"no digest{what} after step {base} is known both of the run and of its twin")
+    return tuple(sorted({*facts.losses, *facts.digests} - compared, key=int))
+
+
+def _not_compared(run: Run, facts: training.KeptFacts, unseen: tuple[str, ...]) -> Iterator[views.Finding]:
+    """Equality is shown only by digests after the last failover, on every rank, and if the run lost something."""
+    if not facts.digests or unseen:
+        what = f" of rank {', '.join(unseen)}" if unseen else ""
+        yield views.finding(f"no digest{what} after step {facts.base or 0} is known both of the run and of its twin")
     if run.trial.faults and len(views.gangs(run.history)) < 2 and not _harmless(run):
         yield views.finding("a fault was planned, but the run recovered from no loss")
     if run.twin and run.twin.steps != facts.steps and not run.trial.params.get("stop_at"):

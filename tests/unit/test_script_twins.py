@@ -58,6 +58,18 @@ def test_without_digests_after_the_failover_nothing_is_shown() -> None:
     assert "no twin to compare with" in compared(right(), None).text
 
 
+def test_a_twin_without_digests_after_the_failover_leaves_the_comparison_to_the_restart_control() -> None:
+    """As in a short drill of many steps: the twin records states seldom, the control as it begins."""
+    early = {rank: {n: d for n, d in own.items() if training.step_of(n) <= 15} for rank, own in twin().digests.items()}
+    job = right().run()
+    for restarted, outcome in ((control(right()), "pass"), (control(wrong("optimizer")), "unknown"), (None, "unknown")):
+        verdict = ask(
+            dataclasses.replace(job, twin=dataclasses.replace(twin(), digests=early, control=restarted)), "bit-exact"
+        )
+        assert verdict.outcome == outcome, verdict.text
+        assert ("then to a restart from there" in verdict.text) is (outcome == "pass")
+
+
 def test_another_number_of_steps_is_named() -> None:
     job = Job().attempt(0, 0, 18).attempt(1, 15, 28, ends=True)
     verdict = compared(job, twin())

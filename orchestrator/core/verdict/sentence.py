@@ -144,7 +144,7 @@ def _clean(trial: Trial, run: views.RunView) -> str:
 def _proof(verdicts: Sequence[Verdict]) -> list[str]:
     texts = {"pass": "weights equal to the twin", "fail": "weights differ from the twin"}
     proof = next((verdict for verdict in verdicts if verdict.check == "bit-exact"), None)
-    if proof and proof.outcome == "pass" and proof.evidence.get("differs_from_step"):
+    if proof and proof.outcome == "pass" and {"differs_from_step", "restart_from_step"} & proof.evidence.keys():
         return ["weights as after a restart by itself"]
     return [texts[proof.outcome]] if proof and proof.outcome in texts else []
 
