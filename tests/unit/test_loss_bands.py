@@ -89,7 +89,7 @@ def test_a_run_of_an_edited_script_is_another_job() -> None:
 
 def with_code(run: Run, sha256: str) -> Run:
     begin = event(
-        RunBegin(inputs={"user/train.py": sha256}),
+        RunBegin(inputs={"user/train.py": sha256}, twin=None, code=None),
         at=Clock(boot="b", mono=0.0, wall=0.0),
         source=Source(writer="ctl", n=1),
     )
