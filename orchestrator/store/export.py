@@ -5,7 +5,7 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from ..model.errors import UsageError
@@ -40,7 +40,10 @@ def unpacked(archive: Path) -> Iterator[Path]:
         try:
             with tarfile.open(archive) as source:
                 _check(archive, source)
-                source.extractall(scratch, filter="data")
+                if hasattr(tarfile, "data_filter"):
+                    source.extractall(scratch, filter="data")
+                else:  # Python 3.11.2, as in Debian 12; _check has refused what the filter would change
+                    source.extractall(scratch)  # noqa: S202
         except (tarfile.TarError, OSError, EOFError) as error:
             reason = str(error).partition(":\n")[0]  # tarfile lists every compression that it tried, a line for each
             raise paths.TornBundleError(f"{archive}: not a readable archive ({reason})") from None
@@ -51,9 +54,14 @@ def unpacked(archive: Path) -> Iterator[Path]:
 
 
 def _check(archive: Path, source: tarfile.TarFile) -> None:
+    """Refuse what is no plain file below the archive, and make the files those of this user."""
     size = 0
     for member in source:
         size += member.size
+        _anonymous(member).mode = 0o700 if member.isdir() else 0o600
+        name = PurePosixPath(member.name)
+        if name.is_absolute() or ".." in name.parts:
+            raise paths.TornBundleError(f"{archive}: {member.name}: the path leads out of the archive")
         if not (member.isfile() or member.isdir()):
             raise paths.TornBundleError(f"{archive}: {member.name}: a link or special file is not allowed in a bundle")
         if size > LIMIT:

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import fcntl
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -140,6 +141,22 @@ def test_an_archive_with_a_link_is_refused(tmp_path: Path) -> None:
         member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
         out.addfile(member)
     with pytest.raises(paths.TornBundleError, match="a link or special file"), export.unpacked(archive):
+        pass
+
+
+@pytest.mark.parametrize("has_filters", [True, False], ids=["with filters", "as Python 3.11.2"])
+@pytest.mark.parametrize("name", ["../outside", "/outside", "run/../../outside"])
+def test_an_archive_that_leads_out_of_its_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, has_filters: bool
+) -> None:
+    if not has_filters:
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    archive = tmp_path / "run.tar.gz"
+    with tarfile.open(archive, "w:gz") as target:
+        member = tarfile.TarInfo(name)
+        member.size, member.mode = 1, 0o6755
+        target.addfile(member, io.BytesIO(b"x"))
+    with pytest.raises(paths.TornBundleError, match="leads out of the archive"), export.unpacked(archive):
         pass
 
 
