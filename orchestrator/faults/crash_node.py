@@ -8,6 +8,9 @@ from ..model.act import LEASE_S, Act, HostFacts, Primitive, Safety, Target
 
 SAFETY: Safety = "container"
 
+#: Healing starts the node anew: an interpreter that imports torch took 5 s on an idle machine, beside the job's own ranks.
+LIMIT_S = 60.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
@@ -33,4 +36,5 @@ def plan(params: Params, target: Target, host: HostFacts) -> Act:
         safety=SAFETY,
         needs=("kill",),
         disables=("agent",),
+        limit_s=LIMIT_S,
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ..model.act import LEASE_S, Act, HostFacts, Primitive, Safety, Target, check_time
 
 SAFETY: Safety = "container"
-#: For the node's end, after the grace.
-MARGIN_S = 20.0
+#: For the end of the node after the grace, and for its start when it is healed.
+MARGIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
