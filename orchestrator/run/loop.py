@@ -22,6 +22,7 @@ from ..model.events import (
     FaultHeal,
     FaultVerified,
     GangStalled,
+    GangStartDone,
     Gather,
     HealVerified,
     HoldExpired,
@@ -324,6 +325,8 @@ class Loop:
             self._pace = liveness.advance(self._pace, event.data.step, self.now().mono)
         elif event.kind is RankExit and event.data.code == 0:
             self._pace = liveness.with_exit(self._pace, event.data.rank, self.now().mono)
+        elif event.kind is GangStartDone:
+            self._pace = liveness.started(self._pace, self.now().mono)
         elif event.kind in (RecoveryDecided, RecoveryGrown, RankHeld):
             self._pace = liveness.Pace(per_step=self._pace.per_step)
         elif event.kind in (FaultVerified, RankReleased, HoldExpired) and self._pace.at is None:

@@ -66,11 +66,26 @@ def wait():
 if os.environ["RANK"] == "0":
     wait()
 """
-    result = ran(lifecycle.launch(bed.request(_script(tmp_path, text, timeout_s=0.3))).directory, bed)
+    result = ran(lifecycle.launch(bed.request(_script(tmp_path, text, timeout_s=3.0))).directory, bed)
     assert result.code == 1
     (stalled,) = result.of("gang.stalled")
     assert stalled.data.culprit == 1
     assert "rank 1 has left; rank 0 is at job.py:5 (wait), in no collective" in result.verdict("finished").text
+    assert untouched(bed)
+
+
+def test_a_script_that_never_comes_to_its_first_step_has_stalled_after_the_timeout(bed: Bed, tmp_path: Path) -> None:
+    text = """
+import time
+
+def download():
+    time.sleep(100)
+
+download()
+"""
+    result = ran(lifecycle.launch(bed.request(_script(tmp_path, text, timeout_s=0.5))).directory, bed)
+    assert result.code == 1
+    assert "job.py:5 (download)" in result.verdict("finished").text
     assert untouched(bed)
 
 
@@ -94,7 +109,7 @@ for step in range(10):
 
 
 def test_a_rank_that_stands_still_is_the_cause_and_its_peers_wait(bed: Bed, tmp_path: Path) -> None:
-    result = ran(lifecycle.launch(bed.request(_script(tmp_path, STOPPED, timeout_s=1.0))).directory, bed)
+    result = ran(lifecycle.launch(bed.request(_script(tmp_path, STOPPED, timeout_s=3.0))).directory, bed)
     assert result.code == 1
     (stalled,) = result.of("gang.stalled")
     assert stalled.data.culprit == 1

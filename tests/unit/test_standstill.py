@@ -107,6 +107,15 @@ def test_a_script_is_quiet_after_30_seconds_or_20_steps_and_never_without_a_sign
     assert liveness.quiet(slow, 26.0, limits, 5.0) == GangQuiet(since_s=6.0, limit_s=5.0, is_strict=True)
 
 
+def test_before_the_first_step_only_the_limit_that_a_user_has_set_counts() -> None:
+    pace = liveness.started(liveness.Pace(), 10.0)
+    assert liveness.quiet(pace, 1000.0, Liveness(), None) is None
+    assert liveness.quiet(pace, 14.0, Liveness(), 5.0) is None
+    assert liveness.quiet(pace, 16.0, Liveness(), 5.0) == GangQuiet(since_s=6.0, limit_s=5.0, is_strict=True)
+    assert liveness.quiet(liveness.advance(pace, 1, 14.0), 16.0, Liveness(), 5.0) is None
+    assert liveness.quiet(liveness.advance(pace, 1, 14.0), 20.0, Liveness(), 5.0) is not None
+
+
 def test_after_an_inspection_the_next_one_waits_longer_until_a_step_is_done() -> None:
     limits = Liveness()
     pace = liveness.Pace()

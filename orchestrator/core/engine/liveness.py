@@ -103,11 +103,13 @@ BACKOFF = 2.0
 class Pace:
     """The progress of a gang: when the last step was reported, and the recent seconds per step.
 
-    ``left``: ranks that have ended while others run, and ``left_at``: when the last of them did. ``factor``: of the limit.
+    ``started_at``: when the ranks of the last node started. ``left``: ranks that have ended while others run, and ``left_at``:
+    when the last of them did. ``factor``: of the limit.
     """
 
     step: int = 0
     at: float | None = None
+    started_at: float | None = None
     per_step: tuple[float, ...] = ()
     left: frozenset[int] = frozenset()
     left_at: float | None = None
@@ -127,6 +129,11 @@ def released(pace: Pace, now: float) -> Pace:
     return replace(pace, at=now)
 
 
+def started(pace: Pace, now: float) -> Pace:
+    """The pace after the ranks of a node started."""
+    return replace(pace, started_at=now)
+
+
 def with_exit(pace: Pace, rank: int, now: float) -> Pace:
     """The pace after a rank left with exit code 0."""
     return replace(pace, left=pace.left | {rank}, left_at=now)
@@ -135,10 +142,12 @@ def with_exit(pace: Pace, rank: int, now: float) -> Pace:
 def quiet(pace: Pace, now: float, limits: Liveness, timeout_s: float | None) -> GangQuiet | None:
     """The standstill of a script: no step since the last one, or ranks that left while others stay; else None.
 
-    ``timeout_s``: the limit that the user has set, which is strict.
+    ``timeout_s``: the limit that the user has set, which is strict. Only this limit counts before the first sign of a step:
+    a script may download its data for a long time, or have no steps.
     """
     limit = timeout_s or pace.factor * max(SCRIPT_STALLED_S, limits.stalled_s, _floor(pace, limits))
-    newest = max((at for at in (pace.at, pace.left_at) if at is not None), default=now)
+    started_at = pace.started_at if timeout_s else None
+    newest = max((at for at in (pace.at, pace.left_at, started_at) if at is not None), default=now)
     since = now - newest
     if since <= limit:
         return None
