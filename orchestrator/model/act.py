@@ -33,6 +33,8 @@ class Primitive:
             the processes have ended, at most that long
     inside  {"do": "flip", "local_rank": 0, ...}    the watcher inside of a rank does it; its answer is the proof
     link    {"state": "down" | "up"}       the node's own link, where it has one (``own-link``)
+    link    {"state": "slow" | "full", "direction": "out" | "in" | "both", "percent": 50}    the rate of that link, in percent of
+            its own, or "rate_bit" in bit/s. With "peer": only of the traffic with that node
     limit   {"state": "on" | "off", "cpu_percent": 20}    limits the whole node: "cpu_percent" of one CPU, "memory_mib", "pids"
     file    {"state": "present" | "absent", "path": "x"}  a file below the node's directory. With "text" or "size_mib" it is
             the fault's own, created and removed; else it is the node's, moved out of the way and back

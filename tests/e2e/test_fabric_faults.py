@@ -6,12 +6,14 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator import plugins
 from orchestrator.core.bed import links
+from orchestrator.model.trial import FaultPlan, Trigger
 from orchestrator.node.files import label
 from orchestrator.node.keeper import fabric as keeper_fabric
 from orchestrator.node.oslayer import processes
@@ -88,3 +90,29 @@ printf '%s\\n' "$lines" | {program} "$@"
         assert done.outcome("fault-verified") == "unknown"
         assert done.code == 2
         assert not done.of("node.exit", "fault.verified")
+
+
+def test_a_slow_link_is_proved_by_the_kernel_and_healed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of one peer and of all traffic; nothing is lost."""
+    to_peer = FaultPlan(
+        id="f0", fault="slow-link", node="n1", at=Trigger(step=5), params={"direction": "out", "peer": "n2"}
+    )
+    inbound = FaultPlan(
+        id="f1", fault="slow-link", node="n3", at=Trigger(step=8), params={"direction": "in", "percent": 10}
+    )
+    unknown = replace(to_peer, params={"peer": "n9"})
+    with _up(tmp_path_factory.mktemp("state") / "ccbed", tmp_path_factory.mktemp("runs")) as bed:
+        done = bed.run(trials.dp(to_peer, inbound, checks=()))
+        assert (done.code, done.bad()) == (0, [])
+        evidence = {
+            (event.f, event.value["id"]): event.value["evidence"]
+            for event in done.of("fault.before", "fault.verified", "heal.verified")
+        }
+        full = {"out": "1000 Mbit/s", "in": "1000 Mbit/s"}
+        assert evidence["fault.before", "f0"] == evidence["heal.verified", "f0"] == full
+        assert evidence["fault.verified", "f0"] == {**full, "out": "1000 Mbit/s, 500 Mbit/s with the peer"}
+        assert evidence["fault.verified", "f1"] == {**full, "in": "100 Mbit/s"}
+        assert evidence["heal.verified", "f1"] == full
+        done = bed.run(trials.dp(unknown, checks=()))
+        assert done.outcome("fault-verified") == "unknown"
+        assert any("n1 has no peer n9" in str(event.value) for event in done.run.history.events)

@@ -143,6 +143,12 @@ class ContainerNode:
     def is_linked(self, on: bool) -> Observed:
         raise Unsupported("inspecting the link of a container")
 
+    def slow_link(self, slowdown: Mapping[str, Any] | None) -> dict[str, Any]:
+        raise Unsupported("slowing the link of a container")
+
+    def is_link_slow(self, slowdown: Mapping[str, Any] | None) -> Observed:
+        raise Unsupported("inspecting the link of a container")
+
     def agent(self) -> Process | None:
         """The agent is a child of the main process, which is the engine's init."""
         inner_pid = int(plain_files.read_json(self.directory / label.READY).get("pid", 0))

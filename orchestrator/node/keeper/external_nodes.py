@@ -59,6 +59,12 @@ class ExternalNode:
     def is_linked(self, on: bool) -> Observed:
         raise Unsupported(OUT_OF_REACH)
 
+    def slow_link(self, slowdown: Mapping[str, Any] | None) -> dict[str, Any]:
+        raise Unsupported(OUT_OF_REACH)
+
+    def is_link_slow(self, slowdown: Mapping[str, Any] | None) -> Observed:
+        raise Unsupported(OUT_OF_REACH)
+
     def agent(self) -> Process | None:
         return None
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,38 @@ class Fabric:
             if any(name == node for _, name in socket.if_nameindex()):
                 _batch("ip", [f"link set dev {node} {'up' if on else 'down'}"])
 
+    def set_rates(self, node: str, pid: int, link: LinkSpec, lowered: traffic_control.Lowered | None) -> dict[str, Any]:
+        """Lower the rates of a node's link, or (None) restore those of ``link``. Raises OSError."""
+        for direction, device, fd in self._ends(node, pid):
+            with namespaces.entered(fd):
+                shown = traffic_control.shown_rates(*_shown(device))
+                _batch("tc", traffic_control.restore_commands(device, link, shown))
+                if lowered and lowered.direction in (direction, "both"):
+                    _batch("tc", traffic_control.lower_commands(device, direction, link, lowered))
+        return {"link": "slow" if lowered else "full"}
+
+    def has_rates(
+        self, node: str, pid: int, link: LinkSpec, lowered: traffic_control.Lowered | None
+    ) -> tuple[bool, dict[str, Any]]:
+        """Whether the kernel shows these rates, in both directions, and what it shows. Raises OSError."""
+        holds, evidence = True, {}
+        for direction, device, fd in self._ends(node, pid):
+            with namespaces.entered(fd):
+                shown = traffic_control.shown_rates(*_shown(device))
+            wanted = traffic_control.wanted_rates(direction, link, lowered)
+            evidence[direction] = traffic_control.rates_text(shown)
+            holds = holds and traffic_control.is_same(shown, wanted)
+        return holds, evidence
+
+    def _ends(self, node: str, pid: int) -> Iterator[tuple[str, str, int]]:
+        """(direction, device, descriptor of its namespace): the end at the node sends, the port of the switch receives for it."""
+        fd = namespaces.open_of_process(pid)
+        try:
+            yield "out", "eth0", fd
+            yield "in", node, self._fd
+        finally:
+            os.close(fd)
+
     def name(self) -> str:
         return namespaces.namespace_name(self._fd)
 
@@ -121,6 +153,20 @@ def _write_sysctls(values: Mapping[str, str]) -> None:
     for name, value in values.items():
         with contextlib.suppress(OSError):
             Path("/proc/sys/net/ipv4", name).write_text(value)
+
+
+def _shown(device: str) -> tuple[str, str]:
+    """What tc shows of the shapers of a device in this namespace: qdiscs as JSON, classes as text. Raises OSError."""
+    path = find_program("tc")
+    if path is None:
+        raise FileNotFoundError("tc is not installed (package iproute2)")
+    commands = (["-j", "qdisc", "show", "dev", device], ["class", "show", "dev", device])
+    outputs = [
+        subprocess.run([path, *words], capture_output=True, text=True, timeout=RUN_S, check=False) for words in commands
+    ]
+    if problem := " ".join(" ".join(done.stderr.split()) for done in outputs if done.returncode):
+        raise OSError(f"tc: {problem}")
+    return outputs[0].stdout, outputs[1].stdout
 
 
 def _batch(name: str, lines: Sequence[str], *fds: int) -> None:

@@ -79,11 +79,20 @@ def _observe_pause(args: Arguments, node: Node) -> Observed:
 
 
 def _link(args: Arguments, node: Node) -> dict[str, Any]:
+    if args["state"] in ("slow", "full"):
+        return node.slow_link(_slowdown(args))
     return node.link(args["state"] == "up")
 
 
 def _observe_link(args: Arguments, node: Node) -> Observed:
+    if args["state"] in ("slow", "full"):
+        return node.is_link_slow(_slowdown(args))
     return node.is_linked(args["state"] == "up")
+
+
+def _slowdown(args: Arguments) -> Arguments | None:
+    """None: the link has its own rate."""
+    return args if args["state"] == "slow" else None
 
 
 def _limit(args: Arguments, node: Node) -> dict[str, Any]:

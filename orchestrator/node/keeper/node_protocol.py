@@ -62,6 +62,12 @@ class Node(Protocol):
     def is_linked(self, on: bool) -> Observed:
         """Is its link up, or (not ``on``) down?"""
 
+    def slow_link(self, slowdown: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Lower the rate of its link (``direction``, ``percent`` or ``rate_bit``, ``peer``); None: restore it. What was done."""
+
+    def is_link_slow(self, slowdown: Mapping[str, Any] | None) -> Observed:
+        """Does the kernel show this rate, or (None) the link's own?"""
+
     def agent(self) -> Process | None:
         """The living process of its agent."""
 

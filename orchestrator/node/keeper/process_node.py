@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...model.bed import LinkSpec
 from ..files import label, plain_files
 from ..files.inbox import Respond
-from ..oslayer import cgroups, processes
+from ..oslayer import cgroups, processes, traffic_control
 from ..oslayer.duty_cycle import DutyCycle
 from ..oslayer.event_loop import Loop
 from ..oslayer.processes import Process
@@ -132,6 +133,40 @@ class ProcessNode:
             return not on, {"eth0": "gone"}
         is_up = fabric.has_link(self.pid)
         return is_up is on, {"eth0": "has a link" if is_up else "has no link"}
+
+    def slow_link(self, slowdown: Mapping[str, Any] | None) -> dict[str, Any]:
+        """A node that has ended has lost its link: there is nothing to restore."""
+        if not self.alive:
+            return {"eth0": "gone"}
+        return self._switch.set_rates(self.name, self.pid, self._shaping(), self._lowered(slowdown))
+
+    def is_link_slow(self, slowdown: Mapping[str, Any] | None) -> Observed:
+        if not self.alive:
+            return slowdown is None, {"eth0": "gone"}
+        return self._switch.has_rates(self.name, self.pid, self._shaping(), self._lowered(slowdown))
+
+    def _shaping(self) -> LinkSpec:
+        """The link that its spec gives it."""
+        return LinkSpec(**self.wanted["port"]["link"])
+
+    def _lowered(self, slowdown: Mapping[str, Any] | None) -> traffic_control.Lowered | None:
+        """Raises Unsupported for a rate or a peer that the link does not have."""
+        if slowdown is None:
+            return None
+        link, peer = self._shaping(), slowdown.get("peer")
+        if not link.rate and (link.delay_s or link.loss or "percent" in slowdown):
+            raise Unsupported(f"{self.name} has a link without a rate; give it one by ccbed_link (rate: 1gbit)")
+        if peer and (link.delay_s or link.loss):
+            raise Unsupported(f"{self.name} has a link with delay or loss, whose rate to one peer cannot be lowered")
+        address = (
+            plain_files.read_json(self.directory.parent / peer / label.NODE_LABEL).get("spec", {}).get("address")
+            if peer
+            else ""
+        )
+        if peer and (not address or peer == self.name):
+            raise Unsupported(f"{self.name} has no peer {peer}")
+        rate = int(slowdown.get("rate_bit") or link.rate * int(slowdown["percent"]) // 100)
+        return traffic_control.Lowered(direction=slowdown["direction"], rate=rate, peer=address)
 
     def agent(self) -> Process | None:
         return next((process for process in self.processes() if process.pid == self.pid), None)

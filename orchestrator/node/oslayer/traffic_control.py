@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import json
+import re
+from dataclasses import dataclass
 
 from ...model.bed import LinkSpec
 
@@ -15,6 +18,30 @@ QUEUE_BYTES = 64 * 1024**2
 PACKET, PACKET_LEAST, PACKET_MOST = 5 / 8, 3400, 65536
 #: The queue of netem. Its default of 1000 packets loses some if rate times delay is larger.
 QUEUE_PACKETS = 100_000
+
+#: The bucket of a link that was not shaped, in bytes: a few frames, and 1 ms at 400 Mbit/s.
+SLOW_BURST = 50_000
+#: The kernel rounds rates, by less than this part.
+_ROUNDED = 0.01
+_CLASS_RATE = re.compile(r"^class htb 2:1 .*\brate (\d+(?:\.\d+)?)([KMGT]?)bit\b", re.MULTILINE)
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowered:
+    """A lower rate of a node's link, in bit/s. ``direction``: out, in or both; ``peer``: an address; empty: of all traffic."""
+
+    direction: str
+    rate: int
+    peer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """The rate of one end of a link, and of its traffic with one peer, in bit/s; 0: not shaped."""
+
+    rate: int = 0
+    peer: int = 0
 
 
 def leaf_bridge(group: int) -> str:
@@ -81,10 +108,56 @@ def node_rate_commands(link: LinkSpec) -> list[str]:
     return [*shaped, f"qdisc add dev eth0 {parent} netem limit {QUEUE_PACKETS}{delay}{loss}"]
 
 
+def lower_commands(device: str, direction: str, link: LinkSpec, lowered: Lowered) -> list[str]:
+    """For ``tc``: lower the rate of one end of a link that has the rates of ``link``."""
+    burst = link.burst or SLOW_BURST
+    if not lowered.peer:
+        return [_tbf(device, lowered.rate, burst, "change" if link.rate else "add")]
+    end = "dst" if direction == "out" else "src"
+    return [
+        f"qdisc replace dev {device} {'parent 1:1' if link.rate else 'root'} handle 2: htb default 0",
+        f"class add dev {device} parent 2: classid 2:1 htb rate {lowered.rate}bit burst {burst} cburst {burst} quantum 60000",
+        f"filter add dev {device} parent 2: protocol ip u32 match ip {end} {lowered.peer}/32 flowid 2:1",
+    ]
+
+
+def restore_commands(device: str, link: LinkSpec, shown: Rates) -> list[str]:
+    """For ``tc``: give one end of a link the rates of ``link`` again. A queue replaces the classes; packets in them are sent again."""
+    if not link.rate:
+        return [f"qdisc del dev {device} root"] if shown != Rates() else []
+    queue = [f"qdisc replace dev {device} parent 1:1 bfifo limit {QUEUE_BYTES}"] if shown.peer else []
+    return [*queue, *([_tbf(device, link.rate, link.burst, "change")] if shown.rate != link.rate else [])]
+
+
+def shown_rates(qdiscs: str, classes: str) -> Rates:
+    """The rates in the output of ``tc -j qdisc show`` and ``tc class show``; tc prints bytes per second in JSON."""
+    rates = [item["options"]["rate"] * 8 for item in json.loads(qdiscs or "[]") if item.get("kind") == "tbf"]
+    match = _CLASS_RATE.search(classes)
+    return Rates(rate=rates[0] if rates else 0, peer=round(float(match[1]) * _UNITS[match[2]]) if match else 0)
+
+
+def wanted_rates(direction: str, link: LinkSpec, lowered: Lowered | None) -> Rates:
+    """The rates of that end of a link, with the lower rate where it applies."""
+    if lowered is None or lowered.direction not in (direction, "both"):
+        return Rates(rate=link.rate)
+    return Rates(rate=link.rate, peer=lowered.rate) if lowered.peer else Rates(rate=lowered.rate)
+
+
+def is_same(shown: Rates, wanted: Rates) -> bool:
+    pairs = ((shown.rate, wanted.rate), (shown.peer, wanted.peer))
+    return all(abs(rate - value) <= _ROUNDED * value for rate, value in pairs)
+
+
+def rates_text(rates: Rates) -> str:
+    """``145 Mbit/s``, ``145 Mbit/s, 29 Mbit/s with the peer``."""
+    own = f"{rates.rate / 1e6:.6g} Mbit/s" if rates.rate else "unshaped"
+    return f"{own}, {rates.peer / 1e6:.6g} Mbit/s with the peer" if rates.peer else own
+
+
 def _up(name: str, alias: str, bridge: str = "") -> str:
     """Set an interface up, with an alias, in a bridge if one is named, and without IPv6 and its announcements."""
     return f"link set dev {name} {f'master {bridge} ' if bridge else ''}alias {alias} addrgenmode none up"
 
 
-def _tbf(device: str, rate: int, burst: int) -> str:
-    return f"qdisc add dev {device} root handle 1: tbf rate {rate}bit burst {burst} limit {QUEUE_BYTES}"
+def _tbf(device: str, rate: int, burst: int, verb: str = "add") -> str:
+    return f"qdisc {verb} dev {device} root handle 1: tbf rate {rate}bit burst {burst} limit {QUEUE_BYTES}"
