@@ -90,10 +90,13 @@ def test_presets_have_as_many_parameters_as_the_published_weights(name: str, par
 
 
 def test_megatron_reduces_four_times_in_each_layer() -> None:
-    # b s h e = 3 x 16 x 8 x 2 bytes; 4 layers x (2 forward + 2 backward)
+    # b s h e = 3 x 16 x 8 x 2 bytes; 4 layers x (2 forward + 2 backward). With sequence parallelism the backward pass gathers
+    # the inputs of 2 linear layers again: Korthikanti et al., arXiv:2205.05198, section 4.2.2.
     assert moved("tp", 2, 3) == [("all-reduce", 768, 16)]
     assert moved("tp", 2, 3, recompute="full") == [("all-reduce", 768, 24)]
-    assert moved("tp", 2, 3, sequence_parallel=True) == [("all-gather", 768, 16), ("reduce-scatter", 768, 16)]
+    assert moved("tp", 2, 3, sequence_parallel=True) == [("all-gather", 768, 24), ("reduce-scatter", 768, 16)]
+    full: dict[str, Any] = {"sequence_parallel": True, "recompute": "full"}
+    assert moved("tp", 2, 3, **full) == [("all-gather", 768, 32), ("reduce-scatter", 768, 24)]
 
 
 def test_zero_3_moves_three_times_the_model() -> None:
@@ -113,6 +116,7 @@ def test_stages_exchange_each_microbatch_at_every_boundary() -> None:
     assert [(item.operation, item.size, item.count, item.groups) for item in collectives] == [
         ("send-recv", 512, 8, ((0, 1), (2, 3))),
         ("send-recv", 512, 8, ((1, 2),)),
+        ("all-reduce", 100 * 8 * 2, 1, ((0, 3),)),  # of the embedding that the output layer shares
     ]
 
 
@@ -197,13 +201,10 @@ def test_bytes_of_a_parameter(optimizer: str, dtype: int, values: int) -> None:
 
 
 def test_activations_of_a_block() -> None:
-    shape = SMALL.shape
-    assert shape is not None
-
     def kept(**given: Any) -> int:
         given = {"gpus": 2, **given}
         made = arranged(given.pop("strategy", "dp"), given.pop("gpus"), **given)
-        return memory.layer_activations(shape, made, 1, 2)[0]
+        return memory.layer_activations(SMALL, made, 1)[0] or 0
 
     # s b h = 128; 5 a s / h = 20
     assert kept() == 128 * 54
@@ -215,11 +216,13 @@ def test_activations_of_a_block() -> None:
 
 def test_a_ring_takes_what_its_cost_model_says() -> None:
     link = cost.parse_link("100mbit,50us")
-    assert link.alpha == pytest.approx(50e-6) and link.beta == pytest.approx(80e-9)
+    assert link.alpha == pytest.approx(50e-6) and link.beta == pytest.approx(80e-9 * 1514 / 1448)
     made = arranged("dp", 4, CLASSIFIER)
     question = training_size.SizingRequest(model=CLASSIFIER, layout=made, optimizer=ADAM, batch=8192, link=link)
     # 6 a + 1.5 n b
-    assert training_size.compute(question, prices()).step_seconds == pytest.approx(6 * 50e-6 + 1.5 * 971_048 * 80e-9)
+    assert training_size.compute(question, prices()).step_seconds == pytest.approx(
+        6 * 50e-6 + 1.5 * 971_048 * link.beta
+    )
 
 
 @pytest.mark.parametrize(
@@ -228,6 +231,11 @@ def test_a_ring_takes_what_its_cost_model_says() -> None:
 def test_links_are_read(text: str, rate: float, alpha: float) -> None:
     result = cost.parse_link(text)
     assert result.rate == pytest.approx(rate) and result.alpha == pytest.approx(alpha)
+
+
+def test_bits_of_a_link_include_headers_and_bytes_do_not() -> None:
+    assert cost.parse_link("8gbit").beta == pytest.approx(1e-9 * 1514 / 1448)
+    assert cost.parse_link("1GB/s").beta == pytest.approx(1e-9)
 
 
 @pytest.mark.parametrize("text", ["fast", "0mbit", "100mbit,soon", "-1gbit", "100"])

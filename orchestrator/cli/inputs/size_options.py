@@ -17,7 +17,10 @@ Function = Callable[..., Any]
 def model(function: Function) -> Function:
     """Add --model and --trace, the figures of a transformer, the type of the parameters."""
     names = ", ".join(transformers.PRESETS)
-    styles = "gpt: biases, learned positions, tied output; llama: none of these, gated."
+    styles = "gpt: biases, learned positions, tied output, dropout; llama: none of these, gated."
+    attention = (
+        "Whether it keeps its s x s matrices, or not, as FlashAttention.  [default: gpt: matrices, llama: flash]"
+    )
     counts = (
         ("--layers", "Layers of a transformer; the next options describe it too."), ("--hidden", None), ("--heads", None),
         ("--kv-heads", "[default: as many as heads]"), ("--ffn", "[default: 4 x hidden]"), ("--vocabulary", "[default: 50257]"),
@@ -32,6 +35,7 @@ def model(function: Function) -> Function:
         ),
         *(click.option(name, type=_COUNT, help=text) for name, text in counts),
         click.option("--style", type=click.Choice(tuple(transformers.STYLES)), help=styles),
+        click.option("--attention", type=click.Choice(transformers.ATTENTION), help=attention),
         click.option("--dtype", help="float32, bfloat16, float16 or float64."),
         click.option("--input", "input_shape", help="Shape of one sample, for module:factory: 3x224x224, 1024:int64."),
     ]
@@ -70,7 +74,7 @@ def distribution(function: Function) -> Function:
             type=click.Choice(layout.RECOMPUTE),
             default="none",
             show_default=True,
-            help="What the backward pass recomputes; selective: attention's matrices, as FlashAttention; full: whole blocks.",
+            help="What the backward pass recomputes; selective: attention's matrices; full: whole blocks.",
         ),
     ]
     return _add(added, function)
@@ -80,7 +84,10 @@ def bounds(function: Function) -> Function:
     """Add the optimizer, memory, link, algorithm, and the file of a trial."""
     added = [
         click.option("--optimizer", type=click.Choice(tuple(memory.OPTIMIZERS)), default="adam", show_default=True),
-        click.option("--link", help="Rate and latency of a link: 100mbit,50us"),
+        click.option(
+            "--link",
+            help="Rate and latency of a link: 100mbit,50us (bits with the headers of Ethernet), 12.5GB/s,5us (bytes of data).",
+        ),
         click.option("--gpu-memory", help="Memory of a GPU: 80g (10^9 bytes), 80GiB."),
         click.option(
             "--algorithm",

@@ -23,7 +23,7 @@ from ...core.sizing import (
     training_size,
     transformers,
 )
-from ...core.sizing.model_description import Model, Shape
+from ...core.sizing.model_description import Model, Shape, Style
 from ...core.spec import values
 from ...model import algorithm as algorithms
 from ...model.errors import UsageError
@@ -75,7 +75,7 @@ def estimate(options: Mapping[str, Any], algorithm_modules: Mapping[str, Any]) -
 def only_traced(options: Mapping[str, Any]) -> None:
     """Raises UsageError for an option that does not apply to a trace, except one that has its default."""
     named = [name for name in ("model_name", "batch", "dataset", "shares", "link", "gpu_memory", "input_shape", "dtype", "tp", "pp",
-                               "ep", "zero", "microbatches", "style", *_SHAPE) if options[name] is not None]  # fmt: skip
+                               "ep", "zero", "microbatches", "style", "attention", *_SHAPE) if options[name] is not None]  # fmt: skip
     if named:
         raise UsageError(
             *(f"--{_option(name)}: not with --trace, which determines it" for name in named),
@@ -156,14 +156,18 @@ def _model(options: Mapping[str, Any]) -> Model:
     if dtype is not None and dtype not in _FLOATS:
         raise ValueError(f"--dtype: must be one of {', '.join(_FLOATS)} (got {dtype!r})")
     if name == "transformer":
-        return _transformer(changes, options["style"] or "gpt", dtype or "bfloat16")
-    foreign = [*(() if name in transformers.PRESETS else changes), *(["style"] if options["style"] else [])]
+        return _transformer(
+            changes, transformers.style(options["style"] or "gpt", options["attention"]), dtype or "bfloat16"
+        )
+    is_preset = name in transformers.PRESETS
+    foreign = [*(() if is_preset else changes), *(["style"] if options["style"] else [])]
+    foreign += ["attention"] if options["attention"] and not is_preset else []
     if options["input_shape"] and ":" not in name:
         foreign.append("input_shape")
     if foreign:
         raise ValueError("\n".join(f"--{_option(key)}: not with --model {name}" for key in foreign))
-    if name in transformers.PRESETS:
-        return _checked(transformers.preset(name, dtype, changes))
+    if is_preset:
+        return _checked(transformers.preset(name, dtype, changes, options["attention"]))
     if ":" in name:
         return torch_module.describe(_module_facts(name, options["input_shape"], dtype))
     if name != "mnist-mlp":
@@ -179,7 +183,7 @@ def _model(options: Mapping[str, Any]) -> Model:
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 
-def _transformer(changes: dict[str, int], style: str, dtype: str) -> Model:
+def _transformer(changes: dict[str, int], style: Style, dtype: str) -> Model:
     lacking = [
         f"--{name}: is missing: --model transformer needs it"
         for name in ("layers", "hidden", "heads")
@@ -195,7 +199,7 @@ def _transformer(changes: dict[str, int], style: str, dtype: str) -> Model:
     wrong = transformers.problems(shape)
     if wrong:
         raise ValueError("\n".join(wrong))
-    return transformers.build("transformer", shape, transformers.STYLES[style], dtype, f"{style} style, by the options")
+    return transformers.build("transformer", shape, style, dtype, f"{style.name} style, by the options")
 
 
 def _checked(model: Model) -> Model:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...core.sizing import traces
+from ...core.sizing import cost, traces
 from ...core.sizing.batches import Share
 from ...core.sizing.layout import Layout
 from ...core.sizing.memory import Memory
@@ -45,7 +45,8 @@ def document(sizing: TrainingSize) -> dict[str, Any]:
     request, model = sizing.request, sizing.request.model
     return {
         "model": {
-            "name": model.name, "parameters": model.parameters, "bytes": model.bytes, "dtype": model.dtype, "source": model.source,
+            "name": model.name, "parameters": model.parameters, "active_parameters": model.active_parameters,
+            "bytes": model.bytes, "dtype": model.dtype, "source": model.source,
             "gradients": [{"layer": name, "bytes": size} for name, size in model.gradients],
         },
         "layout": {**dataclasses.asdict(request.layout), "gpus": request.layout.gpus},
@@ -57,7 +58,7 @@ def document(sizing: TrainingSize) -> dict[str, Any]:
         "collectives": [_row_document(row) for row in sizing.rows],
         "step_seconds": sizing.step_seconds,
         "link": None if request.link is None else {"bits_per_s": request.link.rate, "alpha_s": request.link.alpha,
-                                                 "beta_s_per_byte": request.link.beta},
+                                                 "beta_s_per_byte": request.link.beta, "payload_share": request.link.payload},
         "memory": _memory_document(sizing.memory),
         "fit": None if sizing.fit is None else _fit_document(sizing.fit),
     }  # fmt: skip
@@ -108,7 +109,8 @@ def _groups(groups: tuple[tuple[int, ...], ...]) -> str:
 
 def _head(sizing: TrainingSize) -> Iterator[str]:
     request, model, trials = sizing.request, sizing.request.model, sizing.batches
-    yield f"model     {model.name}: {model.parameters:,} parameters, {model.bytes:,} bytes of {model.dtype} ({model.source})"
+    active = f", {model.active_parameters:,} per token" if model.active_parameters < model.parameters else ""
+    yield f"model     {model.name}: {model.parameters:,} parameters{active}, {model.bytes:,} bytes of {model.dtype} ({model.source})"
     if model.shape is None and len(model.gradients) <= 12:
         sizes = " / ".join(f"{size:,}" for _, size in model.gradients)
         yield f"gradients {sizes} bytes, the last layer first"
@@ -190,7 +192,7 @@ def _tail(sizing: TrainingSize) -> Iterator[str]:
     elif link and sizing.step_seconds is not None:
         yield (
             f"time      {_ms(sizing.step_seconds)} ms of communication per step on {link.text} "
-            f"(alpha {link.alpha * 1e6:g} us, beta {link.beta * 1e9:g} ns/byte)"
+            f"(alpha {link.alpha * 1e6:g} us, beta {link.beta * 1e9:.4g} ns/byte{_headers(link)})"
         )
         yield "          collectives one after another, without overlap and computation; cost models of algorithms/"
     else:
@@ -201,6 +203,10 @@ def _tail(sizing: TrainingSize) -> Iterator[str]:
         yield from _fits(
             sizing.fit, sizing.request.layout, "" if sizing.memory.activations is not None else ", without activations"
         )
+
+
+def _headers(link: cost.Link) -> str:
+    return f": {cost.FRAME_PAYLOAD:,} of {cost.FRAME:,} bytes of an Ethernet frame are data" if link.payload < 1 else ""
 
 
 def _held(memory: Memory) -> Iterator[str]:

@@ -13,6 +13,8 @@ from ..spec import values
 from .traffic import Collective
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)(bit|bits|b|B)(?:/s|ps)?")
+#: TCP payload of a full Ethernet frame of MTU 1500, and its bytes on the wire, with the headers of Ethernet, IP and TCP.
+FRAME_PAYLOAD, FRAME = 1448, 1514
 _FACTOR = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 #: The cost of a send-recv of a pipeline with any algorithm: one message in one direction.
 _MESSAGE = Cost(1, 1)
@@ -22,16 +24,20 @@ _DEFAULTS = ("ring", "pairwise")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """``rate`` in bits/s per direction; ``alpha``: seconds until a message starts to arrive; ``text``: as the user wrote it."""
+    """``rate`` in bits/s per direction; ``alpha``: seconds until a message starts to arrive; ``text``: as the user wrote it.
+
+    ``payload``: the share of the rate that carries data, the rest are headers.
+    """
 
     rate: float
     alpha: float
     text: str
+    payload: float = 1.0
 
     @property
     def beta(self) -> float:
-        """Seconds per byte."""
-        return 8 / self.rate
+        """Seconds per byte of data."""
+        return 8 / (self.rate * self.payload)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +51,10 @@ class Price:
 
 
 def parse_link(text: str) -> Link:
-    """Parse ``100mbit,50us``: rate, and start-up time of a message (default 0). Raises ValueError."""
+    """Parse ``100mbit,50us``: rate, and start-up time of a message (default 0). Raises ValueError.
+
+    Bits are those on an Ethernet, with headers; bytes (12.5GB/s) are those of the data.
+    """
     rate, _, delay = (part.strip() for part in text.partition(","))
     match = _RATE.fullmatch(rate)
     if not match or float(match[1]) == 0:
@@ -54,8 +63,8 @@ def parse_link(text: str) -> Link:
         alpha = values.seconds(delay) if delay else 0.0
     except ValueError as error:
         raise ValueError(f"--link: latency {error} (got {delay!r})") from None
-    bits = 8 if match[3] == "B" else 1
-    return Link(rate=float(match[1]) * _FACTOR[match[2].lower()] * bits, alpha=alpha, text=text)
+    bits, payload = (8, 1.0) if match[3] == "B" else (1, FRAME_PAYLOAD / FRAME)
+    return Link(rate=float(match[1]) * _FACTOR[match[2].lower()] * bits, alpha=alpha, text=text, payload=payload)
 
 
 class Prices:

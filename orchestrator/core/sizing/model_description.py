@@ -40,6 +40,25 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """A family of transformers. ``gated``: three matrices in the feed-forward net (SwiGLU); ``bias``: of linear layers and norms.
+
+    ``learned``: learned positions; ``tied``: the output layer is the embedding; ``dropout``: behind the embedding, in attention
+    and behind both halves of a block; ``flash``: attention does not keep its matrices (FlashAttention). ``source``: of the
+    formula of its activations.
+    """
+
+    name: str
+    gated: bool = False
+    bias: bool = True
+    learned: bool = True
+    tied: bool = True
+    dropout: bool = True
+    flash: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """The shape of a transformer; it determines communication and activations. ``experts`` 0: dense; else ``topk`` of them."""
 
@@ -58,8 +77,8 @@ class Shape:
 class Model:
     """``sample_bytes``: input and label of a sample; ``activation_bytes``: the activations of a sample's forward pass.
 
-    Both are None if they are not known; a transformer's activations follow from its ``shape``. ``source``: the origin of
-    the description.
+    Both are None if they are not known; a transformer's activations follow from its ``shape`` and ``style``. ``source``: the
+    origin of the description. ``tied_embedding``: the tensor that the first and the last layer share.
     """
 
     name: str
@@ -67,6 +86,8 @@ class Model:
     layers: tuple[Layer, ...]
     source: str
     shape: Shape | None = None
+    style: Style | None = None
+    tied_embedding: Part | None = None
     sample_bytes: int | None = None
     activation_bytes: int | None = None
     activation_source: str = ""
@@ -74,6 +95,14 @@ class Model:
     @property
     def parameters(self) -> int:
         return sum(layer.elements for layer in self.layers)
+
+    @property
+    def active_parameters(self) -> int:
+        """The parameters that a token uses: of the experts, ``topk``."""
+        if self.shape is None or not self.shape.experts:
+            return self.parameters
+        experts = sum(part.elements for layer in self.layers for part in layer.parts if part.kind == "expert")
+        return self.parameters - experts + experts // self.shape.experts * self.shape.topk
 
     @property
     def element(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from dataclasses import dataclass
@@ -23,12 +24,18 @@ class RankShare:
 
 
 def split_stages(model: Model, pp: int) -> tuple[tuple[Layer, ...], ...]:
-    """The layers of each stage: blocks by quotient and remainder; other layers belong to the stage of their neighbour."""
+    """The layers of each stage: blocks by quotient and remainder; other layers belong to the stage of their neighbour.
+
+    The last of several stages has its own copy of an embedding that the output layer shares.
+    """
     blocks = [index for index, layer in enumerate(model.layers) if layer.block]
     quotient, remainder = divmod(len(blocks), pp)
     firsts = [blocks[stage * quotient + min(stage, remainder)] for stage in range(1, pp)]
     edges = [0, *firsts, len(model.layers)]
-    return tuple(model.layers[start:stop] for start, stop in itertools.pairwise(edges))
+    layers = model.layers
+    if pp > 1 and model.tied_embedding:
+        layers = (*layers[:-1], dataclasses.replace(layers[-1], parts=(*layers[-1].parts, model.tied_embedding)))
+    return tuple(layers[start:stop] for start, stop in itertools.pairwise(edges))
 
 
 def share_of_stage(layers: tuple[Layer, ...], layout: Layout) -> RankShare:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from . import batches, rank_share
 from .layout import Groups, Layout
 from .memory import Optimizer
-from .model_description import Layer, Model
+from .model_description import Layer, Model, Part
 
 #: DistributedDataParallel's first bucket and the others, bytes: closed by the tensor that fills it (torch.nn.parallel).
 FIRST_BUCKET, BUCKET = 1024 * 1024, 25 * 1024 * 1024
@@ -61,6 +61,8 @@ def of_step(model: Model, layout: Layout, optimizer: Optimizer, batch: int) -> t
         collectives += _pipeline(model, layout, micro)
     if layout.dp > 1:
         collectives += _gradients(model, layout, optimizer)
+    if layout.pp > 1 and model.tied_embedding:
+        collectives.append(_tied_embedding(model.tied_embedding, model, layout, optimizer))
     return tuple(_counted(collectives))
 
 
@@ -164,19 +166,16 @@ def _tensor(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
     assert shape is not None, "the layout was checked"
     layers = _blocks(model, layout)
     size = micro * shape.sequence * shape.hidden * model.element
-    passes = 6 if layout.recompute == "full" else 4
-    repeated = ", forward twice" if layout.recompute == "full" else ""
-    count = passes * layers * layout.microbatches
-    what = f"activations: {passes // 2 if not repeated else 4} forward{repeated}, 2 backward in each of {layers} layers"
+    forward, repeated = (4, ", forward twice") if layout.recompute == "full" else (2, "")
+    operations = [("all-reduce", 2, "")]
     if layout.sequence_parallel:
-        for operation in ("all-gather", "reduce-scatter"):
-            yield _operation_traffic(
-                operation, size, layout, "tp", model.dtype, what, "b s h e; arXiv:2205.05198", count
-            )
-    else:
-        yield _operation_traffic(
-            "all-reduce", size, layout, "tp", model.dtype, what, "b s h e; arXiv:1909.08053", count
-        )
+        # A rank keeps its part of a linear layer's input, and gathers the others again for the gradient of the weights.
+        operations = [("all-gather", 4, ", of which 2 gather inputs again"), ("reduce-scatter", 2, "")]
+    for operation, backward, why in operations:
+        what = f"activations: {forward} forward{repeated}, {backward} backward{why}, in each of {layers} layers"
+        source = f"b s h e; arXiv:{'2205.05198' if layout.sequence_parallel else '1909.08053'}"
+        count = (forward + backward) * layers * layout.microbatches
+        yield _operation_traffic(operation, size, layout, "tp", model.dtype, what, source, count)
 
 
 def _experts(model: Model, layout: Layout, micro: int) -> Collective:
@@ -206,6 +205,17 @@ def _pipeline(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
             groups=tuple(pair for stage in stages for pair in layout.pairs(stage)), dtype=model.dtype,
             what=f"activations forward, their gradients back, stages {names}", source="b_micro s h e",
         )  # fmt: skip
+
+
+def _tied_embedding(embedding: Part, model: Model, layout: Layout, optimizer: Optimizer) -> Collective:
+    """The first and the last stage add up their gradients of the embedding that they share: Megatron-LM, arXiv:2104.04473."""
+    across = (layout.pp - 1) * layout.dp * layout.tp
+    return Collective(
+        operation="all-reduce", count=1, axis="embedding", dtype=optimizer.gradient_dtype(model.dtype),
+        size=batches.even(embedding.elements, layout.tp) * optimizer.for_dtype(model.element).gradients,
+        groups=tuple((rank, rank + across) for rank in range(layout.dp * layout.tp)),
+        what="gradients of the embedding that the first and the last stage share", source="V h e / tp",
+    )  # fmt: skip
 
 
 def _operation_traffic(

@@ -7,26 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .model_description import Layer, Model, Part, Shape
+from .model_description import Layer, Model, Part, Shape, Style
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
-    """``gated``: three matrices in the feed-forward net (SwiGLU); ``bias``: of linear layers, and norms with a bias;
-
-    ``learned``: learned positions; ``tied``: the output layer is the embedding.
-    """
-
-    gated: bool = False
-    bias: bool = True
-    learned: bool = True
-    tied: bool = True
-
-
+#: Llama's attention does not keep its matrices: Touvron et al., LLaMA, arXiv:2302.13971, section 2.4.
 STYLES: Mapping[str, Style] = {
-    "gpt": Style(),
-    "llama": Style(gated=True, bias=False, learned=False, tied=False),
-}
+    "gpt": Style(name="gpt", source="Korthikanti et al., arXiv:2205.05198"),
+    "llama": Style(
+        name="llama", gated=True, bias=False, learned=False, tied=False, dropout=False, flash=True,
+        source="Fujii et al., arXiv:2411.06465, equation 12",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +35,8 @@ def _gpt(layers: int, hidden: int, heads: int, sequence: int) -> Shape:
     )
 
 
+#: How attention is computed: with its s x s matrices kept for the backward pass, or in blocks without them (FlashAttention).
+ATTENTION = ("matrices", "flash")
 _GPT_2 = "Radford et al., Language Models are Unsupervised Multitask Learners (2019)"
 _GPT_3 = "Brown et al., Language Models are Few-Shot Learners, arXiv:2005.14165, table 2.1"
 _LLAMA_2 = "Touvron et al., Llama 2, arXiv:2307.09288"
@@ -78,12 +70,17 @@ PRESETS: Mapping[str, Preset] = {
 }  # fmt: skip
 
 
-def preset(name: str, dtype: str | None, changes: Mapping[str, int]) -> Model:
+def preset(name: str, dtype: str | None, changes: Mapping[str, int], attention: str | None = None) -> Model:
     """The model of that name; ``changes``: fields of Shape that the user sets otherwise."""
     preset_ = PRESETS[name]
     shape = _changed(preset_.shape, changes)
     source = preset_.source + ("" if shape == preset_.shape else ", changed by options")
-    return build(name, shape, STYLES[preset_.style], dtype or preset_.dtype, source)
+    return build(name, shape, style(preset_.style, attention), dtype or preset_.dtype, source)
+
+
+def style(name: str, attention: str | None) -> Style:
+    """The style of that name. ``attention``: one of ATTENTION, or None for the usual one of the family."""
+    return STYLES[name] if attention is None else dataclasses.replace(STYLES[name], flash=attention == "flash")
 
 
 def problems(shape: Shape) -> list[str]:
@@ -117,8 +114,8 @@ def build(name: str, shape: Shape, style: Style, dtype: str, source: str) -> Mod
     last = Layer(name="output", parts=tuple(head), block=False)
     # A sample is a sequence of tokens and their successors, both int64.
     return Model(
-        name=name, dtype=dtype, layers=(first, *blocks, last), source=source, shape=shape,
-        sample_bytes=2 * 8 * shape.sequence,
+        name=name, dtype=dtype, layers=(first, *blocks, last), source=source, shape=shape, style=style,
+        tied_embedding=embedding[0] if style.tied else None, sample_bytes=2 * 8 * shape.sequence,
     )  # fmt: skip
 
 
