@@ -125,8 +125,8 @@ def _activations(model: Model, layout: Layout, blocks: int, batch: int | None, s
         return None, formula
     recomputed = whole_block - per_block
     ends = _ends(model, layout, micro, flight, stage)
-    return blocks * flight * per_block + again + ends, formula + (
-        ", and one block as it is recomputed" if again else ""
+    return blocks * flight * per_block + recomputed + ends, formula + (
+        ", and one block as it is recomputed" if recomputed else ""
     )
 
 
