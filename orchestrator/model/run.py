@@ -21,6 +21,8 @@ class StepRecord:
     the samples of the rank's share and of the whole batch; those of all shares add up modulo 2^64 to that of the batch.
     ``count``: samples of the share.
     None: the rank has no share of its own.
+    ``gaps``: (start, end, seconds of it that the process waited for a CPU) of each time in the step when it did not run;
+    None: not watched.
     """
 
     epoch: int
@@ -35,6 +37,7 @@ class StepRecord:
     samples: str | None = None
     batch: str | None = None
     count: int | None = None
+    gaps: tuple[tuple[float, float, float], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

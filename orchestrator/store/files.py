@@ -51,6 +51,7 @@ class _StepLine(msgspec.Struct, gc=False):
     samples: SampleDigest | None = None
     batch: SampleDigest | None = None
     count: Whole | None = None
+    gaps: tuple[tuple[Seconds, Seconds, Seconds], ...] | None = None
 
 
 _STEP_LINE = msgspec.json.Decoder(_StepLine)
@@ -177,6 +178,7 @@ class BundleFiles:
                 samples=line.samples,
                 batch=line.batch,
                 count=line.count,
+                gaps=line.gaps,
             )
 
     def _chunks(self, file: _GangFile) -> Iterator[ChunkRecord]:

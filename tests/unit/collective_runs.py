@@ -76,8 +76,11 @@ class Bed:
     def _keep(self, trial: simulated.Trial, recorded: bool) -> None:
         for rank, (start, end) in sorted(trial.spans.items()):
             self.steps.append(
-                StepRecord(epoch=0, node=f"n{rank}", rank=rank, step=self.step, loss="0x0.0p+0", start=start, end=end)
-            )
+                StepRecord(
+                    epoch=0, node=f"n{rank}", rank=rank, step=self.step, loss="0x0.0p+0", start=start, end=end,
+                    gaps=trial.gaps[rank] if trial.gaps is not None else None,
+                )
+            )  # fmt: skip
         for rank, index, peer, chunk, size, start, end in trial.records if recorded else ():
             blob = self.blobs.setdefault(rank, bytearray())
             blob += struct.pack(CHUNK_FORMAT, self.step, 0, index, peer, chunk, size, start, end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.model import schedule as model
@@ -57,6 +57,7 @@ class Gang:
     """``stops``: trial -> (rank, from when in it, for how long); ``rate``: bytes/s; ``slow``: link -> part of the rate.
 
     ``outage``: trial -> (link, from when, for how long). ``drowsy``: rank -> seconds that it takes before each step.
+    ``naps``: rank -> (seconds for which it runs, then is stopped), all the time. ``watched``: ranks record when they did not run.
     ``one_port``: what a rank sends to different peers goes one after the other, and it waits until it has gone.
     """
 
@@ -68,6 +69,8 @@ class Gang:
     outage: Mapping[int, tuple[tuple[int, int], float, float]] = field(default_factory=dict)
     slow: Mapping[tuple[int, int], float] = field(default_factory=dict)
     drowsy: Mapping[int, float] = field(default_factory=dict)
+    naps: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    watched: bool = False
     buffered: int = 1 << 20
     one_port: bool = False
     seed: int = 1
@@ -84,9 +87,13 @@ class Gang:
 
 @dataclass(kw_only=True)
 class Trial:
-    """``spans``: rank -> (start, end); ``records``: (rank, index, peer, chunk, bytes, start, end)."""
+    """``spans``: rank -> (start, end); ``records``: (rank, index, peer, chunk, bytes, start, end).
+
+    ``gaps``: rank -> (start, end, seconds of waiting for a CPU); None: not watched.
+    """
 
     spans: dict[int, tuple[float, float]]
+    gaps: dict[int, tuple[tuple[float, float, float], ...]] | None = None
     records: list[tuple[int, int, int, int, int, float, float]]
 
 
@@ -110,7 +117,20 @@ class _Trial:
                 if at < len(self.gang.schedules[rank]) and self.step(rank, at, clock, entered):
                     place[rank], moved = at + 1, True
             assert moved, "the schedule does not end"
-        return Trial(spans={r: (begin[r], clock[r]) for r in begin}, records=self.records)
+        end = max(clock.values())
+        gaps = {rank: tuple(self.gaps(rank, self.gang.now, end)) for rank in begin} if self.gang.watched else None
+        return Trial(spans={r: (begin[r], clock[r]) for r in begin}, records=self.records, gaps=gaps)
+
+    def gaps(self, rank: int, start: float, end: float) -> Iterator[tuple[float, float, float]]:
+        """When the rank did not run."""
+        stop = self.window(rank)
+        if stop[1] > stop[0]:
+            yield (*stop, 0.0)
+        runs, stopped = self.gang.naps.get(rank, (end, 0.0))
+        for number in range(int(start // (runs + stopped)), int(end // (runs + stopped)) + 1):
+            begin = number * (runs + stopped) + runs
+            if stopped and begin < end and begin + stopped > start:
+                yield (begin, begin + stopped, 0.0)
 
     def step(self, rank: int, at: int, clock: dict[int, float], entered: dict[tuple[int, int], float]) -> bool:
         sends, receives = self.gang.schedules[rank][at]
@@ -160,7 +180,10 @@ class _Trial:
 
     def awake(self, rank: int, t: float) -> float:
         start, end = self.window(rank)
-        return end if start <= t < end else t
+        t = end if start <= t < end else t
+        runs, stopped = self.gang.naps.get(rank, (1.0, 0.0))
+        phase = t % (runs + stopped)
+        return t + runs + stopped - phase if stopped and phase >= runs else t
 
     def jitter(self, most: float) -> float:
         return self.draw.random() * most

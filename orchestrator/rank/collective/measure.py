@@ -19,6 +19,7 @@ from ...model.schedule import Cost
 from ..exchange import operations
 from ..open_mpi import names
 from ..open_mpi import peer as mpi_peer
+from ..runtime import run_gaps
 from . import (
     algorithm_choice,
     backend_support,
@@ -71,6 +72,7 @@ class Meter:
         self._ctx, self._cases, self._peer = ctx, planned, peer
         self._params: settings.Measuring = ctx.params
         self._drain = settings.drain(self._params.drain, ctx.gang.link)
+        self._gaps = run_gaps.RunGaps()
         self._start = SynchronisedStart(ctx.rank, ctx.world, self._drain, ctx.device)
         self._memberships: dict[sizes.Groups, operations.Membership | None] = {}
         self._verifier = verify.Verifier(rank=ctx.rank, world=ctx.world, device=ctx.device, note=ctx.note)
@@ -93,8 +95,9 @@ class Meter:
             self._memberships[groups] = operations.join_groups(groups, self._ctx.rank, self._ctx.world)
 
     def measure(self) -> None:
-        for among in cases.turns(self._cases):
-            self._in_turn(among)
+        with self._gaps:
+            for among in cases.turns(self._cases):
+                self._in_turn(among)
 
     def _probe(self) -> link_fit.Fit | None:
         ctx, params = self._ctx, self._params
@@ -173,7 +176,7 @@ class Meter:
         if self._params.verify:
             self._verifier.check(case, step, work)
             self.verified += 1
-        ctx.end_step(None, timed=timed)
+        ctx.end_step(None, timed=timed, gaps=self._gaps.take(ctx.begun, timed[1]))
 
     def _work(self, case: cases.Case, member: operations.Membership, memories: operations.Memories) -> operations.Work:
         algorithm, peer = (

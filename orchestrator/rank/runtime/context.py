@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from ...model import events
 from ...model import gang as gang_model
 from ...model.payload import Payload
 from ..checkpoint import commit, contents, model_states, single_file, tensor_digest
-from . import hold, random_states, recorder
+from . import hold, random_states, recorder, run_gaps
 
 if TYPE_CHECKING:
     from ..exchange import communicator
@@ -156,12 +156,16 @@ class RankContext:
         return {operation: size for operation, (_, size) in self.comm.counted.items()}
 
     def end_step(
-        self, loss: float | None, model: torch.nn.Module | None = None, timed: tuple[float, float] | None = None
+        self,
+        loss: float | None,
+        model: torch.nn.Module | None = None,
+        timed: tuple[float, float] | None = None,
+        gaps: Sequence[run_gaps.Gap] | None = None,
     ) -> None:
         """Record the step, with the SHA-256 of the parameters of ``model`` if given; rank 0 reports progress.
 
-        ``loss``: None if the workload has none. ``timed``: start and end of the part of the step that is measured. Chunk
-        records are written here, outside of timed work.
+        ``loss``: None if the workload has none. ``timed``: start and end of the part of the step that is measured; ``gaps``:
+        when the process did not run in it (None: not watched). Chunk records are written here, outside of timed work.
         """
         end = time.monotonic()
         self.loss = loss or 0.0
@@ -171,6 +175,7 @@ class RankContext:
             *(timed or (self.begun, end)),
             tensor_digest.model(model) if model else None,
             self.share,
+            gaps,
         )
         if self._chunks:
             self._chunks.flush()

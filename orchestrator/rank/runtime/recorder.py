@@ -10,13 +10,14 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ...model import codec
 from ...model.payload import Payload
+from . import run_gaps
 
 #: step, op, index, peer, chunk, bytes, start, end
 CHUNK = struct.Struct("<IHHHHQdd")
@@ -113,11 +114,24 @@ class Steps:
         end: float,
         digest: str | None,
         share: tuple[str, str, int] | None = None,
+        gaps: Sequence[run_gaps.Gap] | None = None,
     ) -> None:
-        """``share``: digests of the samples of the rank's share and of the whole batch, and the number of its samples."""
+        """``share``: digests of the samples of the rank's share and of the whole batch, and the number of its samples.
+
+        ``gaps``: when the process did not run; None: not watched.
+        """
         samples = {"samples": share[0], "batch": share[1], "count": share[2]} if share else {}
+        not_run = {"gaps": gaps} if gaps is not None else {}
         self._out.line(
-            {"step": step, "loss": float(loss).hex(), "start": start, "end": end, "digest": digest, **samples}
+            {
+                "step": step,
+                "loss": float(loss).hex(),
+                "start": start,
+                "end": end,
+                "digest": digest,
+                **samples,
+                **not_run,
+            }
         )
 
 

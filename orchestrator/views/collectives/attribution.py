@@ -6,14 +6,17 @@ late without waiting, or at a transfer that was slow although both its ends were
 nothing in the gap while the other continued. If neither continued, it is the end that returned first, for which the other
 had to wait. If the receiver was in time and its sender continued, the wire may be the cause as well. Then the receiver
 is the cause only if the next message was complete at once when it returned: a slow wire cannot deliver that.
+Ranks that record when they did not run decide this directly: an end that did not run for most of the delay has stopped; if
+both ends ran all the time, the link is the cause.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .dependencies import Pattern
+from .gaps import Gaps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,11 +34,15 @@ _AT_ONCE = 0.5
 _SAME = 0.1
 #: A moment that lies within this part of a gap from one of its ends belongs to that end.
 _EDGE = 0.02
+#: A rank that did not run for less than this part of a delay has run.
+_RAN = 0.1
 #: Fewer iterations have no usual time.
 LEAST_TRIALS = 3
 
 #: How the delay began.
-KINDS = ("entered late", "stopped sending", "stopped receiving", "link", "receiver or link", "either end", "ended late")
+KINDS = (
+    "entered late", "stopped", "stopped sending", "stopped receiving", "link", "receiver or link", "either end", "ended late",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +51,7 @@ class Attribution:
 
     ``link``: (sender, receiver) where the wire is, or may be, the cause. ``late_s``: the delay; ``index``: step of the schedule.
     ``either end``: ``rank`` or ``peer``; the records do not distinguish two ranks that exchange with each other.
+    ``stopped``: the rank recorded that its process did not run; ``waited``: for a CPU, mostly.
     """
 
     kind: str
@@ -52,6 +60,7 @@ class Attribution:
     index: int
     late_s: float
     link: tuple[int, int] | None = None
+    waited: bool = False
 
     @property
     def sure(self) -> bool:
@@ -69,8 +78,8 @@ class _Event:
 class Iterations:
     """The iterations of a case with the usual times of their events. ``rows``: the iterations of ``moved`` that the pattern has."""
 
-    def __init__(self, moved: Transfers, pattern: Pattern, rows: NDArray[np.int64]) -> None:
-        self._pattern, self._moved = pattern, moved
+    def __init__(self, moved: Transfers, pattern: Pattern, rows: NDArray[np.int64], gaps: Gaps | None = None) -> None:
+        self._pattern, self._moved, self._gaps = pattern, moved, gaps or Gaps()
         self._arrived = moved.end[rows]
         self._first = pattern.begin.min(axis=1)
         self._usual: dict[_Event, float] = {}
@@ -93,7 +102,9 @@ class Iterations:
             if not causes:
                 grown = self._late(event, row) - max([0.0, *late.values()])
                 whole = self._late(start, row)
-                return self._conclude(event, row) if grown >= _EXPLAINS * whole else None
+                if grown < _EXPLAINS * whole:
+                    return None
+                return self._with_gaps(self._conclude(event, row), float(self._when(event)[row]))
             event = max(causes, key=lambda cause: self._when(cause)[row])
             if event in passed:
                 return None
@@ -155,6 +166,22 @@ class Iterations:
 
     def _spot(self, rank: int) -> int:
         return self._pattern.ranks.index(rank)
+
+    def _with_gaps(self, cause: Attribution, end: float) -> Attribution:
+        """The cause by what the ranks recorded of themselves, where they did. ``end``: the moment at which the delay was over."""
+        import numpy as np
+
+        ranks = [rank for rank in dict.fromkeys((cause.rank, cause.peer, *(cause.link or ()))) if rank is not None]
+        period = np.array([end - cause.late_s]), np.array([end])
+        lost = {rank: float(self._gaps.within(rank, *period)[0]) / cause.late_s for rank in ranks}
+        stopped = [rank for rank in ranks if lost[rank] >= _EXPLAINS]
+        if len(stopped) == 1:
+            waited = self._gaps.waited(stopped[0])
+            peer = next((rank for rank in ranks if rank != stopped[0]), None)
+            return replace(cause, kind="stopped", rank=stopped[0], peer=peer, link=None, waited=waited)
+        if cause.link and self._gaps.is_watched(*ranks) and max(lost.values()) < _RAN:
+            return replace(cause, kind="link", rank=None, peer=None)
+        return cause
 
     # --- where the chain ends -------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from ..overview import is_collective
 from . import attribution, repeated_delays, samples, statistics
 from . import dependencies as patterns
 from . import fastest as racing
+from . import gaps as run_gaps
 from .experiment import Case, Setting, factor, setting, wrong_by_case
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Measured:
     fastest: tuple[racing.Fastest, ...]
     latest: repeated_delays.Latest | None
     links: tuple[repeated_delays.SlowLink, ...]
+    stopped: tuple[repeated_delays.Stopped, ...]
     data: dict[int, tuple[Spans, Floats, Transfers | None]]
 
     @property
@@ -139,7 +141,8 @@ def _measured(same: _Same) -> Measured | None:
     raw = samples.records(run.files, plan)
     grids = {case.number: samples.transfers(raw, case) for case in plan.cases}
     wrong = wrong_by_case(run.history)
-    cases = [_Case(plan, case, spans[case.number], grids[case.number], over) for case in plan.cases]
+    gaps = run_gaps.gaps(run.files.steps(), plan)
+    cases = [_Case(plan, case, spans[case.number], grids[case.number], over, gaps) for case in plan.cases]
     times = {case.case.number: samples.Timed(trials=case.spans.trials, seconds=case.times) for case in cases}
     rounds = [case.rounds for case in cases if case.rounds]
     return Measured(
@@ -150,6 +153,7 @@ def _measured(same: _Same) -> Measured | None:
         fastest=racing.fastest(plan.cases, times),
         latest=repeated_delays.latest(rounds),
         links=_links(cases),
+        stopped=repeated_delays.stopped([case.spans for case in cases], gaps, plan.hosts),
         data={case.case.number: (case.spans, case.times, case.moved) for case in cases},
     )
 
@@ -157,7 +161,10 @@ def _measured(same: _Same) -> Measured | None:
 class _Case:
     """The intermediate values from which the figures of a case are computed."""
 
-    def __init__(self, setting: Setting, case: Case, spans: Spans, moved: Transfers | None, over: str) -> None:
+    def __init__(
+        self, setting: Setting, case: Case, spans: Spans, moved: Transfers | None, over: str, gaps: run_gaps.Gaps
+    ) -> None:
+        self.gaps = gaps
         self.setting, self.case, self.spans, self.moved, self.over = setting, case, spans, moved, over
         self.local = spans.times("max_rank")
         self.times = spans.times(over) if over in ("cct", "mean_rank") else self.local
@@ -218,9 +225,9 @@ class _Case:
         usual = ~np.isin(numbers, slow)
         if usual.any():
             same, spots = repeated_delays.comparable_rounds(self.case, moved, pattern), np.flatnonzero(usual)
-            self.rounds = repeated_delays.rounds(same, moved, pattern, rows, spots)
-            self.links = repeated_delays.slow_links(same, moved, pattern, rows, spots)
-        known = attribution.Iterations(moved, pattern, rows)
+            self.rounds = repeated_delays.rounds(same, moved, pattern, rows, spots, self.gaps)
+            self.links = repeated_delays.slow_links(same, moved, pattern, rows, spots, self.gaps)
+        known = attribution.Iterations(moved, pattern, rows, self.gaps)
         where = {int(number): row for row, number in enumerate(numbers)}
         for spot in self.outliers[:EXPLAINED]:
             row = where.get(int(self.spans.trials[spot]))

@@ -14,6 +14,8 @@ from .statistics import DEFINITION, ENOUGH_FOR_P99
 
 #: At most so many unsure pairs are named.
 MOST_UNSURE = 4
+#: A case that takes so many times as long as its model has a cause, whether or not the records show it.
+UNEXPLAINED = 1.25
 #: How the fastest algorithm is determined.
 JUDGED = "iterations in pairs, 95 % over all sizes"
 #: The samples of a percentile.
@@ -102,6 +104,7 @@ def attribution(cause: Attribution, setting: Setting) -> str:
     wire = f"the link {setting.node(cause.link[0])} to {setting.node(cause.link[1])}" if cause.link else ""
     return {
         "entered late": f"{who} entered step {cause.index} late, by {late}, although it waited for no rank{waited}",
+        "stopped": f"{who} did not run for {late} in step {cause.index} ({_stop(cause.waited)}){waited}",
         "stopped sending": f"{who} stood still for {late} while it sent in step {cause.index}{waited}",
         "stopped receiving": f"{who} stood still for {late} in step {cause.index}; {waiter} and the others went on",
         "link": f"{wire} stood still for {late} in step {cause.index}; both its ends went on",
@@ -137,8 +140,17 @@ def straggler(measured: Measured) -> str:
     parts += _repeated(measured)
     chance = _chance(measured)
     if not parts:
-        return "none" + (f" ({chance})" if chance else "")
+        return "none" + (f" ({chance})" if chance else "") + _unexplained(measured)
     return " · ".join([*parts, *([chance] if chance else [])])
+
+
+def _unexplained(measured: Measured) -> str:
+    """The case that takes longest beside its model, where no record shows why."""
+    slow = [(row.of_model, row) for row in measured.rows if row.of_model is not None and row.of_model >= UNEXPLAINED]
+    if not slow:
+        return ""
+    factor, row = max(slow, key=lambda entry: entry[0])
+    return f" · {case(row.case)} takes {factor:.2f} times as long as its model, and no record shows why"
 
 
 def has_straggler(measured: Measured) -> bool:
@@ -147,13 +159,20 @@ def has_straggler(measured: Measured) -> bool:
 
 
 def _repeated(measured: Measured) -> list[str]:
-    parts = []
-    late = measured.latest
-    if late is not None and late.straggler:
+    late, node = measured.latest, measured.setting.node
+    parts = [
+        f"{node(stop.rank)} did not run for {percent(stop.share)} of the time ({_stop(stop.waited)})"
+        for stop in measured.stopped
+    ]
+    if late is not None and late.straggler and late.rank not in {stop.rank for stop in measured.stopped}:
         parts.append(
             f"{measured.setting.node(late.rank)} is late repeatedly, which costs {percent(late.cost)} of the time"
         )
     return [*parts, *_links(measured.links, measured.setting)]
+
+
+def _stop(waited: bool) -> str:
+    return "it waited for a CPU" if waited else "stopped, or out of its CPU quota"
 
 
 def _links(links: Sequence[SlowLink], setting: Setting) -> Iterator[str]:

@@ -1,35 +1,40 @@
-"""Repeated delays: the latest sender of each round against chance, and links that are slower than the others.
+"""Repeated delays: ranks that do not run, the latest sender of each round against chance, and links slower than the others.
 
-Only comparable ranks are compared: groups in whose iterations every rank sends and receives equally many messages and bytes in
-every step, so that chance is 1/p. In trees, stars and uneven shares a slow rank looks like one with more work: they are
-left out. A rank's own delay is the time from its last message (or the start) to its next
-step, without that for which something that it sent was still under way: it did not wait then.
+Ranks that do not run are compared in all iterations. For the others only comparable ranks are compared: groups in whose
+iterations every rank sends and receives equally many messages and bytes in every step, so that chance is 1/p. In trees, stars
+and uneven shares a slow rank looks like one with more work: they are left out. A rank's own delay is the time from its last
+message (or the start) to its next step, without that for which something that it sent was still under way: it did not wait then.
+The time in which a process did not run counts neither as its own delay nor as time of its links.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from . import statistics
 from .dependencies import Pattern, Stage
+from .gaps import Gaps
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from .experiment import Case
-    from .samples import Transfers
+    from .samples import Spans, Transfers
     from .statistics import Floats
 
 #: A rank is a straggler if chance explains it less often than this (over all ranks), and it costs at least ``COST``.
 LEVEL = 0.01
 COST = 0.05
-#: A link is slow if its transfers take SLOW times as long as the others, and take longer in the part OFTEN of the iterations.
-SLOW = 1.5
-OFTEN = 0.9
+#: A link is slow if its transfers take SLOW times as long as the others, in the part OFTEN of the iterations: a fault may begin
+#: after the run.
+SLOW = 1.3
+OFTEN = 0.5
+#: A transfer is not compared if one of its ends did not run for more than this part of it.
+_RAN = 0.1
 #: With fewer iterations than this, no link is judged.
 LEAST_TRIALS = 5
 #: Bytes of two ranks are equal if they differ by no more: shares cut by quotient and remainder, some elements each.
@@ -80,11 +85,53 @@ class Latest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowLink:
-    """Transfers over this link take ``factor`` times as long as others. ``ranks``: the ranks that all slow links share, if any."""
+    """Transfers over this link take ``factor`` times as long as others."""
 
     sender: int
     receiver: int
     factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """A rank that did not run for ``share`` of the measured time, beyond what is usual. ``waited``: for a CPU, mostly."""
+
+    rank: int
+    share: float
+    waited: bool
+
+
+def stopped(cases: Sequence[Spans], gaps: Gaps, hosts: Mapping[int, str]) -> tuple[Stopped, ...]:
+    """Ranks that do not run for COST of the time beyond what is usual, and more than the others too often for chance.
+
+    Waiting for a CPU counts only where the rank has its host to itself: elsewhere the ranks wait for each other.
+    """
+    import numpy as np
+
+    lost: dict[int, list[float]] = {}
+    whole: list[float] = []
+    for spans in cases:
+        if len(spans.ranks) < 2 or not gaps.is_watched(*spans.ranks):
+            continue
+        first, last = spans.start.min(axis=1), spans.end.max(axis=1)
+        for rank in spans.ranks:
+            shared = sum(host == hosts.get(rank) for host in hosts.values()) > 1
+            own = gaps.without_waiting() if shared else gaps
+            lost.setdefault(rank, [0.0] * len(whole)).extend(own.within(rank, first, last).tolist())
+        whole += (last - first).tolist()
+        for known in lost.values():
+            known.extend([0.0] * (len(whole) - len(known)))
+    if not whole or len(lost) < 2:
+        return ()
+    ranks, table = sorted(lost), np.array([lost[rank] for rank in sorted(lost)])
+    worst = np.where(table.max(axis=0) > 0, table.argmax(axis=0), -1)
+    result = []
+    for spot, rank in enumerate(ranks):
+        share = float((table[spot] - np.median(np.delete(table, spot, axis=0), axis=0)).sum() / sum(whole))
+        p = statistics.above_chance(int((worst == spot).sum()), len(whole), 1 / len(ranks)) * len(ranks)
+        if share >= COST and p < LEVEL:
+            result.append(Stopped(rank=rank, share=share, waited=gaps.waited(rank)))
+    return tuple(result)
 
 
 def rounds(
@@ -93,6 +140,7 @@ def rounds(
     pattern: Pattern,
     rows: NDArray[np.int64],
     spots: NDArray[np.int64],
+    gaps: Gaps,
 ) -> Rounds:
     """Over the iterations ``spots`` of the pattern, whose rows in ``moved`` are ``rows``: other iterations have an explanation."""
     import numpy as np
@@ -103,7 +151,7 @@ def rounds(
     for group in comparable:
         ranks = [stage.rank for stage in group[0].stages]
         own = np.stack(
-            [_own(round_, number, group, pattern, spots, moved, arrived) for number, round_ in enumerate(group)]
+            [_own(round_, number, group, pattern, spots, moved, arrived, gaps) for number, round_ in enumerate(group)]
         )
         extra = own.max(axis=1) - np.median(own, axis=1)  # own: [round, rank, iteration]
         worst, over_all = own.argmax(axis=1), own.sum(axis=0).argmax(axis=0)
@@ -146,9 +194,11 @@ def slow_links(
     pattern: Pattern,
     rows: NDArray[np.int64],
     spots: NDArray[np.int64],
+    gaps: Gaps,
 ) -> list[SlowLink]:
-    """Links whose transfers take longer than the other transfers of the same round, once both ends are ready.
+    """Links whose transfers take longer than the other transfers of the same round, once both ends are ready and run.
 
+    They are compared with a quick transfer of the round, for both links of a node may be slow.
     Rounds in which a rank has several messages in flight are left out: later messages wait for earlier ones.
     """
     import numpy as np
@@ -161,23 +211,52 @@ def slow_links(
         entered = {stage.rank: pattern.entered[:, stage.number] for stage in round_.stages}
         links = [(int(moved.peer[column]), int(moved.rank[column])) for column in columns]
         both_ready = [np.maximum(entered[a], entered[b])[spots] for a, b in links]
-        took = moved.end[rows[spots]][:, columns] - np.stack(both_ready, axis=1)
-        middle = np.median(took, axis=1)
-        if not (middle > 0).all():
-            continue
+        ends = moved.end[rows[spots]][:, columns]
+        took = np.stack([_if_running(gaps, *link, both_ready[n], ends[:, n]) for n, link in enumerate(links)], axis=1)
+        quick = _quick(took)
         for spot, link in enumerate(links):
-            ratios.setdefault(link, []).append(took[:, spot] / middle)
+            ratios.setdefault(link, []).append(took[:, spot] / quick)
     slow = []
     for (a, b), by_round in sorted(ratios.items()):
-        by_trial = np.median(np.stack(by_round, axis=1), axis=1)
-        factor = float(np.median(by_trial))
-        if factor >= SLOW and float((by_trial > SLOW / 1.25).mean()) >= OFTEN:
-            slow.append(SlowLink(sender=a, receiver=b, factor=factor))
+        by_trial = _medians(np.stack(by_round, axis=1))
+        is_slow = by_trial >= SLOW
+        if by_trial.size >= LEAST_TRIALS and float(is_slow.mean()) >= OFTEN:
+            slow.append(SlowLink(sender=a, receiver=b, factor=float(np.median(by_trial[is_slow]))))
     return slow
 
 
+def _if_running(gaps: Gaps, sender: int, receiver: int, start: Floats, end: Floats) -> Floats:
+    """The seconds of a transfer; nan where an end did not run for a part of it: how far it came meanwhile is not known."""
+    import numpy as np
+
+    lost = np.maximum(*(gaps.within(rank, start, end) for rank in (sender, receiver)))
+    seconds: Floats = np.where(lost > _RAN * (end - start), np.nan, end - start)
+    return seconds
+
+
+def _quick(took: Floats) -> Floats:
+    """Of each iteration a quick transfer, as a third of them are; nan with fewer than three transfers."""
+    import numpy as np
+
+    known = np.isfinite(took).sum(axis=1)
+    ordered = np.sort(took, axis=1)  # nan last
+    quick = ordered[np.arange(len(ordered)), np.maximum(1, (np.maximum(known, 1) - 1) // 3)]
+    result: Floats = np.where((known >= 3) & (quick > 0), quick, np.nan)
+    return result
+
+
+def _medians(ratios: Floats) -> Floats:
+    """The median of each row that has a number."""
+    import numpy as np
+
+    rows = ratios[np.isfinite(ratios).any(axis=1)]
+    medians: Floats = np.nanmedian(rows, axis=1) if rows.size else np.empty(0)
+    return medians
+
+
 def _own(
-    round_: Round, number: int, group: Sequence[Round], pattern: Pattern, spots: NDArray[np.int64], moved: Transfers, arrived: Floats
+    round_: Round, number: int, group: Sequence[Round], pattern: Pattern, spots: NDArray[np.int64], moved: Transfers, arrived: Floats,
+    gaps: Gaps,
 ) -> Floats:  # fmt: skip
     """[rank, iteration]: the ranks' own delays before they entered the round."""
     import numpy as np
@@ -189,7 +268,8 @@ def _own(
             before = [column for other in group[number - 1].stages for column in other.columns]
             own = [column for column in before if stage.rank in (moved.rank[column], moved.peer[column])]
             since = arrived[:, own].max(axis=1)
-        delays.append(np.maximum(pattern.entered[spots, stage.number] - since, 0.0))
+        entered = pattern.entered[spots, stage.number]
+        delays.append(np.maximum(entered - since - gaps.within(stage.rank, since, entered), 0.0))
     return np.stack(delays)
 
 

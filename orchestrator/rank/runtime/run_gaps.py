@@ -1,0 +1,75 @@
+"""Records when this process did not run: a thread that sleeps a few milliseconds at a time notes when it woke far too late.
+
+A process that is stopped (SIGSTOP), has used up its CPU quota, or waits for a busy CPU runs none of its threads. The time
+that the thread waited for a CPU while it was runnable (``run_delay`` of schedstat) tells the last case from the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from types import TracebackType
+
+PERIOD_S = 0.005
+#: A shorter gap is what a sleep may take on a busy machine.
+LEAST_S = 0.015
+#: A process that used more than this part of a gap as CPU time has run in it.
+_RAN = 0.5
+#: start, end (CLOCK_MONOTONIC), seconds of it in which the thread was runnable and waited for a CPU
+Gap = tuple[float, float, float]
+
+
+class RunGaps:
+    """A context manager; ``take`` returns the gaps of a period. A gap is recorded up to PERIOD_S longer than it was."""
+
+    def __init__(self) -> None:
+        self._gaps: list[Gap] = []
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="run-gaps", daemon=True)
+
+    def __enter__(self) -> RunGaps:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+
+    def take(self, start: float, end: float) -> list[Gap]:
+        """The gaps that overlap this period; earlier ones are forgotten."""
+        gaps = [gap for gap in list(self._gaps) if gap[1] > start]
+        self._gaps = gaps
+        return [gap for gap in gaps if gap[0] < end]
+
+    def _watch(self) -> None:
+        with contextlib.ExitStack() as stack:
+            schedstat = _open_schedstat(stack)
+            before = (time.monotonic(), time.process_time(), _run_delay(schedstat))
+            while not self._is_over.is_set():
+                time.sleep(PERIOD_S)
+                now = (time.monotonic(), time.process_time(), _run_delay(schedstat))
+                gap_s, cpu_s, delay_s = (after - earlier for after, earlier in zip(now, before, strict=True))
+                if gap_s >= LEAST_S and cpu_s < _RAN * gap_s:
+                    self._gaps.append((before[0], now[0], delay_s))
+                before = now
+
+
+def _open_schedstat(stack: contextlib.ExitStack) -> int:
+    """A descriptor of this thread's schedstat; -1 where the kernel has none."""
+    try:
+        descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _run_delay(descriptor: int) -> float:
+    """Seconds that this thread was runnable and waited for a CPU, so far: the second field, in nanoseconds."""
+    if descriptor < 0:
+        return 0.0
+    fields = os.pread(descriptor, 100, 0).split()
+    return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0

@@ -1,0 +1,111 @@
+"""Ranks that record when they did not run: stopped throughout or once; what stays of links, and what is not known."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from orchestrator.model.run import StepRecord
+from orchestrator.views import collectives
+from orchestrator.views.collectives import experiment, gaps, phrases, repeated_delays
+from orchestrator.views.collectives.samples import Spans
+
+from . import collective_runs, simulated
+from .simulated import Gang
+from .test_collective_stragglers import MAKERS, RINGS, blamed, lasts, measured
+
+np = pytest.importorskip("numpy")
+HALF = (0.05, 0.05)
+
+
+def names(result: collectives.Measured) -> list[int]:
+    return [stop.rank for stop in result.stopped]
+
+
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("name", ["ring all-reduce", "ring all-gather", "binomial tree"])
+def test_a_rank_that_is_stopped_half_of_the_time_is_named_and_no_link(name: str, rank: int) -> None:
+    result = measured(Gang(schedules=MAKERS[name](), naps={rank: HALF}, watched=True), iterations=30)
+    assert names(result) == [rank]
+    assert result.stopped[0].share == pytest.approx(0.5, abs=0.15)
+    assert result.links == ()
+    assert f"n{rank} did not run for" in phrases.straggler(result)
+
+
+def test_unwatched_ranks_are_not_named_but_the_time_is_called_unexplained() -> None:
+    """Without records of the ranks themselves nothing proves that a process did not run."""
+    part = collective_runs.Part(
+        operation="all-reduce", algorithm="ring", bytes=971_048, iterations=30, cost=(6, 1.5),
+        gang=Gang(schedules=MAKERS["ring all-reduce"](), naps={2: HALF}),
+    )  # fmt: skip
+    result = collectives.measured(collective_runs.run([part]))
+    assert result is not None and result.stopped == ()
+    assert "no record shows why" in phrases.straggler(result) or "n2" in phrases.straggler(result)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_watched_ranks_that_run_are_not_named(name: str) -> None:
+    result = measured(Gang(schedules=MAKERS[name](), watched=True), iterations=30)
+    assert result.stopped == ()
+    assert phrases.straggler(result).startswith("none")
+
+
+def test_equally_stopped_ranks_name_nobody() -> None:
+    gang = Gang(schedules=MAKERS["ring all-reduce"](), naps=dict.fromkeys(range(4), HALF), watched=True)
+    assert measured(gang, iterations=30).stopped == ()
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_a_stop_in_one_iteration_is_known_from_the_ranks_own_record(name: str) -> None:
+    gang = Gang(schedules=MAKERS[name](), stops={4: (1, 0.4 * lasts(name), 1.0)}, watched=True)
+    result = measured(gang)
+    why = blamed(result, 4)
+    assert why is not None
+    assert (why.kind, why.rank, why.sure) == ("stopped", 1, True)
+    assert "n1 did not run for" in phrases.straggler(result)
+    assert result.stopped == (), "once is not repeatedly"
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_where_both_ends_ran_the_link_is_the_cause(name: str) -> None:
+    result = measured(Gang(schedules=MAKERS[name](), outage={3: ((1, 2), 0.0, 1.0)}, watched=True))
+    why = blamed(result, 3)
+    assert why is not None
+    assert (why.kind, why.link, why.rank) == ("link", (1, 2), None)
+
+
+@pytest.mark.parametrize("world", [3, 4, 5, 8])
+@pytest.mark.parametrize("factor", [0.5, 0.7])
+def test_a_slow_link_of_watched_ranks_is_named_in_its_direction(world: int, factor: float) -> None:
+    gang = Gang(schedules=simulated.ring(world, 971_048), slow={(1, 2): factor}, watched=True)
+    result = measured(gang, iterations=20)
+    assert [(link.sender, link.receiver) for link in result.links] == [(1, 2)]
+    assert result.stopped == ()
+
+
+def test_both_slow_links_of_a_node_are_named() -> None:
+    gang = Gang(schedules=simulated.ring(5, 971_048), slow={(1, 2): 0.5, (2, 3): 0.5}, watched=True)
+    result = measured(gang, iterations=20)
+    assert "every link of n2 is slow" in phrases.straggler(result)
+
+
+def test_waiting_for_a_cpu_that_the_nodes_share_names_nobody() -> None:
+    """Rank 1 waits for a CPU half of the time; where it has its host to itself, that is its own."""
+    begin = np.arange(30.0)[:, None] + np.zeros((1, 4))
+    spans = Spans(trials=np.arange(1, 31), ranks=(0, 1, 2, 3), start=begin, end=begin + 0.1)
+    waits = tuple((float(t), t + 0.05, 0.045) for t in range(30))
+    known = gaps.Gaps(of_rank={0: (), 1: waits, 2: (), 3: ()})
+    assert repeated_delays.stopped([spans], known, dict.fromkeys(range(4), "h0")) == ()
+    (alone,) = repeated_delays.stopped([spans], known, {rank: f"h{rank}" for rank in range(4)})
+    assert (alone.rank, alone.waited) == (1, True)
+
+
+def test_a_rank_whose_records_lack_gaps_is_not_watched() -> None:
+    record = StepRecord(epoch=0, node="n0", rank=0, step=1, loss="0", start=0.0, end=1.0, gaps=((0.2, 0.4, 0.0),))
+    unwatched = dataclasses.replace(record, rank=1, gaps=None)
+    known = gaps.gaps([record, unwatched], experiment.Setting(cases=(), clocks={0: (10.0, 0.0)}))
+    assert known.is_watched(0) and not known.is_watched(0, 1)
+    inside = known.within(0, np.array([10.0, 10.3, 10.5]), np.array([11.0, 11.0, 11.0]))
+    assert inside == pytest.approx([0.2, 0.1, 0.0])
+    assert known.within(1, np.array([10.0]), np.array([11.0])) == pytest.approx([0.0])
