@@ -81,3 +81,18 @@ def test_only_the_first_rank_of_a_node_watches(monkeypatch: pytest.MonkeyPatch) 
     assert file_globs.patterns() == []
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert file_globs.patterns() == [str(Path.cwd() / "a"), "/b/*"]
+
+
+def test_a_directory_that_arises_before_its_parent_is_watched_is_found(
+    globs: file_globs.GlobWatcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, folder = file_globs.parents, tmp_path / "runs" / "a"
+
+    def search_too_early(pattern: str) -> set[str]:
+        directories = search(pattern)
+        folder.mkdir(parents=True, exist_ok=True)
+        return directories
+
+    monkeypatch.setattr(file_globs, "parents", search_too_early)
+    globs.add_directories()
+    assert str(folder) in globs.directories()

@@ -80,11 +80,21 @@ class GlobWatcher:
         return set(self._directories.values())
 
     def add_directories(self) -> None:
-        """Watch every directory that exists and can hold a file of a pattern, or a part of its path."""
-        for directory in sorted({path for pattern in self._patterns for path in parents(pattern)})[:MAX_DIRECTORIES]:
-            number = self._libc.inotify_add_watch(self.fd, os.fsencode(directory), _MASK)
-            if number >= 0:
-                self._directories[number] = directory
+        """Watch every directory that exists and can hold a file of a pattern, or a part of its path.
+
+        The search is repeated until it finds no new one: a directory that arises before its parent is watched has no event.
+        """
+        watched: set[str] = set()
+        while new := sorted({path for pattern in self._patterns for path in parents(pattern)} - watched)[
+            :MAX_DIRECTORIES
+        ]:
+            watched.update(new)
+            for directory in new:
+                number = self._libc.inotify_add_watch(self.fd, os.fsencode(directory), _MASK)
+                if number >= 0:
+                    self._directories[number] = directory
+            if len(watched) >= MAX_DIRECTORIES:
+                break
 
     def _events(self) -> Iterator[tuple[int, str]]:
         with contextlib.suppress(BlockingIOError):
