@@ -18,7 +18,7 @@ def render(run: Run) -> Mapping[str, bytes]:
     return {
         "collective.csv": sheet.cases(measured).encode(),
         "outliers.csv": sheet.outliers(measured).encode(),
-        **({"links.csv": sheet.links(measured).encode()} if measured.setting.link.pairs else {}),
+        **({"links.csv": sheet.links(measured).encode()} if measured.setting.link.directions else {}),
         "nccl-tests.json": nccl.document(run, measured).encode(),
         **{f"nccl-tests/{name}": text.encode() for name, text in nccl_table.texts(measured).items()},
         **{f"plots/{drawn.picture.name}.png": drawn.png for drawn in plots.drawn(measured)},

@@ -120,21 +120,24 @@ def _collectives(run: Run) -> Iterator[Gauge]:
 
 
 def _links(setting: collectives.Setting) -> Iterator[Gauge]:
-    """By pair; ``sure`` is 0 for pairs whose other figures are unreliable."""
-    pairs = [({"from": setting.node(pair.a), "to": setting.node(pair.b)}, pair) for pair in setting.link.pairs]
+    """By direction; a rate that is not known has only its bounds."""
+    directions = [
+        ({"from": setting.node(direction.sender), "to": setting.node(direction.receiver)}, direction)
+        for direction in setting.link.directions
+    ]
     yield _of_cases(
-        "link_alpha_seconds", "Start-up of a message between two ranks.", [(at, pair.alpha_s) for at, pair in pairs]
-    )
-    yield _of_cases(
-        "link_bytes_per_second", "Rate between two ranks by the line that the probe fitted.",
-        [(at, 1 / pair.beta if pair.beta > 0 else None) for at, pair in pairs],
+        "link_alpha_seconds", "Start-up of a message between two ranks.",
+        [(labels, direction.alpha_s) for labels, direction in directions],
     )  # fmt: skip
     yield _of_cases(
-        "link_spread", "Spread of half of the repetitions over their median.", [(at, pair.spread) for at, pair in pairs]
-    )
-    yield _of_cases(
-        "link_sure", "Whether the line fits the pair: 1 yes, 0 no.", [(at, float(pair.sure)) for at, pair in pairs]
-    )
+        "link_bytes_per_second", "Rate from one rank to another by the probe.",
+        [(labels, 1 / direction.beta if direction.beta else None) for labels, direction in directions],
+    )  # fmt: skip
+    for name, end in (("least", 1), ("greatest", 0)):
+        yield _of_cases(
+            f"link_{name}_bytes_per_second", f"The {name} rate in the interval of the probe.",
+            [(labels, 1 / direction.interval[end]) for labels, direction in directions if direction.interval],
+        )  # fmt: skip
 
 
 def _case(case: collectives.Case) -> Mapping[str, str]:

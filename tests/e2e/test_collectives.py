@@ -73,7 +73,7 @@ def test_every_operation_by_every_algorithm_is_exact_on_all_ranks(bed: Bed) -> N
     assert {case["asked"] for case in plan["cases"] if "asked" in case} == {"auto"}
     assert len(events(ran, "collective.auto")) == sum(item["algorithm"] == "auto" for item in items)
     (fit,) = events(ran, "link.fit")
-    assert len(events(ran, "link.pair")) == 6 and fit["alpha_s"] >= 0 and fit["beta_s_per_byte"] > 0
+    assert len(events(ran, "link.pair")) == 12 and fit["alpha_s"] >= 0 and fit["beta_s_per_byte"] > 0
     assert {record.step for record in ran.run.files.steps()} == set(range(1, steps + 1))
 
 

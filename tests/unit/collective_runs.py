@@ -195,14 +195,12 @@ def _spec(rank: int, world: int) -> dict[str, Any]:
 
 
 def _probe(world: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    for a in range(world):
-        for b in range(a + 1, world):
-            beta = BETA * (1.01 if (a, b) == (1, 3) else 1.0)
-            alpha = ALPHA + 1e-6 * (a + b)
-            samples = [[size, alpha + size * beta, 20] for size in (4, 4096, 65536, 1048576)]
-            fit = {"alpha_s": alpha, "beta_s_per_byte": beta, "r2": 0.9998, "samples": samples}
-            yield "link.pair", {"rank": a, "peer": b, **fit}
-    yield "link.fit", {"alpha_s": ALPHA, "beta_s_per_byte": BETA, "worst": [1, 3, BETA * 1.01]}
+    for a, b in itertools.permutations(range(world), 2):
+        alpha = ALPHA + 1e-6 * (a + b)
+        samples = [[size, alpha + size * BETA, 20] for size in (4, 65536, 1048576)]
+        fit = {"alpha_s": alpha, "beta_s_per_byte": BETA, "interval": [BETA * 0.996, BETA * 1.004], "samples": samples}
+        yield "link.pair", {"rank": a, "peer": b, **fit, "trains": [BETA] * 8}
+    yield "link.fit", {"rank": 0, "alpha_s": ALPHA, "beta_s_per_byte": BETA}
 
 
 def _event(n: int, kind: EventType, f: str, node: str | None, value: dict[str, Any], t: float) -> Event:

@@ -95,11 +95,14 @@ def test_where_no_rate_is_known_a_default_check_is_skipped_and_one_that_was_aske
 
 def test_links_that_are_not_shaped_are_judged_by_the_probe_where_each_rank_has_its_host() -> None:
     setting = measured(ran(rate=None)).setting
-    pairs = tuple(
-        collectives.Pair(a=0, b=b, alpha_s=ALPHA, beta=BETA, samples=((MIB, ALPHA + MIB * BETA, 9),)) for b in (1, 2, 3)
+    directions = tuple(
+        collectives.Direction(sender=0, receiver=b, alpha_s=ALPHA, beta=BETA, samples=((MIB, ALPHA + MIB * BETA, 9),))
+        for b in (1, 2, 3)
     )
     apart = dataclasses.replace(
-        setting, link=dataclasses.replace(setting.link, pairs=pairs), hosts={rank: f"h{rank}" for rank in range(4)}
+        setting,
+        link=dataclasses.replace(setting.link, directions=directions),
+        hosts={rank: f"h{rank}" for rank in range(4)},
     )
     bound = collectives.lower_bound(apart, apart.cases[0])
     assert bound is not None and bound.seconds == pytest.approx(MIB * 1.5 * BETA / 4, rel=0.01)

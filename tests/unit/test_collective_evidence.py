@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import io
 import json
-import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -207,17 +206,20 @@ def test_no_iterations_are_recommended_where_chunks_are_counted() -> None:
 
 
 BROKEN: list[tuple[str, dict[str, Any]]] = [
-    ("link.fit", {"alpha_s": 1e-5, "beta_s_per_byte": 1e-9, "worst": [0, 1, "fast"]}),
-    ("link.fit", {"alpha_s": 1e-5, "beta_s_per_byte": 1e-9, "worst": [0, math.inf, None]}),
-    ("link.pair", {"peer": 1, "alpha_s": 1e-5, "beta_s_per_byte": 1e-9, "samples": [["x", 1, 2], [4, None, 1], 7]}),
+    ("link.pair", {"rank": 0, "peer": 1, "alpha_s": 1e-5, "beta_s_per_byte": 1e-9, "interval": [1e-9, "fast"]}),
+    ("link.pair", {"rank": 0, "peer": 1, "alpha_s": 1e-5, "beta_s_per_byte": 1e-9, "interval": [2e-9, 1e-9]}),
+    (
+        "link.pair",
+        {"rank": 0, "peer": 1, "alpha_s": 1e-5, "beta_s_per_byte": 1e-9, "samples": [["x", 1, 2], [4, None, 1], 7]},
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "value"), BROKEN)
 def test_a_probe_that_is_no_number_breaks_nothing(name: str, value: dict[str, Any]) -> None:
     result = measured(collective_runs.run([part()], probe=False, notes=[(name, value)]))
-    assert result.setting.link.worst is None
-    assert all(pair.samples == () for pair in result.setting.link.pairs)
+    (direction,) = result.setting.link.directions
+    assert direction.interval is None and direction.samples == ()
 
 
 def test_auto_is_told_with_its_reason() -> None:

@@ -66,7 +66,7 @@ def test_what_crosses_a_shared_uplink_at_once_takes_longer() -> None:
 
 
 def test_auto_knows_uplinks_and_says_so() -> None:
-    link = link_fit.Fit(1e-6, 8 / GBIT, 1.0)
+    link = link_fit.Fit(1e-6, 8 / GBIT)
     case_, tiers = case("all-reduce"), expected_cost.uplinks(TIERS, IN_ORDER, 8 / GBIT)
     result = algorithm_choice.choose(case_, algorithm_choice.candidates(case_), link, tiers)
     assert result.seconds["ring"] < result.seconds["halving-doubling"]
@@ -87,7 +87,7 @@ def test_the_model_goes_by_where_the_ranks_are_plugged_in_and_not_by_their_order
 
 
 def test_auto_chooses_otherwise_where_the_ranks_lie_otherwise() -> None:
-    link, entry = link_fit.Fit(1e-6, 8 / GBIT, 1.0), case("all-reduce")
+    link, entry = link_fit.Fit(1e-6, 8 / GBIT), case("all-reduce")
     among = [result for result in algorithm_choice.candidates(entry) if result.name in ("ring", "halving-doubling")]
     chosen = {
         leaves: algorithm_choice.choose(entry, among, link, expected_cost.uplinks(TIERS, leaves))

@@ -80,7 +80,7 @@ def test_the_volume_is_that_of_the_formula(world: int) -> None:
         for algorithm in known_algorithms.able(operation, world):
             [case] = cases.cases([cases.Item(operation=operation, bytes=N)], world)
             formula = algorithm.cost(operation, world)
-            cost = expected_cost.cost(case, algorithm, None, link_fit.Fit(0.0, BETA, 1.0))
+            cost = expected_cost.cost(case, algorithm, None, link_fit.Fit(0.0, BETA))
             assert cost.volume == pytest.approx(formula.volume, rel=0.04, abs=1e-4), (operation, algorithm.name)
 
 
@@ -89,7 +89,7 @@ def test_start_ups_are_those_of_the_formula_and_of_late_receives() -> None:
     for operation in OPERATIONS:
         for algorithm in known_algorithms.able(operation, 8):
             [case] = cases.cases([cases.Item(operation=operation, bytes=N)], 8)
-            cost = expected_cost.cost(case, algorithm, None, link_fit.Fit(1.0, 1e-12, 1.0))
+            cost = expected_cost.cost(case, algorithm, None, link_fit.Fit(1.0, 1e-12))
             assert 1 <= cost.rounds <= 2 * algorithm.cost(operation, 8).rounds, (operation, algorithm.name)
 
 

@@ -123,19 +123,20 @@ def _failover(
         )  # fmt: skip
 
 
-def _pairs(trial: str, setting: collectives.Setting) -> Iterator[Metric]:
-    """The probe's measurement of the link between every two ranks, and its certainty."""
-    for pair in setting.link.pairs:
+def _directions(trial: str, setting: collectives.Setting) -> Iterator[Metric]:
+    """The probe's measurement of every direction between two ranks, with its interval."""
+    for direction in setting.link.directions:
+        least, greatest = direction.interval or (None, None)
         figures: dict[str, tuple[float | None, str, str]] = {
-            "alpha": (pair.alpha_s, "s", "lower"), "beta": (pair.beta, "s/byte", "lower"), "spread": (pair.spread, "1", "lower"),
-            "off": (pair.off, "1", "lower"), "sure": (float(pair.sure), "1", "higher"),
+            "alpha": (direction.alpha_s, "s", "lower"), "beta": (direction.beta, "s/byte", "lower"),
+            "least beta": (least, "s/byte", "lower"), "greatest beta": (greatest, "s/byte", "lower"),
         }  # fmt: skip
         for metric, (value, unit, better) in figures.items():
             if value is not None:
-                name = f"link {pair.a}-{pair.b} {metric}"
+                name = f"link {direction.sender}-{direction.receiver} {metric}"
                 yield Metric(
                     trial=trial, metric=name, value=value, unit=unit, better=better,
-                    node=setting.nodes.get(pair.a), rank=pair.a,
+                    node=setting.nodes.get(direction.sender), rank=direction.sender,
                 )  # fmt: skip
 
 
@@ -148,7 +149,7 @@ def _collectives(run: Run) -> Iterator[Metric]:
     measurements = collectives.measured(run)
     if measurements is None:
         return
-    yield from _pairs(run.trial.name, measurements.setting)
+    yield from _directions(run.trial.name, measurements.setting)
     for row in measurements.rows:
         case = row.case
         about = " ".join(

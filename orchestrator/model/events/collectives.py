@@ -76,28 +76,28 @@ class CollectiveWrong(Payload):
 
 @payload("link.pair", writer="rank")
 class LinkPair(Payload):
-    """The link between two ranks: start-up time ``alpha_s`` and time per byte, with the quality ``r2`` of the fit."""
+    """The link from ``rank`` to ``peer``: start-up time ``alpha_s`` and time per byte, with the ``interval`` of that.
+
+    ``reason``: why one is not known. ``trains``: the time per byte by each train of messages. Older records have one direction.
+    """
 
     rank: Rank | None = None
     peer: Rank | None = None
     alpha_s: Seconds | None = null()
     beta_s_per_byte: Seconds | None = null()
-    r2: float | None = null()
+    interval: tuple[Any, ...] | None = None
+    reason: str | None = None
+    trains: tuple[Any, ...] | None = None
     samples: tuple[Any, ...] | None = None
-    spread: Any = None
-    off: Any = None
-    sure: Any = None
 
 
 @payload("link.fit", writer="rank")
 class LinkFit(Payload):
-    """The line that models use for all links. ``worst``: (rank, rank, seconds per byte); ``unsure``: pairs that do not count."""
+    """The line that models use for all links."""
 
     rank: Rank | None = None
     alpha_s: Figure | None = None
     beta_s_per_byte: Figure | None = None
-    worst: Any = None
-    unsure: Any = None
 
 
 @payload("reference.compared", writer="rank")

@@ -15,7 +15,7 @@ from . import cases, link_fit, simulation
 #: (from, to, elements), by global rank
 Message = tuple[int, int, int]
 #: Where the links were not probed: a byte takes one unit of time.
-UNPROBED = link_fit.Fit(0.0, 1.0, 1.0)
+UNPROBED = link_fit.Fit(0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,17 @@
-"""Probes the links: times messages of growing size between all pairs of ranks and fits their alpha and beta.
+"""Probes the links: times trains of messages in both directions of all pairs of ranks and fits their alpha and beta.
 
-The lower rank of a pair sends a message and waits for a token of 4 bytes. The receive of the message is posted before, as an
-algorithm does it. If a link is shaped by a token bucket, an untimed transfer empties it first: otherwise the content of the
-bucket would pass at the speed of the machine.
+A train is a message that empties the token buckets of the link, and messages of equal size right behind it. The receiver notes
+the arrival of each, so the time per byte is read from one clock, without start-up times. Alpha is half of the shortest round
+trip of a token; it is common to both directions, because no clock is precise enough to tell them apart.
+
+Every pass over the pairs measures each direction once, so that a disturbance of the machine hits all directions alike.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,194 +19,210 @@ import torch
 import torch.distributed as dist
 
 from ...model.events import LinkFit, LinkPair
+from ...model.gang import GangSpec
 from . import link_fit
 
-SIZES = (4, *(1 << power for power in (10, 12, 14, 16, 17, 18, 19, 20)))
 TOKEN = 4
-#: Shorter messages are a single packet.
-SMALL = 1 << 12
-#: Large messages have at least this many times the drain: a bucket may have filled up to less while a rank was late.
-LARGE = 3
-#: The number of large sizes that a line needs. If SIZES has fewer, multiples of the smallest large size are used, which is at
-#: most MOST_BYTES, or the drain if that is larger.
-BEYOND, MOST_BYTES = 3, 16 * 1024**2
-#: Repetitions per size: at least, at most.
-LEAST, MOST = 5, 60
-#: The least number of seconds for a pair.
-PAIR_S = 0.25
-#: A pair is unsure if a quarter of its sizes are farther from the line, or repetitions spread wider, than this share of their time.
-OFF, SPREAD = 0.25, 0.75
-#: Bytes of the message that is used to plan the remaining time.
-TRIAL = 1 << 16
-#: (bytes, seconds, repetitions)
-Samples = list[tuple[int, float, int]]
-Pair = tuple[int, int]
-_DONE = 0
+#: The largest packet that the kernel delivers.
+PACKET = 1 << 16
+#: Round trips of a token per direction and pass.
+ROUND_TRIPS = 4
+#: Bytes of a message of a train, and messages of a train: least, most. The first train, which is not counted, has TRIAL bytes.
+LEAST_BYTES, TRIAL, MOST_BYTES = 1 << 14, 1 << 16, 1 << 22
+LEAST, MOST = 8, 64
+#: Seconds of a message and of a train, within these limits. The bytes of a train begin at another byte of a packet each time.
+MESSAGE_S, TRAIN_S, SHIFT = 0.0005, 0.03, 10_007
+#: Passes over all pairs. With the least number of them, probes may take longer than they should.
+LEAST_PASSES, MOST_PASSES = link_fit.LEAST_TRAINS, 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    """``count`` messages of ``size`` bytes, after a message of ``lead`` bytes."""
+
+    size: int
+    count: int
+    lead: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Direction:
+    """The measurement of a direction: seconds of round trips, and per train the seconds of its arrivals since the first."""
+
+    train: Train
+    round_trips: list[float] = field(default_factory=list)
+    arrivals: list[list[float]] = field(default_factory=list)
+
+    @property
+    def alpha(self) -> float:
+        return min(self.round_trips) / 2
+
+    @property
+    def slopes(self) -> list[float]:
+        """Seconds per byte of each train."""
+        return [link_fit.slope(self._points(arrivals)) for arrivals in self.arrivals]
+
+    @property
+    def samples(self) -> tuple[tuple[int, float, int], ...]:
+        """(bytes, seconds, repetitions): alpha of a token, and the median seconds in which so many bytes of a train arrived."""
+        columns = zip(*self.arrivals, strict=True)
+        trains = [(size, statistics.median(column)) for size, column in zip(self._sizes, columns, strict=True)][1:]
+        counted = [(size, seconds, len(self.arrivals)) for size, seconds in trains]
+        return ((TOKEN, self.alpha, len(self.round_trips)), *counted)
+
+    @property
+    def _sizes(self) -> range:
+        return range(0, self.train.size * self.train.count + 1, self.train.size)
+
+    def _points(self, arrivals: Sequence[float]) -> link_fit.Arrivals:
+        return list(zip(self._sizes, arrivals, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The result of a probe. ``pairs``: those in which this rank is the lower one; ``agreed``: the line of all pairs, the same
-    on every rank; ``worst``: the slowest pair. The last two leave out ``unsure`` pairs, unless all are unsure.
+    """The result of a probe. ``directions``: by the rank that receives what this rank sends; ``agreed``: the line of all
+    directions, the same on every rank; None if no direction has a beta.
     """
 
-    agreed: link_fit.Fit
-    worst: tuple[int, int, float]
-    unsure: tuple[Pair, ...] = ()
-    pairs: dict[int, PairFit] = field(default_factory=dict)
+    agreed: link_fit.Fit | None
+    directions: dict[int, tuple[Direction, link_fit.Beta]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairFit:
-    """The line and the one-way samples of a pair. ``spread``: interquartile range of the repetitions, in units of their median."""
+class Fabric:
+    """``nodes``, ``leaves``: the node and the leaf switch of each rank; ``rate``: bit/s of a link, 0 if not known.
 
-    line: link_fit.Fit
-    samples: Samples
-    spread: float
+    ``drain``: bytes that empty a link's buckets; ``refill_s``: the time in which they fill up.
+    """
 
-    @property
-    def off(self) -> float:
-        """The third quartile of the sizes' distances from the line, as shares of their time."""
-        return link_fit.distance(((size, seconds) for size, seconds, _ in self.samples), self.line)
-
-    @property
-    def sure(self) -> bool:
-        return self.off <= OFF and self.spread <= SPREAD
+    nodes: Sequence[int]
+    leaves: Sequence[int] = ()
+    rate: float = 0.0
+    drain: int = 0
+    refill_s: float = 0.0
 
 
-def probe(
-    rank: int, world: int, device: torch.device, *, limit_s: float, drain: int, leaves: Sequence[int] = ()
-) -> Link | None:
+def fabric(gang: GangSpec, drain: int) -> Fabric:
+    """The fabric of a gang. ``drain``: bytes that empty a link's buckets."""
+    link = gang.link
+    return Fabric(
+        nodes=[rank * gang.nodes // gang.world_size for rank in range(gang.world_size)], leaves=gang.leaves, drain=drain,
+        rate=link.rate if link else 0, refill_s=8 * link.burst / link.rate if link and link.rate else 0.0,
+    )  # fmt: skip
+
+
+def probe(rank: int, device: torch.device, fabric: Fabric, *, limit_s: float) -> Link | None:
     """Probe all pairs in about ``limit_s``, or longer if there are many. None for a world of one. A collective of all ranks.
 
-    ``leaves``: the switch of each rank. With several switches, pairs share uplinks and are probed one after the other.
+    With several switches, pairs share uplinks and are probed one after the other.
     """
-    if world < 2:
+    if len(fabric.nodes) < 2:
         return None
-    turns = link_fit.turns(world, flat=len(set(leaves)) < 2)
-    wire, pair_s = _Wire(device, drain), turn_s(limit_s, len(turns))
-    pairs = {}
+    turns = link_fit.turns(fabric.nodes, flat=len(set(fabric.leaves)) < 2)
+    wire, directions = _Wire(device, fabric), dict[int, Direction]()
+    begin = time.monotonic()
+    _pass(rank, wire, turns, directions)
+    for direction in directions.values():  # the first pass warms up, and shows how long the messages should be
+        direction.train = plan(statistics.median(direction.slopes), fabric.drain)
+        direction.arrivals.clear()
+    first = time.monotonic()
+    _pass(rank, wire, turns, directions)
+    end = time.monotonic()
+    for _ in range(_agree_on(passes(limit_s - (first - begin), end - first), device) - 1):
+        _pass(rank, wire, turns, directions)
+    return _agree(rank, device, fabric, directions)
+
+
+def plan(beta: float, drain: int) -> Train:
+    """The train for a link of ``beta`` seconds per byte."""
+    size = LEAST_BYTES
+    while size < MOST_BYTES and 2 * size * beta <= MESSAGE_S:
+        size *= 2
+    count = round(TRAIN_S / max(size * beta, 1e-9))
+    return Train(size=size, count=min(MOST, max(LEAST, count)), lead=max(drain, size))
+
+
+def passes(limit_s: float, pass_s: float) -> int:
+    """The number of passes in ``limit_s``."""
+    return min(MOST_PASSES, max(LEAST_PASSES, int(limit_s / max(pass_s, 1e-6))))
+
+
+def _agree_on(count: int, device: torch.device) -> int:
+    """The number that rank 0 has."""
+    chosen = torch.tensor([count], device=device)
+    dist.broadcast(chosen, 0)
+    return int(chosen.item())
+
+
+def _pass(rank: int, wire: _Wire, turns: Sequence[Sequence[link_fit.Pair]], directions: dict[int, Direction]) -> None:
+    """Measure both directions of every pair once. ``directions``: those in which this rank sends."""
     for turn in turns:
         dist.barrier()
-        low, high = next((pair for pair in turn if rank in pair), (None, None))
-        if rank == low and high is not None:
-            pairs[high] = _lead(wire, high, pair_s)
-        elif low is not None:
-            _follow(wire, low)
-    return _agree(rank, world, device, pairs, leaves)
-
-
-def turn_s(limit_s: float, turns: int) -> float:
-    """Seconds for one of ``turns``: at least PAIR_S, unless ``limit_s`` is less."""
-    return max(limit_s / turns, min(limit_s, PAIR_S))
-
-
-def _lead(wire: _Wire, peer: int, limit_s: float) -> PairFit:
-    """Measure median round trips per size; large sizes are left out if the time does not suffice."""
-    begin = time.monotonic()
-    small = wire.ping(peer, SIZES[0], MOST)
-    first, spreads = statistics.median(small), [spread(small)]
-    per_byte = max(min(wire.ping(peer, TRIAL, 2)) - first, 0.0) / TRIAL
-    samples = [(SIZES[0], first, MOST)]
-    for size, times in repetitions(first, per_byte, wire.drain, limit_s - (time.monotonic() - begin)):
-        seconds = wire.ping(peer, size, times)
-        samples.append((size, statistics.median(seconds), times))
-        spreads.append(spread(seconds))
-    wire.announce(peer, _DONE, 0)
-    fitted, one_way = line(samples)
-    return PairFit(line=fitted, samples=one_way, spread=statistics.median(spreads))
-
-
-def spread(seconds: Sequence[float]) -> float:
-    """The interquartile range, in units of the median."""
-    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    return (high - low) / middle if middle > 0 else 0.0
-
-
-def repetitions(first: float, per_byte: float, drain: int, remaining_s: float) -> list[tuple[int, int]]:
-    """(bytes, repetitions): every size gets the same share of ``remaining_s``; at least three sizes are measured."""
-    chosen = sizes(drain)
-    cost = {size: 2 * first + per_byte * (size + _drained(size, drain)) + 1e-6 for size in chosen}
-    while len(chosen) > 3 and (LEAST + 1) * cost[chosen[-1]] > remaining_s / len(chosen):
-        chosen.pop()
-    return [(size, min(MOST, max(LEAST, int(remaining_s / len(chosen) / cost[size]) - 1))) for size in chosen]
-
-
-def sizes(drain: int) -> list[int]:
-    """Sizes of the messages to measure in bytes, except the shortest: without those that a bucket could hold."""
-    least = min(LARGE * drain, max(drain, MOST_BYTES))
-    small = [size for size in SIZES[1:] if size < SMALL]
-    large = [size for size in SIZES if size >= max(least, SMALL)]
-    return small + (large if len(large) >= BEYOND else [least * times for times in range(1, BEYOND + 1)])
-
-
-def line(samples: Samples) -> tuple[link_fit.Fit, Samples]:
-    """The line of one-way times. A round trip is a message and a token, so alpha is half of the time at 0 bytes.
-
-    The samples are converted to one-way times: the time of the token is subtracted.
-    """
-    round_trip = link_fit.line((size, seconds) for size, seconds, _ in samples)
-    alpha = round_trip.alpha / 2
-    one_way = [(size, max(seconds - alpha, seconds / 2), times) for size, seconds, times in samples]
-    return link_fit.Fit(alpha, round_trip.beta, round_trip.r2), one_way
-
-
-def _drained(size: int, drain: int) -> int:
-    """The bytes that empty the bucket before a message of ``size``; none for a single packet."""
-    return drain if size >= SMALL else 0
-
-
-def _follow(wire: _Wire, peer: int) -> None:
-    while True:
-        size, times = wire.receive_order(peer)
-        if size == _DONE:
-            return
-        wire.pong(peer, size, times)
+        for low, high in (pair for pair in turn if rank in pair):
+            for sender, receiver in ((low, high), (high, low)):
+                if rank == sender:
+                    trial = Train(size=TRIAL, count=LEAST, lead=max(wire.drain, TRIAL))
+                    wire.send(receiver, directions.setdefault(receiver, Direction(train=trial)))
+                else:
+                    wire.receive(sender)
 
 
 class _Wire:
-    """Messages to one peer, by size in bytes."""
+    """Round trips and trains of messages between this rank and a peer."""
 
-    def __init__(self, device: torch.device, drain: int) -> None:
-        self.drain = drain
+    def __init__(self, device: torch.device, fabric: Fabric) -> None:
+        self.drain, self._refill_s = fabric.drain, fabric.refill_s
         self._device = device
         self._early = device.type != "cuda"  # NCCL runs the calls between two ranks one after the other
-        self._buffer = torch.zeros(max(sizes(drain)), dtype=torch.uint8, device=device)
+        self._buffer = torch.zeros(max(fabric.drain, MOST_BYTES) + PACKET, dtype=torch.uint8, device=device)
         self._token = torch.zeros(TOKEN, dtype=torch.uint8, device=device)
 
-    def announce(self, peer: int, size: int, times: int) -> None:
-        dist.send(torch.tensor([size, times], device=self._device), peer)
+    def send(self, peer: int, direction: Direction) -> None:
+        """Lead the measurement of the direction to ``peer``, and add it to ``direction``."""
+        train = direction.train
+        lead = train.lead + len(direction.arrivals) * SHIFT % PACKET
+        dist.send(torch.tensor([lead, train.size, train.count], device=self._device), peer)
+        direction.round_trips += [self._round_trip(peer) for _ in range(ROUND_TRIPS + 1)][1:]
+        dist.recv(self._token, peer)  # the peer has posted its receives
+        if self.drain:
+            time.sleep(self._refill_s)  # a bucket that is partly full here would leave the peer's bucket partly full
+        messages = [self._buffer[:lead], *[self._buffer[: train.size]] * train.count]
+        for work in [dist.isend(message, peer) for message in messages]:
+            _wait(work)
+        arrivals = torch.zeros(train.count + 1, dtype=torch.float64, device=self._device)
+        dist.recv(arrivals, peer)
+        direction.arrivals.append(arrivals.tolist())
 
-    def receive_order(self, peer: int) -> tuple[int, int]:
-        order = torch.zeros(2, dtype=torch.int64, device=self._device)
+    def receive(self, peer: int) -> None:
+        """Follow ``send`` of the peer."""
+        order = torch.zeros(3, dtype=torch.int64, device=self._device)
         dist.recv(order, peer)
-        return int(order[0].item()), int(order[1].item())
+        lead, size, count = order.tolist()
+        for _ in range(ROUND_TRIPS + 1):
+            dist.recv(self._token, peer)
+            dist.send(self._token, peer)
+        times = self._arrivals(peer, [self._buffer[:lead], *[self._buffer[:size]] * count])
+        since = [seconds - times[0] for seconds in times]
+        dist.send(torch.tensor(since, dtype=torch.float64, device=self._device), peer)
 
-    def ping(self, peer: int, size: int, times: int) -> list[float]:
-        """Seconds of each round trip: ``size`` bytes to the peer, a token back. The first, additional one is not counted."""
-        self.announce(peer, size, times + 1)
-        drain, seconds = _drained(size, self.drain), []
-        for _ in range(times + 1):
-            if drain:
-                _wait(dist.isend(self._buffer[:drain], peer))
-            dist.recv(self._token, peer)  # the peer is ready: its receive is posted
-            back = dist.irecv(self._token, peer) if self._early else None
-            begin = time.monotonic()
-            _wait(dist.isend(self._buffer[:size], peer))
-            _wait(back or dist.irecv(self._token, peer))
+    def _round_trip(self, peer: int) -> float:
+        begin = time.monotonic()
+        back = dist.irecv(self._token, peer) if self._early else None
+        dist.send(self._token, peer)
+        _wait(back or dist.irecv(self._token, peer))
+        self._settle()
+        return time.monotonic() - begin
+
+    def _arrivals(self, peer: int, messages: Sequence[torch.Tensor]) -> list[float]:
+        """When each message was complete."""
+        works = [dist.irecv(message, peer) for message in messages] if self._early else []
+        dist.send(self._token, peer)
+        times = []
+        for number, message in enumerate(messages):
+            _wait(works[number] if works else dist.irecv(message, peer))
             self._settle()
-            seconds.append(time.monotonic() - begin)
-        return seconds[1:]
-
-    def pong(self, peer: int, size: int, times: int) -> None:
-        drain = _drained(size, self.drain)
-        for _ in range(times):
-            if drain:
-                dist.recv(self._buffer[:drain], peer)
-            into = dist.irecv(self._buffer[:size], peer) if self._early else None
-            dist.send(self._token, peer)
-            _wait(into or dist.irecv(self._buffer[:size], peer))
-            dist.send(self._token, peer)
+            times.append(time.monotonic())
+        return times
 
     def _settle(self) -> None:
         if self._device.type == "cuda":
@@ -216,42 +234,39 @@ def _wait(work: Any) -> None:
         work.wait()
 
 
-def _agree(rank: int, world: int, device: torch.device, pairs: dict[int, PairFit], leaves: Sequence[int]) -> Link:
-    table = torch.zeros(world, world, 4, dtype=torch.float64)
-    for peer, pair_fit in pairs.items():
-        fit = pair_fit.line
-        row = [fit.alpha, fit.beta, fit.r2, float(pair_fit.sure)]
-        table[rank, peer] = torch.tensor(row, dtype=torch.float64)
+def _agree(rank: int, device: torch.device, fabric: Fabric, directions: dict[int, Direction]) -> Link:
+    world = len(fabric.nodes)
+    fits = {peer: link_fit.beta(direction.slopes, fabric.rate) for peer, direction in directions.items()}
+    table = torch.zeros(world, world, 2, dtype=torch.float64)
+    for peer, beta in fits.items():
+        table[rank, peer] = torch.tensor([directions[peer].alpha, beta.value or 0.0], dtype=torch.float64)
     table = table.to(device)
     dist.all_reduce(table)
-    fits = {pair: link_fit.Fit(*table[pair].tolist()[:3]) for turn in link_fit.rounds(world) for pair in turn}
-    return combine(fits, tuple(sorted(pair for pair in fits if not table[pair][3].item())), pairs, leaves)
+    lines = {(a, b): link_fit.Fit(*table[a, b].tolist()) for a in range(world) for b in range(world) if a != b}
+    results = {peer: (direction, fits[peer]) for peer, direction in directions.items()}
+    return Link(agreed=combine(lines, fabric.leaves), directions=results)
 
 
-def combine(
-    fits: Mapping[Pair, link_fit.Fit], unsure: tuple[Pair, ...], pairs: dict[int, PairFit], leaves: Sequence[int] = ()
-) -> Link:
-    """Combine the lines of all pairs. The beta is that of the ports: of pairs behind one uplink, if there are any."""
-    good = {pair: fit for pair, fit in fits.items() if pair not in unsure} or fits
-    low, high = max(good, key=lambda pair: good[pair].beta)
-    agreed = link_fit.agreed(list(good.values()))
-    inner = [fit for (a, b), fit in good.items() if leaves and leaves[a] == leaves[b]]
-    agreed = link_fit.Fit(agreed.alpha, link_fit.agreed(inner).beta if inner else agreed.beta, agreed.r2)
-    return Link(agreed=agreed, worst=(low, high, good[low, high].beta), unsure=unsure, pairs=pairs)
+def combine(lines: dict[link_fit.Pair, link_fit.Fit], leaves: Sequence[int] = ()) -> link_fit.Fit | None:
+    """The line of all directions that have a beta above 0. The beta is that of the ports: of pairs behind one uplink, if there
+    are any.
+    """
+    fits = {pair: fit for pair, fit in lines.items() if fit.beta > 0}
+    if not fits:
+        return None
+    agreed = link_fit.agreed(list(fits.values()))
+    inner = [fit for (a, b), fit in fits.items() if leaves and leaves[a] == leaves[b]]
+    return link_fit.Fit(agreed.alpha, link_fit.agreed(inner).beta if inner else agreed.beta)
 
 
 def report(link: Link, rank: int, note: Callable[[LinkPair | LinkFit], None]) -> None:
     """Write the events of a probe."""
-    for peer, pair in link.pairs.items():
-        fit = pair.line
+    for peer, (direction, beta) in link.directions.items():
         note(
             LinkPair(
-                rank=rank, peer=peer, alpha_s=fit.alpha, beta_s_per_byte=fit.beta, r2=fit.r2,
-                samples=tuple(pair.samples), spread=pair.spread, off=pair.off, sure=pair.sure,
+                rank=rank, peer=peer, alpha_s=direction.alpha, beta_s_per_byte=beta.value, interval=beta.interval,
+                reason=beta.reason or None, trains=tuple(direction.slopes), samples=direction.samples,
             )
         )  # fmt: skip
-    if rank == 0:
-        agreed = link.agreed
-        note(
-            LinkFit(rank=rank, alpha_s=agreed.alpha, beta_s_per_byte=agreed.beta, worst=link.worst, unsure=link.unsure)
-        )
+    if rank == 0 and link.agreed:
+        note(LinkFit(rank=rank, alpha_s=link.agreed.alpha, beta_s_per_byte=link.agreed.beta))

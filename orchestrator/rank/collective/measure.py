@@ -103,9 +103,8 @@ class Meter:
         ctx, params = self._ctx, self._params
         if not params.probe:
             return None
-        link = link_probe.probe(
-            ctx.rank, ctx.world, ctx.device, limit_s=params.probe_s, drain=self._drain, leaves=ctx.gang.leaves
-        )
+        fabric = link_probe.fabric(ctx.gang, self._drain)
+        link = link_probe.probe(ctx.rank, ctx.device, fabric, limit_s=params.probe_s)
         if link is None:
             return None
         link_probe.report(link, ctx.rank, ctx.note)

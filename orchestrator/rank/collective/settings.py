@@ -24,8 +24,8 @@ class Measuring:
     over           what percentiles are over: chunk | max_rank | mean_rank | cct (first start to last end)
     verify         compare every result with the expected one and with those of the other ranks
     drain          bytes of an untimed transfer before each timed iteration, which empties the bucket of a shaped link; -1: by the link
-    probe          first measure alpha and beta of the links, by ping-pong between all pairs
-    probe_s        approximate duration of the probe in seconds
+    probe          first measure alpha and beta of the links, in both directions of all pairs
+    probe_s        approximate duration of the probe in seconds; slow links and many ranks need longer
     record         record every chunk transfer
     """
 

@@ -27,7 +27,7 @@ def values(run: Run) -> dict[str, Any] | None:
         "lines": lines(run, measured),
         "slow": [phrases.slow(iteration, measured.setting) for iteration in phrases.slowest(measured)[:SLOW]],
         "more": measured.outliers - len(measured.slow[:SLOW]),
-        "pairs": len(measured.setting.link.pairs),
+        "directions": len(measured.setting.link.directions),
         "pictures": plots.drawn(measured),
         "no_pictures": "" if plots.are_available() else plots.UNAVAILABLE,
     }

@@ -1,4 +1,4 @@
-"""Comma-separated values: a line per case with everything that is known of it, a line per outlier, a line per pair of ranks."""
+"""Comma-separated values: a line per case with everything that is known of it, a line per outlier, a line per direction between ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...views.collectives import Measured, Pair, Row, phrases
+from ...views.collectives import Direction, Measured, Row, phrases
 
 
 def cases(measured: Measured) -> str:
@@ -16,8 +16,8 @@ def cases(measured: Measured) -> str:
 
 
 def links(measured: Measured) -> str:
-    """A line per pair that the probe has measured; ``sure`` 0: its line is unreliable, and no model uses it."""
-    return _written([_pair(measured, pair) for pair in measured.setting.link.pairs], _PAIR)
+    """A line per direction that the probe has measured."""
+    return _written([_direction(measured, direction) for direction in measured.setting.link.directions], _DIRECTION)
 
 
 def outliers(measured: Measured) -> str:
@@ -45,8 +45,9 @@ def outliers(measured: Measured) -> str:
     return _written([*trials, *chunks], _OUTLIER)
 
 
-_PAIR = (
-    "rank", "node", "peer", "peer_node", "alpha_s", "beta_s_per_byte", "bits_per_s", "r2", "spread", "off", "sure", "sizes", "repetitions",
+_DIRECTION = (
+    "rank", "node", "peer", "peer_node", "alpha_s", "beta_s_per_byte", "bits_per_s", "least_bits_per_s", "greatest_bits_per_s",
+    "reason", "sizes", "repetitions",
 )  # fmt: skip
 _OUTLIER = (
     "what", "operation", "algorithm", "bytes", "trial", "rank", "node", "peer", "step", "seconds", "p50_s", "blamed_rank",
@@ -54,12 +55,15 @@ _OUTLIER = (
 )  # fmt: skip
 
 
-def _pair(measured: Measured, pair: Pair) -> dict[str, Any]:
+def _direction(measured: Measured, direction: Direction) -> dict[str, Any]:
+    node, interval = measured.setting.node, direction.interval
     return {
-        "rank": pair.a, "node": measured.setting.node(pair.a), "peer": pair.b, "peer_node": measured.setting.node(pair.b),
-        "alpha_s": pair.alpha_s, "beta_s_per_byte": pair.beta, "bits_per_s": 8 / pair.beta if pair.beta > 0 else None,
-        "r2": pair.r2, "spread": pair.spread, "off": pair.off, "sure": int(pair.sure), "sizes": len(pair.samples),
-        "repetitions": sum(times for _, _, times in pair.samples),
+        "rank": direction.sender, "node": node(direction.sender), "peer": direction.receiver, "peer_node": node(direction.receiver),
+        "alpha_s": direction.alpha_s, "beta_s_per_byte": direction.beta,
+        "bits_per_s": 8 / direction.beta if direction.beta else None,
+        "least_bits_per_s": 8 / interval[1] if interval else None, "greatest_bits_per_s": 8 / interval[0] if interval else None,
+        "reason": direction.reason, "sizes": len(direction.samples),
+        "repetitions": sum(times for _, _, times in direction.samples),
     }  # fmt: skip
 
 

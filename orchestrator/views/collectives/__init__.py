@@ -2,7 +2,8 @@
 
 from .attribution import Attribution
 from .bounds import Bound, least_bytes, lower_bound
-from .experiment import Auto, Case, Link, Pair, Setting, factor, setting
+from .directions import Direction
+from .experiment import Auto, Case, Link, Setting, factor, setting
 from .fastest import Fastest
 from .measurements import OUTLIER, OVER, Measured, Row, Slow, SlowChunk, measured
 from .phrases import shares
@@ -18,12 +19,12 @@ __all__ = [
     "Auto",
     "Bound",
     "Case",
+    "Direction",
     "Fastest",
     "Interval",
     "Latest",
     "Link",
     "Measured",
-    "Pair",
     "Row",
     "Setting",
     "Slow",

@@ -71,7 +71,7 @@ def _probed(setting: Setting, case: Case) -> float:
     if setting.link.rate or "" in hosts or len(hosts) < len(case.ranks):
         return 0.0
     seconds = [
-        took / size for pair in setting.link.pairs if pair.sure for size, took, _ in pair.samples if size >= 1 << 16
+        took / size for direction in setting.link.directions for size, took, _ in direction.samples if size >= 1 << 16
     ]
     return PROBE_MARGIN * 8 / min(seconds) if seconds and min(seconds) > 0 else 0.0
 

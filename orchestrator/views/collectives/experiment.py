@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from ...model.events import CaseFacts, CollectiveWrong
 from ...model.run import Run
 from ..gangs import gangs
 from ..values import listing, mapping, number, whole
+from .directions import Direction
 
 #: Operations whose size is the total over all ranks, and whose bus bandwidth leaves out the share that stays (p - 1)/p.
 _TOTAL = ("all-gather", "reduce-scatter", "all-to-all", "gather", "scatter")
@@ -76,41 +78,14 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """The link between two ranks by the probe. ``samples``: (bytes, median one-way seconds, repetitions).
-
-    ``spread``: of half of the repetitions, in units of their median; ``off``: how far a quarter of the sizes are off the
-    line, as a share of their time; ``sure``: whether the line describes the pair.
-    """
-
-    a: int
-    b: int
-    alpha_s: float
-    beta: float
-    r2: float | None = None
-    samples: tuple[tuple[int, float, int], ...] = ()
-    spread: float | None = None
-    off: float | None = None
-    sure: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """``alpha_s`` and ``beta`` (seconds, seconds per byte) as models use them; ``rate``: the line's, bits/s per direction.
-
-    ``alpha_s``, ``beta`` and ``worst`` leave out pairs that are unsure, unless all are.
-    """
+    """``alpha_s`` and ``beta`` (seconds, seconds per byte) as models use them; ``rate``: the line's, bits/s per direction."""
 
     alpha_s: float | None = None
     beta: float | None = None
-    worst: tuple[int, int, float] | None = None
-    pairs: tuple[Pair, ...] = ()
+    directions: tuple[Direction, ...] = ()
     rate: float | None = None
     spec: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def unsure(self) -> tuple[Pair, ...]:
-        return tuple(pair for pair in self.pairs if not pair.sure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,20 +214,18 @@ def _link(run: Run) -> Link:
     return Link(
         alpha_s=number(fit.alpha_s) if fit else None,
         beta=number(fit.beta_s_per_byte) if fit else None,
-        worst=_worst(fit.worst) if fit else None,
-        pairs=tuple(_pairs(run.history)),
+        directions=tuple(_directions(run.history)),
         rate=number(spec.get("rate")) or None,
         spec=spec,
     )
 
 
-def _worst(reported: Any) -> tuple[int, int, float] | None:
-    """(rank, rank, seconds per byte); None for anything else."""
-    worst = listing(reported)
-    if len(worst) != 3:
+def _interval(reported: Any) -> tuple[float, float] | None:
+    """(least, greatest) above 0; None for anything else."""
+    ends = [number(end) for end in listing(reported)]
+    if len(ends) != 2 or ends[0] is None or ends[1] is None:
         return None
-    a, b, beta = whole(worst[0]), whole(worst[1]), number(worst[2])
-    return (a, b, beta) if a is not None and b is not None and beta is not None else None
+    return (ends[0], ends[1]) if 0 < ends[0] <= ends[1] < math.inf else None
 
 
 def _sample(reported: Any) -> tuple[int, float, int] | None:
@@ -264,20 +237,20 @@ def _sample(reported: Any) -> tuple[int, float, int] | None:
     return (size, seconds, count) if size is not None and seconds is not None and count is not None else None
 
 
-def _pairs(history: History) -> list[Pair]:
-    """The last report on each pair, in order."""
-    pairs: dict[tuple[int, int], Pair] = {}
+def _directions(history: History) -> list[Direction]:
+    """The last report on each direction, in order. Older records have one direction of each pair, without an interval."""
+    directions: dict[tuple[int, int], Direction] = {}
     for event in history.of(events.LinkPair):
         pair = event.data
-        a, b, alpha, beta = pair.rank, pair.peer, pair.alpha_s, pair.beta_s_per_byte
-        if a is None or b is None or alpha is None or beta is None:
+        sender, receiver, alpha, beta = pair.rank, pair.peer, pair.alpha_s, pair.beta_s_per_byte
+        if sender is None or receiver is None or alpha is None:
             continue
-        samples = tuple(sample for sample in map(_sample, pair.samples or ()) if sample is not None)
-        pairs[a, b] = Pair(
-            a=a, b=b, alpha_s=alpha, beta=beta, r2=pair.r2, samples=samples,
-            spread=number(pair.spread), off=number(pair.off), sure=pair.sure is not False,
+        directions[sender, receiver] = Direction(
+            sender=sender, receiver=receiver, alpha_s=alpha, beta=beta if beta and beta > 0 else None,
+            interval=_interval(pair.interval), reason=pair.reason or "",
+            samples=tuple(sample for sample in map(_sample, pair.samples or ()) if sample is not None),
         )  # fmt: skip
-    return [pairs[key] for key in sorted(pairs)]
+    return [directions[key] for key in sorted(directions)]
 
 
 def _nodes(run: Run) -> dict[int, str]:

@@ -6,16 +6,18 @@ from collections.abc import Iterator, Sequence
 
 from ...model.event import History
 from .attribution import Attribution
-from .experiment import Case, Pair, Setting, wrong_results
+from .directions import Direction, least_visible
+from .directions import slow as slow_directions
+from .experiment import Case, Setting, wrong_results
 from .fastest import MARGIN, Fastest
 from .measurements import OUTLIER, Measured, Slow
 from .repeated_delays import SlowLink
 from .statistics import DEFINITION, ENOUGH_FOR_P99
 
-#: At most so many unsure pairs are named.
-MOST_UNSURE = 4
 #: A case that takes so many times as long as its model has a cause, whether or not the records show it.
 UNEXPLAINED = 1.25
+#: At most so many directions of links are named.
+MOST_DIRECTIONS = 4
 #: How the fastest algorithm is determined.
 JUDGED = "iterations in pairs, 95 % over all sizes"
 #: The samples of a percentile.
@@ -258,29 +260,51 @@ def link(setting: Setting) -> str:
         parts.append(f"alpha {duration(known.alpha_s)}")
     if known.beta:
         parts.append(f"beta = {rate(8 / known.beta)}")
-    if known.worst and known.worst[2]:
-        a, b, beta = known.worst
-        parts.append(f"worst pair {setting.node(a)}-{setting.node(b)} {rate(8 / beta)}")
+    parts += [worst_direction(setting)] if known.directions else []
     if known.rate:
         parts.append(f"line rate {rate(known.rate)}")
     parts += ["not probed: no model"] if known.alpha_s is None else []
-    parts += [unsure(setting)] if known.unsure else []
+    parts += [roughly_known(setting)] if any(direction.is_wide for direction in known.directions) else []
     return " · ".join([*parts, clocks(setting)])
 
 
-def unsure(setting: Setting) -> str:
-    """The pairs that the probe's line does not describe, with the spread of their repetitions and the distances of their sizes from it."""
-    pairs, count = setting.link.unsure, len(setting.link.pairs)
-    named = [f"{setting.node(pair.a)}-{setting.node(pair.b)}{_doubt(pair)}" for pair in pairs[:MOST_UNSURE]]
-    more = [f"{len(pairs) - MOST_UNSURE} more"] if len(pairs) > MOST_UNSURE else []
-    text = f"{len(pairs)} of {count} pairs unsure: {', '.join([*named, *more])}"
-    return text + (", left out" if len(pairs) < count else "; alpha and beta come from them nevertheless")
+def worst_direction(setting: Setting) -> str:
+    """The slowest direction if it is clearly slower than the others; else how much slower one must be to be seen."""
+    directions = setting.link.directions
+    if not any(direction.interval for direction in directions):
+        return "worst direction not known: the record has no intervals"
+    clear, visible = slow_directions(directions), least_visible(directions)
+    if clear:
+        more = f", {len(clear)} directions are slower than the others" if len(clear) > 1 else ""
+        return f"worst direction {_ends(clear[0], setting)} {_rates(clear[0])}{more}"
+    if visible is None:
+        return "worst direction not known: some directions have no interval"
+    share = f"{visible * 100:.0f}" if visible > 0.1 else f"{visible * 100:.1f}"
+    return f"no direction is slower than the others (down to {share} %)"
 
 
-def _doubt(pair: Pair) -> str:
-    figures = (("spread", pair.spread), ("off the line", pair.off))
-    parts = [f"{name} {percent(value)}" for name, value in figures if value is not None]
-    return f" ({', '.join(parts)})" if parts else ""
+def roughly_known(setting: Setting) -> str:
+    """The directions whose rate is known only roughly, with its interval."""
+    rough = [direction for direction in setting.link.directions if direction.is_wide]
+    named = [f"{_ends(direction, setting)} {_rates(direction)}" for direction in rough[:MOST_DIRECTIONS]]
+    more = [f"{len(rough) - MOST_DIRECTIONS} more"] if len(rough) > MOST_DIRECTIONS else []
+    return f"{len(rough)} of {len(setting.link.directions)} directions known roughly: {', '.join([*named, *more])}"
+
+
+def _ends(direction: Direction, setting: Setting) -> str:
+    return f"{setting.node(direction.sender)} -> {setting.node(direction.receiver)}"
+
+
+def _rates(direction: Direction) -> str:
+    """``91.2 Mbit/s (90.8 to 91.6 Mbit/s)``; without the number that is not known, with the reason."""
+    interval, reason = "", f" ({direction.reason})" if direction.reason else ""
+    if direction.interval:
+        least, greatest = (rate(8 / beta) for beta in reversed(direction.interval))
+        unit = greatest[greatest.index(" ") :]
+        interval = f"{least.removesuffix(unit)} to {greatest}"
+    if direction.beta is None:
+        return f"{interval or 'not known'}{reason}"
+    return f"{rate(8 / direction.beta)}{f' ({interval})' if interval else reason}"
 
 
 def clocks(setting: Setting) -> str:

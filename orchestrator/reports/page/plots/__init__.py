@@ -104,14 +104,14 @@ def pictures(measured: Measured) -> Iterator[Picture]:
             "and ends.",
             draw=lambda: trial.draw(measured, chosen),
         )
-    if measured.setting.link.pairs:
+    if measured.setting.link.directions:
         yield Picture(
             name="pairs",
             title="Between each two ranks",
-            caption="By the link probe of this run: ping-pong over sizes, a line fitted through one-way times."
+            caption="By the link probe of this run: trains of messages in every direction, sender in the row."
             + (
-                f" Crossed out, with a question mark: {phrases.unsure(measured.setting)}."
-                if measured.setting.link.unsure
+                f" Crossed out, with a question mark: {phrases.roughly_known(measured.setting)}."
+                if any(direction.is_wide for direction in measured.setting.link.directions)
                 else ""
             ),
             draw=lambda: bandwidth.between_pairs(measured),

@@ -128,14 +128,15 @@ def _model_bandwidth(row: Row) -> float:
 
 
 def between_pairs(measured: Measured) -> Figure | None:
-    """Two maps, sender by receiver; the probe measures both directions at once, so they are symmetrical."""
-    pairs = [pair for pair in measured.setting.link.pairs if pair.beta > 0]
-    if not pairs:
+    """Two maps, sender by receiver."""
+    directions = measured.setting.link.directions
+    betas = {(direction.sender, direction.receiver): direction.beta for direction in directions if direction.beta}
+    if not betas:
         return None
-    ranks = sorted({rank for pair in pairs for rank in (pair.a, pair.b)})
-    unit, name = (1e9, "Gbit/s") if 8 / max(pair.beta for pair in pairs) >= 1e10 else (1e6, "Mbit/s")
-    speeds = {(pair.a, pair.b): 8 / pair.beta / unit for pair in pairs}
-    delays = {(pair.a, pair.b): pair.alpha_s * 1e6 for pair in pairs}
+    ranks = sorted({rank for direction in directions for rank in (direction.sender, direction.receiver)})
+    unit, name = (1e9, "Gbit/s") if 8 / max(betas.values()) >= 1e10 else (1e6, "Mbit/s")
+    speeds = {ends: 8 / beta / unit for ends, beta in betas.items()}
+    delays = {(direction.sender, direction.receiver): direction.alpha_s * 1e6 for direction in directions}
     made, (left, right) = canvas.figure(min(4.6, 1.5 + 0.5 * len(ranks)), 2)
     _map(left, measured, ranks, speeds, f"bandwidth (1/beta), {name}", low_is_bad=True)
     _map(right, measured, ranks, delays, "start-up (alpha), us", low_is_bad=False)
@@ -155,10 +156,11 @@ def _map(
     from matplotlib.colors import LinearSegmentedColormap
 
     size = len(ranks)
-    doubted = {ends for pair in measured.setting.link.unsure for ends in ((pair.a, pair.b), (pair.b, pair.a))}
+    directions = measured.setting.link.directions
+    rough = {(direction.sender, direction.receiver) for direction in directions if direction.is_wide}
     grid = np.full((size, size), np.nan)
     for (a, b), value in values.items():
-        grid[ranks.index(a), ranks.index(b)] = grid[ranks.index(b), ranks.index(a)] = value
+        grid[ranks.index(a), ranks.index(b)] = value
     shades = ["#cfe0f5", "#f4efe4", "#e58a6a"]
     colours = LinearSegmentedColormap.from_list("worse", shades[::-1] if low_is_bad else shades)
     middle = float(np.nanmedian(grid))
@@ -171,12 +173,12 @@ def _map(
         across, down = [column - 0.5, column + 0.5], [row - 0.5, row + 0.5]
         corners = [*across, *across[::-1]], [down[0], down[0], down[1], down[1]]
         axes.fill(*corners, color=shade, edgecolor=canvas.CARD, linewidth=1.5)
-        unsure = (ranks[row], ranks[column]) in doubted
-        if unsure:
+        is_rough = (ranks[row], ranks[column]) in rough
+        if is_rough:
             axes.plot(across, down, color=canvas.CARD, linewidth=1.5)
             axes.plot(across, down[::-1], color=canvas.CARD, linewidth=1.5)
         if size <= LEGIBLE:
-            text = (f"{value:,.0f}" if value >= 1000 else f"{value:.3g}") + "?" * unsure
+            text = (f"{value:,.0f}" if value >= 1000 else f"{value:.3g}") + "?" * is_rough
             axes.text(column, row, text, ha="center", va="center", color="#222222")
     names = [measured.setting.node(rank) for rank in ranks]
     axes.set_xticks(range(size), names, rotation=0 if size <= 8 else 60)

@@ -1,0 +1,189 @@
+"""Slow directions of links and those that are known roughly, on every output; chunk figures say how many transfers they are of."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.render import collective
+from orchestrator.core.verdict import metrics as core_metrics
+from orchestrator.model.event import History
+from orchestrator.model.run import Run
+from orchestrator.reports import collectives as report
+from orchestrator.reports import html, metrics
+from orchestrator.reports.page import sheet
+from orchestrator.reports.page.plots import bandwidth
+from orchestrator.views import collectives
+from orchestrator.views.collectives import Direction, phrases
+from orchestrator.views.collectives import directions as link_directions
+
+from . import collective_runs, simulated
+
+SIZE = 4096
+BETA = collective_runs.BETA
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    """The direction from n0 to n3 is known roughly: its trains were disturbed."""
+    wide = {"rank": 0, "peer": 3, "alpha_s": 1e-4, "beta_s_per_byte": BETA, "interval": [BETA, 1.6 * BETA]}
+    return made([("link.pair", wide)])
+
+
+def made(notes: list[tuple[str, dict[str, object]]]) -> Run:
+    gang = simulated.Gang(schedules=simulated.ring(4, SIZE))
+    part = collective_runs.Part(operation="all-reduce", algorithm="ring", bytes=SIZE, gang=gang, cost=(6, 1.5))
+    return collective_runs.run([part], notes=notes)
+
+
+def measured(run: Run) -> collectives.Measured:
+    result = collectives.measured(run)
+    assert result is not None
+    return result
+
+
+def link_line(run: Run) -> str:
+    return next(iter(collective.lines(run, Path("runs/x"))))
+
+
+def directions(count: int, *, slow: tuple[int, ...] = (), by: float = 1.0, width: float = 0.004) -> list[Direction]:
+    betas = [BETA * (by if number in slow else 1.0) * (1 + 0.001 * (number % 3)) for number in range(count)]
+    return [
+        Direction(
+            sender=number,
+            receiver=number + 1,
+            alpha_s=1e-5,
+            beta=beta,
+            interval=(beta * (1 - width), beta * (1 + width)),
+        )
+        for number, beta in enumerate(betas)
+    ]
+
+
+@pytest.mark.parametrize("slow", [(0,), (5,), (3, 4, 5), (0, 1, 2, 3)])
+def test_directions_that_are_five_percent_slower_are_named_and_no_others(slow: tuple[int, ...]) -> None:
+    named = link_directions.slow(directions(6, slow=slow, by=1.05))
+    assert {direction.sender for direction in named} == set(slow)
+
+
+@pytest.mark.parametrize("width", [0.0, 0.004, 0.3])
+def test_of_equal_directions_none_is_named(width: float) -> None:
+    assert link_directions.slow(directions(12, width=width)) == []
+
+
+def test_what_is_not_seen_is_slower_by_less_than_the_share_that_is_said() -> None:
+    for width in (0.004, 0.05):
+        visible = link_directions.least_visible(directions(12, width=width))
+        assert visible is not None
+        assert link_directions.slow(directions(12, slow=(4,), by=1.005 + visible, width=width))
+        assert not link_directions.slow(directions(12, slow=(4,), by=visible * 0.5 + 1, width=width))
+
+
+def test_a_wide_interval_is_no_reason_to_name_a_direction() -> None:
+    """The negative control of naming by the number alone: this one has the greatest beta."""
+    rough = Direction(sender=9, receiver=1, alpha_s=1e-5, beta=1.3 * BETA, interval=(0.99 * BETA, 1.6 * BETA))
+    assert link_directions.slow([*directions(6), rough]) == []
+    clear = replace(rough, interval=(1.2 * BETA, 1.6 * BETA))
+    assert link_directions.slow([*directions(6), clear]) == [clear]
+
+
+def test_the_worst_direction_is_named_with_its_interval() -> None:
+    slow = {"rank": 2, "peer": 1, "alpha_s": 1e-4, "beta_s_per_byte": 2 * BETA, "interval": [1.99 * BETA, 2.01 * BETA]}
+    text = link_line(made([("link.pair", slow)]))
+    assert " · worst direction n2 -> n1 70 Mbit/s (69.65 to 70.35 Mbit/s) · " in text
+    also = {**slow, "peer": 0, "beta_s_per_byte": 1.99 * BETA}
+    text = link_line(made([("link.pair", slow), ("link.pair", also)]))
+    assert "worst direction n2 -> n1" in text and ", 2 directions are slower than the others · " in text
+
+
+def test_where_no_direction_is_slower_the_terminal_says_how_much_slower_one_must_be() -> None:
+    assert " · no direction is slower than the others (down to 1.8 %) · " in link_line(made([]))
+
+
+def test_a_direction_that_is_known_roughly_has_its_interval(run: Run) -> None:
+    text = "1 of 12 directions known roughly: n0 -> n3 140 Mbit/s (87.5 to 140 Mbit/s)"
+    assert f" · {text} · " in link_line(run)
+    assert "roughly" not in link_line(made([]))
+
+
+def test_a_rate_that_the_link_cannot_carry_is_no_number() -> None:
+    fast = {"rank": 0, "peer": 3, "alpha_s": 1e-4, "beta_s_per_byte": None, "interval": [BETA / 3, BETA / 2]}
+    run = made([("link.pair", {**fast, "reason": "faster than the link carries"})])
+    assert "n0 -> n3 280 to 420 Mbit/s (faster than the link carries)" in link_line(run)
+    rows = list(csv.DictReader(io.StringIO(report.render(run)["links.csv"].decode())))
+    (row,) = [row for row in rows if row["reason"]]
+    assert (row["bits_per_s"], row["least_bits_per_s"]) == ("", "280000000")
+
+
+def test_older_records_have_one_direction_of_each_pair_and_name_no_worst_one() -> None:
+    run = made([])
+    older = [
+        replace(event, value={key: item for key, item in event.value.items() if key != "interval"})
+        for event in run.history.events
+        if event.f != "link.pair" or event.value["rank"] < event.value["peer"]
+    ]
+    setting = measured(replace(run, history=History(tuple(older)))).setting
+    assert len(setting.link.directions) == 6
+    assert phrases.worst_direction(setting) == "worst direction not known: the record has no intervals"
+
+
+def test_the_page_marks_the_direction_in_its_map_and_says_what_the_mark_is(run: Run) -> None:
+    page = html.render(run)["index.html"].decode()
+    assert "Crossed out, with a question mark: 1 of 12 directions known roughly: n0 -&gt; n3 140 Mbit/s" in page
+    assert "report/links.csv" in page
+    drawn = bandwidth.between_pairs(measured(run))
+    assert drawn is not None
+    texts = [text.get_text() for axes in drawn.axes for text in axes.texts]
+    assert len(texts) == 24 and sum(text.endswith("?") for text in texts) == 2, "one direction, in both maps"
+    assert [len(axes.lines) for axes in drawn.axes] == [2, 2]
+    sure = bandwidth.between_pairs(measured(made([])))
+    assert sure is not None
+    assert not any(text.get_text().endswith("?") or axes.lines for axes in sure.axes for text in axes.texts)
+
+
+def test_files_for_programs_have_a_line_for_each_direction(run: Run) -> None:
+    rows = list(csv.DictReader(io.StringIO(report.render(run)["links.csv"].decode())))
+    assert len(rows) == 12
+    (rough,) = [row for row in rows if (row["node"], row["peer_node"]) == ("n0", "n3")]
+    assert (rough["bits_per_s"], rough["least_bits_per_s"]) == ("140000000", "87500000")
+    values = {metric.metric: metric.value for metric in core_metrics.of(run) if metric.metric.startswith("link ")}
+    assert values["link 0-3 greatest beta"] == 1.6 * BETA and values["link 3-0 beta"] == BETA
+    text = metrics.render(run)["metrics.prom"].decode()
+    assert (
+        'ccbed_collective_link_least_bytes_per_second{trial="allreduce",bed="fabric",from="n0",to="n3"} 10937500'
+        in text
+    )
+
+
+def test_chunk_figures_say_of_how_many_transfers_they_are(run: Run) -> None:
+    result = measured(run)
+    assert (result.rows[0].transfers, result.rows[0].transfers_due) == (192, 192)
+    assert "; chunks: 192 of 192 transfers" in phrases.percentiles(result)
+
+
+def test_transfers_that_were_lost_are_missed_in_the_note_and_in_the_sheet() -> None:
+    whole = made([])
+    files = whole.files
+    assert isinstance(files, collective_runs.Files)
+    node, rank, epoch, blob = files.blocks[2]
+    torn = replace(
+        files, blocks=(*files.blocks[:2], (node, rank, epoch, blob[: len(blob) // 2 - 40]), *files.blocks[3:])
+    )
+    result = measured(replace(whole, files=torn))
+    row = result.rows[0]
+    assert (row.transfers, row.transfers_due) == (72, 192), (
+        "a torn trial is not whole, and all trials have as many as the fullest"
+    )
+    assert "; chunks: 72 of 192 transfers" in phrases.percentiles(result)
+    (cells,) = csv.DictReader(io.StringIO(sheet.cases(result)))
+    assert (cells["transfers"], cells["transfers_due"]) == ("72", "192")
+
+
+def test_where_nothing_is_recorded_no_count_is_told() -> None:
+    gang = simulated.Gang(schedules=simulated.ring(4, SIZE))
+    part = collective_runs.Part(operation="all-reduce", algorithm="library", bytes=SIZE, gang=gang, recorded=False)
+    assert "transfers" not in phrases.percentiles(measured(collective_runs.run([part])))
