@@ -9,7 +9,7 @@ from typing import Any
 from .. import views
 from ..model import events
 from ..model.event import Event
-from ..model.events import CaseFacts, CollectivePlan, CollectiveWrong
+from ..model.events import CaseFacts, CollectivePlan, CollectiveSequence, CollectiveWrong
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -24,7 +24,10 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the reports of the last gang: each rank checks every result and compares it with the other ranks."""
+    """By the reports of the last gang: each rank checks every result and compares it with the other ranks.
+
+    In a sequence with gaps, each case is checked before and after it, and every iteration whose gaps are long enough.
+    """
     gangs = views.gangs(run.history)
     failures = [_wrong(run, event) for event in run.history.of(events.CollectiveWrong)]
     doubts = [*views.not_ended(run.history), *views.not_started(run.history)]
@@ -34,15 +37,25 @@ def check(run: Run, params: Params) -> Verdict:
         doubts.append(views.finding("no rank reported a plan of the measurement"))
     elif plan.data.verify is False:
         doubts.append(views.finding("verification was off: --verify true", plan))
-    else:
-        doubts += _unproved(gangs[-1], _planned(cases), ended=not doubts)
-    text = f"{_planned(cases)} results of {len(cases)} cases exact, all ranks equal"
-    evidence = {"results": _planned(cases), "cases": len(cases)}
+    sequences = _sequences(gangs[-1], plan) if gangs and plan else []
+    left = sum((part.iterations or 0) - len(part.verified or ()) for part in sequences)
+    planned = _planned(cases) - left + sum(2 * (part.cases or 0) for part in sequences)
+    if plan is not None and plan.data.verify is not False:
+        doubts += _unproved(gangs[-1], planned, ended=not doubts)
+    text = f"{planned} results of {len(cases)} cases exact, all ranks equal"
+    if left:
+        text += f"; {left} of {_planned(cases)} iterations are not verified: the gaps after them are too short"
+    evidence = {"results": planned, "cases": len(cases), **({"not_verified": left} if left else {})}
     return views.conclude(NAME, text, failures=failures, doubts=doubts, evidence=evidence)
 
 
 def _planned(cases: Sequence[CaseFacts]) -> int:
     return sum(case.iterations or 0 for case in cases)
+
+
+def _sequences(gang: views.Gang, plan: Event[CollectivePlan]) -> list[CollectiveSequence]:
+    """The sequences of the rank that reported the plan."""
+    return [event.data for event in gang.of(CollectiveSequence) if event.data.rank == plan.data.rank]
 
 
 def _unproved(gang: views.Gang, planned: int, *, ended: bool) -> Iterator[views.Finding]:

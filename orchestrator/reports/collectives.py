@@ -13,12 +13,16 @@ def render(run: Run) -> Mapping[str, bytes]:
     measured = facts.measured(run)
     if measured is None:
         return {}
+    from ..views import collectives
     from .page import nccl, nccl_table, plots, sheet
+
+    gaps = collectives.replay_gaps(run, measured.setting)
 
     return {
         "collective.csv": sheet.cases(measured).encode(),
         "outliers.csv": sheet.outliers(measured).encode(),
         **({"links.csv": sheet.links(measured).encode()} if measured.setting.link.directions else {}),
+        **({"gaps.csv": sheet.gaps(gaps).encode()} if gaps else {}),
         "nccl-tests.json": nccl.document(run, measured).encode(),
         **{f"nccl-tests/{name}": text.encode() for name, text in nccl_table.texts(measured).items()},
         **{f"plots/{drawn.picture.name}.png": drawn.png for drawn in plots.drawn(measured)},

@@ -37,7 +37,8 @@ class Params(settings.Measuring):
     groups         2: two contiguous groups at once; 0,1/2,3: these groups; empty: one group of all ranks
     shares         all-to-all: the share of every rank in each input; empty: equal
     asynchronous   start the operation, then wait for it
-    gap_ms         pause in milliseconds before each iteration, which stands for computation
+    gap_ms         time in milliseconds from the end of an iteration to the next start, which stands for computation; then
+                   iterations follow each other without barriers
     """
 
     operation: str = "all-reduce"

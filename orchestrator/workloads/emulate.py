@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from ..rank.runtime import context
 
 METRICS: Mapping[str, tuple[str, str]] = {}
-CHECKS: tuple[str, ...] = ("results-exact", "times-possible", "no-step-lost", "no-hang")
+CHECKS: tuple[str, ...] = ("results-exact", "times-possible", "gaps-kept", "no-step-lost", "no-hang")
 PHASES: tuple[str, ...] = ("collective",)
 _FIELDS = {field.name: field for field in dataclasses.fields(cases.Item)}
 _KINDS: Mapping[str, tuple[type, ...]] = {
-    "operation": (str,), "bytes": (int,), "trials": (int,), "gap_ms": (int, float), "algorithm": (str,), "dtype": (str,),
+    "operation": (str,), "bytes": (int,), "trials": (int,), "gap_ms": (int, float, list, tuple), "algorithm": (str,), "dtype": (str,),
+    "gap_from": (str,), "after": (list, tuple),
     "groups": (str, int, list, tuple), "operator": (str,), "root": (int,), "shares": (list, tuple), "asynchronous": (bool,),
 }  # fmt: skip
-_WORDS = {str: "a name", int: "a whole number", float: "a number", bool: "true or false", list: "a list"}
+_WORDS = {
+    (str,): "a name", (int,): "a whole number", (bool,): "true or false", (list, tuple): "a list",
+    (int, float, list, tuple): "a number, or a list of numbers", (str, int, list, tuple): "a list",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,10 @@ class Params(settings.Measuring):
     """Collectives that are replayed in order.
 
     items       list of {operation, bytes, trials, gap_ms, algorithm, dtype, groups}; operation is required, and bytes unless it
-                is a barrier; defaults: 1, 0, ring, float32, all ranks; also operator, root, shares, asynchronous
+                is a barrier; defaults: 1, 0, ring, float32, all ranks; also operator, root, shares, asynchronous, gap_from, after.
+                gap_ms: before each trial, a number or a list; gap_from: since the end or the start of the collective before;
+                after: in place of gap_ms, a list of [places back, ms since its end]; 0 places: since the start of the sequence.
+                With gaps the items are one sequence without barriers; without gaps each trial starts on all ranks together
     gap_scale   factor for every gap; 0: no gaps
     """
 
@@ -107,9 +114,15 @@ def _form_problems(fields: Mapping[str, Any]) -> Iterator[str]:
         if name not in _FIELDS:
             yield f"{name}: is not a key of an item; known: {', '.join(_FIELDS)}"
         elif not isinstance(value, _KINDS[name]) or (isinstance(value, bool) and bool not in _KINDS[name]):
-            yield f"{name}: must be {_WORDS[_KINDS[name][-1 if float in _KINDS[name] else 0]]} (got {value!r})"
+            yield f"{name}: must be {_WORDS[_KINDS[name]]} (got {value!r})"
     if isinstance(fields.get("groups"), list | tuple) and not _are_lists_of_ranks(fields["groups"]):
         yield f"groups: must be a list of lists of ranks such as [[0, 1], [2, 3]] (got {fields['groups']!r})"
+    gaps = fields.get("gap_ms")
+    if isinstance(gaps, list | tuple) and not all(_is_number(gap) for gap in gaps):
+        yield f"gap_ms: must be numbers (got {gaps!r})"
+    after = fields.get("after")
+    if isinstance(after, list | tuple) and not all(_is_dependency(pair) for pair in after):
+        yield f"after: must be a list of [places back, ms] such as [[1, 2.5]] (got {after!r})"
     shares = fields.get("shares")
     if isinstance(shares, list | tuple) and not all(_is_number(share) for share in shares):
         yield f"shares: must be numbers (got {shares!r})"
@@ -122,14 +135,24 @@ def parse_item(fields: Mapping[str, Any], gap_scale: float = 1.0) -> cases.Item:
         values["groups"] = _groups(values["groups"])
     if "shares" in values:
         values["shares"] = tuple(float(share) for share in values["shares"])
-    item = cases.Item(**values)
-    return dataclasses.replace(item, gap_ms=float(item.gap_ms) * gap_scale)
+    gaps = values.get("gap_ms", 0.0)
+    scaled = (
+        tuple(float(gap) * gap_scale for gap in gaps) if isinstance(gaps, list | tuple) else float(gaps) * gap_scale
+    )
+    after = tuple((back, float(ms) * gap_scale) for back, ms in values.get("after", ()) if gap_scale)
+    return cases.Item(**{**values, "gap_ms": scaled, "after": after})
 
 
 def _groups(groups: Any) -> str:
     if isinstance(groups, list | tuple):
         return "/".join(",".join(str(rank) for rank in group) for group in groups)
     return str(groups)
+
+
+def _is_dependency(pair: Any) -> bool:
+    """Whether it is [places back, ms]."""
+    is_pair = isinstance(pair, list | tuple) and len(pair) == 2 and all(map(_is_number, pair))
+    return is_pair and isinstance(pair[0], int)
 
 
 def _is_number(value: Any) -> bool:

@@ -14,7 +14,7 @@ from orchestrator.model.schedule import OPERATIONS
 from orchestrator.model.trial import FaultPlan, Liveness, Recovery, Trial, Trigger, World
 from orchestrator.rank.collective import backend_support, known_algorithms
 from orchestrator.rank.collective.cases import REDUCING
-from orchestrator.views import ending, failovers
+from orchestrator.views import collectives, ending, failovers
 from orchestrator.workloads import emulate
 
 from .conftest import Bed, Ran, with_damage
@@ -177,3 +177,34 @@ def test_what_gloo_lacks_is_found_out_in_a_process_of_its_own() -> None:
             "gloo",
         )
     assert json.dumps([*map(list, message)])
+
+
+def test_a_replay_keeps_its_gaps_without_barriers_between_the_collectives(bed: Bed) -> None:
+    """Ranks 2 and 3 do not wait for the gap of ranks 0 and 1. The verdict is that of the records, also on a busy machine."""
+    items = [
+        {"operation": "all-reduce", "bytes": 4096, "trials": 2, "gap_ms": [400, 50], "groups": [[0, 1]]},
+        {"operation": "all-reduce", "bytes": 4096, "groups": [[2, 3]], "after": [[0, 10]]},
+        {"operation": "all-gather", "bytes": 64000, "trials": 3, "gap_ms": 60, "gap_from": "start"},
+    ]
+    ran = bed.run(trial("emulate", items=items, probe=False))
+    spans = {(record.rank, record.step): record for record in ran.run.files.steps()}
+    assert spans[2, 3].start < spans[0, 1].start
+    for rank in (0, 1):
+        assert spans[rank, 2].start - spans[rank, 1].end >= 0.05
+    setting = collectives.setting(ran.run)
+    gaps = collectives.replay_gaps(ran.run, setting) if setting else None
+    assert gaps is not None and (len(gaps.measured), gaps.wanted) == (6, 6)
+    assert [round(gap.wanted_s * 1e3) for gap in gaps.measured] == [400, 50, 10, 60, 60, 60]
+    assert ran.outcome("gaps-kept") == ("pass" if gaps.kept >= 0.95 * 6 else "fail")
+    assert all(ran.outcome(check) == "pass" for check in ("results-exact", "no-step-lost", "no-hang"))
+    verified = {tuple(event["verified"]) for event in events(ran, "collective.sequence")}
+    assert len(verified) == 1 and len(events(ran, "collective.sequence")) == 4
+
+
+def test_a_wrong_result_within_a_sequence_ends_the_run(bed: Bed) -> None:
+    damaged = trial(
+        "damaged-collective", sizes=["1K"], iterations=2, gap_ms=100.0, probe=False, wrong_rank=2, wrong_element=5
+    )
+    ran = with_damage(bed).run(damaged)
+    assert ran.code == 1 and len(events(ran, "collective.wrong")) == 1
+    assert "rank 2" in ran.verdict("results-exact").text

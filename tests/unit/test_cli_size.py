@@ -45,7 +45,8 @@ class Desk:
         assert (document["workload"], document["trial"]) == ("emulate", "trial")
         items: list[dict[str, Any]] = document["params"]["items"]
         assert all(
-            set(item) - {"groups"} == {"operation", "bytes", "trials", "gap_ms", "algorithm", "dtype"} for item in items
+            set(item) - {"groups", "gap_from"} == {"operation", "bytes", "trials", "gap_ms", "algorithm", "dtype"}
+            for item in items
         )
         return items
 
@@ -158,7 +159,8 @@ def test_a_trace_becomes_a_trial(size: Desk) -> None:
         content = json.dumps([{**entry, "startTime_ns": step * 10**9} for step in range(8)]).encode()
         (folder / f"rank-{rank}.json.gz").write_bytes(gzip.compress(content))
     (item,) = size.items("--trace trace")
-    assert (item["bytes"], item["trials"], item["gap_ms"]) == (971_048, 8, 875.0)
+    assert (item["bytes"], item["trials"], item["gap_ms"]) == (971_048, 8, [0.0] + 7 * [1000.0])
+    assert item["gap_from"] == "start"
     assert "8 collectives in 1 items" in size.out
     assert size.json("--trace trace")["items"] == [item]
 

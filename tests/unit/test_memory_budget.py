@@ -79,11 +79,11 @@ def test_ranks_of_one_host_share_its_memory() -> None:
 
 def test_sizes_beyond_all_memory_are_refused_and_what_fits_is_not() -> None:
     device = torch.device("cpu")
-    memory_check.require([case("all-reduce", 4096)], 0, 1, device)
+    memory_check.require([(case("all-reduce", 4096),)], 0, 1, device)
     with pytest.raises(
         memory_check.TooLarge, match=r"all-reduce library \d+ B float32 sum: rank 0 needs 293 TiB on one host"
     ):
-        memory_check.require([case("all-reduce", 4096), case("all-reduce", 100000 << 30)], 0, 1, device)
+        memory_check.require([(case("all-reduce", 4096),), (case("all-reduce", 100000 << 30),)], 0, 1, device)
 
 
 def measured(sizes: str) -> Trial:

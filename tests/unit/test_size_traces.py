@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.sizing import traces
-from orchestrator.core.sizing.trace_recording import TraceError
+from orchestrator.core.sizing.trace_readers.recording import TraceError
 
 
 def ring(operation: str, ranks: int) -> str:
@@ -94,9 +94,11 @@ def test_a_param_trace_counts_elements_and_keeps_starts_as_gaps() -> None:
     replayed = replay(trace=trace)
     assert replayed.ranks == 4 and replayed.collectives == 3
     assert [item.document for item in replayed.items] == [
-        {"operation": "all-reduce", "bytes": 4000, "trials": 2, "gap_ms": 2.5, "algorithm": "ring", "dtype": "float32"},
-        {"operation": "broadcast", "bytes": 28, "trials": 1, "gap_ms": 1.0, "algorithm": "ring", "dtype": "float32"},
-    ]
+        {"operation": "all-reduce", "bytes": 4000, "trials": 2, "gap_ms": [0.0, 5.0], "gap_from": "start", "algorithm": "ring",
+         "dtype": "float32"},
+        {"operation": "broadcast", "bytes": 28, "trials": 1, "gap_ms": 1.0, "gap_from": "start", "algorithm": "ring",
+         "dtype": "float32"},
+    ]  # fmt: skip
     assert any("from one start to the next" in note for note in replayed.notes)
 
 
@@ -167,11 +169,88 @@ def test_chakra_by_its_converter_has_gaps_between_end_and_start() -> None:
     ]
     text = "\n".join(json.dumps(node) for node in nodes)
     replayed = traces.replay({"chakra.0.json": text.encode()}, ring, 4)
-    assert [(item.operation, item.bytes, item.gap_ms) for item in replayed.items] == [
-        ("all-reduce", 4096, 0.0),
-        ("all-gather", 4096, pytest.approx(0.25)),
-        ("reduce-scatter", 64, pytest.approx(0.001)),
+    assert [(item.operation, item.bytes, item.gaps_ms) for item in replayed.items] == [
+        ("all-reduce", 4096, ()),
+        ("all-gather", 4096, (pytest.approx(0.25),)),
+        ("reduce-scatter", 64, (pytest.approx(0.001),)),
     ]
+    assert {item.gap_from for item in replayed.items} == {"end"}
+
+
+def test_a_collective_without_a_duration_has_no_end() -> None:
+    """Its gap counts from its start: an end at its start would make the replay slower than the training."""
+    nodes = [
+        chakra(1, JSONIZED, 100, 50, comm_type=0, comm_size=4096),
+        chakra(2, JSONIZED, 400, 0, comm_type=0, comm_size=4096),
+        chakra(3, JSONIZED, 1400, 50, comm_type=0, comm_size=4096),
+    ]
+    replayed = replay(gpus=2, trace=nodes)
+    assert [(item.trials, item.gaps_ms, item.gap_from) for item in replayed.items] == [
+        (2, (0.0, pytest.approx(0.25)), "end"), (1, (pytest.approx(1.0),), "start")
+    ]  # fmt: skip
+    assert any("some collectives of the trace have no end" in note for note in replayed.notes)
+
+
+def depending(number: int, kind: str, length: int, *needs: int, **attributes: Any) -> dict[str, Any]:
+    node = chakra(number, kind, 0, 0, **attributes)
+    return {**node, "durationMicros": str(length), "dataDeps": [str(need) for need in needs]}
+
+
+def backward_pass() -> list[dict[str, Any]]:
+    """A step of DDP: two buckets, of which the first is reduced while the backward pass goes on; then the next step's."""
+    reduced = {"comm_type": 0, "comm_size": 4096}
+    return [
+        depending(1, "COMP_NODE", 30_000),
+        depending(2, JSONIZED, 0, 1, **reduced),
+        depending(3, "COMP_NODE", 10_000, 1),
+        depending(4, JSONIZED, 0, 3, **reduced),
+        depending(5, "COMP_NODE", 5_000, 2, 4),
+        depending(6, JSONIZED, 0, 5, **{**reduced, "comm_size": 64}),
+    ]
+
+
+def test_collectives_start_when_what_they_depend_on_has_ended() -> None:
+    replayed = replay(gpus=2, trace=backward_pass())
+    assert replayed.timed
+    assert [item.document for item in replayed.items] == [
+        {
+            "operation": "all-reduce",
+            "bytes": 4096,
+            "trials": 1,
+            "after": [[0, 30.0]],
+            "algorithm": "ring",
+            "dtype": "uint8",
+        },
+        {
+            "operation": "all-reduce",
+            "bytes": 4096,
+            "trials": 1,
+            "after": [[0, 40.0]],
+            "algorithm": "ring",
+            "dtype": "uint8",
+        },
+        {
+            "operation": "all-reduce",
+            "bytes": 64,
+            "trials": 1,
+            "after": [[1, 5.0]],
+            "algorithm": "ring",
+            "dtype": "uint8",
+        },
+    ]
+
+
+def test_the_longest_path_of_all_ranks_counts() -> None:
+    slower = [{**node, "durationMicros": "50000"} if node["id"] == "3" else node for node in backward_pass()]
+    replayed = replay(rank0=backward_pass(), rank1=slower)
+    assert [item.after for item in replayed.items] == [((0, 30.0),), ((0, 80.0),), ((1, 5.0),)]
+
+
+def test_dependencies_in_a_circle_and_on_absent_nodes_are_named() -> None:
+    circle = [depending(1, "COMP_NODE", 5, 2), depending(2, JSONIZED, 0, 1, comm_type=0, comm_size=8)]
+    assert "trace.json: nodes depend on each other in a circle: " in refused(gpus=2, trace=circle)
+    absent = [depending(1, "COMP_NODE", 5), depending(2, JSONIZED, 0, 9, comm_type=0, comm_size=8)]
+    assert refused(gpus=2, trace=absent) == "trace.json: node 2: depends on node 9, which the trace lacks"
 
 
 def test_a_workload_graph_is_read_as_well() -> None:
@@ -213,7 +292,7 @@ def test_the_longest_computing_before_a_collective_counts() -> None:
 
     replayed = replay(rank0=rank(1000), rank1=rank(3000))
     (item,) = replayed.items
-    assert item.trials == 2 and item.gap_ms == pytest.approx(1.5)
+    assert item.trials == 2 and item.gaps_ms == (0.0, pytest.approx(3.0))
 
 
 @pytest.mark.parametrize(

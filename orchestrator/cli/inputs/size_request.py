@@ -18,12 +18,12 @@ from ...core.sizing import (
     memory,
     model_description,
     torch_module,
-    trace_matching,
     traffic,
     training_size,
     transformers,
 )
 from ...core.sizing.model_description import Model, Shape, Style
+from ...core.sizing.trace_readers import matching
 from ...core.spec import values
 from ...model import algorithm as algorithms
 from ...model.errors import UsageError
@@ -83,7 +83,7 @@ def only_traced(options: Mapping[str, Any]) -> None:
         )
 
 
-def chooser(algorithm_modules: Mapping[str, Any], name: str | None) -> trace_matching.Algorithms:
+def chooser(algorithm_modules: Mapping[str, Any], name: str | None) -> matching.Algorithms:
     """Return the function that chooses the algorithm for an operation of a trace. Raises UsageError."""
     try:
         prices = cost.Prices(algorithm_modules, name)

@@ -38,6 +38,10 @@ def lines(run: Run, directory: Path, *, whole: bool = False) -> Iterator[str]:
         yield f"fastest   {text}"
     yield f"straggler {phrases.straggler(measured)}"
     yield from _slow(measured) if whole else ()
+    if (gaps := collectives.replay_gaps(run, measured.setting)) is not None:
+        yield f"gaps      {phrases.gaps(gaps)}"
+    if bucket := phrases.bucket(measured.setting):
+        yield f"bucket    {bucket}"
     yield f"verified  {_verified(run, measured)}"
     yield f"note      {phrases.percentiles(measured)}"
 

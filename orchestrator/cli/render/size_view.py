@@ -11,6 +11,7 @@ from ...core.sizing import cost, traces
 from ...core.sizing.batches import Share
 from ...core.sizing.layout import Layout
 from ...core.sizing.memory import Memory
+from ...core.sizing.replay_items import Item
 from ...core.sizing.training_size import Fit, Row, TrainingSize
 from .terminal import Terminal
 
@@ -82,7 +83,7 @@ def show_replay(terminal: Terminal, replay: traces.Replay, path: Path) -> None:
             item.operation,
             f"{item.bytes:,}",
             f"{item.trials:,}",
-            f"{item.gap_ms:.3f}",
+            _pace(item),
             item.dtype,
             _groups(item.groups),
             item.algorithm,
@@ -98,6 +99,14 @@ def show_replay(terminal: Terminal, replay: traces.Replay, path: Path) -> None:
 
 #: Items of a trace that the terminal shows.
 _MOST = 40
+
+
+def _pace(item: Item) -> str:
+    """The gaps, or the dependencies, of an item."""
+    if item.after:
+        return f"after {len(item.after)}"
+    low, high = min(item.gaps_ms, default=0.0), max(item.gaps_ms, default=0.0)
+    return f"{low:.3f}" if low == high else f"{low:.3f}-{high:.3f}"
 
 
 def _groups(groups: tuple[tuple[int, ...], ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,18 @@ _MOVED = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "int8",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """``trials`` iterations of the operation, each after ``gap_ms`` of computing; empty ``groups``: a group of all ranks."""
+    """``trials`` iterations of the operation; empty ``groups``: a group of all ranks.
+
+    ``gaps_ms``: computing before each iteration, since the ``end`` (``gap_from``: or the ``start``) of the collective before;
+    empty: no gaps. ``after``, in place of gaps: (places back, ms since the end of that collective; 0 places: since the start).
+    """
 
     operation: str
     bytes: int
     trials: int
-    gap_ms: float = 0.0
+    gaps_ms: tuple[float, ...] = ()
+    gap_from: str = "end"
+    after: tuple[tuple[int, float], ...] = ()
     algorithm: str = "ring"
     dtype: str = "float32"
     groups: Groups = ()
@@ -31,10 +38,17 @@ class Item:
     @property
     def document(self) -> dict[str, Any]:
         document: dict[str, Any] = {
-            "operation": self.operation, "bytes": self.bytes, "trials": self.trials, "gap_ms": round(self.gap_ms, 6),
+            "operation": self.operation, "bytes": self.bytes, "trials": self.trials, **self._pace(),
             "algorithm": self.algorithm, "dtype": self.dtype if self.dtype in _MOVED else "uint8",
         }  # fmt: skip
         return {**document, "groups": [list(group) for group in self.groups]} if self.groups else document
+
+    def _pace(self) -> dict[str, Any]:
+        if self.after:
+            return {"after": [[back, round(ms, 6)] for back, ms in self.after]}
+        gaps = [round(gap, 6) for gap in self.gaps_ms or (0.0,)]
+        start = {"gap_from": self.gap_from} if self.gap_from != "end" else {}
+        return {"gap_ms": gaps if len(set(gaps)) > 1 else gaps[0], **start}
 
 
 def from_training_size(answer: TrainingSize) -> tuple[Item, ...]:
@@ -65,17 +79,14 @@ def from_training_size(answer: TrainingSize) -> tuple[Item, ...]:
 
 
 def merge(items: Iterable[Item]) -> tuple[Item, ...]:
-    """Merge equal neighbours; the gap is their mean, so that the total computing time stays the same."""
-    made: list[Item] = []
-    for item in items:
-        if made and dataclasses.replace(made[-1], trials=0, gap_ms=0) == dataclasses.replace(item, trials=0, gap_ms=0):
-            before = made[-1]
-            trials = before.trials + item.trials
-            gap = (before.gap_ms * before.trials + item.gap_ms * item.trials) / trials
-            made[-1] = dataclasses.replace(before, trials=trials, gap_ms=gap)
-        else:
-            made.append(item)
-    return tuple(made)
+    """Merge equal neighbours; every iteration keeps its gap."""
+    groups = itertools.groupby(items, key=lambda item: dataclasses.replace(item, trials=0, gaps_ms=()))
+    return tuple(_merged(tuple(same)) for _, same in groups)
+
+
+def _merged(same: Sequence[Item]) -> Item:
+    gaps = tuple(gap for item in same for gap in item.gaps_ms or (0.0,) * item.trials)
+    return dataclasses.replace(same[0], trials=sum(item.trials for item in same), gaps_ms=gaps if any(gaps) else ())
 
 
 def write_trial(name: str, items: Sequence[Item], ranks: int, notes: Sequence[str]) -> str:

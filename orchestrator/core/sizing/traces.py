@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import replay_items, trace_chakra, trace_chakra_protobuf, trace_matching, trace_param, trace_recording
+from . import replay_items
 from .replay_items import Item
-from .trace_recording import Recording, TraceError
+from .trace_readers import chakra, chakra_protobuf, matching, param
+from .trace_readers.recording import MAX_RANKS, Recording, TraceError
 
 _RANK = re.compile(r"(\d+)(?!.*\d)")
 
@@ -27,7 +28,7 @@ class Replay:
     notes: tuple[str, ...]
 
 
-def replay(files: Mapping[str, bytes], algorithms: trace_matching.Algorithms, gpus: int | None = None) -> Replay:
+def replay(files: Mapping[str, bytes], algorithms: matching.Algorithms, gpus: int | None = None) -> Replay:
     """``files``: name -> content; several files: one per rank. ``algorithms``: (operation, ranks) -> name.
 
     Raises TraceError.
@@ -48,12 +49,12 @@ def replay(files: Mapping[str, bytes], algorithms: trace_matching.Algorithms, gp
     if problems:
         raise TraceError("\n".join(_some(problems)))
     if len(recordings) == 1:
-        matched = trace_matching.match_single_trace(recordings[0], gpus)
+        matched = matching.match_single_trace(recordings[0], gpus)
     else:
-        matched = trace_matching.match_traces(recordings, gpus)
+        matched = matching.match_traces(recordings, gpus)
     if not matched.steps:
         raise TraceError(f"{', '.join(files)}: has no collective")
-    made = replay_items.merge(trace_matching.replay_item(step, matched.ranks, algorithms) for step in matched.steps)
+    made = replay_items.merge(matching.replay_item(step, matched.ranks, algorithms) for step in matched.steps)
     return Replay(
         form=forms[0], ranks=matched.ranks, collectives=sum(len(step.groups) for step in matched.steps),
         timed=matched.timed, items=made, notes=matched.notes,
@@ -68,10 +69,10 @@ def _read(file: str, content: bytes, rank: int | None) -> tuple[str, Recording]:
     if isinstance(document, dict) and "traceEvents" in document:
         raise TraceError(f"{file}: is a Kineto (Chrome) trace; link it with the execution trace: chakra_trace_link")
     try:
-        if trace_param.is_param_trace(document):
-            return "PARAM comms trace", trace_param.read(document, file, rank)
-        if trace_chakra.is_chakra_trace(document):
-            return "Chakra execution trace", trace_chakra.read(document, file, rank)
+        if param.is_param_trace(document):
+            return "PARAM comms trace", param.read(document, file, rank)
+        if chakra.is_chakra_trace(document):
+            return "Chakra execution trace", chakra.read(document, file, rank)
     except TraceError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -90,7 +91,7 @@ def _is_binary(file: str, content: bytes) -> bool:
 
 def _from_protobuf(content: bytes, file: str) -> list[dict[str, Any]]:
     try:
-        return trace_chakra_protobuf.read_nodes(content)
+        return chakra_protobuf.read_nodes(content)
     except TraceError as error:
         raise TraceError(f"{file}: neither JSON nor a Chakra trace in protobuf form (*.et): {error}") from None
 
@@ -141,8 +142,8 @@ def _missing(recordings: list[Recording]) -> list[str]:
 
 def _more(recordings: list[Recording], gpus: int | None) -> list[str]:
     world = max((recording.world or 0 for recording in recordings), default=0)
-    if world > trace_recording.MAX_RANKS:
-        return [f"the trace has {world:,} ranks: must be <= {trace_recording.MAX_RANKS:,}"]
+    if world > MAX_RANKS:
+        return [f"the trace has {world:,} ranks: must be <= {MAX_RANKS:,}"]
     return [f"--gpus {gpus}: the trace has {world} ranks"] if gpus is not None and world > gpus else []
 
 

@@ -28,7 +28,7 @@ _CODES = {
 #: The outcomes that a checker may return.
 OUTCOMES = ("pass", "fail", "unknown")
 #: Checkers that no bundle of format 1 was planned with.
-NEW_IN_2 = ("times-possible",)
+NEW_IN_2 = ("times-possible", "gaps-kept")
 #: The reason for skipping a check that needs a twin.
 NO_TWIN = "not checked: the run has no twin to compare with (--twin, --no-twin)"
 #: The hint to the files of a run's plugins.

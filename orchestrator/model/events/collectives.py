@@ -11,7 +11,11 @@ from .units import Count, Figure, Rank, Ranks, Seconds, Step, Stride
 
 @record
 class CaseFacts(Record):
-    """One case of the plan; ``bytes`` as the user gave them, ``per_rank`` and ``total`` as they result."""
+    """One case of the plan; ``bytes`` as the user gave them, ``per_rank`` and ``total`` as they result.
+
+    ``gap_ms`` before every iteration, or ``gaps_ms`` before each, since the end (``gap_from``: or the start) of the collective
+    before; or ``after``: (places back, ms since the end of that collective, or, for 0, since the start of the sequence).
+    """
 
     case: Step | None = None
     operation: str | None = None
@@ -30,6 +34,9 @@ class CaseFacts(Record):
     cost: Mapping[str, Figure | None] | None = null()
     asynchronous: bool | None = None
     gap_ms: Seconds | None = None
+    gaps_ms: tuple[Seconds, ...] | None = None
+    gap_from: str | None = None
+    after: tuple[tuple[Step, Seconds], ...] | None = None
     asked: str | None = None
     shares: tuple[float, ...] | None = None
     port_bytes: Count | None = None
@@ -48,6 +55,21 @@ class CollectivePlan(Payload):
     drain: Any = None
     verify: bool | None = None
     bandwidth: str | None = None
+
+
+@payload("collective.sequence", writer="rank")
+class CollectiveSequence(Payload):
+    """A rank starts to replay collectives with their gaps, at ``begin`` on its monotonic clock; the first has ``step``.
+
+    ``verified``: the steps whose results are checked in the gaps; each of ``cases`` is also checked before and after the sequence.
+    """
+
+    rank: Rank | None = None
+    step: Step | None = None
+    begin: Seconds | None = None
+    iterations: Count | None = None
+    cases: Count | None = None
+    verified: tuple[Step, ...] | None = None
 
 
 @payload("collective.auto", writer="rank")

@@ -23,6 +23,8 @@ DTYPES: Mapping[str, int] = {
 }  # fmt: skip
 OPERATORS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
 BITWISE = ("band", "bor", "bxor")
+#: What a gap is counted from: of the collective before.
+GAP_FROM = ("end", "start")
 #: Operations that reduce.
 REDUCING = ("all-reduce", "reduce-scatter", "reduce")
 #: Operations whose size S is the total of all ranks' blocks; for the others, S is the buffer of one rank.
@@ -33,12 +35,19 @@ IN_BLOCKS = (*TOTAL, "all-to-all")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A collective that is repeated. ``bytes``: S as nccl-tests define it; ``trials``: number of timed iterations."""
+    """A collective that is repeated. ``bytes``: S as nccl-tests define it; ``trials``: number of timed iterations.
+
+    ``gap_ms``: computing before each iteration, since the ``end`` (``gap_from``: or the ``start``) of the collective before; a
+    number for every iteration, or one for each. ``after`` replaces it: (places back, ms): so long after the end of that collective,
+    or, for 0 places, after the start of the sequence.
+    """
 
     operation: str
     bytes: int = 0
     trials: int = 1
-    gap_ms: float = 0.0
+    gap_ms: float | tuple[float, ...] = 0.0
+    gap_from: str = "end"
+    after: tuple[tuple[int, float], ...] = ()
     algorithm: str = "ring"
     dtype: str = "float32"
     groups: str = ""
@@ -46,6 +55,11 @@ class Item:
     root: int = 0
     shares: tuple[float, ...] = ()
     asynchronous: bool = False
+
+    @property
+    def gaps(self) -> tuple[float, ...]:
+        """Milliseconds before each iteration."""
+        return self.gap_ms if isinstance(self.gap_ms, tuple) else (self.gap_ms,) * self.trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +118,10 @@ class Case:
             operator=item.operator, bytes=item.bytes, per_rank=self.per_rank, total=self.total, count=self.count,
             root=item.root, groups=self.groups, first_step=self.first_step, stride=self.stride, iterations=item.trials,
             cost={"rounds": cost.rounds, "volume": cost.volume} if cost else None,
-            asynchronous=item.asynchronous, gap_ms=item.gap_ms, asked=self.requested or None,
-            shares=item.shares or None, **traffic,
+            asynchronous=item.asynchronous, asked=self.requested or None, shares=item.shares or None,
+            gap_ms=None if isinstance(item.gap_ms, tuple) else item.gap_ms,
+            gaps_ms=item.gap_ms if isinstance(item.gap_ms, tuple) else None,
+            gap_from=item.gap_from if item.gap_from != "end" else None, after=item.after or None, **traffic,
         )  # fmt: skip
 
     def label(self) -> str:
@@ -162,14 +178,27 @@ def problems(item: Item) -> Iterator[str]:
     unknown = [(name, good) for name, good in known if getattr(item, name) not in good]
     for name, good in unknown:
         yield f"{name}: must be one of {', '.join(good)} (got {getattr(item, name)!r})"
-    for name, least in (("trials", 1), ("gap_ms", 0), ("root", 0)):
+    for name, least in (("trials", 1), ("root", 0)):
         if not getattr(item, name) >= least:
             yield f"{name}: must be >= {least} (got {getattr(item, name)})"
-    if item.gap_ms == math.inf:
-        yield "gap_ms: must be finite (got inf)"
+    yield from _of_gaps(item)
     yield from _of_groups(item)
     if not unknown:
         yield from _of_elements(item)
+
+
+def _of_gaps(item: Item) -> Iterator[str]:
+    gaps = item.gap_ms if isinstance(item.gap_ms, tuple) else (item.gap_ms,)
+    for name, times in (("gap_ms", gaps), ("after", [ms for _, ms in item.after])):
+        yield from (f"{name}: must be >= 0 (got {ms})" for ms in times if not ms >= 0)
+        yield from (f"{name}: must be finite (got inf)" for ms in times if ms == math.inf)
+    if isinstance(item.gap_ms, tuple) and len(gaps) != item.trials:
+        yield f"gap_ms: needs a value for each of {item.trials} trials (got {len(gaps)})"
+    if item.gap_from not in GAP_FROM:
+        yield f"gap_from: must be one of {', '.join(GAP_FROM)} (got {item.gap_from!r})"
+    yield from (f"after: must count >= 0 places back (got {back})" for back, _ in item.after if back < 0)
+    if item.after and any(gaps):
+        yield "after: replaces gap_ms; give one of them"
 
 
 def _of_groups(item: Item) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Measures collectives on a rank: link probe, warm-up, then timed iterations after a barrier, each verified after its end.
 
 Algorithms of one size alternate from iteration to iteration, so that disturbances of the machine affect them alike and the
-iterations of one number are a pair.
+iterations of one number are a pair. Collectives with gaps are replayed as a sequence instead (sequence.py).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from . import (
     link_fit,
     link_probe,
     memory_check,
+    pacing,
+    sequence,
     settings,
     sizes,
     verify,
@@ -44,7 +46,7 @@ COMBINED_BYTES, COMBINED_TIMES = 1 << 20, 5
 def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool = False) -> None:
     """Measure ``items`` on this rank as its Params (settings.Measuring) say.
 
-    ``in_turn``: algorithms of one size alternate; otherwise the items run one after the other.
+    ``in_turn``: algorithms of one size alternate; otherwise the items run one after the other, as one sequence if they have gaps.
     """
     listed = tuple(items)
     backend_support.require(listed, ctx.gang.backend)
@@ -52,7 +54,9 @@ def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool 
     ctx.connect()
     ctx.phase("restore")
     planned = cases.cases(listed, ctx.world, in_turn=in_turn)
-    memory_check.require(planned, ctx.rank, ctx.world, ctx.device, 2 * settings.drain(ctx.params.drain, ctx.gang.link))
+    together = pacing.concurrent(planned)
+    spare = 2 * settings.drain(ctx.params.drain, ctx.gang.link)
+    memory_check.require(together, ctx.rank, ctx.world, ctx.device, spare)
     peer = mpi_peer.connect(ctx) if needs_mpi else None
     ctx.report_fresh_start()
     meter = Meter(ctx, planned, peer)
@@ -96,8 +100,11 @@ class Meter:
 
     def measure(self) -> None:
         with self._gaps:
-            for among in cases.turns(self._cases):
-                self._in_turn(among)
+            for among in pacing.concurrent(self._cases):
+                if pacing.is_paced(among):
+                    self._in_sequence(among)
+                else:
+                    self._in_turn(among)
 
     def _probe(self) -> link_fit.Fit | None:
         ctx, params = self._ctx, self._params
@@ -164,10 +171,24 @@ class Meter:
             for case, work in zip(among, works, strict=True):
                 self._iterate(case, work, case.first_step + iteration * case.stride)
 
+    def _in_sequence(self, among: tuple[cases.Case, ...]) -> None:
+        """Replay cases with gaps."""
+        memories = {
+            groups: operations.Memories(member.ranks, self._ctx.device)
+            for groups, member in self._memberships.items()
+            if member
+        }
+        works: dict[int, operations.Work | None] = {}
+        for case in among:
+            member, shared = self._memberships[case.groups], memories.get(case.groups)
+            works[case.number] = self._work(case, member, shared) if member and shared else None
+        made = sequence.Sequence(
+            ctx=self._ctx, planned=among, works=works, verifier=self._verifier, settle=self._settle, run_gaps=self._gaps
+        )
+        self.verified += made.run(lambda work: self._run_timed(work, 0, lambda: None), self._synchronise)
+
     def _iterate(self, case: cases.Case, work: operations.Work | None, step: int) -> None:
         ctx = self._ctx
-        if case.item.gap_ms:
-            time.sleep(case.item.gap_ms / 1000)
         ctx.begin_step(step)
         pass_phase = ctx.phase_once("collective")
         timed = self._run_timed(work, step, pass_phase)
@@ -188,13 +209,16 @@ class Meter:
         """Fill the inputs and synchronise the start; then time the call until its result is there."""
         if work is not None:
             work.fill()
-        self._start.wait()
-        self._settle()
+        self._synchronise()
         start = time.monotonic()
         if work is not None:
             work.begin(step, first)()
             self._settle()
         return start, time.monotonic()
+
+    def _synchronise(self) -> None:
+        self._start.wait()
+        self._settle()
 
     def _settle(self) -> None:
         if self._ctx.device.type == "cuda":

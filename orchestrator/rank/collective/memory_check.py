@@ -23,9 +23,14 @@ class TooLarge(Exception):
     kind = "memory"
 
 
-def require(wanted: Iterable[cases.Case], rank: int, world: int, device: torch.device, spare: int = 0) -> None:
-    """Raises TooLarge on every rank if a rank lacks memory. ``spare``: bytes in addition to the cases. A collective."""
-    largest = max(cases.turns(tuple(wanted)), key=lambda among: memory_demand.need(among, rank), default=None)
+def require(
+    wanted: Iterable[Sequence[cases.Case]], rank: int, world: int, device: torch.device, spare: int = 0
+) -> None:
+    """Raises TooLarge on every rank if a rank lacks memory. ``wanted``: cases whose buffers exist at the same time.
+
+    ``spare``: bytes in addition to the cases. A collective.
+    """
+    largest = max(wanted, key=lambda among: memory_demand.need(among, rank), default=None)
     needed = float(memory_demand.need(largest, rank) if largest else 0) + spare
     report = [part for owner, free in _free(rank, device) for part in (owner, needed, free)]
     reports = _gather(report, world, device)

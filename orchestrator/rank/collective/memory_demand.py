@@ -9,7 +9,7 @@ from dataclasses import replace
 from ...model import algorithm as model
 from ...model.free_memory import RequiredMemory
 from ..exchange import case_layout, receive_schedule
-from . import cases, known_algorithms, settings
+from . import cases, known_algorithms, pacing, settings
 
 #: For these the backend copies everything into one buffer, or out of one.
 _FLATTENED = ("all-gather", "reduce-scatter", "gather")
@@ -25,27 +25,30 @@ def of(
     needs = [
         RequiredMemory(operation=label(among), ranks=tuple(need(among, rank) + drains for rank in range(world)),
                     size_bytes=among[0].item.bytes, setting=smaller)
-        for among in cases.turns(cases.cases(_largest(items), world, in_turn=in_turn))
+        for among in pacing.concurrent(cases.cases(_largest(tuple(items)), world, in_turn=in_turn))
     ]  # fmt: skip
     return max(needs, key=lambda required: (max(required.ranks), sum(required.ranks)), default=None)
 
 
 def label(among: Sequence[cases.Case]) -> str:
     """The cases that are in memory at the same time, as text."""
+    if len(among) > 1 and pacing.is_paced(among) and among[0].stride == 1:
+        return f"a sequence of {len(among)} cases, {among[0].label()} first"
     others = ", ".join(case.item.algorithm for case in among[1:])
     return among[0].label() + (f" in turn with {others}" if others else "")
 
 
 def need(among: Sequence[cases.Case], rank: int) -> int:
-    """Bytes that ``rank`` needs for cases that alternate: shared buffers once, and the scratch of every case."""
-    common: dict[case_layout.Layout, int] = {}
+    """Bytes that ``rank`` needs for cases at the same time: shared buffers once, and the scratch of every case."""
+    common: dict[object, int] = {}
     own = 0
     for case in among:
         ranks = next((group for group in case.groups if rank in group), None)
         if ranks is not None:
             layout, extra = _layout(case, ranks, ranks.index(rank))
             width = cases.DTYPES[case.item.dtype]
-            common[replace(layout, parts=())] = width * _elements(layout)
+            reduced = case.item.operator if case.item.operation in cases.REDUCING else ""
+            common[replace(layout, parts=()), ranks, case.item.dtype, reduced] = width * _elements(layout)
             own += width * extra
     return sum(common.values()) + own
 
@@ -67,8 +70,10 @@ def _layout(case: cases.Case, ranks: Sequence[int], me: int) -> tuple[case_layou
     return layout, max(made, extra)
 
 
-def _largest(items: Iterable[cases.Item]) -> list[cases.Item]:
-    """Of the items that differ only in size, the largest."""
+def _largest(items: Sequence[cases.Item]) -> Sequence[cases.Item]:
+    """Of the items that differ only in size, the largest; all items if they may be a sequence, whose buffers exist together."""
+    if any(item.after or any(item.gaps) for item in items):
+        return items
     largest: dict[object, cases.Item] = {}
     for item in items:
         key = (item.operation, item.algorithm, item.dtype, item.groups, item.root, item.shares)

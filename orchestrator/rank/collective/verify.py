@@ -26,6 +26,10 @@ class WrongResult(Exception):
         self.culprit = culprit
 
 
+#: The first wrong element of a result on this rank, and the result's checksum.
+Report = tuple[Wrong | None, int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verifier:
     """Compares the results of one rank with those of all ranks."""
@@ -37,8 +41,17 @@ class Verifier:
 
     def check(self, case: Case, step: int, work: Work | None) -> None:
         """Raises WrongResult on every rank. A collective of all ranks, including those without work (in no group)."""
-        wrong = work.wrong() if work else None
-        reports = self._exchange(wrong, work.hash() if work else 0)
+        self.agree(case, step, self.observe(work))
+
+    @staticmethod
+    def observe(work: Work | None) -> Report:
+        """Check the result on this rank alone, without any message."""
+        return (work.wrong(), work.hash()) if work else (None, 0)
+
+    def agree(self, case: Case, step: int, report: Report) -> None:
+        """Compare what all ranks have observed: the second half of ``check``."""
+        wrong, checksum = report
+        reports = self._exchange(wrong, checksum)
         if wrong is None and self._differs(case, reports):
             wrong = Wrong(offset=-1, expected=reports[self._first(case)][4], got=reports[self.rank][4])
         finding = _first_wrong(case, step, reports)

@@ -67,17 +67,18 @@ class Memory:
 
 
 class Memories:
-    """The buffers of cases that alternate: cases with the same layout share one."""
+    """The buffers of cases of one group: cases with the same layout, type and operator share one."""
 
     def __init__(self, ranks: Sequence[int], device: torch.device) -> None:
         self._ranks, self._device = ranks, device
-        self._made: dict[case_layout.Layout, Memory] = {}
+        self._made: dict[tuple[case_layout.Layout, str, str], Memory] = {}
 
     def of(self, item: Item, layout: case_layout.Layout) -> Memory:
-        """The buffer for ``layout``. The items of all cases differ only in the algorithm."""
-        key = replace(layout, parts=())
+        """The buffer for ``layout``."""
+        bare = replace(layout, parts=())
+        key = (bare, item.dtype, item.operator if item.operation in REDUCING else "")
         if key not in self._made:
-            self._made[key] = Memory(item, key, self._ranks, self._device)
+            self._made[key] = Memory(item, bare, self._ranks, self._device)
         return self._made[key]
 
 

@@ -40,9 +40,19 @@ def lines(run: Run, measured: collectives.Measured) -> list[tuple[str, str]]:
         *(("auto", text) for text in phrases.autos(measured.setting)),
         *(("fastest", text) for text in phrases.winners(measured.fastest)),
         ("straggler", phrases.straggler(measured)),
+        *paces(run, measured),
         ("verified", f"{phrases.verified(run.history, measured)}; {phrases.outliers(measured)}"),
         ("percentiles", phrases.percentiles(measured).removeprefix("percentiles ")),
     ]
+
+
+def paces(run: Run, measured: collectives.Measured) -> Iterator[tuple[str, str]]:
+    """The gaps that a replay reached, and what they do on a shaped link."""
+    gaps = collectives.replay_gaps(run, measured.setting)
+    if gaps is not None:
+        yield "gaps", phrases.gaps(gaps)
+    if bucket := phrases.bucket(measured.setting):
+        yield "bucket", bucket
 
 
 def figures(measured: collectives.Measured) -> Iterator[Figure]:

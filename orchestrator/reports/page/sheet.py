@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...views.collectives import Direction, Measured, Row, phrases
+from ...views.collectives import Direction, Measured, ReplayGaps, Row, phrases
 
 
 def cases(measured: Measured) -> str:
@@ -45,6 +45,18 @@ def outliers(measured: Measured) -> str:
     return _written([*trials, *chunks], _OUTLIER)
 
 
+def gaps(measured_gaps: ReplayGaps) -> str:
+    """The gap that was wanted beside the gap that was reached, of every iteration, on the rank that is farthest from it."""
+    return _written([
+        {
+            "step": gap.step, "operation": gap.case.operation, "algorithm": gap.case.algorithm, "bytes": gap.case.bytes,
+            "trial": gap.trial, "rank": gap.rank, "wanted_s": gap.wanted_s, "reached_s": gap.reached_s, "deviation_s": gap.late_s,
+            "held": int(gap.is_held), "kept": int(gap.is_kept),
+        }
+        for gap in measured_gaps.measured
+    ])  # fmt: skip
+
+
 _DIRECTION = (
     "rank", "node", "peer", "peer_node", "alpha_s", "beta_s_per_byte", "bits_per_s", "least_bits_per_s", "greatest_bits_per_s",
     "reason", "sizes", "repetitions",
@@ -73,7 +85,7 @@ def _case(row: Row) -> dict[str, Any]:
         "operation": case.operation, "algorithm": case.algorithm, "asked": case.requested, "bytes": case.bytes,
         "bytes_per_rank": case.per_rank, "bytes_total": case.total, "count": case.count, "dtype": case.dtype,
         "operator": case.operator, "root": case.root, "ranks": case.world, "groups": len(case.groups),
-        "asynchronous": int(case.asynchronous), "gap_ms": case.gap_ms, "shares": phrases.shares(case),
+        "asynchronous": int(case.asynchronous), "gap_ms": case.mean_gap_ms, "shares": phrases.shares(case),
         "over": row.over,
     }  # fmt: skip
     for name, spread in (("time", row.time), ("trial", row.trial), ("cct", row.cct), ("chunk", row.chunks)):

@@ -8,6 +8,7 @@ from .fastest import Fastest
 from .measurements import OUTLIER, OVER, Measured, Row, Slow, SlowChunk, measured
 from .phrases import shares
 from .repeated_delays import Latest, SlowLink
+from .replay_gaps import ReplayGap, ReplayGaps, replay_gaps
 from .statistics import DEFINITION, ENOUGH_FOR_P99, Interval, Spread, change
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "Latest",
     "Link",
     "Measured",
+    "ReplayGap",
+    "ReplayGaps",
     "Row",
     "Setting",
     "Slow",
@@ -36,6 +39,7 @@ __all__ = [
     "least_bytes",
     "lower_bound",
     "measured",
+    "replay_gaps",
     "setting",
     "shares",
 ]

@@ -47,6 +47,9 @@ class Case:
     cost: tuple[float, float] | None = None
     asynchronous: bool = False
     gap_ms: float = 0.0
+    gaps_ms: tuple[float, ...] = ()
+    gap_from: str = "end"
+    after: tuple[tuple[int, float], ...] = ()
     requested: str = ""
     shares: tuple[float, ...] = ()
     port_bytes: int = 0
@@ -55,6 +58,18 @@ class Case:
     @property
     def steps(self) -> range:
         return range(self.first_step, self.first_step + self.iterations * self.stride, self.stride)
+
+    @property
+    def is_paced(self) -> bool:
+        return bool(self.gap_ms or any(self.gaps_ms) or self.after)
+
+    @property
+    def mean_gap_ms(self) -> float:
+        return sum(self.gaps_ms) / len(self.gaps_ms) if self.gaps_ms else self.gap_ms
+
+    def gap_s(self, index: int) -> float:
+        """Seconds before the iteration ``index``, from 0."""
+        return (self.gaps_ms[index] if index < len(self.gaps_ms) else self.gap_ms) / 1e3
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -69,7 +84,7 @@ class Case:
     def kind(self) -> tuple[object, ...]:
         """Cases with an equal kind are compared size by size."""
         about = self.operation, self.dtype, self.operator, self.groups, self.root
-        return *about, self.asynchronous, self.gap_ms, self.shares
+        return *about, self.asynchronous, self.gap_ms, self.gaps_ms, self.gap_from, self.after, self.shares
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -103,7 +118,8 @@ class Setting:
     ``clocks``: rank -> (seconds to add to its clock, uncertainty).
 
     ``verify``: whether results were verified. ``bandwidth``: the time that algorithm bandwidth is computed from: the ``mean``
-    time from first start to last end, or, in older bundles, the ``median`` of the slowest rank.
+    time from first start to last end, or, in older bundles, the ``median`` of the slowest rank. ``unverified``: iterations of
+    sequences whose gaps leave no time for verification.
     """
 
     cases: tuple[Case, ...]
@@ -117,6 +133,11 @@ class Setting:
     verify: bool = True
     bandwidth: str = "median"
     autos: tuple[Auto, ...] = ()
+    unverified: int = 0
+
+    @property
+    def last_step(self) -> int:
+        return max((case.steps[-1] for case in self.cases if case.iterations), default=0)
 
     def node(self, rank: int) -> str:
         """The node of a rank; with the rank where a node has several."""
@@ -154,6 +175,11 @@ def setting(run: Run) -> Setting | None:
         verify=plan.verify is not False,
         bandwidth=plan.bandwidth or "median",
         autos=tuple(_autos(run.history)),
+        unverified=sum(
+            (event.data.iterations or 0) - len(event.data.verified or ())
+            for event in run.history.of(events.CollectiveSequence)
+            if event.epoch == reported.epoch and event.data.rank == plan.rank
+        ),
     )
 
 
@@ -185,6 +211,9 @@ def _case(case: CaseFacts) -> Case:
         cost=(rounds, volume) if rounds is not None and volume is not None else None,
         asynchronous=bool(case.asynchronous),
         gap_ms=case.gap_ms or 0.0,
+        gaps_ms=tuple(case.gaps_ms or ()),
+        gap_from=case.gap_from or "end",
+        after=tuple(case.after or ()),
         requested=case.asked or "",
         shares=tuple(case.shares or ()),
         bytes=case.bytes or 0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...model.event import History
+from ..values import whole
 from .attribution import Attribution
 from .directions import Direction, least_visible
 from .directions import slow as slow_directions
@@ -12,6 +13,7 @@ from .experiment import Case, Setting, wrong_results
 from .fastest import MARGIN, Fastest
 from .measurements import OUTLIER, Measured, Slow
 from .repeated_delays import SlowLink
+from .replay_gaps import TOLERANCE, TOLERANCE_S, ReplayGaps
 from .statistics import DEFINITION, ENOUGH_FOR_P99
 
 #: A case that takes so many times as long as its model has a cause, whether or not the records show it.
@@ -89,8 +91,43 @@ def kind(measured_case: Case) -> str:
         parts.append(f"root {measured_case.root}")
     parts += [f"shares {shares(measured_case)}"] if measured_case.shares else []
     parts += ["asynchronous"] if measured_case.asynchronous else []
-    parts += [f"gap {measured_case.gap_ms:g} ms"] if measured_case.gap_ms else []
+    parts += [gap] if (gap := _gap(measured_case)) else []
     return ", ".join([measured_case.operation, *parts])
+
+
+def _gap(measured_case: Case) -> str:
+    """``gap 15 ms``, ``gaps 15 to 120 ms from the start before``; empty without gaps."""
+    low, high = (f(measured_case.gaps_ms or (measured_case.gap_ms,)) for f in (min, max))
+    if measured_case.after:
+        return f"after {len(measured_case.after)} dependencies"
+    text = f"gap {low:g} ms" if low == high else f"gaps {low:g} to {high:g} ms"
+    return text + (" from the start before" if measured_case.gap_from == "start" else "") if high else ""
+
+
+def gaps(measured_gaps: ReplayGaps) -> str:
+    """How many gaps were reached, the largest deviation, and how many starts the network delayed."""
+    count, limit = len(measured_gaps.measured), f"{TOLERANCE_S * 1e3:g} ms or {percent(TOLERANCE)}"
+    if not count:
+        return "no gap was recorded"
+    worst = measured_gaps.worst
+    reached = "" if worst.is_held else f", {milliseconds(worst.reached_s)} ms for {milliseconds(worst.wanted_s)} ms"
+    parts = [
+        f"{measured_gaps.kept:,} of {count:,} gaps reached within {limit}",
+        f"largest deviation {duration(abs(worst.late_s))}{reached} (iteration {worst.trial} of {case(worst.case)}, rank {worst.rank})",
+    ]
+    parts += [f"{measured_gaps.held:,} starts waited for the collective before"] if measured_gaps.held else []
+    return "; ".join(parts)
+
+
+def bucket(setting: Setting) -> str:
+    """What a gap does on a shaped link; empty where the link has no bucket, or nothing has a gap."""
+    burst, speed = (whole(setting.link.spec.get(name)) or 0 for name in ("burst", "rate"))
+    if not burst or not speed or not any(measured_case.is_paced for measured_case in setting.cases):
+        return ""
+    return (
+        f"the bucket of a link holds {size(burst)} and fills up in {duration(burst * 8 / speed)} of a gap: "
+        "so many bytes pass at the speed of the machine, and measured / model can be below 1"
+    )
 
 
 def shares(measured_case: Case) -> str:
@@ -360,8 +397,14 @@ def verified(history: History, measured: Measured) -> str:
     if first is None and not measured.setting.verify:
         return "not verified"
     if first is None:
-        whole = all(row.lost == 0 for row in measured.rows)
-        return "all results exact, all ranks equal" if whole else "no wrong result; not every iteration was carried out"
+        if any(row.lost for row in measured.rows):
+            return "no wrong result; not every iteration was carried out"
+        if (left := measured.setting.unverified) and (count := sum(row.case.iterations for row in measured.rows)):
+            return (
+                f"{count - left:,} of {count:,} results exact, all ranks equal; the gaps after the others are too short to verify; "
+                "each case also before and after the sequence"
+            )
+        return "all results exact, all ranks equal"
     wrong = first.data
     where = f"rank {wrong.rank}, step {wrong.step}, offset {wrong.offset}"
     count = measured.wrong or len(wrong_results(history))

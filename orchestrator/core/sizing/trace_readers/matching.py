@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .layout import Groups
-from .replay_items import Item
-from .trace_recording import Event, Recording, TraceError
+from ..layout import Groups
+from ..replay_items import Item
+from .recording import ORIGIN, Event, Recording, TraceError
 
 #: (operation, ranks) -> the algorithm that replays it.
 Algorithms = Callable[[str, int], str]
@@ -19,15 +19,27 @@ _SINGLE_TRACE = "one trace: all ranks are assumed to do the same"
 _UNEVEN = ("all-to-all", "gather", "scatter")
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Gap:
+    """Seconds of computing since the end of the collective before, or since its start where the trace has no ends."""
+
+    seconds: float = 0.0
+    origin: str = "end"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Collectives of one kind that run at the same time in ``groups`` (empty group: all ranks), after ``gap`` seconds."""
+    """Collectives of one kind that run at the same time in ``groups`` (empty group: all ranks).
+
+    ``gap``: seconds since the end (or the start) of the collective before; or ``after``: (steps back, seconds since its end).
+    """
 
     operation: str
     size: int
     dtype: str
     groups: Groups
-    gap: float
+    gap: Gap
+    after: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +56,9 @@ def replay_item(step: Step, ranks: int, algorithms: Algorithms) -> Item:
     groups = () if step.groups in ((), ((),), (all_ranks,)) else step.groups
     members = len(groups[0]) if groups else ranks
     return Item(
-        operation=step.operation, bytes=step.size, trials=1, gap_ms=step.gap * 1e3, dtype=step.dtype, groups=groups,
-        algorithm=algorithms(step.operation, members),
+        operation=step.operation, bytes=step.size, trials=1, dtype=step.dtype, groups=groups,
+        gaps_ms=(step.gap.seconds * 1e3,) if step.gap.seconds else (), gap_from=step.gap.origin,
+        after=tuple((back, seconds * 1e3) for back, seconds in step.after), algorithm=algorithms(step.operation, members),
     )  # fmt: skip
 
 
@@ -54,12 +67,12 @@ def match_single_trace(recording: Recording, gpus: int | None) -> Matched:
     ranks = max(recording.world or 0, gpus or 0)
     if ranks < 2:
         raise TraceError(f"{recording.file}: the number of ranks is not in the trace; give --gpus N")
-    _pair(recording.events)
     events = [event for event in recording.events if event.operation != "recv"]
+    placed = _Placed([recording.events], _pair(recording.events))
     gaps = _gaps(recording.events)
     steps = tuple(
         Step(operation=_name(event), size=_size(event, ranks), dtype=event.dtype, groups=(_members(event, ranks),),
-             gap=gaps[id(event)])
+             gap=gaps[id(event)], after=placed.place([event]))
         for event in events
     )  # fmt: skip
     return Matched(
@@ -71,15 +84,47 @@ def match_traces(recordings: Sequence[Recording], gpus: int | None) -> Matched:
     """A trace per rank. Raises TraceError if the collectives of the ranks do not match."""
     ranks = max(gpus or 0, len(recordings))
     events = tuple(event for recording in recordings for event in recording.events)
-    _pair(events)
+    placed = _Placed([recording.events for recording in recordings], _pair(events))
     steps = tuple(
-        _meet({recording.rank: recording.events for recording in recordings if recording.rank is not None}, ranks)
+        _meet(
+            {recording.rank: recording.events for recording in recordings if recording.rank is not None}, ranks, placed
+        )
     )
     return Matched(ranks=ranks, steps=steps, timed=_timed(events), notes=_notes(events))
 
 
-def _pair(events: Sequence[Event]) -> None:
-    """Check that every send has its receive in order, and every receive its send."""
+class _Placed:
+    """The steps that events have become, so that dependencies on events become dependencies on steps."""
+
+    def __init__(self, recordings: Iterable[Sequence[Event]], senders: Mapping[int, Event]) -> None:
+        self._senders = senders
+        self._events = {id(event): events for events in recordings for event in events}
+        self._steps: dict[int, int] = {}
+        self._count = 0
+
+    def place(self, events: Sequence[Event]) -> tuple[tuple[int, float], ...]:
+        """Make the next step of ``events``; return the steps that it comes after: (steps back, or 0: the start; seconds)."""
+        after: dict[int, float] = {}
+        for event in events:
+            for place, seconds in event.after:
+                back = self._back(event, place)
+                after[back] = max(seconds, after.get(back, 0.0))
+        self._steps |= {id(event): self._count for event in events}
+        self._count += 1
+        return tuple(sorted(after.items()))
+
+    def _back(self, event: Event, place: int) -> int:
+        if place == ORIGIN:
+            return 0
+        needed = self._events[id(event)][place]
+        step = self._steps.get(id(self._senders.get(id(needed), needed)))
+        if step is None:
+            raise TraceError(f"{event.where}: depends on {needed.where}, which other ranks run later")
+        return self._count - step
+
+
+def _pair(events: Sequence[Event]) -> dict[int, Event]:
+    """Check that every send has its receive in order, and every receive its send. Return the send of each receive, by its id."""
     ends: dict[str, dict[tuple[int, int], list[Event]]] = {"send": defaultdict(list), "recv": defaultdict(list)}
     for event in events:
         if event.peer:
@@ -102,9 +147,14 @@ def _pair(events: Sequence[Event]) -> None:
         ]
     if problems:
         raise TraceError("\n".join(problems[:20]))
+    return {
+        id(receive): send
+        for pair, sent in ends["send"].items()
+        for send, receive in zip(sent, ends["recv"][pair], strict=True)
+    }
 
 
-def _meet(queues: dict[int, tuple[Event, ...]], ranks: int) -> Iterator[Step]:
+def _meet(queues: dict[int, tuple[Event, ...]], ranks: int, placed: _Placed) -> Iterator[Step]:
     """In rounds, the collectives that all members have reached; equal collectives of a round run at the same time."""
     at = dict.fromkeys(queues, 0)
     gaps = {key: gap for events in queues.values() for key, gap in _gaps(events).items()}
@@ -112,16 +162,15 @@ def _meet(queues: dict[int, tuple[Event, ...]], ranks: int) -> Iterator[Step]:
         ready = _ready(queues, at, ranks)
         if not ready and _left(queues, at):
             raise TraceError("\n".join(_stuck(queues, at, ranks)))
-        kinds: dict[tuple[str, int, str], dict[tuple[int, ...], float]] = {}
+        kinds: dict[tuple[str, int, str], dict[tuple[int, ...], list[Event]]] = {}
         for group, events in ready:
             event = _same(events, ranks)
-            place = kinds.setdefault((_name(event), _size(event, ranks), event.dtype), {})
-            place[group] = max(gaps[id(member_event)] for member_event in events)
-        yield from (
-            Step(operation=name, size=size, dtype=dtype, groups=part, gap=max(groups[group] for group in part))
-            for (name, size, dtype), groups in kinds.items()
-            for part in _disjoint(groups)
-        )
+            kinds.setdefault((_name(event), _size(event, ranks), event.dtype), {})[group] = events
+        for (name, size, dtype), groups in kinds.items():
+            for part in _disjoint(groups):
+                events = [event for group in part for event in groups[group]]
+                gap, after = max(gaps[id(event)] for event in events), placed.place(events)
+                yield Step(operation=name, size=size, dtype=dtype, groups=part, gap=gap, after=after)
 
 
 def _ready(
@@ -190,15 +239,16 @@ def _stuck(queues: dict[int, tuple[Event, ...]], at: dict[int, int], ranks: int)
                 yield f"{event.where}: rank {rank} is in {event.operation}, which rank {other} lacks: it is at {head.where}"
 
 
-def _gaps(events: Sequence[Event]) -> dict[int, float]:
-    """Seconds of computing before each event: since the end of the previous event, or its start if no end is known."""
-    gaps: dict[int, float] = {}
-    before: float | None = None
+def _gaps(events: Sequence[Event]) -> dict[int, Gap]:
+    """The gap before each event: since the end of the previous event, or since its start if no end is known."""
+    gaps: dict[int, Gap] = {}
+    before: Event | None = None
     for event in events:
-        known = event.start is not None and before is not None
-        gaps[id(event)] = max(0.0, (event.start or 0.0) - (before or 0.0)) if known else 0.0
-        last = event.end if event.end is not None else event.start
-        before = last if last is not None else before
+        origin = "start" if (before or event).start is not None and (before or event).end is None else "end"
+        since = None if before is None else before.start if origin == "start" else before.end
+        known = event.start is not None and since is not None
+        gaps[id(event)] = Gap(max(0.0, (event.start or 0.0) - (since or 0.0)) if known else 0.0, origin)
+        before = event if event.start is not None else before
     return gaps
 
 
@@ -220,15 +270,21 @@ def _size(event: Event, ranks: int) -> int:
 
 
 def _timed(events: Sequence[Event]) -> bool:
-    return any(event.start is not None for event in events)
+    return any(event.start is not None or event.after for event in events)
 
 
 def _notes(events: Sequence[Event]) -> tuple[str, ...]:
     notes = []
     if not _timed(events):
         notes.append("the trace has no times: gap_ms is 0 everywhere")
+    elif any(event.after for event in events):
+        notes.append(
+            "the trace has dependencies: each collective starts after those that it needs and the computing in between"
+        )
     elif all(event.end is None for event in events):
-        notes.append("the trace has starts alone: gap_ms is from one start to the next, communication included")
+        notes.append("the trace has starts alone: gap_ms is from one start to the next (gap_from: start)")
+    elif any(event.end is None for event in events):
+        notes.append("some collectives of the trace have no end: the gap after such a collective counts from its start")
     if any(event.peer for event in events):
         notes.append("send-recv: both ranks of a pair send, also where the trace's message went one way alone")
     if any(event.operation == "all-to-all" for event in events):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .model_description import DTYPES
+from ..model_description import DTYPES
 
 #: Letters of a name in lower case -> ccbed's name; "": no transfer.
 _OPERATIONS: Mapping[str, str] = {
@@ -25,6 +25,8 @@ _DTYPES: Mapping[str, str] = {
     "long": "int64", "long int": "int64", "int": "int32", "short": "int16", "char": "int8", "byte": "uint8",
     "unsigned char": "uint8", "signed char": "int8",
 }  # fmt: skip
+#: In place of an event: the start of the recording.
+ORIGIN = -1
 #: The maximum number of ranks of a cluster.
 MAX_RANKS = 100_000
 
@@ -34,6 +36,7 @@ class Event:
     """A collective of a rank. ``size`` is S; ``group``: its ranks, empty: all; ``peer``: of a send or recv.
 
     ``start``, ``end``: seconds, None if the trace has no such time. ``where``: file and entry, for errors.
+    ``after``: (place of an event in the recording, or ORIGIN; seconds of computing since its end), if the trace has dependencies.
     """
 
     operation: str
@@ -44,6 +47,7 @@ class Event:
     peer: tuple[int, int] | None = None
     start: float | None = None
     end: float | None = None
+    after: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

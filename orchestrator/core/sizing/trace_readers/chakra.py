@@ -1,4 +1,4 @@
-"""Chakra execution traces: what chakra_jsonizer writes (or trace_chakra_protobuf.py reads), a feeder's workload graph, and what
+"""Chakra execution traces: what chakra_jsonizer writes (or chakra_protobuf.py reads), a feeder's workload graph, and what
 PyTorch's observer writes.
 
 The first two hold nodes whose attributes name a collective (``comm_type``, ``comm_size`` in bytes of a rank's input,
@@ -12,9 +12,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from . import trace_recording
-from .model_description import DTYPES
-from .trace_recording import Event, Recording, TraceError
+from ..model_description import DTYPES
+from . import dependencies, recording
+from .recording import Event, Recording, TraceError
 
 #: CollectiveCommType of Chakra's schema, by number.
 _COLLECTIVES = (
@@ -46,19 +46,34 @@ def read(document: Any, file: str, rank: int | None) -> Recording:
     nodes = [node for node in nodes if isinstance(node, dict)]
     groups = _groups(nodes)
     events: list[Event] = []
+    by_node: dict[int, Event] = {}
     problems: list[str] = []
-    for node in nodes:
+    for position, node in enumerate(nodes):
         where = f"{file}: node {_get(node, 'id', 'Id')}"
         try:
             events += convert(node, where, groups, rank)
+            if events and len(events) > len(by_node):
+                by_node[position] = events[-1]
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             problems.append(f"{where}: {error}")
     if problems:
         raise TraceError("\n".join(problems))
     ranks = [rank_ + 1 for group in groups.values() for rank_ in group]
     ranks += [rank_ + 1 for event in events for rank_ in event.peer or ()]
-    ordered = sorted(events, key=lambda event: event.start or 0.0)
-    return Recording(file=file, rank=rank, events=tuple(ordered), world=max(ranks, default=None))
+    ordered = dependencies.schedule(_tasks(nodes), by_node, file) if convert is _node else None
+    ordered = ordered or tuple(sorted(events, key=lambda event: event.start or 0.0))
+    return Recording(file=file, rank=rank, events=ordered, world=max(ranks, default=None))
+
+
+def _tasks(nodes: Sequence[Mapping[str, Any]]) -> list[dependencies.Task]:
+    return [
+        dependencies.Task(
+            id=str(_get(node, "id", "Id")),
+            needs=tuple(str(id) for keys in _NEEDS for id in _get(node, *keys) or ()),
+            seconds=int(_get(node, *_LENGTH) or 0) / 1e6,
+        )
+        for node in nodes
+    ]
 
 
 def _node(node: Mapping[str, Any], where: str, groups: Groups, rank: int | None) -> Iterable[Event]:
@@ -86,11 +101,12 @@ def _node(node: Mapping[str, Any], where: str, groups: Groups, rank: int | None)
             group=() if operation in ("send", "recv") else group,
             peer=_peer(attributes, operation, name, rank) if operation in ("send", "recv") else None,
             start=start or None,
-            end=start + length if start else None,
+            end=start + length if start and length else None,
         ),
     )
 
 
+_NEEDS = (("dataDeps", "data_deps"), ("ctrlDeps", "ctrl_deps"))
 _START = ("startTimeMicros", "start_time_micros")
 _LENGTH = ("durationMicros", "duration_micros", "runtime")
 
@@ -101,9 +117,9 @@ def _collective(attributes: Mapping[str, Any], name: str) -> str:
         raise TraceError(f"{name} lacks comm_type")
     if str(kind).isdecimal():
         kind = _COLLECTIVES[int(kind)] if int(kind) < len(_COLLECTIVES) else kind
-    operation = trace_recording.operation(str(kind))
+    operation = recording.operation(str(kind))
     if not operation:
-        raise TraceError(f"unknown operation: comm_type {kind} of {name}; known: {trace_recording.known_operations()}")
+        raise TraceError(f"unknown operation: comm_type {kind} of {name}; known: {recording.known_operations()}")
     return operation
 
 
@@ -136,20 +152,20 @@ def _observed(node: Mapping[str, Any], where: str, groups: Groups, rank: int | N
         raise TraceError(
             "record_param_comms lacks collective_name: a schema before 1.0.4; record it with a newer PyTorch"
         )
-    operation = trace_recording.operation(str(name))
+    operation = recording.operation(str(name))
     if operation is None:
-        raise TraceError(f"unknown operation {name}; known: {trace_recording.known_operations()}")
+        raise TraceError(f"unknown operation {name}; known: {recording.known_operations()}")
     if not operation:
         return ()
-    dtype = trace_recording.dtype(str(attributes.get("dtype", "byte")))
+    dtype = recording.dtype(str(attributes.get("dtype", "byte")))
     if dtype is None:
         raise TraceError(f"unknown dtype {attributes.get('dtype')}")
-    group = groups.get(str(attributes.get("pg_name", "")), ()) or trace_recording.all_ranks(
+    group = groups.get(str(attributes.get("pg_name", "")), ()) or recording.all_ranks(
         int(attributes.get("pg_size") or 0)
     )
     start = node.get("ts")
     given, taken = (int(attributes.get(key) or 0) for key in ("in_msg_nelems", "out_msg_nelems"))
-    sizes = 0 if operation == "barrier" else trace_recording.total_size(operation, given, taken, len(group) or 1)
+    sizes = 0 if operation == "barrier" else recording.total_size(operation, given, taken, len(group) or 1)
     return (
         Event(
             operation=operation,
@@ -198,7 +214,7 @@ def _groups(nodes: Iterable[Mapping[str, Any]]) -> Groups:
             continue  # the observer cuts off long texts
         for listed_group in listed:
             groups[str(listed_group["pg_name"])] = tuple(
-                listed_group.get("ranks") or trace_recording.all_ranks(int(listed_group["group_size"]))
+                listed_group.get("ranks") or recording.all_ranks(int(listed_group["group_size"]))
             )
     return groups
 

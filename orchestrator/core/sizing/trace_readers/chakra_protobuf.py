@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .trace_recording import TraceError
+from .recording import TraceError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
@@ -106,6 +106,15 @@ def _text(content: bytes) -> str:
     return content.decode()
 
 
+def _numbers(content: bytes) -> list[int]:
+    """A packed list of numbers."""
+    numbers, at = [], 0
+    while at < len(content):
+        number, at = _varint(content, at)
+        numbers.append(number)
+    return numbers
+
+
 #: number -> (name, wire type, how it is read); lists and bytes are no facts about a collective.
 _ATTRIBUTE: dict[int, tuple[str, int, Read]] = {
     1: ("name", _BYTES, _text), 3: ("double_val", _FIXED64, _unpacked("<d")), 5: ("float_val", _FIXED32, _unpacked("<f")),
@@ -118,6 +127,7 @@ _ATTRIBUTE: dict[int, tuple[str, int, Read]] = {
 _INPUTS: dict[int, tuple[str, int, Read]] = {1: ("values", _BYTES, _text)}
 _NODE: dict[int, tuple[str, int, Read]] = {
     1: ("id", _VARINT, int), 2: ("name", _BYTES, _text), 3: ("type", _VARINT, int),
+    4: ("ctrl_deps", _BYTES, _numbers), 5: ("data_deps", _BYTES, _numbers),
     6: ("start_time_micros", _VARINT, int), 7: ("duration_micros", _VARINT, int),
     8: ("inputs", _BYTES, lambda content: _message(content, _INPUTS, 0)),
     10: ("attr", _BYTES, lambda content: {"name": "", **_message(content, _ATTRIBUTE, 0)}),
