@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ..model.requirements import HOST_TORCH, version_text
 from . import rank_imports
-from .oslayer import processes
+from .oslayer import host_names, processes
 
 #: Imported once, so that no rank has to. The first optimizer step would import torch._dynamo.
 MODULES = (
@@ -40,6 +40,7 @@ def import_modules() -> None:
         for name in MODULES:
             importlib.import_module(name)
         _exercise()
+        host_names.connect_without_queries()
         rank_imports.preload()
     if sys.modules["torch"].cuda.is_initialized():
         raise RuntimeError("CUDA was initialised by the imports: no forked rank could use it")

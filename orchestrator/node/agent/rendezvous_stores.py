@@ -11,7 +11,7 @@ import socket
 
 from ...model.events.commands import CommandFailed, StoreOpenDone
 from ..files.inbox import Respond
-from ..oslayer import forks
+from ..oslayer import forks, host_names
 from ..oslayer.event_loop import Loop
 
 RETRIES = 16
@@ -81,7 +81,8 @@ def run_store(address: str, port: int, retries: int, parent: int, report_fd: int
     taken: list[int] = []
     while True:
         try:
-            store = distributed.TCPStore(address, port, None, True, wait_for_workers=False)
+            with host_names.read_hosts_file_only(address):
+                store = distributed.TCPStore(address, port, None, True, wait_for_workers=False)
             break
         except RuntimeError as error:
             busy = "EADDRINUSE" in str(error)
