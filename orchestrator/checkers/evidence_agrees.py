@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from .. import views
 from ..core.verdict import metrics
 from ..core.verdict.twin import twin_key
-from ..model import codec
 from ..model.run import Run, StepRecord
 from ..model.verdict import Verdict
 
@@ -49,10 +48,13 @@ def _timed_steps(run: Run) -> tuple[StepRecord, ...]:
 
 def _metrics(run: Run) -> Iterator[views.Finding]:
     """metrics.jsonl equals the metrics that this version computes from the evidence."""
-    computed = [json.dumps(codec.plain(metric), sort_keys=True) for metric in metrics.of(run)]
+    lines = list(metrics.lines(run))
+    content = run.files.read("metrics.jsonl")
+    if content == "".join(f"{line}\n" for line in lines).encode():
+        return
+    computed = [json.dumps(json.loads(line), sort_keys=True) for line in lines]
     try:
-        lines = run.files.read("metrics.jsonl").splitlines()
-        recorded = [json.dumps(json.loads(line), sort_keys=True) for line in lines]
+        recorded = [json.dumps(json.loads(line), sort_keys=True) for line in content.splitlines()]
     except ValueError as error:
         yield views.finding(f"metrics.jsonl: not JSON ({error})")
         return

@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 #: Key in the metadata of a field: None is written as null.
 NULL = "null"
+_SCALARS = frozenset({str, int, bool, type(None)})
 
 
 def plain(value: Any) -> Any:
@@ -23,8 +24,11 @@ def plain(value: Any) -> Any:
 
     JSON has no numbers that are not finite: those become their ``float.hex``, ``nan``, ``inf`` or ``-inf``.
     """
+    kind = type(value)
+    if kind in _SCALARS or (kind is float and math.isfinite(value)):
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        items = ((name, getattr(value, name), null) for name, null in _names(type(value)))
+        items = ((name, getattr(value, name), null) for name, null in _names(kind))
         return {name: plain(item) for name, item, null in items if null or item is not None}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}

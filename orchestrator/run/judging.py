@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import traceback
 from collections.abc import Mapping
@@ -13,7 +12,6 @@ from typing import Any
 
 from .. import views
 from ..core.verdict import judge, metrics
-from ..model import codec
 from ..model.launch import Result
 from ..model.plugin import Catalogue
 from ..model.run import Run
@@ -30,7 +28,7 @@ def close(directory: Path, workdir: Path | None) -> None:
         return
     if workdir is not None:
         bundle.keep_keeper_events(directory, workdir)
-    lines = (json.dumps(codec.plain(metric), separators=(",", ":")) for metric in metrics.of(bundle.load(directory)))
+    lines = metrics.lines(bundle.load(directory))
     paths.write(directory / "metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
     seal.seal(directory)
 

@@ -31,7 +31,11 @@ _GANG_FILE = re.compile(
 #: The record of a process, wherever it lies.
 _WATCH_FILE = re.compile(r"(?:.*/)?watch-r(?P<rank>\d{1,9})-(?P<pid>\d{1,9})\.jsonl")
 #: Of the same record: step, bytes, start, end.
-_FIGURES = struct.Struct("<I8xQdd")
+_FIGURES: Any = {
+    "names": ("step", "size", "start", "end"),
+    "formats": ("<u4", "<u8", "<f8", "<f8"),
+    "offsets": (0, 12, 20, 28),
+}
 #: Bytes at the beginning and at the end of a log that are read.
 _LOG = 1024 * 1024
 
@@ -294,13 +298,19 @@ def identity(line: bytes) -> tuple[Any, ...] | None:
 
 def _check_chunks(content: bytes, path: Path) -> None:
     """Raises TornBundleError for a record with values that no rank can have written, such as NaN."""
-    limit = decoder.SECONDS
-    whole = content[: len(content) - len(content) % _FIGURES.size]
-    for number, (step, size, start, end) in enumerate(_FIGURES.iter_unpack(whole), start=1):
-        if not (step <= STEPS and size <= decoder.LARGEST and -limit <= start <= limit and -limit <= end <= limit):
-            raise paths.TornBundleError(
-                f"{path}: record {number}: no transfer (step {step}, {size} bytes, {start} to {end} s)"
-            )
+    import numpy as np
+
+    figures = np.dtype(_FIGURES)
+    table = np.frombuffer(content, dtype=figures, count=len(content) // figures.itemsize)
+    is_possible = (table["step"] <= STEPS) & (table["size"] <= decoder.LARGEST)
+    for moment in ("start", "end"):
+        is_possible &= np.abs(table[moment]) <= decoder.SECONDS
+    if not is_possible.all():
+        number = int(is_possible.argmin())
+        step, size, start, end = table[number].item()
+        raise paths.TornBundleError(
+            f"{path}: record {number + 1}: no transfer (step {step}, {size} bytes, {start} to {end} s)"
+        )
 
 
 def _line(line: bytes, path: Path, number: int) -> Mapping[str, Any]:

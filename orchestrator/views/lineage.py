@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from ..model import events
 from ..model.event import Event, History
@@ -57,8 +59,15 @@ def kept_steps(
 ) -> tuple[StepRecord, ...]:
     """The records of the kept lineage, in order of attempt, rank and step. ``resumes``: those of a script, else of the history."""
     resumes = resume_steps(history) if resumes is None else resumes
-    chosen = (record for record in records if is_kept(record.epoch, record.step, resumes))
-    return tuple(sorted(chosen, key=lambda record: (record.epoch, record.rank, record.step)))
+    last: dict[int, float] = {}
+    chosen = []
+    for record in records:
+        epoch = record.epoch
+        if epoch not in last:
+            last[epoch] = min((step for later, step in resumes.items() if later > epoch), default=math.inf)
+        if record.step <= last[epoch]:
+            chosen.append(record)
+    return tuple(sorted(chosen, key=attrgetter("epoch", "rank", "step")))
 
 
 def batch_losses(records: Iterable[StepRecord]) -> Mapping[int, float]:

@@ -6,6 +6,11 @@ import dataclasses
 import json
 from pathlib import Path
 
+from orchestrator.core.verdict import judge
+from orchestrator.model import codec
+from orchestrator.model.event import History
+from orchestrator.model.events import RankFinished, RunEnd
+from orchestrator.plugins import discover
 from orchestrator.views.collectives.samples import RECORD
 
 from . import collective_runs, simulated
@@ -30,7 +35,8 @@ def write(directory: Path, records: int, world: int = 4, size: int = 65536) -> P
     for number, case in enumerate(plan.value["cases"]):
         case.update(first_step=number * trials + 1, iterations=trials, stride=1)
     files = collective_runs.Files()
-    place = collective_runs.write(dataclasses.replace(run, files=files), directory)
+    checks = codec.plain(judge.planned(run.trial, discover(), twin=False))
+    extras = {**run.extras, "plan.json": {**run.extras["plan.json"], "checks": checks}}
     draw = np.random.default_rng(7)
     steps = 3 * trials
     values = np.repeat(np.array([1e-3, 2e-3, 4e-3]), trials)[:, None] * (1 + 0.05 * draw.random((steps, rounds)))
@@ -39,6 +45,8 @@ def write(directory: Path, records: int, world: int = 4, size: int = 65536) -> P
         np.cumsum(np.concatenate([values, np.full((steps, 1), 1e-3)], axis=1).ravel()).reshape(steps, rounds + 1) + 1000
     )
     starts = ends - np.concatenate([values, np.full((steps, 1), 1e-3)], axis=1)
+    history = _ending(run.history, float(ends[-1, -1]))
+    place = collective_runs.write(dataclasses.replace(run, history=history, files=files, extras=extras), directory)
     for rank in range(world):
         folder = place / "nodes" / f"n{rank}" / "i1-e0"
         folder.mkdir(parents=True)
@@ -55,3 +63,15 @@ def write(directory: Path, records: int, world: int = 4, size: int = 65536) -> P
         ]
         (folder / f"steps-r{rank}.jsonl").write_text("\n".join(lines) + "\n")
     return place
+
+
+def _ending(history: History, end: float) -> History:
+    """The same history, where ranks finish and the run ends after the last step."""
+    late = (RankFinished, RunEnd)
+    shifted = (
+        dataclasses.replace(event, at=dataclasses.replace(event.at, mono=event.at.mono + end, wall=event.at.wall + end))
+        if event.kind in late
+        else event
+        for event in history.events
+    )
+    return History(tuple(shifted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ... import views
-from ...model import watch
+from ...model import codec, watch
 from ...model.events import RankFinished
 from ...model.run import Run
 from ...views import training
@@ -32,6 +33,12 @@ class Metric:
     rank: int | None = None
     size: int | None = None
     rep: int = 0
+
+
+def lines(run: Run) -> Iterator[str]:
+    """The lines of metrics.jsonl, without their ends."""
+    encode = json.JSONEncoder(separators=(",", ":")).encode
+    return (encode(codec.plain(metric)) for metric in of(run))
 
 
 def of(run: Run) -> Iterator[Metric]:

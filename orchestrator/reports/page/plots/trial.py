@@ -36,14 +36,16 @@ class Chosen:
 
 def choose(measured: Measured) -> Chosen | None:
     """The slowest against its case's median, of those with records."""
+    import numpy as np
+
     worst: Chosen | None = None
     for row in measured.rows:
         spans, _, moved = measured.data[row.case.number]
         times = spans.times("max_rank")
-        if moved is None or row.trial is None or not set(moved.trials) & set(spans.trials):
+        recorded = np.flatnonzero(np.isin(spans.trials, moved.trials)) if moved is not None else np.empty(0, dtype=int)
+        if row.trial is None or not recorded.size:
             continue
-        recorded = [spot for spot, trial in enumerate(spans.trials) if trial in moved.trials]
-        spot = max(recorded, key=lambda candidate: times[candidate])
+        spot = int(recorded[times[recorded].argmax()])
         candidate = Chosen(
             case=row.case, trial=int(spans.trials[spot]), seconds=float(times[spot]), usual=row.trial.p50
         )
