@@ -24,7 +24,7 @@ def plain(value: Any) -> Any:
 
     JSON has no numbers that are not finite: those become their ``float.hex``, ``nan``, ``inf`` or ``-inf``.
     """
-    kind = type(value)
+    kind: type = type(value)
     if kind in _SCALARS or (kind is float and math.isfinite(value)):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
