@@ -1,6 +1,7 @@
-"""Direct: every rank sends all its messages at once and leaves their order to the fabric.
+"""Direct: every rank offers all its messages at once; it receives small ones at once and large ones one after the other.
 
-All-to-all and all-gather (p-1)a + ((p-1)/p) n b where each port carries one message at a time; send-recv a + n b. The
+All-to-all and all-gather (p-1)a + ((p-1)/p) n b; send-recv a + n b. Where a fabric shares its ports among all messages at once,
+it does not share them evenly: ports were idle for 5 to 30 % of the time, so the receiver decides on the order. The
 linear algorithms of Open MPI; Pješivac-Grbović et al., "Performance analysis of MPI collective operations" (2007).
 """
 
@@ -25,7 +26,7 @@ def schedule(operation: str, rank: int, world: int) -> model.Schedule:
     for index in range(1, 2 if shifted else world):
         right, left = (rank + index) % world, (rank - index) % world
         sends.append(model.Send(right, (0,) if shifted else (right,) if swapped else (rank,)))
-        recvs.append(model.Recv(left, (1,) if shifted else (world + left,) if swapped else (left,)))
+        recvs.append(model.Recv(left, (1,) if shifted else (world + left,) if swapped else (left,), in_turn=True))
     copies = (model.Copy(rank, world + rank),) if swapped else ()
     return (model.Step(tuple(sends), tuple(recvs), copies),) if sends or copies else ()
 

@@ -13,6 +13,8 @@ OPERATIONS = (
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 #: Bytes of a message without chunks.
 TOKEN = 4
+#: Bytes from which a message takes long enough on the wire that a receive waits for its turn (Recv.in_turn).
+LARGE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,10 @@ class Send:
 class Recv:
     """A message from rank ``peer``; with ``reduce`` it is combined with the rank's own chunks, else it replaces them.
 
-    It takes effect at the end of its step, so a chunk may be sent and received in the same step. ``in_turn``: it is posted when
-    its step begins, not earlier. That is right where the peer may be ahead of this rank: its message would share the port with
-    the one that this rank waits for.
+    It takes effect at the end of its step, so a chunk may be sent and received in the same step. ``in_turn``: a message of LARGE
+    bytes or more is received alone. It is posted when its step has begun and the receives before it have arrived, not earlier.
+    That is right where another message could share the port: ports do not share their rate evenly, so that one message falls
+    behind and delays the ranks that wait for it.
     """
 
     peer: int

@@ -48,6 +48,7 @@ class Rank:
     clock: list[int]
     at: int = -1
     open: int = 0
+    posted: int = 0
     got: dict[int, Message] = field(default_factory=dict)
 
 
@@ -111,13 +112,23 @@ class Execution:
             for chunk in recv.chunks:
                 if not (written.setdefault(chunk, recv.reduce) and recv.reduce) and chunk in _before(step, place):
                     raise Broken(f"rank {number}: chunk {chunk} is written twice in one step")
-            self._wanted.setdefault((recv.peer, number), deque()).append(place)
+        rank.posted = 0
+        self._post(number, rank, step)
         for peer in {send.peer for send in step.sends}:
             self._hand_over(number, peer)
-        for peer in {recv.peer for recv in step.recvs}:
-            self._hand_over(peer, number)
         if rank.open == 0 and not (step.sends or step.recvs):
             self._ready.append(number)
+
+    def _post(self, number: int, rank: Rank, step: Any) -> None:
+        """The receives up to the next that has to wait for those before it."""
+        first = rank.posted
+        for recv in step.recvs[first:]:
+            if recv.in_turn and len(rank.got) < rank.posted:
+                break
+            self._wanted.setdefault((recv.peer, number), deque()).append(rank.posted)
+            rank.posted += 1
+        for peer in {recv.peer for recv in step.recvs[first : rank.posted]}:
+            self._hand_over(peer, number)
 
     def _hand_over(self, source: int, target: int) -> None:
         offered, wanted = self._offered.get((source, target)), self._wanted.get((source, target))
@@ -127,6 +138,8 @@ class Execution:
             message.received = receiver.at
             receiver.got[place] = message
             self._messages.append(message)
+            if len(receiver.got) == receiver.posted:
+                self._post(target, receiver, receiver.steps[receiver.at])
             for number in (source, target):
                 self._ranks[number].open -= 1
                 if self._ranks[number].open == 0:

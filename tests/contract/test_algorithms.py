@@ -180,3 +180,23 @@ def _less(steps: Any, kind: str, message: Any, number: int) -> tuple[Any, ...]:
                 row.append(transfer)
         made.append(replace(step, **{kind: tuple(row)}))
     return tuple(made)
+
+
+def test_receives_that_wait_for_each_other_across_ranks_are_a_deadlock() -> None:
+    """Rank 2 waits for its receiver 0, which waits for 1 first, which waits for 2. Posted together, the same receives are right."""
+    assert stands((False, False)) and stands((True, False))
+    assert not stands((False, True))
+
+
+def stands(in_turn: tuple[bool, bool]) -> bool:
+    recvs = tuple(schedule.Recv(peer, in_turn=waits) for peer, waits in zip((1, 2), in_turn, strict=True))
+    schedules = (
+        (schedule.Step(recvs=recvs),),
+        (schedule.Step(recvs=(schedule.Recv(2),)), schedule.Step(sends=(schedule.Send(0),))),
+        (schedule.Step(sends=(schedule.Send(0),)), schedule.Step(sends=(schedule.Send(1),))),
+    )
+    try:
+        symbolic.Execution(schedules, [[], [], []], lambda rank, chunk: 1, causal=False).run()
+    except symbolic.Broken as error:
+        return str(error) != "deadlock: ranks [0, 1, 2] wait for ever"
+    return True

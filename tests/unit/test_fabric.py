@@ -141,6 +141,13 @@ def test_packets_are_smaller_than_the_bucket_so_that_none_is_cut_into_frames() -
     assert packets(LinkSpec()) == []
 
 
+def test_a_connection_has_two_packets_in_the_queue_of_a_shaper_that_loses_nothing() -> None:
+    shaped = traffic_control.tcp_settings(LinkSpec(rate=10**9, burst=64_000))
+    assert shaped["tcp_congestion_control"] == "reno" and shaped["tcp_limit_output_bytes"] == "80000"
+    assert "tcp_limit_output_bytes" not in traffic_control.tcp_settings(LinkSpec())
+    assert traffic_control.tcp_settings(LinkSpec(rate=10**9, burst=64_000, loss=0.01)) == {}
+
+
 def test_one_switch_is_a_bridge_and_two_tiers_are_leaves_with_shaped_uplinks_to_a_core() -> None:
     def bridges(link: LinkSpec) -> list[str]:
         return [

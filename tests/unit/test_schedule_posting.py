@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.algorithms import ring
 from orchestrator.model.algorithm import Chosen
-from orchestrator.model.schedule import Recv, Schedule, Send, Step
+from orchestrator.model.schedule import LARGE, Recv, Schedule, Send, Step
 from orchestrator.rank.exchange import receive_schedule
 from tests.contract import algorithms
 
@@ -77,6 +77,15 @@ def test_two_streams_take_turns() -> None:
     assert all(at == index for (index, _), at in posted(schedule).items())
     alone = tuple(Step(recvs=(Recv(1, (index,)),)) for index in range(8))
     assert all(at == 0 for at in posted(alone).values())
+
+
+def test_large_messages_wait_for_their_turn_and_small_ones_do_not() -> None:
+    step = Step(recvs=tuple(Recv(peer, (peer,), in_turn=True) for peer in (1, 2, 3)))
+    schedule = (Step(sends=(Send(1, (0,)),)), step)
+    sizes = [LARGE, LARGE, LARGE - 1, LARGE]
+    assert receive_schedule.plan(schedule, sizes) == (((1, 1),), ((1, 0), (1, 2)))
+    assert [receive_schedule.follows(step, number, sizes) for number in range(3)] == [False, False, True]
+    assert receive_schedule.plan(schedule)[0] == ((1, 0), (1, 1), (1, 2))
 
 
 def posted(schedule: Schedule) -> dict[receive_schedule.ReceiveId, int]:

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.model.schedule import OPERATIONS, Recv, Schedule, Send, Step
+from orchestrator.model.schedule import LARGE, OPERATIONS, Recv, Schedule, Send, Step
 from orchestrator.rank.collective import cases, expected_cost, known_algorithms, link_fit, simulation
 
 N = 4 * 27720 * 16
 BETA = 8 / 145e6
 
 
-def played(schedules: Sequence[Schedule], **fabric: object) -> simulation.Moment:
-    """One chunk of 1000 bytes; a byte takes 1 ms, a start-up a second, unless ``fabric`` says otherwise."""
+def played(schedules: Sequence[Schedule], size: float = 1000.0, **fabric: object) -> simulation.Moment:
+    """One chunk of ``size`` bytes; a byte takes 1 ms, a start-up a second, unless ``fabric`` says otherwise."""
     peers = range(len(schedules))
     programs = [
-        simulation.Program(rank=rank, peers=peers, schedule=schedule, sizes=[1000.0])
+        simulation.Program(rank=rank, peers=peers, schedule=schedule, sizes=[size])
         for rank, schedule in enumerate(schedules)
     ]
     return simulation.play(programs, simulation.Fabric(**({"alpha": 1.0, "beta": 0.001} | fabric)))  # type: ignore[arg-type]
@@ -58,7 +58,21 @@ def test_what_one_flow_cannot_use_another_gets() -> None:
 def test_a_receive_that_is_posted_late_costs_a_start_up() -> None:
     early = [(send(1), send(2)), (receive(0), send(2)), (receive(0), receive(1))]
     late = [(send(1), send(2)), (receive(0), send(2)), (receive(1, in_turn=True), receive(0, in_turn=True))]
-    assert played(late, beta=1e-9).startups > played(early, beta=1e-9).startups
+    assert played(late, size=LARGE, beta=1e-9).startups > played(early, beta=1e-9).startups
+
+
+@pytest.mark.parametrize(("size", "in_turn", "startups"), [(LARGE, True, 3), (LARGE, False, 1), (LARGE - 1, True, 1)])
+def test_large_messages_are_received_in_turn(size: int, in_turn: bool, startups: int) -> None:
+    """The second is posted when the first has arrived, which costs its start-up and a handshake; else both share the port."""
+    end = played([(receive(1, 2, in_turn=in_turn),), (send(0),), (send(0),)], size=size, alpha=0.25, beta=1 / size)
+    assert end.seconds == pytest.approx(2 + 0.25 * startups)
+    assert end.startups == startups
+
+
+def test_what_follows_a_message_that_came_early_is_posted_at_once() -> None:
+    late = (receive(2), Step(recvs=(Recv(1, (0,), reduce=True), Recv(2, (0,), reduce=True, in_turn=True))))
+    end = played([late, (send(0), send(2)), (receive(1), send(0), send(0))], size=LARGE, beta=1 / LARGE, alpha=0.0)
+    assert end.seconds == pytest.approx(4.0)
 
 
 def test_combining_takes_time() -> None:
@@ -104,12 +118,12 @@ def test_ranks_that_fold_are_not_overtaken(name: str, volume: float) -> None:
                 rank=rank,
                 peers=range(5),
                 schedule=_early(schedule) if is_early else schedule,
-                sizes=[1.0 / algorithm.chunks("all-reduce", 5)] * algorithm.chunks("all-reduce", 5),
+                sizes=[1e6 / algorithm.chunks("all-reduce", 5)] * algorithm.chunks("all-reduce", 5),
             )
             for rank in range(5)
             for schedule in [algorithm.schedule("all-reduce", rank, 5)]
         ]
-        end = simulation.play(programs, simulation.Fabric(alpha=0.0, beta=1.0)).seconds
+        end = simulation.play(programs, simulation.Fabric(alpha=0.0, beta=1e-6)).seconds
         assert end > volume * 1.15 if is_early else end == pytest.approx(volume)
 
 

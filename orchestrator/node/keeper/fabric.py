@@ -22,9 +22,6 @@ from ..oslayer import namespaces, traffic_control
 HOSTS = "hosts"
 PREFIX = 16
 RUN_S = 10.0
-#: The TCP settings of a node on a link without loss, for a steady rate. BBR, the default of some hosts, nearly stops sending
-#: for 0.2 s in every 10 s to measure the empty link; a trial would measure that in place of the link.
-TCP = {"tcp_congestion_control": "reno", "tcp_slow_start_after_idle": "0"}
 #: Includes the directories of root's programs, which the PATH of a user may lack.
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
@@ -63,8 +60,7 @@ class Fabric:
             _batch("tc", traffic_control.port_rate_commands(name, port.link))
             _batch("ip", traffic_control.port_commands(name, port.group, alias))
         _batch("ip", traffic_control.node_commands(spec.address, PREFIX, alias, port.link))
-        if not port.link.loss:
-            _write_sysctls(TCP)
+        _write_sysctls(traffic_control.tcp_settings(port.link))
 
     def set_port(self, node: str, *, on: bool) -> None:
         """Set the port of a node up or down, if it exists. Raises OSError."""

@@ -108,7 +108,7 @@ def play(programs: Sequence[Program], fabric: Fabric) -> Moment:
 class _Player:
     def __init__(self, programs: Sequence[Program], fabric: Fabric) -> None:
         self._fabric = fabric
-        self._ranks = {p.rank: _Rank(p, receive_schedule.plan(p.schedule)) for p in programs}
+        self._ranks = {p.rank: _Rank(p, receive_schedule.plan(p.schedule, p.sizes)) for p in programs}
         self._flows: list[_Message] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -149,10 +149,10 @@ class _Player:
         rank.reached = at
         if rank.step == len(rank.program.schedule):
             return
-        for receive in rank.plan[rank.step]:
-            rank.incoming[receive].posted = at
-            self._begin(rank.incoming[receive])
         step = rank.program.schedule[rank.step]
+        for index, number in rank.plan[rank.step]:
+            if not receive_schedule.follows(rank.program.schedule[index], number, rank.program.sizes):
+                self._post(rank.incoming[index, number], at)
         rank.waiting = len(step.sends) + len(step.recvs)
         if not rank.waiting:
             self._enter(rank, at)
@@ -163,6 +163,19 @@ class _Player:
         for place in range(len(step.recvs)):
             if rank.incoming[rank.step, place].left < 0:  # it has arrived before
                 self._arrive(rank, rank.incoming[rank.step, place].begun)
+        self._follow(rank, at)
+
+    def _post(self, message: _Message, at: Moment) -> None:
+        message.posted = at
+        self._begin(message)
+
+    def _follow(self, rank: _Rank, at: Moment) -> None:
+        """Post the receives of the step that waited for the one before them."""
+        step = rank.program.schedule[rank.step]
+        for number in range(1, len(step.recvs)):
+            message = rank.incoming[rank.step, number]
+            if message.posted is None and all(rank.incoming[rank.step, before].left < 0 for before in range(number)):
+                self._post(message, at)
 
     def _begin(self, message: _Message) -> None:
         """Start the message if both ends are ready."""
@@ -189,6 +202,7 @@ class _Player:
                 receiver.incoming.get((receiver.step, place)) is message
                 for place in range(len(receiver.program.schedule[receiver.step].recvs))
             ):
+                self._follow(receiver, arrived)
                 self._arrive(receiver, arrived)
 
         self._at(arrived.seconds, arrive)

@@ -5,13 +5,13 @@ of a ring. A staged receive goes to scratch memory and can be posted at once, wh
 buffer. Other receives wait until no earlier step reads or writes their chunks. Receives from one peer stay in order, because
 transports match them by it. If two peers alternate in sending long streams, as in trees with segments, a receive waits for its
 turn: otherwise one stream overtakes and takes bandwidth from the one that is needed (up to 1.5 times the time of a double
-binary tree). An algorithm says of other receives that they wait for their step (``Recv.in_turn``).
+binary tree). An algorithm says which other receives wait for their turn, if they are large (``Recv.in_turn``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ...model import schedule as model
 
@@ -19,8 +19,11 @@ from ...model import schedule as model
 ReceiveId = tuple[int, int]
 
 
-def plan(schedule: model.Schedule) -> tuple[tuple[ReceiveId, ...], ...]:
-    """For every step, the receives that are posted when it begins, in order."""
+def plan(schedule: model.Schedule, sizes: Sequence[float] = ()) -> tuple[tuple[ReceiveId, ...], ...]:
+    """For every step, the receives that are posted when it begins, in order. ``sizes``: bytes of each chunk; none: no message is large.
+
+    Of these, a receive that ``follows`` the one before it in its step is posted when that one has arrived.
+    """
     posted: list[list[ReceiveId]] = [[] for _ in schedule]
     last_use: dict[int, int] = {}
     last_post: dict[int, int] = {}
@@ -28,7 +31,7 @@ def plan(schedule: model.Schedule) -> tuple[tuple[ReceiveId, ...], ...]:
     for index, step in enumerate(schedule):
         last_use.update((chunk, index - 1) for copy in step.copies for chunk in (copy.source, copy.target))
         for number, recv in enumerate(step.recvs):
-            at = max(last_post.get(recv.peer, 0), index if recv.in_turn else streams.turn(step, recv))
+            at = max(last_post.get(recv.peer, 0), index if waits(recv, sizes) else streams.turn(step, recv))
             if staged(step, recv):
                 at = scratch.take(len(recv.chunks), at, index)
             else:
@@ -38,6 +41,16 @@ def plan(schedule: model.Schedule) -> tuple[tuple[ReceiveId, ...], ...]:
         last_use.update((chunk, index) for chunk in _used(step))
         streams.advance(step, index)
     return tuple(tuple(receives) for receives in posted)
+
+
+def waits(recv: model.Recv, sizes: Sequence[float]) -> bool:
+    """Whether the receive waits for its turn."""
+    return recv.in_turn and sum(sizes[chunk] for chunk in recv.chunks if sizes) >= model.LARGE
+
+
+def follows(step: model.Step, number: int, sizes: Sequence[float]) -> bool:
+    """Whether a receive of the step is posted when the one before it has arrived."""
+    return number > 0 and waits(step.recvs[number], sizes)
 
 
 def staged(step: model.Step, recv: model.Recv) -> bool:

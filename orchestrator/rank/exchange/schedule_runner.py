@@ -48,7 +48,6 @@ class Exchange:
             ranks = dist.get_process_group_ranks(group) if group else range(dist.get_world_size())
         self._schedule, self._ranks, self._group, self._chunks = schedule, ranks, group, chunks
         self._operator = OPERATORS[operator]
-        self._plan = receive_schedule.plan(schedule)
         self._cached: tuple[Any, list[step_tensors.Row]] = (None, [])
 
     def run(
@@ -86,7 +85,7 @@ class Exchange:
     def _rows(self, parts: Sequence[torch.Tensor], device: torch.device) -> list[step_tensors.Row]:
         key = tuple((part.data_ptr(), part.numel(), part.dtype) for part in parts)
         if self._cached[0] != key:
-            self._cached = key, step_tensors.rows(self._schedule, self._plan, parts, self._ranks, device)
+            self._cached = key, step_tensors.rows(self._schedule, parts, self._ranks, device)
         return self._cached[1]
 
 
@@ -145,13 +144,15 @@ def _early(steps: list[step_tensors.Row], group: dist.ProcessGroup | None, opera
         for target, source in row.copies:
             target.copy_(source)
         for post in row.posts:
-            if post.into is not None:
-                works[post.receive_id] = dist.irecv(post.into, post.peer, group=group)
+            if not post.follows:
+                _post(post, works, group)
         for message, pieces in row.packs:
             torch.cat(pieces, out=message)
         sending = [dist.isend(message, peer, group=group) for message, peer in row.sends]
         ends = []
         for arrival in row.arrivals:
+            if arrival.follows:
+                _post(arrival, works, group)
             if arrival.into is not None:
                 works.pop(arrival.receive_id).wait()
             ends.append(time.monotonic())
@@ -159,6 +160,13 @@ def _early(steps: list[step_tensors.Row], group: dist.ProcessGroup | None, opera
             _wait(work)
         _take_effect(row, operator)
         yield ends
+
+
+def _post(
+    arrival: step_tensors.Arrival, works: dict[receive_schedule.ReceiveId, Any], group: dist.ProcessGroup | None
+) -> None:
+    if arrival.into is not None:
+        works[arrival.receive_id] = dist.irecv(arrival.into, arrival.peer, group=group)
 
 
 def _batched(steps: list[step_tensors.Row], group: dist.ProcessGroup | None, operator: Any) -> Iterator[list[float]]:

@@ -13,7 +13,10 @@ from . import receive_schedule
 
 @dataclass(slots=True)
 class Arrival:
-    """A receive: sender, first chunk, bytes, and the tensor that is received into (None: the message is empty)."""
+    """A receive: sender, first chunk, bytes, and the tensor that is received into (None: the message is empty).
+
+    ``follows``: it is posted when the receive before it in its step has arrived.
+    """
 
     receive_id: receive_schedule.ReceiveId
     peer: int
@@ -21,6 +24,7 @@ class Arrival:
     size: int
     into: torch.Tensor | None
     token: bool
+    follows: bool = False
 
 
 @dataclass(slots=True)
@@ -38,13 +42,14 @@ class Row:
 
 def rows(
     schedule: model.Schedule,
-    plan: Sequence[Sequence[receive_schedule.ReceiveId]],
     parts: Sequence[torch.Tensor],
     ranks: Sequence[int],
     device: torch.device,
 ) -> list[Row]:
     """The steps of ``schedule`` over ``parts``; peers are global ranks. Empty messages are left out on both sides."""
     made = [Row() for _ in schedule]
+    sizes = [part.numel() * part.element_size() for part in parts]
+    plan = receive_schedule.plan(schedule, sizes)
     arrivals: dict[receive_schedule.ReceiveId, Arrival] = {}
     pool = _Pool(parts, device)
     for index, step in enumerate(schedule):
@@ -57,6 +62,8 @@ def rows(
         row.arrivals = [arrivals[index, number] for number in range(len(step.recvs))]
         for recv, arrival in zip(step.recvs, row.arrivals, strict=True):
             _effects(row, recv, arrival, parts)
+        for number, arrival in enumerate(row.arrivals):
+            arrival.follows = receive_schedule.follows(step, number, sizes)
         pool.release(index)
     return made
 
