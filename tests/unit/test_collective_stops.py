@@ -109,3 +109,18 @@ def test_a_rank_whose_records_lack_gaps_is_not_watched() -> None:
     inside = known.within(0, np.array([10.0, 10.3, 10.5]), np.array([11.0, 11.0, 11.0]))
     assert inside == pytest.approx([0.2, 0.1, 0.0])
     assert known.within(1, np.array([10.0]), np.array([11.0])) == pytest.approx([0.0])
+
+
+def test_waiting_for_a_late_sender_is_told_from_transfer() -> None:
+    """Rank 3 takes 4 ms before each step; its receiver waits so long, and its transfers are as short as others."""
+    gang = Gang(schedules=MAKERS["ring all-reduce"](), drowsy={3: 0.004}, buffered=1 << 10)
+    result = measured(gang, iterations=20)
+    (row,) = result.rows
+    assert row.chunks is not None and row.waiting is not None and row.transferring is not None
+    assert row.chunks.count == row.waiting.count == row.transferring.count
+    assert row.waiting.mean + row.transferring.mean == pytest.approx(row.chunks.mean)
+    assert row.waiting.max >= 0.0039
+    clean = measured(Gang(schedules=MAKERS["ring all-reduce"]()), iterations=20).rows[0]
+    assert clean.waiting is not None and clean.waiting.p50 < 1e-4
+    assert clean.transferring is not None and clean.chunks is not None
+    assert row.transferring.p50 == pytest.approx(clean.chunks.p50, rel=0.1)

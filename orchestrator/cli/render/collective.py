@@ -70,6 +70,7 @@ def document(run: Run) -> dict[str, Any] | None:
         "slow": codec.plain(measured.slow),
         "latest": codec.plain(measured.latest),
         "slow_links": codec.plain(measured.links),
+        "stopped": codec.plain(measured.stopped),
         "straggler": phrases.straggler(measured),
         "percentiles": collectives.DEFINITION,
     }

@@ -88,7 +88,11 @@ def _case(row: Row) -> dict[str, Any]:
         "asynchronous": int(case.asynchronous), "gap_ms": case.mean_gap_ms, "shares": phrases.shares(case),
         "over": row.over,
     }  # fmt: skip
-    for name, spread in (("time", row.time), ("trial", row.trial), ("cct", row.cct), ("chunk", row.chunks)):
+    spreads = {
+        "time": row.time, "trial": row.trial, "cct": row.cct, "chunk": row.chunks, "chunk_waiting": row.waiting,
+        "chunk_transfer": row.transferring,
+    }  # fmt: skip
+    for name, spread in spreads.items():
         cells |= {f"{name}_count": spread.count if spread else 0}
         for part in ("min", "p50", "p95", "p99", "max", "mean"):
             cells[f"{name}_{part}_s"] = getattr(spread, part) if spread else None

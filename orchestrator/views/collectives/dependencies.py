@@ -62,6 +62,16 @@ class Pattern:
 
         return np.stack([self.at(kind, which) for kind, which in self.ready], axis=1)
 
+    def waiting(self, start: Floats, end: Floats) -> Floats:
+        """[trial, transfer]: seconds of each record until its sender had reached the message; at most all of it.
+
+        The rest is transfer. It includes what the same sender had to send before, where no record shows that.
+        """
+        import numpy as np
+
+        waited: Floats = np.clip(self.sent() - start, 0.0, np.maximum(end - start, 0.0))
+        return waited
+
     def stages_of(self, rank: int) -> tuple[Stage, ...]:
         return tuple(stage for stage in self.stages if stage.rank == rank)
 

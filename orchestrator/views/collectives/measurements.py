@@ -59,7 +59,9 @@ class Row:
 
     Bandwidths in 10^9 bytes/s, by ``mean_s``: the mean of ``cct``, or in older bundles the median of ``trial``. ``model_s``: by
     the probe's alpha and beta; ``of_line``: bus bandwidth over the line rate. ``chunks``: of ``transfers``, where all iterations
-    together have ``transfers_due``; ``lost``: iterations that are not whole; ``wrong``: results. None: not known.
+    together have ``transfers_due``;
+    ``waiting``, ``transferring``: the two parts of their times, until the sender had reached the message by its own records and
+    from then on; ``lost``: iterations that are not whole; ``wrong``: results. None: not known.
     """
 
     case: Case
@@ -68,6 +70,8 @@ class Row:
     trial: statistics.Spread | None
     cct: statistics.Spread | None
     chunks: statistics.Spread | None
+    waiting: statistics.Spread | None = None
+    transferring: statistics.Spread | None = None
     mean_s: float | None = None
     algbw: float | None = None
     busbw: float | None = None
@@ -174,6 +178,8 @@ class _Case:
         self.slow: list[Slow] = []
         self.slow_chunks: list[SlowChunk] = []
         self.slow_count = 0
+        self.waiting: statistics.Spread | None = None
+        self.transferring: statistics.Spread | None = None
         self.rounds: repeated_delays.Rounds | None = None
         self.links: list[repeated_delays.SlowLink] = []
         if moved is not None:
@@ -195,6 +201,7 @@ class _Case:
         time = chunks if self.over == "chunk" else statistics.spread(self.times)
         return Row(
             case=case, over=self.over, time=time, trial=trial, cct=self.cct, chunks=chunks, mean_s=mean,
+            waiting=self.waiting, transferring=self.transferring,
             algbw=algbw, busbw=busbw, model_s=model,
             of_model=usual.p50 / model if usual and model else None,
             of_line=busbw * 8e9 / link.rate if busbw is not None and link.rate else None,
@@ -220,6 +227,9 @@ class _Case:
         rows = patterns.rows(moved, self.spans)
         if pattern is None:
             return
+        waiting = pattern.waiting(moved.start[rows], moved.end[rows])
+        self.waiting = statistics.spread(waiting.reshape(-1))
+        self.transferring = statistics.spread((moved.seconds[rows] - waiting).reshape(-1))
         numbers = moved.trials[rows]
         slow = self.spans.trials[self.outliers]
         usual = ~np.isin(numbers, slow)

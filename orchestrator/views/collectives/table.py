@@ -35,9 +35,9 @@ def table(measured: Measured) -> Table:
     return Table(
         bands=(
             ("", 3), (f"time ms, {over}, {count}", len(times)), ("algbw", 1), ("busbw", 1), ("model", 1), ("meas/", 1), ("of", 1),
-            ("chunk ms", 2), ("", 1),
+            ("chunk ms", 2), ("of it, p50", 2), ("", 1),
         ),
-        head=("size", "algorithm", "count", *times, "GB/s", "GB/s", "ms", "model", "line", "p50", "max", "wrong"),
+        head=("size", "algorithm", "count", *times, "GB/s", "GB/s", "ms", "model", "line", "p50", "max", "wait", "transfer", "wrong"),
         groups=tuple((title, tuple(_cells(rows, p99))) for title, rows in groups.items()),
     )  # fmt: skip
 
@@ -104,6 +104,8 @@ def _rates(row: Row) -> tuple[str, ...]:
         phrases.percent(row.of_line),
         phrases.milliseconds(row.chunks.p50 if row.chunks else None),
         phrases.milliseconds(row.chunks.max if row.chunks else None),
+        phrases.milliseconds(row.waiting.p50 if row.waiting else None),
+        phrases.milliseconds(row.transferring.p50 if row.transferring else None),
         "-" if row.wrong is None else str(row.wrong),
     )
 
