@@ -78,7 +78,7 @@ def _script(run: Run) -> Verdict:
             unexplained.append(
                 views.finding(f"{_differs(differing[0])}, and no part of the state that is known to differ explains it")
             )
-            incomplete = incomplete or not _is_complete(lines, resumption)
+            incomplete = incomplete or not (_is_complete(lines, resumption) and _has_same_data(repeated))
         elif repeated and not known:
             reason = "no step that was done again has a loss or a digest in both executions"
             doubts.append(views.finding(f"{resumption.attempt.name}: {reason}"))
@@ -96,6 +96,18 @@ def _is_complete(lines: training.Lineage, resumption: training.Resumption) -> bo
     """Whether each part of the state is known to have resumed."""
     rows = completeness.worst(completeness.rows(lines, resumption))
     return all(row.result in ("pass", "not applicable") for row in rows.values())
+
+
+def _has_same_data(repeated: tuple[training.Replay, ...]) -> bool:
+    """Whether the ranks are known to have had the same batches in the first step that differs, and losses that are close.
+
+    The watcher does not hash every batch of a long attempt, so another batch at a later step shows only in the loss.
+    """
+    first = min(replay.step for replay in repeated if replay.is_equal is False)
+    differing = [replay for replay in repeated if replay.step == first]
+    return all(
+        replay.batches is not False and (replay.batches or not replay.is_loaded) for replay in differing
+    ) and all(replay.has_close_losses for replay in differing)
 
 
 def _is_as_restarted(run: Run, lines: training.Lineage) -> bool:

@@ -107,7 +107,10 @@ def _undecided(resumption: training.Resumption) -> Iterator[views.Finding]:
             yield views.finding(f"{name}: {rank.doubt or rank.failure}")
     if resumption.is_fresh and resumption.newest == 0:
         yield views.finding(f"{name}: began at step 0, nothing had been saved since")
-    if resumption.newest is None and not resumption.reported:
+    for checkpoint in resumption.undated:
+        text = f"of which step {', '.join(sorted(checkpoint.paths))} is, which a thread saved, is not known"
+        yield views.finding(f"{name}: {text}")
+    if resumption.newest is None and not resumption.reported and not resumption.undated:
         yield views.finding(f"{name}: no complete checkpoint had been recorded before it")
 
 

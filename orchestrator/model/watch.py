@@ -142,7 +142,8 @@ class Step(Line):
 class State(Line):
     """The state after ``n`` steps, taken before step n + 1. ``full``: with all parts beside weights.
 
-    ``copies``: digests of other models with the parameters of this one, such as averages of its weights.
+    ``copies``: digests of other models with the parameters of this one, such as averages of its weights; ``groups``: settings
+    of the optimizers' parameter groups beside ``lr``, as text.
     """
 
     n: int
@@ -155,6 +156,7 @@ class State(Line):
     copies: Mapping[str, str | None] = field(default_factory=dict)
     optimizer: Mapping[str, str | None] | None = None
     lr: tuple[Any, ...] | None = None
+    groups: tuple[Mapping[str, str], ...] | None = None
     scaler: Any = None
     scheduler: Any = None
     rng: Mapping[str, str | None] | None = None
@@ -173,7 +175,7 @@ class Rng(Line):
 class Save(Line):
     """A save was called after ``n`` steps. ``api``: ``file`` or ``script`` where the watcher does not know its contents.
 
-    ``step``: the number of steps that the script reports with it.
+    ``step``: the number of steps that the script reports with it; ``thread``: that called it, empty for the main thread.
     """
 
     id: str | int
@@ -182,11 +184,15 @@ class Save(Line):
     api: str = ""
     path: str = ""
     called: float | None = None
+    thread: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved(Line):
-    """The contents of a save. ``weights``: of the model in it; ``matched``: fraction of its parameters that were recognised."""
+    """The contents of a save. ``weights``: of the model in it; ``matched``: fraction of its parameters that were recognised.
+
+    ``counter``: the smallest step counter of the optimizers in it.
+    """
 
     id: str | int
     staged: float | None = None
@@ -194,6 +200,7 @@ class Saved(Line):
     files: tuple[Any, ...] = ()
     weights: str | None = None
     matched: float | None = None
+    counter: float | None = None
     contents: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -215,12 +222,13 @@ class Committed(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load(Line):
-    """A checkpoint was read, or could not be read (``error``). ``sha256``: of the file; ``fs``: the type of its file system.
+    """A checkpoint was read after ``n`` steps, or could not be read (``error``). ``sha256``: of the file; ``fs``: its file system's type.
 
     It is written again with the same ``id`` once more of it is known.
     """
 
     id: str | int = ""
+    n: int = 0
     api: str = ""
     path: str = ""
     called: float | None = None

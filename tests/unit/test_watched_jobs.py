@@ -219,15 +219,28 @@ def test_a_killed_last_attempt_has_no_end() -> None:
     assert outcomes(Job().attempt(0, 0, 18).attempt(1, 15, 30))["no-step-lost"] == "unknown"
 
 
-def test_a_difference_without_a_cause_is_not_a_failure_of_the_resumption() -> None:
+def noisy(factor: float, **fields: object) -> Job:
+    """The losses of the second attempt differ by this factor."""
     job = right()
-    job.files = [dataclasses.replace(f, lines=tuple(_noisy(x) if f.attempt else x for x in f.lines)) for f in job.files]
-    assert outcomes(job)["replay-equal"] == "skipped"
-    assert outcomes(job)["resume-complete"] == "pass"
+
+    def change(line: watch.Line) -> watch.Line:
+        if not isinstance(line, watch.Step):
+            return line
+        loss = float.fromhex(line.loss or "0x0p0") * factor
+        return dataclasses.replace(line, loss=loss.hex(), **fields)  # type: ignore[arg-type]
+
+    job.files = [dataclasses.replace(f, lines=tuple(change(x) if f.attempt else x for x in f.lines)) for f in job.files]
+    return job
 
 
-def _noisy(line: watch.Line) -> watch.Line:
-    return dataclasses.replace(line, loss=(0.125).hex()) if isinstance(line, watch.Step) else line
+def test_a_difference_without_a_cause_is_not_a_failure_of_the_resumption() -> None:
+    assert outcomes(noisy(1.00001))["replay-equal"] == "skipped"
+    assert outcomes(noisy(1.00001))["resume-complete"] == "pass"
+
+
+@pytest.mark.parametrize("job", [noisy(1.2), noisy(1.00001, batches=(None,))], ids=["large", "batch not hashed"])
+def test_a_difference_that_a_restart_cannot_make_or_on_unknown_data_is_unknown(job: Job) -> None:
+    assert outcomes(job)["replay-equal"] == "unknown"
 
 
 def test_a_script_is_judged_by_its_records_only_where_a_fault_is_planned() -> None:

@@ -14,6 +14,10 @@ from .engines import master_weights
 
 #: Owners with more parameters record no shapes.
 LISTED = 20000
+#: Keys of parameter groups that are recorded elsewhere, that schedulers add, or that choose an implementation.
+NO_SETTINGS = frozenset(
+    ("params", "param_names", "lr", "initial_lr", "foreach", "fused", "capturable", "differentiable")
+)
 
 
 class Owner:
@@ -27,6 +31,7 @@ class Owner:
         engines = master_weights.known()
         own = [item for item in live["Optimizer"] if all(item is not engine.inner for engine in engines)]
         self.optimizers = _sorted([stepping, *engines, *own])
+        self._counts = {id(optimizer): _count(optimizer) for optimizer in self.optimizers}
         self.schedulers, self.scalers = live["LRScheduler"], live["GradScaler"]
         self.naming = "module"
         self._parameters: list[tuple[Any, list[sharding.Part]]] = []
@@ -48,6 +53,10 @@ class Owner:
         self.devices = {parameter.device for parameter, _ in self._parameters}
         self.numel = sum(part.numel for part in self.parts.values())
         self._large, self._small = self._split()
+
+    def is_outdated(self, optimizer: Any) -> bool:
+        """Whether the optimizer, which is about to step, is unknown or has other parameters than before."""
+        return self._counts.get(id(optimizer)) != _count(optimizer) or optimizer not in self.optimizers
 
     def parameters(self) -> Iterator[tuple[Any, list[sharding.Part]]]:
         """Every parameter of the optimizers with the parts of full tensors that it holds."""
@@ -106,6 +115,11 @@ class Owner:
         groups = (group for optimizer in self.owning for group in optimizer.param_groups)
         return [float(group["lr"]).hex() for group in groups if "lr" in group]
 
+    def settings(self) -> list[dict[str, str]]:
+        """What else each parameter group states, such as its weight decay: name -> value as text."""
+        groups = (group for optimizer in self.owning for group in optimizer.param_groups)
+        return [{name: repr(item) for name, item in group.items() if _is_setting(name, item)} for group in groups]
+
     def shapes(self) -> dict[str, list[Any]] | None:
         """Name -> [type, shape of the full tensor]; None if there are too many."""
         if len(self.parts) > LISTED:
@@ -142,11 +156,21 @@ class Owner:
                 self._parameters.append((parameter, parts))
 
 
+def _count(optimizer: Any) -> int:
+    return sum(len(group["params"]) for group in optimizer.param_groups)
+
+
 def parameters_of(optimizer: Any) -> Iterator[Any]:
     """The tensors that an optimizer updates."""
     return (
         parameter for group in optimizer.param_groups for parameter in group["params"] if hasattr(parameter, "dtype")
     )
+
+
+def _is_setting(name: str, item: Any) -> bool:
+    is_value = item is None or isinstance(item, (bool, int, float, str))
+    is_values = isinstance(item, (tuple, list)) and all(isinstance(value, (bool, int, float)) for value in item)
+    return name not in NO_SETTINGS and (is_value or is_values)
 
 
 def _parameter_names(top: Any) -> set[str]:

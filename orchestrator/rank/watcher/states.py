@@ -16,7 +16,7 @@ from typing import Any
 
 from . import digest, names, owner, record, steps, tracing
 from .budget import budget
-from .checkpoints import contents, live_owner
+from .checkpoints import contents, live_owner, random_states
 from .measures import batches, ddp_timers
 
 
@@ -40,7 +40,7 @@ class States:
         if self._last is not None:
             elapsed_s, cpu_s = now[0] - self._last[0], now[1] - self._last[1]
             budget.add_step(elapsed_s if self._has_device else min(elapsed_s, cpu_s))
-        if self.owner is None or optimizer not in self.owner.optimizers:
+        if self.owner is None or self.owner.is_outdated(optimizer):
             self._identify(optimizer)
         choice = budget.choose(n)
         if choice is not None:
@@ -111,6 +111,7 @@ class States:
             **({"copies": copies(known.copies)} if known.copies else {}),
             "optimizer": known.optimizer_states(),
             "lr": known.rates(),
+            "groups": known.settings(),
             "scaler": _scaler(known.scalers[0]) if known.scalers else None,
             "scheduler": [[item.last_epoch, getattr(item, "_step_count", None)] for item in known.schedulers] or None,
         }
@@ -181,7 +182,7 @@ def _generator(name: str, kind: str, state: Any) -> str:
     comparable = (state[1].tobytes(), state[2:]) if kind == "numpy" else state
     if kind != "torch" and name in _known and _known[name][0] == comparable:
         return _known[name][1]
-    value = contents.rng_digest(kind, state)
+    value = random_states.fingerprint(kind, state)
     if kind == "torch":
         return _equivalent.get(value, value)
     _known[name] = (comparable, value)

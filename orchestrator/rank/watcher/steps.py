@@ -62,7 +62,9 @@ class StepGroups:
             return
         if self._first is None:
             self._first = weakref.ref(optimizer)
-        if self._is_state_due and (_refers(self._first, optimizer) or _refers(self._leader, optimizer)):
+        opens = _refers(self._first, optimizer) or _refers(self._leader, optimizer)
+        leader = self._leader() if self._leader is not None else None
+        if self._is_state_due and (opens or (leader is not None and self._replaces(optimizer, leader))):
             self.flush()
             self._is_state_due = False
             for callback in self.boundaries:
@@ -73,7 +75,7 @@ class StepGroups:
         if self._is_inside_step(frame.f_back) or _is_initialisation(frame.f_back):
             return
         leader = self._leader() if self._leader is not None else None
-        if leader is None:
+        if leader is None or (optimizer is not leader and self._replaces(optimizer, leader)):
             self._leader = weakref.ref(optimizer)
         elif optimizer is not leader:
             if self._pending is not None:
@@ -123,6 +125,13 @@ class StepGroups:
             groups = optimizer.param_groups
             self._sizes[optimizer] = sum(int(p.numel()) for group in groups for p in group["params"])
         return self._sizes[optimizer]
+
+    def _replaces(self, optimizer: Any, leader: Any) -> bool:
+        """Whether the script has made ``optimizer`` for the parameters of the leader, of which the watcher knew until now."""
+        if self._size(optimizer) < self._size(leader):
+            return False
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        return any(id(p) in own for group in leader.param_groups for p in group["params"])
 
     def _is_inside_step(self, frame: FrameType | None) -> bool:
         """Does ``step()`` of an optimizer call this frame? Read from the stack: a step that raised leaves no trace."""

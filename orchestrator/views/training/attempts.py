@@ -131,6 +131,24 @@ class Attempt:
         return add(digests) if len(digests) == len(group) else None
 
 
+def reload_of(attempt: Attempt, process: Process) -> watch.Load | None:
+    """The first load after a step whose weights the process trained on with; None if there is none.
+
+    Not what a rank had saved at that moment, which changes nothing. Its steps count on, although the job is at another one.
+    """
+    saves = [(save.n, save.id, p) for p in attempt.ranks.values() for save in p.file.of(watch.Save)]
+    for load in process.loads:
+        state = process.states.get(load.n)
+        is_used = load.n and load.n < process.last and load.matched != 0 and not load.error
+        if is_used and state and load.weights is not None and load.weights == state.weights:
+            own = {
+                line.weights for n, key, p in saves if n == load.n for line in p.file.of(watch.Saved) if line.id == key
+            }
+            if load.weights not in own:
+                return load
+    return None
+
+
 def add(digests: Iterable[str]) -> str | None:
     """The sum of digests of shards; None for text that is no digest."""
     try:

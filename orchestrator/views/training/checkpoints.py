@@ -9,18 +9,22 @@ from ...model import watch
 from ...model.event import History
 from ...model.events import FaultInjected
 from ..values import mapping
-from .attempts import Attempt, add, merged
+from .attempts import Attempt, Process, add, merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One save of one rank, after ``n`` steps of its attempt; ``committed`` is None if it was not completed."""
+    """One save of one rank, after ``n`` steps of its attempt; ``committed`` is None if it was not completed.
+
+    ``is_dated``: whether its contents are known to be those after ``n`` steps; else they are a copy of an earlier moment.
+    """
 
     rank: int
     n: int
     save: watch.Save
     saved: watch.Saved | None
     committed: watch.Committed | None
+    is_dated: bool = True
 
     @property
     def path(self) -> str:
@@ -70,6 +74,11 @@ class Checkpoint:
     @property
     def paths(self) -> frozenset[str]:
         return frozenset(write.path for write in self.writes if write.holds_weights and write.committed)
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether it is known after which step its weights were those of the job."""
+        return all(write.is_dated for write in self.writes if write.holds_weights)
 
     @property
     def contents(self) -> Mapping[str, object]:
@@ -183,8 +192,33 @@ def _writes(attempt: Attempt) -> Iterator[Write]:
         committed = merged(process.file.of(watch.Committed))
         for save in process.file.of(watch.Save):
             commit = committed.get(save.id)
-            n = process.completed_at(save, commit)
-            yield Write(rank=rank, n=n, save=save, saved=saved.get(save.id), committed=commit)
+            n = _copied_at(process, save, saved.get(save.id), process.completed_at(save, commit))
+            yield Write(
+                rank=rank, n=process.completed_at(save, commit) if n is None else n, save=save, saved=saved.get(save.id),
+                committed=commit, is_dated=n is not None,
+            )  # fmt: skip
+
+
+def _copied_at(process: Process, save: watch.Save, saved: watch.Saved | None, n: int) -> int | None:
+    """The steps that the process had completed when the contents of a save that was called after ``n`` were copied.
+
+    A script may copy its state at a step and save the copy later. A thread does so while training goes on: None if no state
+    and no counter of the optimizer shows the step.
+    """
+    state = process.states.get(n)
+    unknown = None if save.thread else n
+    if saved is None or saved.weights is None or (state and state.weights in (None, saved.weights)):
+        return n
+    if not save.thread and (state is None or process.is_sharded):
+        return n
+    equal = [m for m, earlier in process.states.items() if m < n and earlier.weights == saved.weights]
+    if equal:
+        return max(equal)
+    reference = max((m for m, s in process.states.items() if m <= n and s.counter is not None), default=None)
+    if saved.counter is None or reference is None:
+        return unknown
+    copied = reference + int(saved.counter - (process.states[reference].counter or 0))
+    return copied if 0 <= copied <= n else unknown
 
 
 def _expected(writes: Iterable[Write]) -> set[int]:

@@ -34,8 +34,6 @@ _SAVED = {"buffers": "buffers", "learning rate": "lr", "scheduler": "scheduler",
 NOTHING = "0" * 16
 #: A generator counts as used by steps if it is drawn from between at least this share of them.
 _MOST = 0.5
-#: Losses of the same batch with the same weights differ less, also where kernels add up in another order, in bfloat16.
-_NOISE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +58,15 @@ class _Pair:
     start: watch.State
     before: watch.State
     own: watch.State | None
-    old: Process | None
+    #: The rank in all attempts until then: of one step, no attempt shows whether steps draw from a generator.
+    every: tuple[Process, ...]
     replays: tuple[Replay, ...]
     #: The state of the rank of the same number in a gang of another size.
     namesake: watch.State | None = None
     sizes: str = ""
     saved: frozenset[str] = frozenset()
+    #: The key of a copy of the model in the checkpoint that no module of the rank had.
+    unobserved: str = ""
 
 
 def rows(
@@ -115,17 +116,19 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
         )
         yield from (Row(part=part, result="unknown", text=reason, who=who) for part in PARTS)
         return
-    old, own, before = _moment(lines, resumption.attempt, process, resumption.step)
+    own, before = _moment(lines, resumption.attempt, process, resumption.step)
     if before is None:
         yield from _by_contents(lines, resumption, process, start, repeated, who)
         return
     sizes, namesake = _namesake(lines, resumption, process)
+    known = (*lines.earlier(resumption.attempt), resumption.attempt)
+    every = tuple(attempt.ranks[process.rank] for attempt in known if process.rank in attempt.ranks)
     pair = _Pair(
-        process=process, start=start, before=before, own=own, old=old, replays=repeated, namesake=namesake, sizes=sizes,
-        saved=_saved_parts(resumption),
+        process=process, start=start, before=before, own=own, every=every, replays=repeated, namesake=namesake, sizes=sizes,
+        saved=_saved_parts(resumption), unobserved=_unobserved_copy(resumption, before),
     )  # fmt: skip
     for part in PARTS:
-        if part == "copies of the model" and not start.copies and not before.copies:
+        if part == "copies of the model" and not (start.copies or before.copies or pair.unobserved):
             continue
         result, text = _COMPARE[part](pair)
         yield Row(part=part, result=result, text=text, who=who)
@@ -142,8 +145,8 @@ def _namesake(lines: Lineage, resumption: Resumption, process: Process) -> tuple
 
 def _moment(
     lines: Lineage, attempt: Attempt, process: Process, step: Step
-) -> tuple[Process | None, watch.State | None, watch.State | None]:
-    """(the process before, its own state, the state with the parts that a replica recorded) after ``step``.
+) -> tuple[watch.State | None, watch.State | None]:
+    """(its own state, the state with the parts that a replica recorded) after ``step``.
 
     Of the newest earlier attempt of which a rank recorded all parts. A rank that saves nothing does not know that another saves.
     """
@@ -162,8 +165,8 @@ def _moment(
         )
         if full is not None:
             own = old.ranks.get(process.rank) if old.world == attempt.world else None
-            return own, _own_state(own, states.get(process.rank) if own else None, n or 0), full
-    return None, None, None
+            return _own_state(own, states.get(process.rank) if own else None, n or 0), full
+    return None, None
 
 
 def _is_replica(other: Process, process: Process, old: Attempt) -> bool:
@@ -187,6 +190,16 @@ def _saved_parts(resumption: Resumption) -> frozenset[str]:
     contents = [write.saved.contents for write in checkpoint.writes if write.saved] if checkpoint else []
     generators = {str(name) for saved in contents for name in saved.get("rng") or ()}
     return frozenset(generators | {str(v) for saved in contents for k, v in saved.items() if k.startswith("tensors.")})
+
+
+def _unobserved_copy(resumption: Resumption, before: watch.State) -> str:
+    checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
+    contents = [write.saved.contents for write in checkpoint.writes if write.saved] if checkpoint else []
+    known = set(before.copies.values())
+    keys = (
+        str(key) for saved in contents for key in saved.get("copies") or () if saved.get(f"tensors.{key}") not in known
+    )
+    return next(keys, "")
 
 
 def _by_contents(
@@ -279,6 +292,8 @@ def _buffers(pair: _Pair) -> tuple[Result, str]:
 def _copies(pair: _Pair) -> tuple[Result, str]:
     """Averages of the weights, target networks and other models with the same parameters."""
     own, other = pair.start.copies, pair.before.copies
+    if pair.unobserved:
+        return "unknown", f"the checkpoint has one in {pair.unobserved}, which is no module: it is not observed"
     if not own or not other:
         return "unknown", "recorded in one of the attempts only"
     if set(own.values()) == set(other.values()) and None not in own.values():
@@ -298,6 +313,8 @@ def _optimizer(pair: _Pair) -> tuple[Result, str]:
     counters = pair.start.counter, pair.before.counter
     if None not in counters and counters[0] != counters[1]:
         return "fail", f"its step counter is {counters[0]:g}, it was {counters[1]:g}"
+    if changed := _changed_setting(pair):
+        return "fail", changed
     if not own and not other:
         return "not applicable", "the optimizer has no state"
     missing = sorted(set(other) - set(own))
@@ -315,6 +332,18 @@ def _optimizer(pair: _Pair) -> tuple[Result, str]:
         if set(own) == set(other) and _is_digested(own) and _is_digested(other)
         else ("unknown", "no digest")
     )
+
+
+def _changed_setting(pair: _Pair) -> str:
+    """The first setting of a parameter group, such as its weight decay, that differs; empty if none is known to."""
+    own, other = pair.start.groups or (), pair.before.groups or ()
+    changes = (
+        f"its {name} is {group[name]}, it was {before[name]}"
+        for group, before in zip(own, other, strict=False)
+        for name in sorted(group.keys() & before.keys())
+        if group[name] != before[name]
+    )
+    return next(changes, "")
 
 
 def _learning_rate(pair: _Pair) -> tuple[Result, str]:
@@ -365,7 +394,7 @@ def _rng(pair: _Pair) -> tuple[Result, str]:
 
 def _generator(name: str, pair: _Pair) -> tuple[Result, str]:
     own, other = (pair.start.rng or {}).get(name), (pair.own.rng if pair.own and pair.own.rng else {}).get(name)
-    share = _drawn(name, (pair.old, pair.process))
+    share = _drawn(name, pair.every)
     if own is not None and own == other:
         return ("not applicable", "steps do not draw from it") if share == 0 else ("pass", "")
     if own is None and other is None:
@@ -383,10 +412,8 @@ def _generator(name: str, pair: _Pair) -> tuple[Result, str]:
 
 def _undrawn(pair: _Pair) -> tuple[Result, str]:
     """The rank recorded no generator at this moment: they matter only if steps draw from them."""
-    names = {
-        name for process in (pair.old, pair.process) if process for prints in process.rngs.values() for name in prints
-    }
-    shares = [_drawn(name, (pair.old, pair.process)) for name in names]
+    names = {name for process in pair.every for prints in process.rngs.values() for name in prints}
+    shares = [_drawn(name, pair.every) for name in names]
     if shares and all(share == 0 for share in shares):
         return "not applicable", "steps do not draw from it"
     if any(share and share >= _MOST for share in shares) and _replayed(pair.replays, least=2):
@@ -394,11 +421,11 @@ def _undrawn(pair: _Pair) -> tuple[Result, str]:
     return "unknown", "this rank did not record it at this moment"
 
 
-def _drawn(name: str, processes: Iterable[Process | None]) -> float | None:
+def _drawn(name: str, processes: Iterable[Process]) -> float | None:
     """The share of pairs of successive records of the processes between which the generator changed."""
     changes: list[bool] = []
     for process in processes:
-        prints = process.rngs if process else {}
+        prints = process.rngs
         pairs = [(prints[n].get(name), prints[later].get(name)) for n, later in itertools.pairwise(sorted(prints))]
         changes += [first != second for first, second in pairs if first is not None and second is not None]
     return sum(changes) / len(changes) if changes else None
@@ -410,7 +437,7 @@ def _data_position(pair: _Pair) -> tuple[Result, str]:
     first = next((replay for replay in pair.replays if replay.is_first), None)
     if result == "unknown" and first is not None and first.losses is not None and _has_same_start(pair):
         before, after = first.losses
-        if abs(after - before) > _NOISE * max(abs(before), abs(after)):
+        if not first.has_close_losses:
             return (
                 "fail",
                 f"the loss of step {first.step} is {after:g}, it was {before:g}, with the same weights: other data",

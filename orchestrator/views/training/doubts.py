@@ -11,7 +11,7 @@ from ...model.run import Run
 from ...model.trial import SAVE_PHASES, SCRIPT, FaultPlan
 from ..findings import Finding, not_ended
 from ..gangs import gangs
-from .attempts import Attempt, replica_groups
+from .attempts import Attempt, reload_of, replica_groups
 from .resumption import Lineage
 
 #: A fault that acts after a time needs no checkpoint.
@@ -30,6 +30,20 @@ def job_doubts(run: Run, lines: Lineage) -> Iterator[Finding]:
         yield Finding(text="no training process has a record: the watcher was not loaded, or no optimizer made a step")
     for attempt in lines.attempts:
         yield from missing_ranks(attempt)
+        yield from _reloads(attempt)
+
+
+def _reloads(attempt: Attempt) -> Iterator[Finding]:
+    """Ranks that went back to a checkpoint without a new process: their count of steps is not that of the job."""
+    loads = {process.name: reload_of(attempt, process) for process in attempt.ranks.values()}
+    reasons = [
+        f"{name} loaded {load.path or 'a checkpoint'} after {load.n} step{'s' * (load.n != 1)} and trained on with it"
+        " in the same process: from which step is not judged"
+        for name, load in loads.items()
+        if load is not None
+    ]
+    for reason in fold_ranks(reasons):
+        yield Finding(text=f"{attempt.name}: {reason}")
 
 
 def missing_ranks(attempt: Attempt) -> Iterator[Finding]:

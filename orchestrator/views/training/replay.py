@@ -12,6 +12,8 @@ from .resumption import Lineage, Step
 
 #: A loss that is equal in any two steps that failed, and so shows nothing.
 NAN = math.nan.hex()
+#: Losses of the same batch with the same weights differ less, also where kernels add up in another order, in bfloat16.
+NOISE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +21,7 @@ class Replay:
     """A step that a rank executed in two attempts. Each comparison is None where one side is not recorded.
 
     ``losses``: both, where they are of as many backward passes; ``is_first``: the first step of the later attempt.
+    ``is_loaded``: the rank fetches batches from a DataLoader.
     """
 
     rank: str
@@ -31,6 +34,13 @@ class Replay:
     buffers: bool | None = None
     losses: tuple[float, float] | None = None
     is_first: bool = False
+    is_loaded: bool = False
+
+    @property
+    def has_close_losses(self) -> bool:
+        """Whether the losses differ by no more than kernels do that add up in another order; also where one is not known."""
+        before, after = self.losses or (0.0, 0.0)
+        return abs(after - before) <= NOISE * max(abs(before), abs(after))
 
     @property
     def is_equal(self) -> bool | None:
@@ -93,6 +103,7 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         weights=_equal(*weights),
         batches=_same_batches(other.steps[m].batches, process.steps[n].batches),
         is_first=n == 1,
+        is_loaded=other.steps[m].batches is not None or process.steps[n].batches is not None,
         buffers=_equal(*(state.buffers if state else None for state in states)),
         losses=None if None in losses else (float.fromhex(losses[0] or ""), float.fromhex(losses[1] or "")),
     )

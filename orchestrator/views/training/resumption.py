@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...model import watch
-from .attempts import Attempt, Process
+from .attempts import Attempt, Process, reload_of
 from .checkpoints import Checkpoint, Damage, Write, checkpoints, committed_writes, reported, usable
 from .claims import Numbering, contradiction, numbering
 
@@ -46,7 +46,8 @@ class Resumption:
 
     ``newest``: the step of the newest checkpoint that it could have loaded; None if there was none. ``damaged``: the steps of
     those that a planned fault had damaged. ``reported``: checkpoints whose contents the watcher does not know, with the step that
-    was counted when they were reported; ``counted``: how the script counts. ``writes``: all that had been saved before.
+    was counted when they were reported; ``counted``: how the script counts. ``writes``: all that had been saved before;
+    ``undated``: checkpoints of copies of the state, of which the step is not known.
     """
 
     attempt: Attempt
@@ -58,6 +59,7 @@ class Resumption:
     reported: tuple[tuple[Checkpoint, Step], ...] = ()
     counted: Numbering = field(default_factory=Numbering)
     writes: tuple[Write, ...] = ()
+    undated: tuple[Checkpoint, ...] = ()
 
     @property
     def is_fresh(self) -> bool:
@@ -93,12 +95,13 @@ def lineage(known: Sequence[Attempt], damage: Sequence[Damage] = ()) -> Lineage:
 
 def _resumption(attempt: Attempt, before: Lineage, damage: Sequence[Damage]) -> Resumption:
     complete = _by_step(usable(before.earlier(attempt), attempt), before)
-    left = _by_step(usable(before.earlier(attempt), attempt, damage), before)
+    made = usable(before.earlier(attempt), attempt, damage)
+    left, undated = _by_step(made, before), tuple(item for item in made if not item.is_dated)
     others = tuple(_by_step(reported(before.earlier(attempt), damage), before))
     counted = numbering(before.earlier(attempt), before.bases)
     ranks = tuple(
         replace(
-            _with_claim(rank := _rank(process, attempt, before, left), process, counted, [*left, *others]),
+            _with_claim(rank := _rank(process, attempt, before, left, undated), process, counted, [*left, *others]),
             source=_source(process, rank, attempt, before, left, complete),
         )
         for process in attempt.ranks.values()
@@ -108,7 +111,7 @@ def _resumption(attempt: Attempt, before: Lineage, damage: Sequence[Damage]) -> 
     damaged = frozenset(step for _, step in complete) - {step for _, step in left}
     return Resumption(
         attempt=attempt, ranks=ranks, step=_common(ranks), newest=newest, checkpoint=checkpoint, damaged=damaged,
-        reported=others, counted=counted, writes=committed_writes(before.earlier(attempt)),
+        reported=others, counted=counted, writes=committed_writes(before.earlier(attempt)), undated=undated,
     )  # fmt: skip
 
 
@@ -177,8 +180,10 @@ def _is_late(checkpoint: Checkpoint, attempt: Attempt, before: Lineage) -> bool:
 
 
 def _by_step(made: Iterable[Checkpoint], before: Lineage) -> list[tuple[Checkpoint, Step]]:
-    """The checkpoints of attempts that began from a known step, each with its own."""
-    return [(item, before.bases[item.attempt] + item.n) for item in made if item.attempt in before.bases]
+    """The checkpoints of attempts that began from a known step, each with its own, if that is known."""
+    return [
+        (item, before.bases[item.attempt] + item.n) for item in made if item.attempt in before.bases and item.is_dated
+    ]
 
 
 def _common(ranks: Iterable[RankResume]) -> Step | None:
@@ -192,12 +197,28 @@ def _common(ranks: Iterable[RankResume]) -> Step | None:
     return max(frozenset.intersection(*sets) or frozenset.union(*sets))
 
 
-def _rank(process: Process, attempt: Attempt, before: Lineage, left: Sequence[tuple[Checkpoint, Step]]) -> RankResume:
+def _rank(
+    process: Process, attempt: Attempt, before: Lineage, left: Sequence[tuple[Checkpoint, Step]], undated: Sequence[Checkpoint]
+) -> RankResume:  # fmt: skip
     start = process.states.get(0)
     loaded = _loaded(process, start, left)
     if start is None or start.weights is None:
         return _without_state(process, start, loaded)
     steps = _equal_steps(process, start, attempt, before, left)
+    if not steps and (path := _copy_of_unknown_step(start, before, [item for item, _ in left], undated)):
+        text = f"{process.name} begins with what {path} holds: a copy of the weights, of which step is not known"
+        return RankResume(rank=process.rank, name=process.name, doubt=text)
+    if not loaded and (load := reload_of(attempt, process)) is not None:
+        text = f"{process.name} loaded {load.path or 'a checkpoint'} after its first step"
+        return RankResume(rank=process.rank, name=process.name, doubt=text)
+    return _by_state(process, start, steps, loaded, attempt, before, left)
+
+
+def _by_state(
+    process: Process, start: watch.State, steps: frozenset[Step], loaded: frozenset[Step], attempt: Attempt, before: Lineage,
+    left: Sequence[tuple[Checkpoint, Step]],
+) -> RankResume:  # fmt: skip
+    """``steps``: whose weights the rank begins with; ``loaded``: of the checkpoints that it loaded."""
     if steps & loaded:
         return RankResume(rank=process.rank, name=process.name, steps=steps & loaded, how="digest")
     is_exact = _is_exact(loaded, before, left) if loaded else None
@@ -326,7 +347,8 @@ def _equal_steps(
         same = [(step, state) for step, state in states if own is not None and getattr(state, kind) == own]
         states = same or states
     total = attempt.total(0)
-    saved = {step for checkpoint, step in left if checkpoint.weights & {start.weights, total}}
+    exact = ((item, step) for item, step in left if not _is_copy(item, before))
+    saved = {step for checkpoint, step in exact if checkpoint.weights & {start.weights, total}}
     return frozenset(step for step, _ in states) or frozenset(saved)
 
 
@@ -358,6 +380,20 @@ def _is_exact(loaded: frozenset[Step], before: Lineage, left: Sequence[tuple[Che
         if compared:
             return all(compared)
     return None
+
+
+def _is_copy(checkpoint: Checkpoint, before: Lineage) -> bool:
+    """Whether it holds other weights than the job had as it was saved: a copy of an earlier moment, or an average."""
+    digests = _digests_at(before.attempts[checkpoint.attempt], checkpoint.n)
+    return bool(digests) and not checkpoint.weights & digests
+
+
+def _copy_of_unknown_step(
+    start: watch.State, before: Lineage, dated: Sequence[Checkpoint], undated: Sequence[Checkpoint]
+) -> str:
+    """The path of the checkpoint that holds these weights, which were not those of the job as it was saved; else empty."""
+    copies = [*undated, *(item for item in dated if _is_copy(item, before))]
+    return next((path for item in copies if start.weights in item.weights for path in sorted(item.paths)), "")
 
 
 def _digests_at(attempt: Attempt, n: int) -> set[str]:

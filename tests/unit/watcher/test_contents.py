@@ -242,3 +242,17 @@ def test_loaded_modules_of_equal_shapes_cannot_be_told_apart() -> None:
     _, saved_owner = owner_of(optimizers)
     value = {name: module.state_dict() for name, module in zip("GD", modules, strict=True)}
     assert describe(copy.deepcopy(value), saved_owner)["weights"] is None
+
+
+def test_the_step_counter_and_copies_of_the_weights_are_described() -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    average = {name: tensor.clone() * 0.5 for name, tensor in model.state_dict().items()}
+    known = contents.Owner(("weight", "bias"), optimizers=(("weight", "bias"),), shapes=((2, 3), (2,)))
+    saved = {"net": model.state_dict(), "ema": average, "optimizer": optimizer.state_dict()}
+    described = contents.read(saved).describe(known)
+    assert described["counter"] == 2
+    assert described["contents"]["copies"] == ["ema"]

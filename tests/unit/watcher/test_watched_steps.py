@@ -169,9 +169,19 @@ def initialised_state(model: nn.Module, snapshot: Callable[[], None]) -> None:
     plain(model, optimizer, snapshot)
 
 
+def replaced(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    """A new optimizer for the same parameters at each step, as scripts do that change it between epochs."""
+    for _ in range(ITERATIONS):
+        optimizer = torch.optim.Adam(model.parameters())
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+        snapshot()
+
+
 CASES = [
     accumulation, adversarial, adversarial_large_first, two_after_one_backward, in_backward, closure, nested, raising,
-    zero_rate, fused, foreach, gradients_by_hand, with_average, initialised_state,
+    zero_rate, fused, foreach, gradients_by_hand, with_average, initialised_state, replaced,
 ]  # fmt: skip
 
 
@@ -197,3 +207,27 @@ def test_a_step_is_one_iteration_and_its_state_that_of_the_model(tmp_path: Path,
     states = {line["n"]: line["weights"] for line in jobs.of(lines, "state")}
     assert [states[n] for n in range(1, ITERATIONS + 1)] == expected
     assert jobs.of(lines, "end")[0]["n"] == ITERATIONS
+
+
+def unfreezing(model: nn.Module, is_new: bool) -> None:
+    """Only the last layer trains for two steps, then all of them: by another optimizer, or by another group of the same."""
+    optimizer = torch.optim.Adam(model[2].parameters())  # type: ignore[index]
+    for step in range(ITERATIONS):
+        if step == 2 and is_new:
+            optimizer = torch.optim.Adam(model.parameters())
+        elif step == 2:
+            optimizer.add_param_group({"params": [*model[0].parameters()]})  # type: ignore[index]
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["group", "optimizer"])
+def test_layers_that_train_later_are_part_of_the_state_from_then_on(tmp_path: Path, is_new: bool) -> None:
+    def body(rank: int) -> None:
+        unfreezing(net(), is_new)
+
+    (lines,) = jobs.fork(tmp_path / "records", body)
+    assert [line["tensors"] for line in jobs.of(lines, "owner")] == [2, 4]
+    assert [line["n"] for line in jobs.of(lines, "step")] == list(range(1, ITERATIONS + 1))
+    assert {line["n"] for line in jobs.of(lines, "state")} == set(range(ITERATIONS + 1))

@@ -6,13 +6,13 @@ later: a script loads a checkpoint before the watcher knows which parameters the
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import digest, names
+from . import random_states
 
 MODULUS = 1 << 64
 #: Inverse of the multiplier of the empty name.
@@ -20,8 +20,6 @@ _UNIT = pow(digest.name_multiplier(""), -1, MODULUS)
 #: Deeper objects and longer lists are not searched.
 MAX_DEPTH = 8
 MAX_ITEMS = 200_000
-#: Bytes of the state of torch's CPU generator.
-TORCH_RNG_BYTES = 5056
 #: Categories of ``contents`` beside the weights, ``optimizer.<state name>`` and the keys of the object itself.
 CATEGORIES = ("buffers", "lr", "scaler", "scheduler", "rng")
 
@@ -71,11 +69,12 @@ class Part(NamedTuple):
 
 
 class OptimizerState(NamedTuple):
-    """A state dict of an optimizer: keys of parameters in the order of the groups, state name -> key -> part, and rates."""
+    """A state dict of an optimizer: keys of parameters by group, state name -> key -> part, rates, the smallest step counter."""
 
     keys: tuple[Any, ...]
     states: dict[str, dict[Any, Part]]
     lr: list[str]
+    counter: int | None = None
 
 
 class Contents:
@@ -121,13 +120,13 @@ class Contents:
         elif {"last_epoch", "_step_count"} <= value.keys():
             self.scheduler.append([value["last_epoch"], value["_step_count"]])
         elif "bit_generator" in value:
-            self.rng["numpy"] = rng_digest("numpy", value)
+            self.rng["numpy"] = random_states.fingerprint("numpy", value)
         else:
             self._read_items(value, path, depth)
 
     def _read_items(self, value: Mapping[Any, Any], path: str, depth: int) -> None:
         tensors = {key: item for key, item in value.items() if isinstance(key, str) and is_tensor(item)}
-        generators = [key for key, item in tensors.items() if is_generator_state(key, item)]
+        generators = [key for key, item in tensors.items() if random_states.is_generator(key, item)]
         for key in generators:
             self._read_tensor(tensors.pop(key), _join(path, key))
         flat, tensors = split_flat_optimizer(tensors)
@@ -142,17 +141,19 @@ class Contents:
     def _read_generator(self, value: Sequence[Any], path: str) -> bool:
         """Read the state of Python's or numpy's generator; whether it was one."""
         if len(value) == 3 and isinstance(value[1], tuple) and len(value[1]) == 625:
-            self.rng["python"] = rng_digest("python", value)
+            self.rng["python"] = random_states.fingerprint("python", value)
         elif len(value) == 5 and value[0] == "MT19937":
-            self.rng["numpy"] = rng_digest("numpy", value)
+            self.rng["numpy"] = random_states.fingerprint("numpy", value)
         else:
             return False
         return True
 
     def _read_tensor(self, value: Any, path: str) -> None:
         key = path.rsplit(".", 1)[-1]
-        if is_generator_state(path, value):
-            self.rng["torch" if value.numel() == TORCH_RNG_BYTES else "cuda"] = rng_digest("torch", value)
+        if random_states.is_generator(path, value):
+            self.rng["torch" if value.numel() == random_states.TORCH_BYTES else "cuda"] = random_states.fingerprint(
+                "torch", value
+            )
         else:
             self.mappings.setdefault(path[: -len(key) - 1], {})[names.normalise(key)] = part(value)
 
@@ -169,11 +170,13 @@ class Contents:
         contents.update(self._describe_optimizers(owner))
         if owner is not None and len(paths) == 1:
             contents.update(self._describe_buffers(paths[0], owner))
-        states = {"scheduler": self.scheduler, "scaler": self.scaler, "rng": self.rng}
+        copies = [] if owner is None else self._copies(owner, paths)
+        states = {"scheduler": self.scheduler, "scaler": self.scaler, "rng": self.rng, "copies": copies}
         contents.update({category: value for category, value in states.items() if value})
         weights, numel = self._sum(chosen) if chosen and matched in (None, 1.0) else (None, 0)
+        counter = min((s.counter for s in self.optimizers.values() if s.counter is not None), default=None)
         fields = {"weights": weights, "numel": numel, "matched": matched, "sharded": self.is_sharded()}
-        return {**fields, "contents": contents}
+        return {**fields, "counter": counter, "contents": contents}
 
     def is_sharded(self) -> bool:
         """Does this process hold only a part of some tensor?"""
@@ -204,6 +207,11 @@ class Contents:
             if paths:
                 return paths, parts, 1.0
         return [path], aligned[path], round(len(aligned[path]) / max(len(owner.parameters), 1), 4)
+
+    def _copies(self, owner: Owner, chosen: Sequence[str]) -> list[str]:
+        """Paths of other mappings that hold all parameters, such as averages of the weights."""
+        others = ((path, parts) for path, parts in self.mappings.items() if path not in chosen)
+        return [path for path, parts in others if len(align(parts, owner)) == len(owner.parameters)]
 
     def _describe_optimizers(self, owner: Owner | None) -> dict[str, Any]:
         """Sums by state name over all optimizers of the owner; None for each if one of these was not recognised."""
@@ -290,15 +298,6 @@ def is_optimizer_state(value: Mapping[Any, Any]) -> bool:
     return isinstance(value.get("state"), Mapping) and isinstance(value.get("param_groups"), (list, tuple))
 
 
-def is_generator_state(path: str, value: Any) -> bool:
-    """Whether a tensor is the state of a torch generator: bytes, of the CPU's size or by a name that says so."""
-    if str(getattr(value, "dtype", "")) != "torch.uint8" or value.dim() != 1:
-        return False
-    return bool(
-        value.numel() == TORCH_RNG_BYTES or (value.numel() == 16 and ("rng" in path.lower() or "cuda" in path.lower()))
-    )
-
-
 def split_flat_optimizer(tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split off the entries of an optimizer that DCP flattened: ``state.<parameter>.<state name>``."""
     flat = {key: value for key, value in tensors.items() if key.startswith("state.") and key.count(".") >= 2}
@@ -313,7 +312,9 @@ def read_optimizer(value: Mapping[str, Any]) -> OptimizerState:
         for name, item in entries.items() if isinstance(entries, Mapping) else ():
             if is_tensor(item) or isinstance(item, (int, float)):
                 states.setdefault(str(name), {})[key] = part(_as_tensor(item))
-    return OptimizerState(tuple(keys), states, [rate(group.get("lr")) for group in value["param_groups"]])
+    counters = [item["step"] for item in value["state"].values() if isinstance(item, Mapping) and "step" in item]
+    rates = [rate(group.get("lr")) for group in value["param_groups"]]
+    return OptimizerState(tuple(keys), states, rates, smallest(counters))
 
 
 def read_flat_optimizer(flat: Mapping[str, Any], value: Mapping[str, Any]) -> OptimizerState:
@@ -326,7 +327,18 @@ def read_flat_optimizer(flat: Mapping[str, Any], value: Mapping[str, Any]) -> Op
         rate(item) for key, item in value.items() if str(key).startswith("param_groups.") and str(key).endswith(".lr")
     }
     keys = {key: None for parts in states.values() for key in parts}
-    return OptimizerState(tuple(keys), states, sorted(rates))
+    counters = [item for key, item in flat.items() if key.endswith(".step")]
+    return OptimizerState(tuple(keys), states, sorted(rates), smallest(counters))
+
+
+def smallest(counters: Sequence[Any]) -> int | None:
+    """The smallest step counter; None if there is none. To read one on a device would wait for its work."""
+    known = [item for item in counters if isinstance(item, (int, float)) or _is_plain(item)]
+    return min(map(int, known), default=None)
+
+
+def _is_plain(item: Any) -> bool:
+    return type(item).__name__ == "Tensor" and item.device.type == "cpu" and item.numel() == 1
 
 
 def rate(value: Any) -> str:
@@ -446,20 +458,6 @@ def total(parts: Mapping[str, Part]) -> tuple[str | None, int]:
             return None, numel
         result += item.unit * digest.name_multiplier(name)
     return f"{result % MODULUS:016x}", numel
-
-
-def rng_digest(kind: str, value: Any) -> str:
-    """Digest of a generator's state as Python, numpy or torch give it."""
-    if kind == "torch":
-        state = value.cpu().contiguous()
-        return _hash(ctypes.string_at(state.data_ptr(), state.numel()))
-    if kind == "numpy":
-        inner = value["state"] if isinstance(value, Mapping) else {"key": value[1], "pos": value[2]}
-        gauss = (value["has_gauss"], value["gauss"]) if isinstance(value, Mapping) else value[3:5]
-        return _hash(
-            repr(([int(word) for word in inner["key"]], int(inner["pos"]), [float(item) for item in gauss])).encode()
-        )
-    return _hash(repr(value).encode())
 
 
 def _as_tensor(value: Any) -> Any:

@@ -1,0 +1,38 @@
+"""States of random generators, as Python, numpy and torch give them."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+#: Bytes of the state of torch's CPU generator.
+TORCH_BYTES = 5056
+
+
+def is_generator(path: str, value: Any) -> bool:
+    """Whether a tensor is the state of a torch generator: bytes, of the CPU's size or by a name that says so."""
+    if str(getattr(value, "dtype", "")) != "torch.uint8" or value.dim() != 1:
+        return False
+    return bool(
+        value.numel() == TORCH_BYTES or (value.numel() == 16 and ("rng" in path.lower() or "cuda" in path.lower()))
+    )
+
+
+def fingerprint(kind: str, value: Any) -> str:
+    """Digest of a generator's state as Python, numpy or torch give it."""
+    if kind == "torch":
+        state = value.cpu().contiguous()
+        return _hash(ctypes.string_at(state.data_ptr(), state.numel()))
+    if kind == "numpy":
+        inner = value["state"] if isinstance(value, Mapping) else {"key": value[1], "pos": value[2]}
+        gauss = (value["has_gauss"], value["gauss"]) if isinstance(value, Mapping) else value[3:5]
+        return _hash(
+            repr(([int(word) for word in inner["key"]], int(inner["pos"]), [float(item) for item in gauss])).encode()
+        )
+    return _hash(repr(value).encode())
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

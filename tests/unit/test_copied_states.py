@@ -1,0 +1,119 @@
+"""Verdicts on jobs that save a copy of their state later, that go back within a process, or that change their optimizer."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from orchestrator.model import watch
+
+from .test_unusual_jobs import changed, dropping, setting
+from .test_watched_jobs import outcomes, rows, verdicts
+from .watched_jobs import Job, digest, right
+
+
+def saved_later(job: Job, *, thread: str, counter: bool, states: bool = False) -> Job:
+    """Each save is called two steps after its contents were copied; ``states``: the states of all steps are recorded."""
+
+    def change(line: watch.Line) -> watch.Line | None:
+        if isinstance(line, watch.Save):
+            return dataclasses.replace(line, n=line.n + 2, thread=thread)
+        if isinstance(line, watch.Saved) and counter:
+            return dataclasses.replace(line, counter=float(line.id))
+        if isinstance(line, watch.State) and line.n and not states:
+            return dataclasses.replace(line, full=line.n % 5 == 2) if line.n % 5 == 2 else None
+        return line
+
+    return changed(job, change, attempt=0)
+
+
+@pytest.mark.parametrize("thread", ["", "saver"])
+@pytest.mark.parametrize("evidence", ["counter", "states"])
+def test_a_copy_that_is_saved_later_is_the_checkpoint_of_the_step_that_was_copied(thread: str, evidence: str) -> None:
+    job = saved_later(right(), thread=thread, counter=evidence == "counter", states=evidence == "states")
+    given = verdicts(job)
+    assert given["resumed-from"].outcome == "pass" and "step 15 " in given["resumed-from"].text
+    assert given["resumed-newest"].outcome == "pass"
+    assert "fail" not in outcomes(job).values()
+
+
+def test_an_older_copy_that_was_saved_later_is_not_the_newest() -> None:
+    older = Job().attempt(0, 0, 18).attempt(1, 10, 30, ends=True)
+    assert outcomes(saved_later(older, thread="saver", counter=True))["resumed-newest"] == "fail"
+
+
+@pytest.mark.parametrize("thread", ["", "saver"])
+def test_a_copy_of_which_no_step_is_known_is_unknown(thread: str) -> None:
+    job = saved_later(right(momentum=False), thread=thread, counter=False)
+    assert {outcomes(job)[name] for name in ("resumed-from", "resumed-newest", "no-step-lost")} == {"unknown"}
+    assert "fail" not in outcomes(job).values()
+
+
+# --- back to a checkpoint within a process ----------------------------------------------------------------------------------
+
+
+def going_back(attempt: int, n: int) -> Job:
+    """The ranks load the checkpoint of step 10 after ``n`` steps of the attempt, and train on with it."""
+    job = right()
+    for index, file in enumerate(job.files):
+        if file.attempt == attempt:
+            t = next(line.t for line in file.of(watch.State) if line.n == n)
+            load = watch.Load(t=t, called=t, id=99, n=n, path="/ckpt/10.pt", weights=digest("weights", 10), matched=1.0)
+            job.files[index] = dataclasses.replace(file, lines=(*file.lines, load))
+    return changed(job, setting(watch.State, n=n, weights=digest("weights", 10)), attempt=attempt)
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_a_job_that_goes_back_within_a_process_is_not_judged_by_its_count_of_steps(attempt: int) -> None:
+    given = verdicts(going_back(attempt, 7))
+    assert given["no-step-lost"].outcome == "unknown"
+    assert "loaded /ckpt/10.pt after 7 steps" in given["no-step-lost"].text
+
+
+def test_a_script_that_makes_a_step_before_it_loads_did_not_begin_from_scratch() -> None:
+    """Some make a step without gradients, because optimizers create their state then."""
+    job = Job().attempt(0, 0, 18).attempt(1, 0, 12, ends=True)
+    at = digest("weights", 15)
+    job = changed(job, dropping(watch.Load), attempt=1)
+    for index, file in enumerate(job.files):
+        if file.attempt:
+            load = watch.Load(t=file.lines[-1].t, called=file.lines[-1].t, id=9, n=1, path="/ckpt/15.pt", weights=at)
+            job.files[index] = dataclasses.replace(file, lines=(*file.lines, load))
+    job = changed(job, setting(watch.State, n=1, weights=at), attempt=1)
+    assert {outcomes(job)[name] for name in ("resumed-from", "resumed-newest")} == {"unknown"}
+
+
+def test_a_checkpoint_that_is_read_back_as_it_was_saved_changes_nothing() -> None:
+    job = right()
+    for index, file in enumerate(job.files):
+        if not file.attempt:
+            load = watch.Load(t=file.lines[-1].t, id=99, n=10, path="/ckpt/10.pt", weights=digest("weights", 10))
+            job.files[index] = dataclasses.replace(file, lines=(*file.lines, load))
+    assert {*outcomes(job).values()} == {"pass"}
+
+
+# --- other settings, averages without a module --------------------------------------------------------------------------------
+
+
+def test_another_setting_of_the_optimizer_is_named() -> None:
+    job = changed(right(), setting(watch.State, groups=({"weight_decay": "0.0"},)))
+    assert rows(job)["optimizer"] == "pass"
+    other = changed(job, setting(watch.State, groups=({"weight_decay": "0.1"},)), attempt=1)
+    assert "its weight_decay is 0.1, it was 0.0" in verdicts(other)["resume-complete"].text
+
+
+@pytest.mark.parametrize(("is_module", "result"), [(True, "pass"), (False, "unknown")])
+def test_an_average_in_the_checkpoint_that_no_module_holds_is_unknown(is_module: bool, result: str) -> None:
+    average = {"copies": ["ema"], "tensors.ema": digest("ema", 15)}
+    job = changed(right(), setting(watch.Saved, contents=average))
+    if is_module:
+        job = changed(job, setting(watch.State, copies={"Net 0": digest("ema", 15)}))
+    assert rows(job)["copies of the model"] == result
+
+
+def test_a_generator_that_no_attempt_drew_from_needs_not_be_restored_in_a_short_one() -> None:
+    """Two attempts were killed in their first step: they do not show whether steps draw from it."""
+    job = Job(dropout=False).attempt(0, 0, 18).attempt(1, 15, 16).attempt(2, 15, 16)
+    job = changed(job, setting(watch.State, rng={"torch": "other"}), attempt=2)
+    assert rows(job, "attempt 2")["RNG"] == "not applicable"
