@@ -86,7 +86,7 @@ def _script(run: Run) -> Verdict:
     has_control = run.twin is not None and run.twin.control is not None
     if unexplained and not (failures or doubts or incomplete or has_control):
         return Verdict(check="replay-equal", outcome="skipped", text=f"not checked: {unexplained[0].text}; {NEXT}")
-    doubts += unexplained
+    doubts += unexplained if has_control else [views.finding(f"{item.text}; {NEXT}") for item in unexplained]
     equal = f"{restarted} of them as after a restart by itself" if restarted else "equal each time"
     text = f"{steps} step{'s' * (steps != 1)} done again, {equal}" if steps else "no step was done twice"
     return views.conclude("replay-equal", text, failures=failures, doubts=doubts)

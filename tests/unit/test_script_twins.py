@@ -135,6 +135,6 @@ def test_a_control_that_resumed_elsewhere_explains_nothing() -> None:
 def test_steps_that_differ_as_after_a_restart_are_no_doubt() -> None:
     job = wrong("hidden")
     without = ask(job.run(), "replay-equal")
-    assert (without.outcome, "--twin" in without.text) == ("skipped", True), without.text
+    assert (without.outcome, "--twin" in without.text) == ("unknown", True), without.text  # the losses differ too much
     assert judged(job, "replay-equal", control(job)).outcome == "pass"
     assert judged(job, "replay-equal", control(right())).outcome == "unknown"
