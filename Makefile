@@ -33,8 +33,11 @@ run: .venv/.run-stamp
 	$(BIN)/ccbed run dp-ring --fail-node 2
 	@echo "the bed stays up; to take it down: $(BIN)/ccbed down local"
 
+# Files of tests run side by side: most of them wait for processes.
+JOBS ?= 2
+
 test: .venv/.dev-stamp engine
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 # Attacks are seeded; SCALE 1 makes all of them, 0.1 those of `make test`.
 SCALE ?= 1
