@@ -62,7 +62,7 @@ class GangSpec:
     ``begin``: SHA-256 of the value of ``run.begin``; the agent writes it into its own events, so that every node confirms it.
     ``is_elastic``: a later attempt may have fewer ranks, so what a rank draws must not depend on their number.
     ``environment``: the user's variables, which replace those of the node; None: the ranks have those of the node. Never in
-    the history.
+    the history. ``links``: the link probe of an earlier run, with the directions in which these ranks send.
     """
 
     run: str
@@ -97,3 +97,4 @@ class GangSpec:
     work_dir: WorkDir | None = None
     is_elastic: bool | None = None
     environment: Mapping[str, str] | None = field(default=None, repr=False)
+    links: Mapping[str, Any] | None = None

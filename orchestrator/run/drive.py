@@ -23,7 +23,7 @@ from ..model.plan import HostClock, Plan, PlanNode
 from ..model.trial import Trial
 from ..store import beds, bundle, clock, paths
 from ..store.journal import Journal, JournalError
-from . import collect
+from . import collect, known_links
 from .loop import Loop
 from .probe import Probes
 
@@ -44,6 +44,7 @@ def drive(
         try:
             cursors = request.provider.open(request.bed, plan.run)
             cursors = _first_cursors(journal) if journal.events else cursors
+            links = known_links.find(request, plan, directory)
             probes = Probes(lambda name: request.provider.observe_node(request.bed, name))
             opening = journal.append(_opening(request, plan, journal, directory, cursors, cut=cut))
             if opening is not None and opening.kind is RunBegin:
@@ -61,7 +62,7 @@ def drive(
                 is_interrupted=(lambda: True) if request.stop else is_interrupted,
                 ends_by_interrupt=ends_by_interrupt and not request.stop,
                 cursors=cursors,
-                reveal=lambda command: _revealed(command, request),
+                reveal=lambda command: _revealed(command, request, links),
             )
             loop.run()
             journal.sync()
@@ -70,13 +71,18 @@ def drive(
             raise _stop_gang_and_heal(request, plan, directory, journal.history, error) from error
 
 
-def _revealed(command: Command, request: Request) -> Command:
-    """Put the secrets into the arguments of the ranks, and the user's variables into their environment."""
+def _revealed(command: Command, request: Request, links: Mapping[str, Any] | None) -> Command:
+    """Put the secrets into the arguments of the ranks, and the user's variables into their environment.
+
+    The ranks of the first attempt also get the link probe of an earlier run.
+    """
     if command.kind is not GangStart:
         return command
     params = redact.reveal(command.data.params, request.secrets)
     env = {**command.value.get("env", {}), **request.exports}
-    return replace(command, value={**command.value, "params": params, "env": env, "environment": request.environment})
+    known = known_links.of_ranks(links, command.data.ranks or ()) if links and command.epoch == 0 else None
+    added = {"params": params, "env": env, "environment": request.environment, "links": known}
+    return replace(command, value={**command.value, **added})
 
 
 def _opening(request: Request, plan: Plan, journal: Journal, directory: Path, cursors: Any, *, cut: bool) -> Event:

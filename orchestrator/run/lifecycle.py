@@ -15,7 +15,7 @@ from ..model.launch import Request, Result
 from ..model.plan import Plan
 from ..providers import heal
 from ..store import beds, bundle, payload, secrets
-from . import abandon, drive, judging, preparation, twin_runs
+from . import abandon, drive, judging, known_links, preparation, twin_runs
 
 
 def launch(request: Request) -> Result:
@@ -80,6 +80,7 @@ def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True)
     request.on_begin(str(directory))
     loading = judging.warm_up_reports(request.catalogue)
     drive.drive(request, request.trial, plan, directory, ends_by_interrupt=ends_by_interrupt)
+    known_links.keep(request, plan, directory)
     loading.join()
     is_interrupted = twin_runs.provide_after(request, directory)
     result = _finish(request, directory)

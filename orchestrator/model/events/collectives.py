@@ -115,11 +115,17 @@ class LinkPair(Payload):
 
 @payload("link.fit", writer="rank")
 class LinkFit(Payload):
-    """The line that models use for all links."""
+    """The line that models use for all links. ``reused_from``: the run that measured it, at ``measured_at`` (UTC).
+
+    ``changed``: why the probe of an earlier run was not reused.
+    """
 
     rank: Rank | None = None
     alpha_s: Figure | None = None
     beta_s_per_byte: Figure | None = None
+    reused_from: str | None = None
+    measured_at: str | None = None
+    changed: str | None = None
 
 
 @payload("reference.compared", writer="rank")

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,10 +28,12 @@ PACKET = 1 << 16
 #: Round trips of a token per direction and pass.
 ROUND_TRIPS = 4
 #: Bytes of a message of a train, and messages of a train: least, most. The first train, which is not counted, has TRIAL bytes.
-LEAST_BYTES, TRIAL, MOST_BYTES = 1 << 14, 1 << 16, 1 << 22
+LEAST_BYTES, TRIAL, MOST_BYTES = 1 << 14, 1 << 15, 1 << 22
 LEAST, MOST = 8, 64
 #: Seconds of a message and of a train, within these limits. The bytes of a train begin at another byte of a packet each time.
 MESSAGE_S, TRAIN_S, SHIFT = 0.0005, 0.03, 10_007
+#: An earlier probe is confirmed if one of so many trains per direction is within its interval, widened by this share.
+CONFIRMING_TRAINS, NEAR = 2, 0.05
 #: Passes over all pairs. With the least number of them, probes may take longer than they should.
 LEAST_PASSES, MOST_PASSES = link_fit.LEAST_TRAINS, 60
 
@@ -81,10 +83,13 @@ class Direction:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """The result of a probe. ``directions``: by the rank that receives what this rank sends; ``agreed``: the line of all
-    directions, the same on every rank; None if no direction has a beta.
+    directions, the same on every rank; None if no direction has a beta. ``known``: the earlier probe that was reused;
+    ``changed``: why it was not.
     """
 
     agreed: link_fit.Fit | None
+    known: Mapping[str, Any] | None = None
+    changed: str = ""
     directions: dict[int, tuple[Direction, link_fit.Beta]] = field(default_factory=dict)
 
 
@@ -111,15 +116,21 @@ def fabric(gang: GangSpec, drain: int) -> Fabric:
     )  # fmt: skip
 
 
-def probe(rank: int, device: torch.device, fabric: Fabric, *, limit_s: float) -> Link | None:
+def probe(
+    rank: int, device: torch.device, fabric: Fabric, *, limit_s: float, known: Mapping[str, Any] | None = None
+) -> Link | None:
     """Probe all pairs in about ``limit_s``, or longer if there are many. None for a world of one. A collective of all ranks.
 
+    ``known``: an earlier probe (``run/known_links.py``); it is reused if a few trains confirm all its directions.
     With several switches, pairs share uplinks and are probed one after the other.
     """
     if len(fabric.nodes) < 2:
         return None
     turns = link_fit.turns(fabric.nodes, flat=len(set(fabric.leaves)) < 2)
     wire, directions = _Wire(device, fabric), dict[int, Direction]()
+    changed = _changed(rank, wire, turns, known) if known else ""
+    if known and not changed:
+        return Link(agreed=link_fit.Fit(known["fit"]["alpha_s"], known["fit"]["beta_s_per_byte"]), known=known)
     begin = time.monotonic()
     _pass(rank, wire, turns, directions)
     for direction in directions.values():  # the first pass warms up, and shows how long the messages should be
@@ -130,7 +141,31 @@ def probe(rank: int, device: torch.device, fabric: Fabric, *, limit_s: float) ->
     end = time.monotonic()
     for _ in range(_agree_on(passes(limit_s - (first - begin), end - first), device) - 1):
         _pass(rank, wire, turns, directions)
-    return _agree(rank, device, fabric, directions)
+    return replace(_agree(rank, device, fabric, directions), changed=changed)
+
+
+def _changed(rank: int, wire: _Wire, turns: Sequence[Sequence[link_fit.Pair]], known: Mapping[str, Any]) -> str:
+    """A direction that is not as the earlier probe says; empty if all are. The same on every rank."""
+    directions, world = dict[int, Direction](), len(wire.nodes)
+    _pass(rank, wire, turns, directions)
+    previous = {value["peer"]: value for value in known["directions"] if value["rank"] == rank}
+    for peer, direction in directions.items():
+        direction.train = plan(statistics.median(previous[peer]["interval"]), wire.drain)
+        direction.arrivals.clear()
+    for _ in range(CONFIRMING_TRAINS):
+        _pass(rank, wire, turns, directions)
+    different = [
+        peer for peer, direction in directions.items() if not is_confirmed(direction.slopes, previous[peer]["interval"])
+    ]
+    number = wire.maximum(max((rank * world + peer + 1 for peer in different), default=0)) - 1
+    return (
+        f"rank {number // world} -> {number % world} has another rate than in run {known['run']}" if number >= 0 else ""
+    )
+
+
+def is_confirmed(slopes: Sequence[float], interval: Sequence[float]) -> bool:
+    """Whether one of the trains is within the interval of an earlier probe."""
+    return any(interval[0] * (1 - NEAR) <= slope <= interval[1] * (1 + NEAR) for slope in slopes)
 
 
 def plan(beta: float, drain: int) -> Train:
@@ -171,11 +206,17 @@ class _Wire:
     """Round trips and trains of messages between this rank and a peer."""
 
     def __init__(self, device: torch.device, fabric: Fabric) -> None:
-        self.drain, self._refill_s = fabric.drain, fabric.refill_s
+        self.drain, self.nodes, self._refill_s = fabric.drain, fabric.nodes, fabric.refill_s
         self._device = device
         self._early = device.type != "cuda"  # NCCL runs the calls between two ranks one after the other
         self._buffer = torch.zeros(max(fabric.drain, MOST_BYTES) + PACKET, dtype=torch.uint8, device=device)
         self._token = torch.zeros(TOKEN, dtype=torch.uint8, device=device)
+
+    def maximum(self, number: int) -> int:
+        """The greatest number of all ranks."""
+        greatest = torch.tensor([number], device=self._device)
+        dist.all_reduce(greatest, dist.ReduceOp.MAX)
+        return int(greatest.item())
 
     def send(self, peer: int, direction: Direction) -> None:
         """Lead the measurement of the direction to ``peer``, and add it to ``direction``."""
@@ -260,7 +301,10 @@ def combine(lines: dict[link_fit.Pair, link_fit.Fit], leaves: Sequence[int] = ()
 
 
 def report(link: Link, rank: int, note: Callable[[LinkPair | LinkFit], None]) -> None:
-    """Write the events of a probe."""
+    """Write the events of a probe. Those of an earlier probe are written as they were."""
+    for value in link.known["directions"] if link.known else ():
+        if value["rank"] == rank:
+            note(LinkPair.read(value))
     for peer, (direction, beta) in link.directions.items():
         note(
             LinkPair(
@@ -269,4 +313,15 @@ def report(link: Link, rank: int, note: Callable[[LinkPair | LinkFit], None]) ->
             )
         )  # fmt: skip
     if rank == 0 and link.agreed:
-        note(LinkFit(rank=rank, alpha_s=link.agreed.alpha, beta_s_per_byte=link.agreed.beta))
+        note(
+            LinkFit(
+                rank=rank, alpha_s=link.agreed.alpha, beta_s_per_byte=link.agreed.beta, changed=link.changed or None,
+                reused_from=link.known["run"] if link.known else None,
+                measured_at=_utc(link.known["at"]) if link.known else None,
+            )
+        )  # fmt: skip
+
+
+def _utc(seconds: float) -> str:
+    """``2026-11-21 09:12 UTC``."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

@@ -111,7 +111,7 @@ class Meter:
         if not params.probe:
             return None
         fabric = link_probe.fabric(ctx.gang, self._drain)
-        link = link_probe.probe(ctx.rank, ctx.device, fabric, limit_s=params.probe_s)
+        link = link_probe.probe(ctx.rank, ctx.device, fabric, limit_s=params.probe_s, known=ctx.gang.links)
         if link is None:
             return None
         link_probe.report(link, ctx.rank, ctx.note)

@@ -26,6 +26,7 @@ class Measuring:
     drain          bytes of an untimed transfer before each timed iteration, which empties the bucket of a shaped link; -1: by the link
     probe          first measure alpha and beta of the links, in both directions of all pairs
     probe_s        approximate duration of the probe in seconds; slow links and many ranks need longer
+    fresh_probe    measure the links even if the probe of an earlier run on the same nodes and links is confirmed
     record         record every chunk transfer
     """
 
@@ -35,6 +36,7 @@ class Measuring:
     drain: int = BY_LINK
     probe: bool = True
     probe_s: float = 3.0
+    fresh_probe: bool = False
     record: bool = True
 
 

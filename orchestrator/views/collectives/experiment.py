@@ -94,11 +94,16 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """``alpha_s`` and ``beta`` (seconds, seconds per byte) as models use them; ``rate``: the line's, bits/s per direction."""
+    """``alpha_s`` and ``beta`` (seconds, seconds per byte) as models use them; ``rate``: the line's, bits/s per direction.
+
+    ``reused``: the earlier run that measured them and the time; ``changed``: why such a measurement was not reused.
+    """
 
     alpha_s: float | None = None
     beta: float | None = None
     directions: tuple[Direction, ...] = ()
+    reused: str = ""
+    changed: str = ""
     rate: float | None = None
     spec: Mapping[str, Any] = field(default_factory=dict)
 
@@ -244,6 +249,8 @@ def _link(run: Run) -> Link:
         alpha_s=number(fit.alpha_s) if fit else None,
         beta=number(fit.beta_s_per_byte) if fit else None,
         directions=tuple(_directions(run.history)),
+        reused=f"{fit.reused_from}, {fit.measured_at}" if fit and fit.reused_from else "",
+        changed=fit.changed or "" if fit else "",
         rate=number(spec.get("rate")) or None,
         spec=spec,
     )

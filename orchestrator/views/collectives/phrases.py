@@ -300,6 +300,8 @@ def link(setting: Setting) -> str:
     parts += [worst_direction(setting)] if known.directions else []
     if known.rate:
         parts.append(f"line rate {rate(known.rate)}")
+    parts += [f"reused from {known.reused}, and confirmed"] if known.reused else []
+    parts += [f"measured again: {known.changed}"] if known.changed else []
     parts += ["not probed: no model"] if known.alpha_s is None else []
     parts += [roughly_known(setting)] if any(direction.is_wide for direction in known.directions) else []
     return " · ".join([*parts, clocks(setting)])
