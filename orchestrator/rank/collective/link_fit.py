@@ -16,7 +16,7 @@ from dataclasses import dataclass
 #: TCP payload and length of a full frame of Ethernet: 1500 bytes less 20 of IP, 20 of TCP and 12 of its time stamps.
 PAYLOAD, FRAME = 1448, 1514
 #: A fit that is faster than the wire by at most this share is set to the wire's rate: arrivals are known to no better.
-RESOLUTION = 0.01
+RESOLUTION = 0.02
 #: The confidence of an interval, if there are enough trains.
 CONFIDENCE = 0.99
 #: Fewer trains give no interval: with six, least and greatest contain the median with 97 %.
