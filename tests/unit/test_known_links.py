@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +57,7 @@ def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
     run = collective_runs.run([collective_runs.Part(operation="all-reduce", algorithm="ring", bytes=4096, gang=gang)])
     monkeypatch.setattr(bundle, "has_ended", lambda directory: True)
     monkeypatch.setattr(bundle, "read_history", lambda directory: run.history)
-    monkeypatch.setattr(known_links.time, "time", lambda: collective_runs.WALL + HOUR)
+    monkeypatch.setattr(time, "time", lambda: collective_runs.WALL + HOUR)
     bed = Bed(tmp_path)
     bed.keep()
     return bed
@@ -119,7 +120,7 @@ def test_another_fabric_is_measured(bed: Bed, change: Callable[[Bed], None]) -> 
 
 def test_a_probe_of_yesterday_is_not_reused(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     for age, is_reused in ((23 * HOUR, True), (25 * HOUR, False), (-HOUR, False)):
-        monkeypatch.setattr(known_links.time, "time", lambda age=age: collective_runs.WALL + age)
+        monkeypatch.setattr(time, "time", lambda age=age: collective_runs.WALL + age)
         assert (bed.find() is not None) == is_reused
 
 
