@@ -140,9 +140,12 @@ def carry_out(fabric: Fabric, case: Case) -> tuple[str, str]:
     }  # fmt: skip
     file = fabric.folder / "straggler.json"
     file.write_text(json.dumps(trial))
+    latest = fabric.folder / "runs/latest"
+    before = latest.resolve()
     with stopping(fabric, case):
         fabric.call("run", str(file), "--bed", fabric.name, expect=None)
-    measured = collectives.measured(bundle.load((fabric.folder / "runs/latest").resolve()))
+    assert latest.resolve() != before, "the run was refused"
+    measured = collectives.measured(bundle.load(latest.resolve()))
     if measured is None or not measured.trials:
         return "unknown", "nothing was measured"
     return judge(case, measured), phrases.straggler(measured)
@@ -154,7 +157,7 @@ def test_what_is_slow_is_named_and_nothing_in_clean_runs(tmp_path: Path) -> None
     random.Random(SEED).shuffle(cases)
     counts: dict[str, Counter[str]] = {}
     lines = []
-    out = table.OUT / "stragglers.md"
+    out = table.OUT / f"stragglers-{SEED}.md"
     out.parent.mkdir(parents=True, exist_ok=True)
     with Fabric(tmp_path, "bench-stragglers", "145mbit", nodes=NODES) as fabric, load(LOAD):
         for case in cases:
