@@ -71,7 +71,7 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpec:
-    """The shaping of an emulated fabric's links: of every node's link to its switch, in both directions.
+    """The shaping of an emulated fabric's links: of a node's link to its switch, in both directions.
 
     ``rate`` and ``uplink`` in bit/s, 0: not shaped; ``burst`` in bytes; ``delay_s``: one way, between any two nodes;
     ``loss``: fraction of lost packets. With ``groups`` the nodes are spread over that many leaf switches, in order; every
@@ -134,9 +134,10 @@ class BedSpec:
 
     ``workdir``: the bed's directory on the controller; ``hostdir``: on its hosts and in its containers; they are the same
     if the controller is the only host. ``network``: nodes use the network of their host (host), or a network of their own
-    on the controller (private). ``link``: the shaping of a private network. ``vault``: values from a vault, which no
-    message, bundle or bed file shows (``model/vaulted.py``). ``departed``: hosts that left the inventory and have not been
-    cleaned up. ``start_timeout_s``: the time in which a node must become warm.
+    on the controller (private). ``link``: the shaping of a private network (of different hosts the
+    highest rate). ``vault``: values from a vault, which no message, bundle or bed file shows (``model/vaulted.py``).
+    ``departed``: hosts that left the inventory and have not been cleaned up. ``start_timeout_s``: the time in which a node
+    must become warm.
     """
 
     name: str

@@ -61,7 +61,7 @@ def _fabric(bed: BedSpec) -> tuple[Requirement, ...]:
     if not bed.fabric:
         return ()
     problems = fabric.lacking(bed.link)
-    fine = Requirement(name="fabric", outcome="ok", text=links.text(bed.link))
+    fine = Requirement(name="fabric", outcome="ok", text=links.bed_text(bed))
     lacks = (Requirement(name="fabric", outcome="fail", text=problem.text, fix=problem.fix) for problem in problems)
     return tuple(lacks) or (fine,)
 

@@ -90,8 +90,8 @@ def test_another_link_is_the_reason_for_which_nodes_are_replaced() -> None:
 
 def test_members_are_spread_over_the_groups_in_order_and_spares_are_with_the_first() -> None:
     roles = ["node"] * 5 + ["spares"] * 2
-    assert [port.group for port in fabric.ports(roles, TIERS)] == [0, 0, 0, 1, 1, 0, 0]
-    assert [port.group for port in fabric.ports(["node"] * 4 + ["spares"], None)] == [0] * 5
+    assert [port.group for port in fabric.ports(roles, [TIERS] * 7)] == [0, 0, 0, 1, 1, 0, 0]
+    assert [port.group for port in fabric.ports(["node"] * 4 + ["spares"], [None] * 5)] == [0] * 5
     assert fabric.address(0) == "10.77.0.1" and fabric.address(250) == "10.77.1.1"
 
 

@@ -130,7 +130,7 @@ def _processes(bed: BedSpec, interpreter: Interpreter | None) -> Iterator[str]:
     if interpreter and interpreter.torch:
         yield f"torch {interpreter.torch.partition('+')[0]}, Python {interpreter.python}"
     if bed.fabric:
-        yield f"a fabric of namespaces, {links.text(bed.link)}"
+        yield f"a fabric of namespaces, {links.bed_text(bed)}"
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def _show(session: Session, bed: Status) -> None:
     if spec.fabric:
         addresses = f"{spec.nodes[0].address} to {spec.nodes[-1].address}"
         terminal.line(
-            f"  fabric    a network namespace per node, {addresses} on one switch; links {links.text(spec.link)}"
+            f"  fabric    a network namespace per node, {addresses} on one switch; links {links.bed_text(spec)}"
         )
     bed_view.table(terminal, spec, status)
     for host, reason in bed.unreached.items():

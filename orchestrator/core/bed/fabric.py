@@ -37,13 +37,13 @@ def address(index: int) -> str:
     return f"{NETWORK}.{index // _ADDRESSES_PER_BLOCK}.{index % _ADDRESSES_PER_BLOCK + 1}"
 
 
-def ports(roles: Sequence[str], link: LinkSpec | None) -> tuple[PortSpec, ...]:
+def ports(roles: Sequence[str], links: Sequence[LinkSpec | None]) -> tuple[PortSpec, ...]:
     """The port of each node: members are assigned to the groups in contiguous blocks, spares to the first group."""
-    shaped = link or LinkSpec()
-    members = sum(role == "node" for role in roles)
+    shaped = [link or LinkSpec() for link in links]
+    members, count = sum(role == "node" for role in roles), max((link.groups for link in shaped), default=1)
     seats = iter(range(members))
-    groups = [next(seats) * shaped.groups // members if role == "node" else 0 for role in roles]
-    return tuple(PortSpec(group=group, link=shaped) for group in groups)
+    groups = [next(seats) * count // members if role == "node" else 0 for role in roles]
+    return tuple(PortSpec(group=group, link=link) for group, link in zip(groups, shaped, strict=True))
 
 
 def hosts_file(nodes: Mapping[str, str], own: Iterable[str]) -> str:

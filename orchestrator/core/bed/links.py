@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from ...model.bed import LinkSpec
+from ...model.bed import BedSpec, LinkSpec
 from ..spec import values
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)bit(?:/s|ps)?", re.IGNORECASE)
@@ -61,6 +62,28 @@ def text(link: LinkSpec | None) -> str:
     loss = [f"loss {link.loss * 100:g}%"] if link.loss else []
     tiers = [f"{link.groups} groups behind uplinks of {speed(link.uplink)}"] if link.groups > 1 else []
     return ", ".join([*shaped, *delay, *loss, *tiers])
+
+
+def widest(every: Sequence[LinkSpec | None]) -> LinkSpec | None:
+    """The link of a bed whose hosts differ: each setting is the largest of all hosts. So bounds of time hold for every node.
+
+    None where no host has a link.
+    """
+    known = [link for link in every if link is not None]
+    if not known:
+        return None
+    names = ("rate", "burst", "delay_s", "loss")
+    return replace(known[0], **{name: max(getattr(link, name) for link in known) for name in names})
+
+
+def bed_text(bed: BedSpec) -> str:
+    """The links of a bed; with the names of their nodes where they differ."""
+    nodes: dict[str, list[str]] = {}
+    for node in bed.nodes:
+        nodes.setdefault(text(node.port.link if node.port else bed.link), []).append(node.name)
+    if len(nodes) < 2:
+        return text(bed.link)
+    return "; ".join(f"{shaping} ({' '.join(names)})" for shaping, names in nodes.items())
 
 
 def speed(rate: int) -> str:

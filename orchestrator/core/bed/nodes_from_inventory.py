@@ -51,10 +51,10 @@ def assemble_bed(
         problems.append(f"{position}: no node; set ccbed_nodes to 1 or more (got {_counts(inventory)})")
     if problems:
         raise UsageError(*problems)
-    link = LinkSpec(**shared["link"]) if "link" in shared else None
+    link = links.widest([_link(host) for host in inventory.hosts])
     isolated = shared.get("isolation") == "namespace"
     earlier = recorded(name)
-    nodes = _nodes(inventory, agent, home, isolated=isolated, link=link, earlier=earlier)
+    nodes = _nodes(inventory, agent, home, isolated=isolated, earlier=earlier)
     provider = shared.get("provider", "process")
     workdir, hostdir = _directories(name, inventory, _absolute(shared.get("workdir"), home), state)
     return _with_hash(
@@ -120,10 +120,24 @@ def _disagreements(inventory: Inventory) -> Iterable[str]:
     for name, variable in variables.KNOWN.items():
         key = variables.PREFIX + name
         settings = {host.name: host.variables.get(key) for host in inventory.hosts}
-        if variable.bed_wide and len({json.dumps(value) for value in settings.values()}) > 1:
+        if variable.bed_wide and len({json.dumps(_common(name, value)) for value in settings.values()}) > 1:
             position = next(host.positions[key] for host in inventory.hosts if key in host.positions)
             listed = ", ".join(f"{host}: {_format(name, value)}" for host, value in settings.items())
-            yield f"{position}: must be the same for all hosts (got {listed}); set it under all.vars"
+            what = "groups, uplink, and whether there is a rate " if name == "link" else ""
+            yield f"{position}: {what}must be the same for all hosts (got {listed}); set it under all.vars"
+
+
+def _common(name: str, value: Any) -> Any:
+    """The part of a setting that all hosts share: the switches of a link; its rate, delay and loss are those of each host."""
+    if name != "link":
+        return value
+    link = LinkSpec(**value or {})
+    return link.groups, link.uplink, bool(link.rate)
+
+
+def _link(host: Host) -> LinkSpec | None:
+    value = _value(host, "link")
+    return LinkSpec(**value) if value is not None else None
 
 
 def _format(name: str, value: Any) -> str:
@@ -282,13 +296,17 @@ def _ssh(host: Host) -> ssh_options.Options:
 
 
 def _nodes(
-    inventory: Inventory, agent: str, home: str, *, isolated: bool, link: LinkSpec | None, earlier: BedSpec | None
+    inventory: Inventory, agent: str, home: str, *, isolated: bool, earlier: BedSpec | None
 ) -> tuple[NodeSpec, ...]:
     wanted = [(host, "node") for host in inventory.hosts for _ in range(_value(host, "nodes", 1))]
     for kind in ("standby", "spares"):
         wanted += [(host, kind) for host in inventory.hosts for _ in range(_value(host, kind, 0))]
     shares = {host.name: _shares(host) for host in inventory.hosts}
-    ports = fabric.ports([kind for _, kind in wanted], link) if isolated else (None,) * len(wanted)
+    ports = (
+        fabric.ports([kind for _, kind in wanted], [_link(host) for host, _ in wanted])
+        if isolated
+        else (None,) * len(wanted)
+    )
     names = departed.node_names([(host.name, _role(kind)) for host, kind in wanted], earlier)
     specs = (
         _with_port(_node(name, host, kind, home, shares[host.name][kind].pop(0)), int(name[1:]), port)

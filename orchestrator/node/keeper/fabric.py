@@ -33,11 +33,12 @@ class Fabric:
         self._tag = tag
         self._hosts = hosts
         self._fd = -1
-        self._link: LinkSpec | None = None
+        #: Groups and uplinks of the switch.
+        self._switches: tuple[int, int, int] | None = None
 
     def switch(self, port: PortSpec) -> int:
         """The descriptor of the switch for ``port``. A switch with another layout is replaced. Raises OSError."""
-        if self._link != port.link:
+        if self._switches != _switches(port.link):
             self._replace(self._create(port.link), port.link)
         return self._fd
 
@@ -119,7 +120,12 @@ class Fabric:
     def _replace(self, fd: int, link: LinkSpec) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._link = fd, link
+        self._fd, self._switches = fd, _switches(link)
+
+
+def _switches(link: LinkSpec) -> tuple[int, int, int]:
+    """The part of a link that belongs to the switch; the rest is each node's own."""
+    return link.groups, link.uplink, link.uplink_burst
 
 
 def has_link(pid: int) -> bool:
