@@ -89,12 +89,13 @@ def _exits(run: Run, gang: views.Gang, stopped: Event | None) -> tuple[list[view
 
 
 def _short(run: Run, ends: dict[int, Event[events.RankFinished]]) -> Iterator[views.Finding]:
-    """Ranks that finished before the plan's last step."""
+    """Ranks that finished before the plan's last step, without the steps that a precision made unnecessary."""
     last = views.whole(views.mapping(run.extras.get("plan.json")).get("last_step"))
+    due = None if last is None else last - len(views.omitted_steps(run.history))
     for rank, event in ends.items():
         steps = event.data.steps
-        if last is not None and steps != last:
-            yield views.finding(f"rank {rank} finished after step {steps} of {last}", event)
+        if due is not None and steps != due:
+            yield views.finding(f"rank {rank} finished after step {steps} of {due}", event)
 
 
 def _text(gangs: tuple[views.Gang, ...]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from .. import views
@@ -37,15 +37,17 @@ def check(run: Run, params: Params) -> Verdict:
         last = max(record.step for record in records)
     ranks = sorted({rank for gang in gangs for rank in gang.ranks} | {record.rank for record in records})
     kept_records = views.kept_steps(records, run.history)
-    failures = [*_doubled(records), *_jumps(run, records)]
+    omitted = views.omitted_steps(run.history)
+    failures = [*_doubled(records), *_jumps(run, records, omitted), *_after_stop(records, omitted)]
     exempt = _exempt(run, gangs, last)
     for rank in ranks:
-        due = set(range(1, last + 1)) - exempt.get(rank, set())
+        due = set(range(1, last + 1)) - exempt.get(rank, set()) - omitted
         failures += _holes(rank, kept_records, due, last, ended=not doubts)
     checked, wrong = _samples(gangs, kept_records)
     counts = sorted({len(gang.ranks) for gang in gangs} or {len(ranks)}, reverse=True)
     text = f"steps 1 to {last} once on {' and '.join(map(str, counts))} ranks"
     text += f", each sample of {checked} batches once" if checked else ""
+    text += f", without {len(omitted)} that the precision made unnecessary" if omitted else ""
     return views.conclude("no-step-lost", text, failures=[*failures, *wrong], doubts=doubts)
 
 
@@ -152,13 +154,22 @@ def _doubled(records: tuple[StepRecord, ...]) -> Iterator[views.Finding]:
             yield views.finding(f"rank {rank} did step {step} {times} times in attempt {epoch}")
 
 
-def _jumps(run: Run, records: tuple[StepRecord, ...]) -> Iterator[views.Finding]:
+def _after_stop(records: tuple[StepRecord, ...], omitted: Set[int]) -> Iterator[views.Finding]:
+    """Steps of a case after the stop that rank 0 reported."""
+    for record in records:
+        if record.step in omitted:
+            yield views.finding(f"rank {record.rank} did step {record.step}, after its case was stopped")
+
+
+def _jumps(run: Run, records: tuple[StepRecord, ...], omitted: Set[int]) -> Iterator[views.Finding]:
     """Steps of an attempt that do not follow from the step before, or from the step that it resumed from."""
     resumes = views.resume_steps(run.history)
     last: dict[tuple[int, int], int] = {}
     for record in records:
         rank = (record.epoch, record.rank)
         due = last.get(rank, resumes.get(record.epoch, 0)) + 1
+        while due in omitted:
+            due += 1
         if record.step != due:
             text = f"rank {record.rank} did step {record.step} of attempt {record.epoch} instead of {due}"
             yield views.finding(text)

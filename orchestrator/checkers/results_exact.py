@@ -39,7 +39,12 @@ def check(run: Run, params: Params) -> Verdict:
         doubts.append(views.finding("verification was off: --verify true", plan))
     sequences = _sequences(gangs[-1], plan) if gangs and plan else []
     left = sum((part.iterations or 0) - len(part.verified or ()) for part in sequences)
-    planned = _planned(cases) - left + sum(2 * (part.cases or 0) for part in sequences)
+    planned = (
+        _planned(cases)
+        - len(views.omitted_steps(run.history))
+        - left
+        + sum(2 * (part.cases or 0) for part in sequences)
+    )
     if plan is not None and plan.data.verify is not False:
         doubts += _unproved(gangs[-1], planned, ended=not doubts)
     text = f"{planned} results of {len(cases)} cases exact, all ranks equal"

@@ -33,7 +33,7 @@ from .lineage import (
 )
 from .order import disorder
 from .overview import RunView, counts_steps, ending, is_collective, view
-from .progress import Growth, Reduced, caught_up, goodput, growths, lost_steps, reduced
+from .progress import Growth, Reduced, caught_up, goodput, growths, lost_steps, omitted_steps, reduced
 from .timeline import Span, timeline
 from .values import listing, mapping, number, whole
 
@@ -93,6 +93,7 @@ __all__ = [
     "not_ended",
     "not_started",
     "number",
+    "omitted_steps",
     "operations",
     "reduced",
     "replacements",

@@ -13,7 +13,7 @@ from .clock import clock
 from .failovers import Failover, failovers
 from .faults import FaultView, faults
 from .gangs import gangs
-from .progress import goodput
+from .progress import goodput, omitted_steps
 from .values import number
 
 
@@ -89,12 +89,13 @@ def ending(history: History) -> tuple[str, str, str]:
 
 
 def _step(history: History, records: Iterable[StepRecord]) -> int:
-    """The last step that is known to be completed; after a failover that of the new attempt."""
+    """The last step that is known to be completed; after a failover that of the new attempt. Omitted steps do not count."""
     epoch = max((gang.epoch for gang in gangs(history)), default=0)
     steps = [event.data.step or 0 for event in history.of(events.Progress) if event.epoch == epoch]
     steps += [event.data.step for event in history.of(events.RankStep) if event.epoch == epoch]
     steps += [event.data.steps or 0 for event in history.of(events.RankFinished) if event.epoch == epoch]
-    return max([*steps, *(record.step for record in records if record.epoch == epoch)], default=0)
+    last = max([*steps, *(record.step for record in records if record.epoch == epoch)], default=0)
+    return last - sum(step <= last for step in omitted_steps(history))
 
 
 def _steps(history: History) -> int | None:

@@ -157,3 +157,30 @@ def _first_step(history: History, gang: Gang) -> float | None:
     if not gang.is_complete(events.RankStep):
         return None
     return max(when(event) for event in gang.by_rank(events.RankStep).values())
+
+
+def omitted_steps(history: History) -> frozenset[int]:
+    """Steps that the last measurement of collectives left out because its median was known well enough.
+
+    A stop counts only if the plan has a precision and the interval that the stop reports is as narrow as that.
+    """
+    plan = history.last(events.CollectivePlan)
+    share = plan.data.precision if plan else None
+    if plan is None or not share:
+        return frozenset()
+    cases = {case.case: case for case in plan.data.cases or ()}
+    omitted: set[int] = set()
+    for event in history.of(events.CollectiveMeasured):
+        stop, case = event.data, cases.get(event.data.case)
+        if event.epoch != plan.epoch or case is None or not _is_precise(stop, share) or case.first_step is None:
+            continue
+        stride = case.stride or 1
+        after = case.first_step + (stop.iterations or 0) * stride
+        omitted |= set(range(after, case.first_step + (case.iterations or 0) * stride, stride))
+    return frozenset(omitted)
+
+
+def _is_precise(stop: events.CollectiveMeasured, share: float) -> bool:
+    if stop.reason != "precision" or stop.median_s is None or stop.low_s is None or stop.high_s is None:
+        return False
+    return stop.high_s - stop.low_s < share * stop.median_s

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..model.free_memory import RequiredMemory
-from ..rank.collective import algorithm_choice, cases, known_algorithms, memory_demand, settings, sizes
+from ..rank.collective import algorithm_choice, cases, known_algorithms, memory_demand, precision, settings, sizes
 from ..rank.open_mpi import installed
 
 if TYPE_CHECKING:
@@ -57,6 +57,10 @@ class Params(settings.Measuring):
 def check(params: Params) -> list[str]:
     """Problems with the values, each as ``name: what must be (got …)``."""
     problems = [*settings.problems(params, auto="auto" in params.algorithm), *_lists(params)]
+    if params.precision and params.gap_ms:
+        problems.append("precision: not with gap_ms: a sequence runs all of its iterations")
+    if params.precision and params.iterations < precision.LEAST:
+        problems.append(f"precision: needs iterations of at least {precision.LEAST} (got {params.iterations})")
     good = replace(params, sizes=("1M",)) if any(problem.startswith("sizes: ") for problem in problems) else params
     problems += [_named(problem) for item in items(good) for problem in cases.problems(item)]
     if params.operation in cases.OPERATIONS:
@@ -100,11 +104,24 @@ def run(ctx: context.RankContext) -> None:
 
 def notes(params: Params) -> Iterator[str]:
     """Notes for the user on the effect of valid values."""
+    if (needed := _needed(params)) and not params.gap_ms:
+        rest = (
+            "" if params.iterations >= needed else f"; with {params.iterations} it is not judged: --iterations {needed}"
+        )
+        yield f"the fastest algorithm of a size is judged from {needed} iterations on{rest}"
     requested, rounded = sizes.sizes(params.sizes), sizes.sizes(params.sizes, _width(params))
     odd = [size for size in requested if size % _width(params)] if params.operation != "barrier" else []
     if odd:
         first = f"{odd[0]:,} is {odd[0] // _width(params) * _width(params):,}"
         yield f"{len(odd)} of {len(rounded)} sizes are rounded down to whole elements of {_width(params)} bytes: {first}"
+
+
+def _needed(params: Params) -> int:
+    """Iterations from which on the fastest algorithm of each size can be judged; 0 for a single algorithm."""
+    from ..views.collectives import fastest, statistics
+
+    count = len(items(params)) // len(params.algorithm) * (len(params.algorithm) - 1)
+    return statistics.least_pairs(fastest.LEVEL / count) if count else 0
 
 
 def _width(params: Params) -> int:

@@ -53,6 +53,8 @@ def check(params: Params) -> list[str]:
     ]
     if not params.items:
         problems.append("items: must be a list such as [{operation: all-reduce, bytes: 971048, trials: 8}]")
+    if params.precision and not problems and any(item.after or any(item.gaps) for item in items(params)):
+        problems.append("precision: not with gaps: a sequence runs all of its iterations")
     if not 0 <= params.gap_scale < math.inf:
         problems.append(f"gap_scale: must be >= 0 and finite (got {params.gap_scale:g})")
     auto = any(fields.get("algorithm") == "auto" for fields in params.items)

@@ -208,3 +208,14 @@ def test_a_wrong_result_within_a_sequence_ends_the_run(bed: Bed) -> None:
     ran = with_damage(bed).run(damaged)
     assert ran.code == 1 and len(events(ran, "collective.wrong")) == 1
     assert "rank 2" in ran.verdict("results-exact").text
+
+
+def test_a_case_stops_when_its_median_is_known(bed: Bed) -> None:
+    wanted = {"sizes": ["64K"], "algorithm": ["ring", "library"], "iterations": 100, "probe": False}
+    ran = bed.run(trial("collective", precision="99%", **wanted))
+    stops = events(ran, "collective.measured")
+    assert ran.bad() == [] and len(stops) == 2
+    (count,) = {stop["iterations"] for stop in stops}
+    assert 12 <= count <= 100 and {stop["reason"] for stop in stops} == {"precision" if count < 100 else "all"}
+    assert {record.step for record in ran.run.files.steps()} == set(range(1, 2 * count + 1))
+    assert ran.verdict("results-exact").text == f"{2 * count} results of 2 cases exact, all ranks equal"

@@ -42,6 +42,8 @@ def lines(run: Run, directory: Path, *, whole: bool = False) -> Iterator[str]:
         yield f"gaps      {phrases.gaps(gaps)}"
     if bucket := phrases.bucket(measured.setting):
         yield f"bucket    {bucket}"
+    if stops := phrases.stops(measured):
+        yield f"precision {stops}"
     yield f"verified  {_verified(run, measured)}"
     yield f"note      {phrases.percentiles(measured)}"
 

@@ -8,9 +8,12 @@ from typing import Any
 
 from ...model.event import Event
 from ...model.events import (
+    CaseFacts,
     CheckpointFailed,
     CheckpointRefused,
     CheckpointSkipped,
+    CollectiveMeasured,
+    CollectivePlan,
     ControllerLate,
     FaultAct,
     FaultHeal,
@@ -51,6 +54,7 @@ from ...model.events import (
 )
 from ...model.payload import Payload
 from ...model.trial import INSIDE, Trial
+from ...views.collectives import phrases
 from .terminal import short_list
 
 _BY: Mapping[type[Payload] | None, str] = {
@@ -85,6 +89,7 @@ class RunLines:
     slots: tuple[str, ...] = ()
     _epoch: int = 0
     _last_progress: str = ""
+    _cases: Mapping[int, CaseFacts] = field(default_factory=dict)
     _stopping: bool = False
     _stopped_epoch: int | None = None
     _held: dict[str, Event[RankHeld]] = field(default_factory=dict)
@@ -302,6 +307,34 @@ class RunLines:
             self._first_steps[epoch] = set()
             yield self._line(event, f"step {event.data.step}", f"first step of attempt {epoch} done on all ranks")
 
+    def _collective_plan(self, event: Event[CollectivePlan]) -> Iterator[Line]:
+        """How long the measurement takes, and how many iterations it has at least."""
+        plan = event.data
+        cases = {case.case or 0: case for case in plan.cases or ()}
+        self._cases = cases
+        count = sum(case.iterations or 0 for case in cases.values())
+        text = f"{count:,} iterations of {len(cases)} case{'s' * (len(cases) != 1)}"
+        if plan.expected_s is not None and (plan.uncosted or 0) != len(cases):
+            left_out = f", without {plan.uncosted} whose cost is not known" if plan.uncosted else ""
+            text += f", about {plan.expected_s:.3g} s by the cost model with verification{left_out}"
+        if plan.precision:
+            text += (
+                f"; a case stops after {plan.least or 0} or more when its median is known to {plan.precision * 100:g} %"
+            )
+        yield self._line(event, "expected", text)
+
+    def _collective_measured(self, event: Event[CollectiveMeasured]) -> Iterator[Line]:
+        """A row as soon as it is measured."""
+        row, case = event.data, self._cases.get(event.data.case or 0)
+        if case is None or row.median_s is None:
+            return
+        known = row.low_s is not None and row.high_s is not None
+        interval = f" ({phrases.milliseconds(row.low_s)} to {phrases.milliseconds(row.high_s)})" if known else ""
+        name = f"{case.operation} {case.algorithm}" + (f" {phrases.size(case.bytes)}" if case.bytes else "")
+        why = f" of {case.iterations:,}: precise enough" if row.reason == "precision" else ""
+        text = f"{name}: median {phrases.milliseconds(row.median_s)} ms{interval}, {row.iterations:,} iterations{why}"
+        yield self._line(event, "measured", text)
+
     def _progress(self, event: Event[Progress]) -> Iterator[Line]:
         self._last_progress = _steps_done(event.data.step, event.data.steps, event.data.loss)
         yield self._line(event, f"step {event.data.step}", self._last_progress, passing=True)
@@ -336,6 +369,8 @@ class RunLines:
         mean, steps = event.data.loss_mean, event.data.steps
         if isinstance(mean, float):
             self._last_progress = _steps_done(steps, steps, mean)
+        elif self._cases:
+            self._last_progress = f"{steps or 0} iterations"
         return iter(())
 
     def _run_end(self, event: Event[RunEnd]) -> Iterator[Line]:
@@ -409,6 +444,8 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     ResumeChosen: RunLines._resume_chosen,
     RankStart: RunLines._rank_start,
     RankStep: RunLines._rank_step,
+    CollectivePlan: RunLines._collective_plan,
+    CollectiveMeasured: RunLines._collective_measured,
     Progress: RunLines._progress,
     RankError: RunLines._rank_error,
     LeaseOver: RunLines._lease_over,

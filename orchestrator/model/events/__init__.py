@@ -15,6 +15,7 @@ from .checkpoints import (
 from .collectives import (
     CaseFacts,
     CollectiveAuto,
+    CollectiveMeasured,
     CollectivePlan,
     CollectiveSequence,
     CollectiveWrong,
@@ -137,6 +138,7 @@ __all__ = [
     "CheckpointSkipped",
     "ClockFacts",
     "CollectiveAuto",
+    "CollectiveMeasured",
     "CollectivePlan",
     "CollectiveSequence",
     "CollectiveWrong",

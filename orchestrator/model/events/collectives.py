@@ -45,7 +45,12 @@ class CaseFacts(Record):
 
 @payload("collective.plan", writer="rank")
 class CollectivePlan(Payload):
-    """The cases that are measured. ``over``: what a result is the median over; ``bandwidth``: how it is taken from the times."""
+    """The cases that are measured. ``over``: what a result is the median over; ``bandwidth``: how it is taken from the times.
+
+    ``precision``: a case may stop when the interval of its median is narrower than this share of it, after the
+    ``least`` number of iterations. ``expected_s``: the time of
+    all iterations by the cost model, with warm-up and verification; ``uncosted``: cases that it leaves out.
+    """
 
     rank: Rank | None = None
     cases: tuple[CaseFacts, ...] | None = None
@@ -55,6 +60,10 @@ class CollectivePlan(Payload):
     drain: Any = None
     verify: bool | None = None
     bandwidth: str | None = None
+    precision: float | None = None
+    least: Step | None = None
+    expected_s: Seconds | None = null()
+    uncosted: Count | None = None
 
 
 @payload("collective.sequence", writer="rank")
@@ -70,6 +79,22 @@ class CollectiveSequence(Payload):
     iterations: Count | None = None
     cases: Count | None = None
     verified: tuple[Step, ...] | None = None
+
+
+@payload("collective.measured", writer="rank")
+class CollectiveMeasured(Payload):
+    """A case is measured: the ``median_s`` of the slowest rank's time, with its interval of 95 %; null with too few iterations.
+
+    ``reason``: why it has no more iterations: ``all`` of the plan, or the ``precision`` that the user set.
+    """
+
+    rank: Rank | None = None
+    case: Step | None = None
+    iterations: Step | None = None
+    median_s: Seconds | None = None
+    low_s: Seconds | None = null()
+    high_s: Seconds | None = null()
+    reason: str | None = None
 
 
 @payload("collective.auto", writer="rank")

@@ -26,6 +26,59 @@ class Uplinks:
     slower: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duration:
+    """``seconds`` of all iterations of a measurement; None if the links were not probed. ``uncosted``: cases that are left out."""
+
+    seconds: float | None
+    uncosted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overhead:
+    """What an iteration takes beside the collective: barriers, the transfer that empties buckets, filling and checking."""
+
+    warmup: int
+    barrier_s: float
+    drain_s: float
+    check_s_per_byte: float
+
+
+def duration(
+    planned: Sequence[cases.Case], costs: Sequence[Cost | None], link: link_fit.Fit | None, overhead: Overhead
+) -> Duration:
+    """A case without a cost (the backend's own algorithm) takes as long as the fastest with the same operation and size.
+
+    Alpha is at least what a round of a barrier takes: on a busy machine ranks wait for a CPU at each message. A sequence also
+    has its gaps.
+    """
+    if link is None:
+        return Duration(seconds=None, uncosted=0)
+    known: dict[tuple[str, int], float] = {}
+    seconds = [
+        _seconds(case, cost_, link, overhead) if cost_ else None for case, cost_ in zip(planned, costs, strict=True)
+    ]
+    for case, own in zip(planned, seconds, strict=True):
+        if own is not None:
+            known[_key(case)] = min(own, known.get(_key(case), own))
+    total, uncosted = 0.0, 0
+    for case, own in zip(planned, seconds, strict=True):
+        time = known.get(_key(case)) if own is None else own
+        uncosted += time is None
+        extra = 2 * overhead.barrier_s + overhead.drain_s + overhead.check_s_per_byte * case.item.bytes
+        total += (case.item.trials + max(1, overhead.warmup)) * ((time or 0.0) + extra) + sum(case.item.gaps) / 1e3
+    return Duration(seconds=total, uncosted=uncosted)
+
+
+def _seconds(case: cases.Case, cost_: Cost, link: link_fit.Fit, overhead: Overhead) -> float:
+    alpha = max(link.alpha, overhead.barrier_s / max(1, (case.ranks - 1).bit_length()))
+    return cost_.seconds(case.item.bytes, alpha, link.beta)
+
+
+def _key(case: cases.Case) -> tuple[str, int]:
+    return case.item.operation, case.item.bytes
+
+
 def uplinks(link: LinkSpec | None, leaves: Sequence[int], beta: float = 0.0) -> Uplinks | None:
     """The uplinks between ranks on the switches ``leaves``; None if all are on one switch, or the uplinks are not known.
 

@@ -6,19 +6,24 @@ iterations of one number are a pair. Collectives with gaps are replayed as a seq
 
 from __future__ import annotations
 
+import itertools
+import statistics
 import time
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from ...model import algorithm as model
-from ...model.events import CollectiveAuto, CollectivePlan
+from ...model.events import CollectiveAuto, CollectiveMeasured, CollectivePlan
 from ...model.schedule import Cost
+from ..checkpoint import tensor_digest
 from ..exchange import operations
 from ..open_mpi import names
 from ..open_mpi import peer as mpi_peer
+from ..replay import pacing, sequence
 from ..runtime import run_gaps
 from . import (
     algorithm_choice,
@@ -29,8 +34,7 @@ from . import (
     link_fit,
     link_probe,
     memory_check,
-    pacing,
-    sequence,
+    precision,
     settings,
     sizes,
     verify,
@@ -39,7 +43,7 @@ from . import (
 if TYPE_CHECKING:
     from ..runtime import context
 
-#: Bytes of the chunk whose summing is timed, and how often.
+#: Bytes of the tensors whose summing or checking is timed, and how often.
 COMBINED_BYTES, COMBINED_TIMES = 1 << 20, 5
 
 
@@ -64,7 +68,13 @@ def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool 
     meter.measure()
     if peer:
         peer.leave()
-    ctx.result = {"steps": ctx.steps, "loss": None, "digest": {}, "metrics": {}, "verified": meter.verified}
+    ctx.result = {
+        "steps": ctx.steps - meter.omitted,
+        "loss": None,
+        "digest": {},
+        "metrics": {},
+        "verified": meter.verified,
+    }
 
 
 class Meter:
@@ -82,8 +92,10 @@ class Meter:
         self._verifier = verify.Verifier(rank=ctx.rank, world=ctx.world, device=ctx.device, note=ctx.note)
         self._tiers: expected_cost.Uplinks | None = None
         self._link: link_fit.Fit | None = None
-        self._combining = 0.0
-        self.verified = 0
+        self._combining = self._barrier_s = 0.0
+        self._precision = precision.parse(self._params.precision)
+        #: Results that were verified, and iterations that precision made unnecessary.
+        self.verified = self.omitted = 0
         ctx.steps = sum(case.item.trials for case in planned)
 
     def prepare(self) -> None:
@@ -91,8 +103,9 @@ class Meter:
         link = self._link = self._probe()
         gang = self._ctx.gang
         self._tiers = expected_cost.uplinks(gang.link, gang.leaves, link.beta if link else 0.0)
-        self._combining = combining_s_per_byte(self._ctx.device)
+        self._combining = seconds_per_byte(self._ctx.device, torch.Tensor.add_)
         self._cases = tuple(self._chosen(case, link) for case in self._cases)
+        self._barrier_s = self._start.seconds()
         if self._ctx.rank == 0:
             self._ctx.note(self._plan())
         for groups in dict.fromkeys(case.groups for case in self._cases):
@@ -134,15 +147,27 @@ class Meter:
         return cases.chosen(case, names[int(index.item())])
 
     def _plan(self) -> CollectivePlan:
-        facts = []
+        facts, costs = [], []
         for case in self._cases:
             algorithm = known_algorithms.find(case.item.algorithm)
             cost = self._cost(case, algorithm) if algorithm else None
+            costs.append(cost)
             facts.append(case.facts(cost, **(self._traffic(case, algorithm) if algorithm else {})))
         params = self._params
+        expected = self._expected(costs)
         return CollectivePlan(
             rank=self._ctx.rank, cases=tuple(facts), over=params.over, warmup=params.warmup, world=self._ctx.world,
-            drain=self._drain, verify=params.verify, bandwidth="mean",
+            drain=self._drain, verify=params.verify, bandwidth="mean", precision=self._precision or None,
+            least=precision.LEAST if self._precision else None,
+            expected_s=expected.seconds, uncosted=expected.uncosted,
+        )  # fmt: skip
+
+    def _expected(self, costs: Sequence[Cost | None]) -> expected_cost.Duration:
+        checking = seconds_per_byte(self._ctx.device, _check) if self._params.verify else 0.0
+        drain_s = self._drain * self._link.beta if self._link else 0.0
+        return expected_cost.duration(
+            self._cases, costs, self._link,
+            expected_cost.Overhead(warmup=self._params.warmup, barrier_s=self._barrier_s, drain_s=drain_s, check_s_per_byte=checking),
         )  # fmt: skip
 
     def _cost(self, case: cases.Case, algorithm: model.Chosen) -> Cost:
@@ -167,9 +192,33 @@ class Meter:
                 self._run_timed(work, 0, lambda: None)
                 if ctx.chunks:
                     ctx.chunks.discard()
-        for iteration in range(among[0].item.trials):
-            for case, work in zip(among, works, strict=True):
-                self._iterate(case, work, case.first_step + iteration * case.stride)
+        trials = among[0].item.trials
+        looks = precision.looks(trials) if self._precision else frozenset()
+        times: list[list[float]] = [[] for _ in among]
+        for iteration in range(trials):
+            for case, work, own in zip(among, works, times, strict=True):
+                own.append(self._iterate(case, work, case.first_step + iteration * case.stride))
+            if iteration + 1 in looks and precision.is_reached(self._medians(times), self._precision):
+                break
+        self._report_measured(among, self._medians(times), len(times[0]))
+
+    def _medians(self, times: Sequence[Sequence[float]]) -> list[precision.Median]:
+        """Of the slowest rank's times, the same on all ranks. A collective, outside of the timed part."""
+        slowest = torch.tensor(times, dtype=torch.float64, device=self._ctx.device)
+        if self._ctx.world > 1:
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        return [precision.median(samples) for samples in slowest.tolist()]
+
+    def _report_measured(self, among: Sequence[cases.Case], medians: Sequence[precision.Median], count: int) -> None:
+        left_out = (among[0].item.trials - count) * len(among)
+        self.omitted += left_out
+        for case, median in zip(among, medians, strict=True) if self._ctx.rank == 0 else ():
+            self._ctx.note(
+                CollectiveMeasured(
+                    rank=0, case=case.number, iterations=count, median_s=median.value, low_s=median.low, high_s=median.high,
+                    reason="precision" if left_out else "all",
+                )
+            )  # fmt: skip
 
     def _in_sequence(self, among: tuple[cases.Case, ...]) -> None:
         """Replay cases with gaps."""
@@ -187,7 +236,8 @@ class Meter:
         )
         self.verified += made.run(lambda work: self._run_timed(work, 0, lambda: None), self._synchronise)
 
-    def _iterate(self, case: cases.Case, work: operations.Work | None, step: int) -> None:
+    def _iterate(self, case: cases.Case, work: operations.Work | None, step: int) -> float:
+        """The time on this rank."""
         ctx = self._ctx
         ctx.begin_step(step)
         pass_phase = ctx.phase_once("collective")
@@ -199,6 +249,7 @@ class Meter:
             self._verifier.check(case, step, work)
             self.verified += 1
         ctx.end_step(None, timed=timed, gaps=self._gaps.take(ctx.begun, timed[1]))
+        return timed[1] - timed[0]
 
     def _work(self, case: cases.Case, member: operations.Membership, memories: operations.Memories) -> operations.Work:
         algorithm, peer = (
@@ -227,17 +278,23 @@ class Meter:
             torch.cuda.synchronize()
 
 
-def combining_s_per_byte(device: torch.device) -> float:
-    """Seconds that this rank needs to add a byte of a received chunk: the fastest of a few sums of a mebibyte."""
+def seconds_per_byte(device: torch.device, process: Callable[[torch.Tensor, torch.Tensor], object]) -> float:
+    """Seconds that this rank needs per byte to ``process`` two tensors, such as to add one: the fastest of a few mebibytes."""
     own, received = (torch.zeros(COMBINED_BYTES // 4, device=device) for _ in range(2))
     times = []
     for _ in range(COMBINED_TIMES):
         begin = time.monotonic()
-        own.add_(received)
+        process(own, received)
         if device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.monotonic() - begin)
     return min(times) / COMBINED_BYTES
+
+
+def _check(own: torch.Tensor, received: torch.Tensor) -> object:
+    """What filling and verifying do with a buffer."""
+    own.zero_().copy_(received)
+    return torch.equal(own, received), zlib.crc32(tensor_digest.raw(own))
 
 
 class SynchronisedStart:
@@ -253,6 +310,16 @@ class SynchronisedStart:
         self._rank, self._world = rank, world
         self._rounds = rounds(world, drain)
         self._buffers = torch.zeros(2, max(drain, 1), dtype=torch.uint8, device=device)
+
+    def seconds(self) -> float:
+        """The median of a few barriers, as the machine runs them now."""
+        if self._world < 2:
+            return 0.0
+        times = [time.monotonic()]
+        for _ in range(COMBINED_TIMES):
+            dist.barrier()
+            times.append(time.monotonic())
+        return statistics.median(after - before for before, after in itertools.pairwise(times))
 
     def wait(self) -> None:
         """Return on all ranks at nearly the same time."""

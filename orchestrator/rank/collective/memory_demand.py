@@ -9,7 +9,8 @@ from dataclasses import replace
 from ...model import algorithm as model
 from ...model.free_memory import RequiredMemory
 from ..exchange import case_layout, receive_schedule
-from . import cases, known_algorithms, pacing, settings
+from ..replay import pacing
+from . import cases, known_algorithms, settings
 
 #: For these the backend copies everything into one buffer, or out of one.
 _FLATTENED = ("all-gather", "reduce-scatter", "gather")

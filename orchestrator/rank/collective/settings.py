@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...model.bed import LinkSpec
+from . import precision
 
 #: What percentiles are over: chunk transfers; or per iteration the slowest rank, the mean of the ranks, last end - first start.
 OVER = ("chunk", "max_rank", "mean_rank", "cct")
@@ -28,6 +29,8 @@ class Measuring:
     probe_s        approximate duration of the probe in seconds; slow links and many ranks need longer
     fresh_probe    measure the links even if the probe of an earlier run on the same nodes and links is confirmed
     record         record every chunk transfer
+    precision      such as 2%: a case stops when the interval of 95 % of its median is narrower than that share of it, after 12
+                   iterations at least; iterations is then the maximum; empty: all iterations run
     """
 
     warmup: int = 5
@@ -38,6 +41,7 @@ class Measuring:
     probe_s: float = 3.0
     fresh_probe: bool = False
     record: bool = True
+    precision: str = ""
 
 
 def drain(setting: int, link: LinkSpec | None) -> int:
@@ -58,6 +62,11 @@ def problems(params: Measuring, *, auto: bool) -> Iterator[str]:
         yield f"drain: must be >= 0 bytes, or -1 (got {params.drain})"
     if not 0 < params.probe_s < math.inf:
         yield f"probe_s: must be > 0 and finite (got {params.probe_s:g})"
+    try:
+        if not 0 <= precision.parse(params.precision) < 1:
+            yield f"precision: must be below 100 % (got {params.precision})"
+    except ValueError:
+        yield f"precision: must be a share such as 2% (got {params.precision!r})"
     if auto and not params.probe:
         yield "probe: algorithm auto needs the probe (got false)"
     if params.over == "chunk" and not params.record:

@@ -47,10 +47,12 @@ def lines(run: Run, measured: collectives.Measured) -> list[tuple[str, str]]:
 
 
 def paces(run: Run, measured: collectives.Measured) -> Iterator[tuple[str, str]]:
-    """The gaps that a replay reached, and what they do on a shaped link."""
+    """The gaps that a replay reached, what they do on a shaped link, and cases that stopped early."""
     gaps = collectives.replay_gaps(run, measured.setting)
     if gaps is not None:
         yield "gaps", phrases.gaps(gaps)
+    if stops := phrases.stops(measured):
+        yield "precision", stops
     if bucket := phrases.bucket(measured.setting):
         yield "bucket", bucket
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from ...model.event import Event, History
 from ...model.events import CaseFacts, CollectiveWrong
 from ...model.run import Run
 from ..gangs import gangs
+from ..progress import omitted_steps
 from ..values import listing, mapping, number, whole
 from .directions import Direction
 
@@ -36,6 +37,7 @@ class Case:
     bytes: int
     first_step: int
     iterations: int
+    planned: int = 0
     stride: int = 1
     groups: tuple[tuple[int, ...], ...]
     dtype: str = "float32"
@@ -139,6 +141,7 @@ class Setting:
     bandwidth: str = "median"
     autos: tuple[Auto, ...] = ()
     unverified: int = 0
+    precision: float | None = None
 
     @property
     def last_step(self) -> int:
@@ -167,9 +170,9 @@ def setting(run: Run) -> Setting | None:
     reported = run.history.last(events.CollectivePlan)
     if reported is None:
         return None
-    plan, nodes = reported.data, _nodes(run)
+    plan, nodes, omitted = reported.data, _nodes(run), omitted_steps(run.history)
     return Setting(
-        cases=tuple(map(_case, plan.cases or ())),
+        cases=tuple(_case(case, omitted) for case in plan.cases or ()),
         over=plan.over or "max_rank",
         warmup=plan.warmup or 0,
         world=plan.world or len(nodes),
@@ -180,6 +183,7 @@ def setting(run: Run) -> Setting | None:
         verify=plan.verify is not False,
         bandwidth=plan.bandwidth or "median",
         autos=tuple(_autos(run.history)),
+        precision=plan.precision,
         unverified=sum(
             (event.data.iterations or 0) - len(event.data.verified or ())
             for event in run.history.of(events.CollectiveSequence)
@@ -200,8 +204,11 @@ def wrong_by_case(history: History) -> Mapping[int, int]:
     return Counter(event.data.case for event in wrong_results(history) if event.data.case is not None)
 
 
-def _case(case: CaseFacts) -> Case:
-    cost = case.cost or {}
+def _case(case: CaseFacts, omitted: Set[int]) -> Case:
+    """``omitted``: steps that a precision made unnecessary."""
+    cost, planned = case.cost or {}, case.iterations or 0
+    first, stride = case.first_step or 1, max(1, case.stride or 1)
+    steps = range(first, first + planned * stride, stride) if omitted else ()
     rounds, volume = number(cost.get("rounds")), number(cost.get("volume"))
     return Case(
         number=case.case or 0,
@@ -210,9 +217,10 @@ def _case(case: CaseFacts) -> Case:
         dtype=case.dtype or "",
         operator=case.operator or "",
         groups=tuple(map(tuple, case.groups or ())),
-        first_step=case.first_step or 1,
-        iterations=case.iterations or 0,
-        stride=max(1, case.stride or 1),
+        first_step=first,
+        iterations=planned - sum(step in omitted for step in steps),
+        planned=planned,
+        stride=stride,
         cost=(rounds, volume) if rounds is not None and volume is not None else None,
         asynchronous=bool(case.asynchronous),
         gap_ms=case.gap_ms or 0.0,

@@ -379,6 +379,19 @@ def recorded(measured: Measured) -> str:
     return f"; chunks: {of:,} of {due:,} transfers"
 
 
+def stops(measured: Measured) -> str:
+    """The cases that stopped early, because their medians were known; empty if none did."""
+    early = [row.case for row in measured.rows if row.case.iterations < row.case.planned]
+    if not early:
+        return ""
+    counts = sorted({stopped.iterations for stopped in early})
+    span = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    return (
+        f"{len(early)} of {len(measured.rows)} cases stopped after {span} of {early[0].planned:,} iterations: "
+        f"the interval of 95 % of their median was narrower than {percent(measured.setting.precision)} of it"
+    )
+
+
 def outliers(measured: Measured) -> str:
     return f"{measured.outliers:,} of {measured.trials:,} iterations over {OUTLIER:.0f} x p50"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from . import cases
+from ..collective import cases
 
 #: The collective before, among those in which the rank takes part.
 LAST = -1

@@ -15,9 +15,10 @@ import torch
 import torch.distributed as dist
 
 from ...model.events import CollectiveSequence
+from ..collective import cases, settings, verify
 from ..exchange import operations
 from ..runtime import run_gaps
-from . import cases, pacing, settings, verify
+from . import pacing
 
 if TYPE_CHECKING:
     from ..runtime import context
