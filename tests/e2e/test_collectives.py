@@ -211,7 +211,7 @@ def test_a_wrong_result_within_a_sequence_ends_the_run(bed: Bed) -> None:
 
 
 def test_a_case_stops_when_its_median_is_known(bed: Bed) -> None:
-    wanted = {"sizes": ["64K"], "algorithm": ["ring", "library"], "iterations": 100, "probe": False}
+    wanted: dict[str, Any] = {"sizes": ["64K"], "algorithm": ["ring", "library"], "iterations": 100, "probe": False}
     ran = bed.run(trial("collective", precision="99%", **wanted))
     stops = events(ran, "collective.measured")
     assert ran.bad() == [] and len(stops) == 2

@@ -1,4 +1,4 @@
-"""A measurement stops when its median is known: the interval, when it is looked at, and what the checks accept."""
+"""A measurement stops when its median is known: the interval, when it is computed, and what the checks accept."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def test_the_interval_of_many_samples_is_nearly_the_exact_one() -> None:
 
 
 def test_the_true_median_is_within_the_interval_in_95_of_100_stopped_cases() -> None:
-    """With the looks of a real run: stopping at a look may not cost more than a few hundredths."""
+    """With the checks of a real run: stopping at one of them may not cost more than a few hundredths."""
     generator, hits, trials = random.Random(3), 0, 600
     for _ in range(trials):
         samples: list[float] = []
-        stops = [*sorted(precision.looks(200)), 200]
+        stops = [*sorted(precision.check_counts(200)), 200]
         for stop in stops:
             samples += [generator.lognormvariate(0, 0.05) for _ in range(stop - len(samples))]
             interval = precision.median(samples)
@@ -52,7 +52,7 @@ def test_the_true_median_is_within_the_interval_in_95_of_100_stopped_cases() -> 
 def test_too_few_samples_never_stop_a_case() -> None:
     assert not precision.median([1.0] * 5).is_within(0.5)
     assert precision.median([1.0] * 6).is_within(0.5)
-    assert min(precision.looks(1000)) == precision.LEAST and not precision.looks(precision.LEAST)
+    assert min(precision.check_counts(1000)) == precision.LEAST and not precision.check_counts(precision.LEAST)
 
 
 def test_cases_in_turn_stop_together() -> None:
@@ -94,8 +94,8 @@ def test_the_expected_time_counts_warm_up_checks_and_gaps() -> None:
     cost, link = Cost(6, 1.5), link_fit.Fit(0.0001, 1e-6)
     overhead = expected_cost.Overhead(warmup=2, barrier_s=0.0001, drain_s=0.001, check_s_per_byte=1e-6)
     expected = expected_cost.duration([case], [cost], link, overhead)
-    each = 6 * 0.0001 + 1.5e-3 + 2 * 0.0001 + 0.001 + 1e-3
-    assert expected.seconds == pytest.approx(12 * each + 0.05) and expected.uncosted == 0
+    iteration_s = 6 * 0.0001 + 1.5e-3 + 2 * 0.0001 + 0.001 + 1e-3
+    assert expected.seconds == pytest.approx(12 * iteration_s + 0.05) and expected.uncosted == 0
     assert expected_cost.duration([case], [None], link, overhead).uncosted == 1
     assert expected_cost.duration([case], [cost], None, overhead).seconds is None
 

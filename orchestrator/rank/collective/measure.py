@@ -193,12 +193,12 @@ class Meter:
                 if ctx.chunks:
                     ctx.chunks.discard()
         trials = among[0].item.trials
-        looks = precision.looks(trials) if self._precision else frozenset()
+        check_counts = precision.check_counts(trials) if self._precision else frozenset()
         times: list[list[float]] = [[] for _ in among]
         for iteration in range(trials):
             for case, work, own in zip(among, works, times, strict=True):
                 own.append(self._iterate(case, work, case.first_step + iteration * case.stride))
-            if iteration + 1 in looks and precision.is_reached(self._medians(times), self._precision):
+            if iteration + 1 in check_counts and precision.is_reached(self._medians(times), self._precision):
                 break
         self._report_measured(among, self._medians(times), len(times[0]))
 

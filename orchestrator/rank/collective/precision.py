@@ -10,7 +10,7 @@ from statistics import NormalDist
 
 #: No case stops before so many iterations.
 LEAST = 12
-#: After each look the next one comes when there are so many times as many iterations: frequent looks would stop by chance.
+#: The interval is computed again when there are so many times as many iterations: frequent checks would stop by chance.
 GROWTH = 1.2
 #: With more samples the binomial distribution is replaced by the normal one.
 _MANY = 2000
@@ -49,7 +49,7 @@ def _enclosing(count: int) -> int:
     return k
 
 
-def looks(iterations: int) -> frozenset[int]:
+def check_counts(iterations: int) -> frozenset[int]:
     """The numbers of iterations after which the interval is computed."""
     made, count = set(), LEAST
     while count < iterations:
