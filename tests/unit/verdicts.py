@@ -16,7 +16,15 @@ NAMES = tuple(
     name
     for name in CATALOGUE.checkers
     if name
-    not in ("results-exact", "times-possible", "evidence-agrees", "history-replays", "resumed-from", "resume-complete")
+    not in (
+        "results-exact",
+        "times-possible",
+        "gaps-kept",
+        "evidence-agrees",
+        "history-replays",
+        "resumed-from",
+        "resume-complete",
+    )
 )
 
 
