@@ -46,7 +46,7 @@ def _script(run: Run) -> Verdict:
     by_word = [item for resumption in lines.resumptions for item in _by_word(resumption)]
     failures += [finding for is_failure, finding in by_word if is_failure]
     doubts = [*training.job_doubts(run, lines), *training.unobserved(lines.attempts, "saves")]
-    doubts += training.nothing_to_resume(run, lines)
+    doubts += [*training.nothing_to_resume(run, lines), *training.lost_lines(lines)]
     doubts += [finding for resumption in lines.resumptions for finding in _undecided(resumption)]
     doubts += [finding for is_failure, finding in by_word if not is_failure]
     steps = [_newest(resumption) for resumption in lines.resumptions]

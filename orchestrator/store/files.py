@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,7 @@ _GANG_FILE = re.compile(
     r"(?P<rank>\d{1,9})(?:-(?P<pid>\d{1,9}))?\.\w+"
 )
 #: The record of a process, wherever it lies.
+_SUM = re.compile(rb',"sum":"([0-9a-f]{8})"}$')
 _WATCH_FILE = re.compile(r"(?:.*/)?watch-r(?P<rank>\d{1,9})-(?P<pid>\d{1,9})\.jsonl")
 #: Of the same record: step, bytes, start, end.
 _FIGURES: Any = {
@@ -208,11 +210,16 @@ class WatchDirectory(BundleFiles):
         super().__init__(root, {})
 
     def incomplete(self) -> tuple[str, ...]:
-        """What is missing of the records. A kill leaves whole lines, so a last line that is cut off shows lost data."""
+        """What is missing of the records, or was changed.
+
+        A kill leaves whole lines, so a last line that is cut off shows lost data, and a wrong sum a line that is not as it was written.
+        """
         contents = {name: paths.data(self._root, name, paths.FILE) for name in self._names()}
-        return tuple(
-            _cut_off(self._root / name, content) for name, content in contents.items() if content[-1:] != b"\n"
+        problems = (
+            _cut_off(self._root / name, content) if content[-1:] != b"\n" else _changed(self._root / name, content)
+            for name, content in contents.items()
         )
+        return tuple(filter(None, problems))
 
     def _names(self) -> tuple[str, ...]:
         names = sorted(str(path.relative_to(self._root)) for path in self._root.rglob("watch-r*.jsonl"))
@@ -230,6 +237,18 @@ def _cut_off(path: Path, content: bytes) -> str:
         return f"{path}: the record is empty"
     number = content.count(b"\n") + 1
     return f"{path}:{number}: the record is cut off; this line and those after it are left out"
+
+
+def _changed(path: Path, content: bytes) -> str:
+    """The first line whose sum does not follow from it and the lines before it; records without sums are taken as they are."""
+    total = 0
+    for number, line in enumerate(content.splitlines(), start=1):
+        match = _SUM.search(line)
+        text = line[: match.start()] + b"}" if match else line
+        total = zlib.crc32(text, 0 if text.startswith(b'{"k":"begin"') else total)
+        if match and f"{total:08x}".encode() != match[1]:
+            return f"{path}:{number}: this line was changed, or a line before it is missing"
+    return ""
 
 
 def _watched(path: str, lines: tuple[watch_lines.Line, ...]) -> watch_lines.WatchFile:

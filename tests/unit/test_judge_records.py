@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+import threading
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
 
 from orchestrator.model import codec, watch
-from orchestrator.rank.watcher import command
+from orchestrator.rank.watcher import command, record
+from orchestrator.store import files
 
 from .test_cli import Desk, ccbed
 from .watched_jobs import Job, right, wrong
@@ -114,3 +118,105 @@ def test_the_wheel_has_the_watcher_and_its_program(tmp_path: Path) -> None:
     assert {"ccbed_watch/__init__.py", "ccbed_watch/install.py", "ccbed_watch/site/sitecustomize.py"} <= names
     others = [name for name in names if not name.startswith(("ccbed_watch/", "ccbed_watch-"))]
     assert others == ["ccbed_events.py"]
+
+
+def _summed(file: Path) -> None:
+    """Give the lines of a record their sums, as the watcher writes them."""
+    total, lines = 0, []
+    for line in file.read_bytes().splitlines():
+        total = zlib.crc32(line, total)
+        lines.append(b'%s,"sum":"%08x"}\n' % (line[:-1], total))
+    file.write_bytes(b"".join(lines))
+
+
+@pytest.mark.parametrize("edit", ["nothing", "value", "removed", "swapped"])
+def test_a_line_that_was_changed_or_removed_makes_every_verdict_unknown(ccbed: Desk, tmp_path: Path, edit: str) -> None:
+    records = write(right(), tmp_path / "records")
+    for file in records.glob("watch-r*"):
+        _summed(file)
+    file = min(records.glob("watch-r0-*"))
+    lines = file.read_text().splitlines(keepends=True)
+    commit = next(i for i, line in enumerate(lines) if '"committed"' in line)
+    edited = {
+        "nothing": lines,
+        "value": [*lines[:commit], lines[commit].replace("/ckpt/5.pt", "/ckpt/6.pt"), *lines[commit + 1 :]],
+        "removed": [*lines[:commit], *lines[commit + 1 :]],
+        "swapped": [*lines[:commit], lines[commit + 1], lines[commit], *lines[commit + 2 :]],
+    }
+    file.write_text("".join(edited[edit]))
+    assert ccbed("judge", str(records)) == (0 if edit == "nothing" else 2)
+    assert ("this line was changed, or a line before it is missing" in ccbed.err) == (edit != "nothing")
+
+
+def test_the_sums_of_lines_from_several_threads_and_of_a_program_that_is_executed_again_hold(tmp_path: Path) -> None:
+    for _ in range(2):  # the second one appends, as after ``exec``
+        recorder = record.Recorder(str(tmp_path))
+        recorder.line("begin", format=1, rank=0, pid=os.getpid())
+        writers = [
+            threading.Thread(target=lambda r=recorder: [r.line("rng", n=n) for n in range(50)]) for _ in range(4)
+        ]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+    assert recorder.path.read_bytes().count(b"\n") == 2 * (1 + 4 * 50)
+    assert files.WatchDirectory(tmp_path).incomplete() == ()
+
+
+def test_a_line_that_a_signal_handler_writes_within_another_keeps_the_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, write_bytes = record.Recorder(str(tmp_path)), os.write
+    recorder.line("begin", format=1, rank=0, pid=os.getpid())
+
+    def interrupted(fd: int, data: bytes) -> int:
+        if b'"rng"' in data:
+            recorder.line("held", hold="h")
+        return write_bytes(fd, data)
+
+    monkeypatch.setattr(os, "write", interrupted)
+    recorder.line("rng", n=1)
+    monkeypatch.undo()
+    assert [json.loads(line)["k"] for line in recorder.path.read_text().splitlines()] == ["begin", "rng", "held"]
+    assert files.WatchDirectory(tmp_path).incomplete() == ()
+
+
+# --- what the records of an incident lack -------------------------------------------------------------------------------------
+
+
+def test_the_last_start_alone_does_not_show_what_it_resumed_from(ccbed: Desk, tmp_path: Path) -> None:
+    job = right()
+    for file in [file for file in job.files if file.attempt]:
+        loads = tuple(
+            dataclasses.replace(x, contents={"optimizer.exp_avg": "0"}) if isinstance(x, watch.Load) else x
+            for x in file.lines
+        )
+        job.files[job.files.index(file)] = dataclasses.replace(file, lines=loads)
+    job.files = [file for file in job.files if file.attempt]
+    assert ccbed("judge", str(write(job, tmp_path / "records"))) == 2
+    assert "began with the optimizer of /ckpt/15.pt" in ccbed.out
+
+
+def test_the_end_of_a_record_that_was_lost_with_its_host_hides_what_was_saved(ccbed: Desk, tmp_path: Path) -> None:
+    job = Job().attempt(0, 0, 18).attempt(1, 10, 30, ends=True)  # fails: 15 was saved
+    first = job.files[0]
+    end = next(i for i, line in enumerate(first.lines) if isinstance(line, watch.Step) and line.n == 13)
+    job.files[0] = dataclasses.replace(first, lines=first.lines[:end])
+    assert ccbed("judge", str(write(job, tmp_path / "records"))) == 2
+    assert "ends after step 12, those of others after step 18" in ccbed.out
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_hosts_whose_clocks_differ_are_judged_as_they_ran(ccbed: Desk, tmp_path: Path, hours: int) -> None:
+    job = right()
+    for index, file in enumerate(job.files):
+        boot, wall = f"boot {file.rank}", 3600.0 * hours * file.rank
+        lines = (
+            dataclasses.replace(x, boot=boot, wall=x.wall + wall, attempt=0, restart=file.attempt)
+            if isinstance(x, watch.Begin)
+            else x
+            for x in file.lines
+        )
+        job.files[index] = dataclasses.replace(file, lines=tuple(lines))
+    assert ccbed("judge", str(write(job, tmp_path / "records"))) == 0, ccbed.out
+    assert "resumed-from (step 15 on 2 ranks)" in ccbed.out

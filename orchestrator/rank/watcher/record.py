@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,13 +36,33 @@ class Recorder:
         #: Observations that are off after an internal error.
         self.off: set[str] = set()
         self._unknown: set[tuple[str, str]] = set()
+        self._lock = threading.RLock()
+        self._waiting: list[bytes] = []
+        self._is_writing = False
+        self._sum = 0
 
     def line(self, kind: str, **fields: Any) -> None:
-        """Append one line; fields that are None stay, because null means something."""
+        """Append one line; fields that are None stay, because null means something.
+
+        ``sum``: CRC-32 of the line and all before it, so that a line that was changed or left out shows.
+        """
         if os.getpid() != self.pid:
             return
-        text = _encode({"k": kind, "t": time.monotonic(), **fields})
-        os.write(self._fd, text.encode(errors="replace") + b"\n")
+        text = _encode({"k": kind, "t": time.monotonic(), **fields}).encode(errors="replace")
+        with self._lock:
+            self._waiting.append(text)
+            if not self._is_writing:  # else a signal handler has interrupted a write, which writes this line as well
+                self._write()
+
+    def _write(self) -> None:
+        self._is_writing = True
+        try:
+            while self._waiting:
+                text = self._waiting.pop(0)
+                self._sum = zlib.crc32(text, self._sum)
+                os.write(self._fd, b'%s,"sum":"%08x"}\n' % (text[:-1], self._sum))
+        finally:
+            self._is_writing = False
 
     def unknown(self, what: str, why: str) -> None:
         """Record once that ``what`` cannot be observed."""

@@ -4,7 +4,7 @@ from ...model.run import Run
 from . import claims, completeness, cost, replicas, world_sizes
 from .attempts import Attempt, Process, attempts
 from .checkpoints import Checkpoint, Damage, checkpoints, damages, usable
-from .doubts import job_doubts, missing_ranks, nothing_to_resume, unknown_starts, unobserved, why_unreached
+from .doubts import job_doubts, lost_lines, missing_ranks, nothing_to_resume, unknown_starts, unobserved, why_unreached
 from .kept import KeptFacts, is_as_restarted, kept_facts, outside_paths, step_of
 from .overview import kept_steps, resumes, steps, view, watched
 from .recovery import RecoveryFigures, recovery_figures
@@ -37,6 +37,7 @@ __all__ = [
     "kept_steps",
     "lineage",
     "lineage_of",
+    "lost_lines",
     "missing_ranks",
     "nothing_to_resume",
     "outside_paths",

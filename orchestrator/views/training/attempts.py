@@ -159,7 +159,8 @@ def add(digests: Iterable[str]) -> str | None:
 
 def attempts(run: Run) -> tuple[Attempt, ...]:
     """The attempts in which a process trained, and the last one of the bed, in order."""
-    files = sorted(run.files.watch(), key=_order(run))
+    known_files = align_clocks([*run.files.watch()])
+    files = sorted(known_files, key=_order(known_files))
     if replica_groups(files):
         return ()
     groups: list[dict[int, watch.WatchFile]] = []
@@ -245,15 +246,47 @@ def _key(file: watch.WatchFile) -> tuple[int, int]:
     return file.attempt, file.begin.restart if file.begin else 0
 
 
-def _order(run: Run) -> Callable[[watch.WatchFile], tuple[float, int, float, int, int, int]]:
+def align_clocks(files: Sequence[watch.WatchFile]) -> list[watch.WatchFile]:
+    """The records with the times of a host moved by the difference of its clock, where that is plain.
+
+    That is: no process of the host ran while one of another host did, and none has the rank of one there. They began together.
+    """
+    by_boot: dict[str, list[watch.WatchFile]] = {}
+    for file in files:
+        if file.begin and file.begin.wall and _trained(file):
+            by_boot.setdefault(file.begin.boot, []).append(file)
+    firsts = {boot: min(_wall(file) for file in own) for boot, own in by_boot.items()}
+    early = min(firsts.values(), default=0.0)
+    moved = {
+        boot: firsts[boot] - early
+        for boot, own in by_boot.items()
+        if all(_is_apart(own, others) for other, others in by_boot.items() if other != boot)
+    }
+    return [_moved(file, moved.get(file.begin.boot, 0.0)) if file.begin else file for file in files]
+
+
+def _is_apart(own: Iterable[watch.WatchFile], others: Iterable[watch.WatchFile]) -> bool:
+    return all(
+        file.rank != other.rank and (_wall(file) > _last_wall(other) or _wall(other) > _last_wall(file))
+        for file, other in itertools.product(own, others)
+    )
+
+
+def _moved(file: watch.WatchFile, seconds: float) -> watch.WatchFile:
+    lines = (dataclasses.replace(x, wall=x.wall - seconds) if isinstance(x, watch.Begin) else x for x in file.lines)
+    return dataclasses.replace(file, lines=tuple(lines)) if seconds else file
+
+
+def _wall(file: watch.WatchFile) -> float:
+    return file.begin.wall if file.begin else 0.0
+
+
+def _order(files: Iterable[watch.WatchFile]) -> Callable[[watch.WatchFile], tuple[float, int, float, int, int, int]]:
     """By attempt, time and restart; jobs that were submitted again have other names and begin later."""
     starts: dict[str, float] = {}
-    for file in run.files.watch():
-        name, wall = _job(file), file.begin.wall if file.begin else 0.0
-        starts[name] = min(starts.get(name, wall), wall)
-    return lambda file: (
-        starts[_job(file)], file.attempt, file.begin.wall if file.begin else 0.0, _key(file)[1], file.rank, file.pid,
-    )  # fmt: skip
+    for file in files:
+        starts[_job(file)] = min(starts.get(_job(file), _wall(file)), _wall(file))
+    return lambda file: (starts[_job(file)], file.attempt, _wall(file), _key(file)[1], file.rank, file.pid)
 
 
 def _job(file: watch.WatchFile) -> str:

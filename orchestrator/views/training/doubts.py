@@ -11,11 +11,13 @@ from ...model.run import Run
 from ...model.trial import SAVE_PHASES, SCRIPT, FaultPlan
 from ..findings import Finding, not_ended
 from ..gangs import gangs
-from .attempts import Attempt, reload_of, replica_groups
+from .attempts import Attempt, Process, reload_of, replica_groups
 from .resumption import Lineage
 
 #: A fault that acts after a time needs no checkpoint.
 WITHOUT = "--at 5s needs no checkpoint"
+#: Steps between two ranks that train together, as they are killed one after the other.
+APART = 2
 _RANK = re.compile(r"rank (?P<rank>\d+)(?: \([^)]*\))? (?P<rest>.*)", re.DOTALL)
 
 
@@ -60,6 +62,32 @@ def nothing_to_resume(run: Run, lines: Lineage) -> Iterator[Finding]:
     """Attempts before the last made no step, so the failover shows nothing about checkpoints."""
     if len(lines.attempts) == 1 and len(gangs(run.history)) > 1:
         yield Finding(text="the job had completed no step before the failover, so it had nothing to resume")
+    is_only = len(lines.attempts) == 1 and not run.history.events  # a bed knows where the job began
+    for process in lines.attempts[0].ranks.values() if is_only else ():
+        if (load := _began_with(process)) is not None:
+            source = load.path or "a checkpoint"
+            text = f"{process.name} began with the optimizer of {source}, and no record shows the attempt that saved it"
+            yield Finding(text=f"{lines.attempts[0].name}: {text}")
+
+
+def _began_with(process: Process) -> watch.Load | None:
+    """The load of an optimizer's state before the first step: it resumed. Weights alone may come from another training."""
+    start = process.states.get(0)
+    loads = (load for load in process.loads if not load.error and start and (load.called or load.t) <= start.t)
+    return next((load for load in loads if any(name.startswith("optimizer.") for name in load.contents)), None)
+
+
+def lost_lines(lines: Lineage) -> Iterator[Finding]:
+    """Ranks whose records end long before those of the others: what they saved then is not known.
+
+    A host that loses its power loses what its file system had not written. Ranks that train together are one step apart.
+    """
+    for attempt in lines.attempts:
+        last = max((process.last for process in attempt.ranks.values()), default=0)
+        for process in attempt.ranks.values():
+            if process.end is None and last - process.last > APART and not process.is_claimed:
+                text = f"the record of {process.name} ends after step {process.last}, those of others after step {last}"
+                yield Finding(text=f"{attempt.name}: {text}: what it saved then is not known")
 
 
 def fold_ranks(reasons: Iterable[str]) -> Iterator[str]:
