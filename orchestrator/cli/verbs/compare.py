@@ -13,13 +13,14 @@ from ...model import codec
 from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ...reports.page import systems as systems_page
 from ...store import bundle, index
-from ...views import comparison
+from ...views import comparison, mapping
 from ...views.collectives import phrases
 from ...views.training import loss_bands
 from ...views.training.systems import System
 from ...views.training.systems import systems as side_by_side
 from ..inputs import options
 from ..inputs.session import Session
+from ..render import compare_view
 from ..render.terminal import short_path
 from . import check
 
@@ -74,8 +75,16 @@ def command(
 ) -> int:  # fmt: skip
     """Compare run B with run A (directories, ends of names, or `latest`), or three and more runs of one job.
 
+    A and B may be groups of repeated runs, with commas between them, or directories of runs. Then one figure of each run
+    is compared, such as the time to recover: ccbed compare 8aa1,77cd,… 3f9c,aa01,…
+
     NAME=RUN names a column: ccbed compare ccbed=8aa1 torchrun=8c7c torchft=a40b
     """
+    groups = [_group(handle, runs_dir) for handle in (before, after)]
+    if max(map(len, groups)) > 1:
+        if others or systems or html or loss_band:
+            raise UsageError("groups of runs are compared two at a time, without --systems, --html and --loss-band")
+        return _compare_groups(session, groups[0], groups[1], fail_over, as_json=as_json)
     named = [_named(handle) for handle in (before, after, *others)]
     directories = [index.resolve(handle, runs_dir) for _, handle in named]
     for directory in directories:
@@ -90,7 +99,10 @@ def command(
             raise UsageError("--fail-over compares two runs of one system", hint="give two runs, without --systems")
         loaded = ((name, bundle.load(path)) for (name, _), path in zip(named, directories, strict=True))
         return _show_systems(session, side_by_side(loaded), html, as_json=as_json)
-    first, second = directories
+    return _compare_two(session, directories[0], directories[1], fail_over, as_json=as_json)
+
+
+def _compare_two(session: Session, first: Path, second: Path, fail_over: float | None, *, as_json: bool) -> int:
     compared = comparison.compare(bundle.load(first), bundle.load(second))
     if not compared.rows:
         raise UsageError(
@@ -116,6 +128,55 @@ def command(
         if undecided:
             text += f"; {len(undecided)} undecided: needs {compared.least_samples} or more iterations of each run"
         session.terminal.line(f"{word} {text}     exit {code}")
+    return code
+
+
+def _group(handle: str, runs_dir: Path) -> list[Path]:
+    """The runs of ``8aa1,77cd``, or of a directory of runs without their twins; one run for any other handle."""
+    if Path(handle).is_dir() and not (Path(handle) / bundle.TRIAL).is_file():
+        runs = [entry.directory for entry in index.runs(Path(handle)) if not _is_twin(entry.directory)]
+        if not runs:
+            raise UsageError(f"{handle}: no runs in this directory", hint="ccbed list runs --runs-dir DIRECTORY")
+        return runs
+    if "," not in handle:
+        return [index.resolve(_named(handle)[1], runs_dir)]
+    runs = [index.resolve(part.strip(), runs_dir) for part in handle.split(",") if part.strip()]
+    if len(set(runs)) < len(runs):
+        raise UsageError(f"{handle}: names a run twice", hint="a group needs independent runs")
+    return runs
+
+
+def _is_twin(directory: Path) -> bool:
+    return bool(mapping(bundle.load(directory).extras.get("bundle.json")).get("twin"))
+
+
+def _compare_groups(
+    session: Session, before: list[Path], after: list[Path], fail_over: float | None, *, as_json: bool
+) -> int:
+    """Exit 1 where a figure is worse by more than the limit, 2 where one is not known; without a limit 0."""
+    both = set(before) & set(after)
+    if both:
+        raise UsageError(f"{short_path(min(both))}: is in both groups", hint="a group needs independent runs")
+    for directory in (*before, *after):
+        check.verify(directory)
+    try:
+        groups = comparison.compare_groups(*([bundle.load(path) for path in paths] for paths in (before, after)))
+    except ValueError as error:
+        raise UsageError(str(error), hint="a group has the runs of one trial: ccbed run TRIAL --repeat 10") from None
+    if not groups.rows:
+        raise UsageError("A and B have no figure in common", hint="compare runs that finished, of one kind of trial")
+    failed = [row.what for row in groups.rows if fail_over is not None and row.worse_than(fail_over)]
+    undecided = [row.what for row in groups.rows if fail_over is not None and row.verdict == "unknown"]
+    code = EXIT_FINDING if failed else EXIT_UNKNOWN if undecided else EXIT_PASS
+    if as_json:
+        names = {side: [str(path) for path in paths] for side, paths in (("a", before), ("b", after))}
+        session.terminal.json({**names, **codec.plain(groups), "failed": failed, "undecided": undecided, "exit": code})
+    else:
+        compare_view.show_groups(session.terminal, groups, (len(before), len(after)))
+        if fail_over is not None:
+            word = {EXIT_FINDING: "FAIL", EXIT_UNKNOWN: "UNKNOWN"}.get(code, "PASS")
+            text = f"{len(failed)} of {len(groups.rows)} worse by more than {fail_over * 100:.3g} %; {len(undecided)} unknown"
+            session.terminal.line(f"{session.terminal.style(f'{word:<9}', word)} {text}     exit {code}")
     return code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -122,6 +123,48 @@ def least_samples(level: float) -> int:
         if int(count**2 / 2 - quantile * deviation) >= 1:
             return count
         count += 1
+
+
+def shift(before: Floats, after: Floats, level: float, *, is_relative: bool = False) -> Interval | None:
+    """How much more ``after`` is than ``before``, samples of independent runs; relative: how many times, minus 1.
+
+    By Hodges and Lehmann: the median of all differences, and the bounds that contain the shift with a probability of at least
+    1 - ``level``: the inverted test of Mann and Whitney, by its exact distribution. None if there are too few samples.
+    Raises ValueError without samples, and if relative for samples that are not above 0.
+    """
+    import numpy as np
+
+    if before.size == 0 or after.size == 0 or (is_relative and min(before.min(), after.min()) <= 0):
+        raise ValueError("samples are needed; for a relative shift above 0")
+    old, new = (np.log(before), np.log(after)) if is_relative else (before, after)
+    differences = np.sort((new[:, None] - old[None, :]).ravel())
+    below = _exact_rank(old.size, new.size, level)
+    if below < 1:
+        return None
+    figures = np.array([np.median(differences), differences[below - 1], differences[-below]])
+    value, low, high = (float(figure) for figure in (np.expm1(figures) if is_relative else figures))
+    return Interval(value=value, low=low, high=high)
+
+
+def least_group(level: float) -> int:
+    """The least number of runs per group with which ``shift`` gives an interval."""
+    return next(count for count in itertools.count(1) if 2 / math.comb(2 * count, count) <= level)
+
+
+def _exact_rank(first: int, second: int, level: float) -> int:
+    """The largest k for which the statistic of Mann and Whitney is below k with a probability of at most ``level`` / 2.
+
+    Its distribution has the coefficients of the Gaussian binomial, the product of (1 - q^(second + i)) / (1 - q^i).
+    """
+    most = first * second
+    counts = [1] + [0] * most
+    for i in range(1, first + 1):
+        for u in range(most, second + i - 1, -1):
+            counts[u] -= counts[u - second - i]
+        for u in range(i, most + 1):
+            counts[u] += counts[u - i]
+    limit = level / 2 * math.comb(first + second, first)
+    return sum(total <= limit for total in itertools.accumulate(counts))
 
 
 def drift(samples: Floats) -> float:

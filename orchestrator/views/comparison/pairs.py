@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..model.run import Run
-from . import collectives, training
-from .collectives import phrases, statistics
-from .values import mapping
+from ...model.run import Run
+from .. import collectives, training
+from ..collectives import phrases, statistics
+from ..values import mapping
 
 if TYPE_CHECKING:
-    from .collectives.statistics import Floats
+    from ..collectives.statistics import Floats
 
 Change = Literal["slower", "no difference", "faster", "unknown"]
 #: The chance that any case of two equal runs is called changed.
@@ -75,7 +75,7 @@ class Comparison:
 
 def compare(before: Run, after: Run) -> Comparison:
     """``rows`` is empty where the runs have nothing in common."""
-    differences = tuple(_differences(before, after))
+    other = tuple(differences(before, after))
     over = _over(before, after)
     old, new = collectives.measured(before, over), collectives.measured(after, over)
     if old is not None and new is not None:
@@ -86,15 +86,15 @@ def compare(before: Run, after: Run) -> Comparison:
         only: list[tuple[Literal["A", "B"], str]] = [("A", name) for name in cases[0] if name not in cases[1]]
         only += [("B", name) for name in cases[1] if name not in cases[0]]
         return Comparison(
-            rows=tuple(row for row in rows if row), only=tuple(only), differences=differences, over=over,
+            rows=tuple(row for row in rows if row), only=tuple(only), differences=other, over=over,
             least_samples=statistics.least_samples(level),
         )  # fmt: skip
     if old is None and new is None:
         return Comparison(
-            rows=tuple(_training(before, after)), losses=_losses(before, after), differences=differences,
+            rows=tuple(_training(before, after)), losses=_losses(before, after), differences=other,
             least_samples=statistics.least_samples(LEVEL),
         )  # fmt: skip
-    return Comparison(rows=(), differences=differences)
+    return Comparison(rows=(), differences=other)
 
 
 def verdict(change: collectives.Interval, relative: float, noise: float) -> Change:
@@ -117,10 +117,14 @@ def _by_identity(measured: collectives.Measured) -> dict[str, collectives.Case]:
     """Full name of a case -> the case; the first where a plan has it twice."""
     named: dict[str, collectives.Case] = {}
     for case in measured.setting.cases:
-        groups = f" groups {[len(group) for group in case.groups]}" if len(case.groups) > 1 else ""
-        text = f"{phrases.kind(case)}: {case.algorithm} {phrases.size(case.bytes)}, {case.world} ranks{groups}"
-        named.setdefault(text, case)
+        named.setdefault(full_name(case), case)
     return named
+
+
+def full_name(case: collectives.Case) -> str:
+    """Operation, algorithm, size, ranks and groups: cases of two runs are compared if these are equal."""
+    groups = f" groups {[len(group) for group in case.groups]}" if len(case.groups) > 1 else ""
+    return f"{phrases.kind(case)}: {case.algorithm} {phrases.size(case.bytes)}, {case.world} ranks{groups}"
 
 
 def _case(
@@ -156,7 +160,7 @@ def of_samples(name: str, before: Floats, after: Floats, level: float = LEVEL) -
 
 def _training(before: Run, after: Run) -> Iterator[Compared]:
     old, new = (training.view(run) for run in (before, after))
-    steps = of_samples("step, slowest rank", _step_times(before), _step_times(after))
+    steps = of_samples("step, slowest rank", step_times(before), step_times(after))
     if steps:
         yield steps
     for index, (earlier, later) in enumerate(zip(old.failovers, new.failovers, strict=False)):
@@ -177,7 +181,7 @@ def _single(name: str, before: float, after: float) -> Compared:
     )  # fmt: skip
 
 
-def _step_times(run: Run) -> Floats:
+def step_times(run: Run) -> Floats:
     import numpy as np
 
     slowest: dict[int, float] = {}
@@ -204,7 +208,7 @@ def _kept_losses(run: Run) -> Mapping[tuple[int, int], str]:
 # --- other differences --------------------------------------------------------------------------------------------------
 
 
-def _differences(before: Run, after: Run) -> Iterator[tuple[str, str, str]]:
+def differences(before: Run, after: Run) -> Iterator[tuple[str, str, str]]:
     """(name, in A, in B): bed, links, parameters, machine."""
     old, new = dict(_environment(before)), dict(_environment(after))
     for name in [*old, *(name for name in new if name not in old)]:

@@ -1,0 +1,23 @@
+"""Runs side by side: two of them by their iterations and steps, or two groups of repeated runs by one figure of each run."""
+
+from __future__ import annotations
+
+from .groups import LEVEL as GROUP_LEVEL
+from .groups import Figure, Grouped, Groups, compare_figures, compare_groups
+from .pairs import LEVEL, MARGIN, Compared, Comparison, compare, of_samples, verdict
+
+__all__ = [
+    "GROUP_LEVEL",
+    "LEVEL",
+    "MARGIN",
+    "Compared",
+    "Comparison",
+    "Figure",
+    "Grouped",
+    "Groups",
+    "compare",
+    "compare_figures",
+    "compare_groups",
+    "of_samples",
+    "verdict",
+]

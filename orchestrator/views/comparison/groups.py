@@ -1,0 +1,164 @@
+"""Two groups of repeated runs: single figures such as the time to recover and the goodput, with intervals of their change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ...model.run import Run
+from .. import collectives, training
+from ..collectives import statistics
+from ..overview import RunView
+from . import pairs
+
+Side = Literal["A", "B"]
+Judgement = Literal["slower", "faster", "worse", "better", "no difference", "unknown"]
+#: The chance that any figure of two equal groups is called changed.
+LEVEL = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure of one run. ``value`` None: the run does not have it. ``unit``: s, 1 (a share), or steps."""
+
+    value: float | None
+    unit: str = "s"
+    is_higher_better: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped:
+    """A figure of both groups: its medians, and the change from A to B with an exact interval.
+
+    ``change``: of times relative (0.05: 5 % more), else in the figure's unit; None: not known, for ``reason``.
+    ``counts``: the runs of A and of B that have the figure.
+    """
+
+    what: str
+    unit: str
+    before: float | None
+    after: float | None
+    counts: tuple[int, int]
+    change: collectives.Interval | None = None
+    verdict: Judgement = "unknown"
+    reason: str = ""
+
+    @property
+    def is_relative(self) -> bool:
+        return self.unit == "s"
+
+    def worse_than(self, limit: float) -> bool:
+        """Whether it is worse, and by more than ``limit`` (0.05: 5 % of A's median) with its whole interval."""
+        if self.verdict not in ("slower", "worse") or self.change is None or self.before is None:
+            return False
+        least = min(abs(self.change.low), abs(self.change.high))
+        return least > limit * (1.0 if self.is_relative else abs(self.before))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """``least_runs``: with fewer runs in each group no row can be decided. ``level``: of each row's interval."""
+
+    rows: tuple[Grouped, ...]
+    least_runs: int
+    level: float
+    differences: tuple[tuple[str, str, str], ...] = ()
+
+
+def compare_groups(before: Sequence[Run], after: Sequence[Run]) -> Groups:
+    """``rows`` is empty where the groups have nothing in common. Raises ValueError for a group of different trials."""
+    for side, runs in (("A", before), ("B", after)):
+        if any(_job(run) != _job(runs[0]) for run in runs):
+            raise ValueError(f"{side}: its runs are of different trials, or of one trial with different options")
+    rows = compare_figures(*([_figures(run) for run in runs] for runs in (before, after)))
+    level = LEVEL / max(1, len(rows))
+    return Groups(
+        rows=rows, level=level, least_runs=statistics.least_group(level),
+        differences=tuple(pairs.differences(before[0], after[0])),
+    )  # fmt: skip
+
+
+def compare_figures(old: Sequence[Mapping[str, Figure]], new: Sequence[Mapping[str, Figure]]) -> tuple[Grouped, ...]:
+    """The figures that runs of both groups have; for each run a mapping of name -> figure."""
+    names = [name for name in _names(old) if name in _names(new)]
+    level = LEVEL / max(1, len(names))
+    return tuple(_row(name, [run.get(name) for run in old], [run.get(name) for run in new], level) for name in names)
+
+
+def _job(run: Run) -> tuple[object, ...]:
+    trial = run.trial
+    return trial.workload, trial.params, trial.world, trial.faults, trial.recovery
+
+
+def _names(group: Sequence[Mapping[str, Figure]]) -> list[str]:
+    """The figures that any run of the group has, in order."""
+    return list(dict.fromkeys(name for run in group for name, figure in run.items() if figure.value is not None))
+
+
+def _row(what: str, old: Sequence[Figure | None], new: Sequence[Figure | None], level: float) -> Grouped:
+    import numpy as np
+
+    known = [[figure.value for figure in group if figure and figure.value is not None] for group in (old, new)]
+    shape = next(figure for figure in (*old, *new) if figure and figure.value is not None)
+    before, after = (np.array(values, dtype=np.float64) for values in known)
+    row = Grouped(
+        what=what, unit=shape.unit, before=float(np.median(before)), after=float(np.median(after)),
+        counts=(int(before.size), int(after.size)),
+    )  # fmt: skip
+    lacking = [
+        f"{len(group) - len(values)} of {len(group)} runs of {side} do not have it"
+        for side, group, values in zip("AB", (old, new), known, strict=True)
+        if len(values) < len(group)
+    ]
+    if lacking:
+        return replace(row, reason="; ".join(lacking))
+    is_positive = min(before.min(), after.min()) > 0
+    if row.is_relative and not is_positive:
+        return replace(row, reason="a time that is not above 0 has no relative change")
+    change = statistics.shift(before, after, level, is_relative=row.is_relative)
+    if change is None:
+        return replace(row, reason=f"too few runs: needs {statistics.least_group(level)} or more in each group")
+    margin = pairs.MARGIN * (1.0 if row.is_relative else abs(row.before or 0.0))
+    return replace(row, change=change, verdict=_judge(change, margin, shape))
+
+
+def _judge(change: collectives.Interval, margin: float, figure: Figure) -> Judgement:
+    if not change.clear or abs(change.value) <= margin:
+        return "no difference"
+    is_worse = (change.low > 0) != figure.is_higher_better
+    if figure.unit == "s":
+        return "slower" if is_worse else "faster"
+    return "worse" if is_worse else "better"
+
+
+# --- the figures of one run ---------------------------------------------------------------------------------------------
+
+
+def _figures(run: Run) -> dict[str, Figure]:
+    """A run that did not finish has no figures: its times would be those of what it did not do."""
+    view = training.view(run)
+    if view.outcome != "finished":
+        return {}
+    measured = collectives.measured(run, "max_rank")
+    return dict(_of_cases(measured) if measured is not None else _of_training(run, view))
+
+
+def _of_cases(measured: collectives.Measured) -> Iterator[tuple[str, Figure]]:
+    """The median iteration of each case, by its slowest rank."""
+    for row in measured.rows:
+        yield f"{pairs.full_name(row.case)}", Figure(value=row.trial.p50 if row.trial else None)
+
+
+def _of_training(run: Run, view: RunView) -> Iterator[tuple[str, Figure]]:
+    yield "whole run", Figure(value=view.duration_s)
+    yield "goodput", Figure(value=view.goodput, unit="1", is_higher_better=True)
+    steps = statistics.spread(pairs.step_times(run))
+    yield "step, slowest rank: p50", Figure(value=steps.p50 if steps and steps.p50 > 0 else None)
+    for number, failover in enumerate(view.failovers, 1):
+        name = f"failover {number}" if len(view.failovers) > 1 else "failover"
+        yield f"{name}: TTR", Figure(value=failover.ttr_s)
+        yield f"{name}: detected", Figure(value=failover.detect_s)
+        yield f"{name}: caught up", Figure(value=failover.caught_up_s)
+        if view.step is not None:
+            yield f"{name}: steps redone", Figure(value=float(len(failover.lost_steps)), unit="steps")
