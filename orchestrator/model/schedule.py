@@ -14,7 +14,7 @@ ROOTED = ("broadcast", "reduce", "gather", "scatter")
 #: Bytes of a message without chunks.
 TOKEN = 4
 #: Bytes from which a message takes long enough on the wire that a receive waits for its turn (Recv.in_turn).
-LARGE = 1 << 16
+LARGE = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
