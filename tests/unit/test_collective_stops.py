@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from orchestrator.model import algorithm
 from orchestrator.model.run import StepRecord
 from orchestrator.views import collectives
 from orchestrator.views.collectives import experiment, gaps, phrases, repeated_delays
@@ -13,7 +14,7 @@ from orchestrator.views.collectives.samples import Spans
 
 from . import collective_runs, simulated
 from .simulated import Gang
-from .test_collective_stragglers import MAKERS, RINGS, blamed, lasts, measured
+from .test_collective_stragglers import ALGORITHMS, MAKERS, RINGS, blamed, catalogue, lasts, measured
 
 np = pytest.importorskip("numpy")
 HALF = (0.05, 0.05)
@@ -90,6 +91,24 @@ def test_both_slow_links_of_a_node_are_named() -> None:
     assert "every link of n2 is slow" in phrases.straggler(result)
 
 
+def test_a_node_that_sends_slowly_to_several_peers_is_named_as_sending_slowly() -> None:
+    """Recursive doubling uses links to several peers, so that the direction of a node can be told from one link."""
+    links = dict.fromkeys([(1, 0), (1, 3), (1, 5)], 0.4)
+    gang = Gang(schedules=MAKERS["recursive doubling"](), slow=links, watched=True)
+    result = measured(gang, iterations=20)
+    assert {(link.sender, link.receiver) for link in result.links} == set(links)
+    assert "n1 sends slowly" in phrases.straggler(result)
+
+
+@pytest.mark.parametrize("link", [(0, 1), (3, 1), (5, 1), (1, 5)])
+@pytest.mark.parametrize("name", ["recursive doubling", "ring of eight"])
+def test_links_that_are_slow_in_one_round_accuse_no_other_link(name: str, link: tuple[int, int]) -> None:
+    """A message that arrives before its late receiver reaches it has no known time: others are not slow beside it."""
+    result = measured(Gang(schedules=MAKERS[name](), slow={link: 0.4}, watched=True), iterations=20)
+    assert {(slow.sender, slow.receiver) for slow in result.links} <= {link}
+    assert result.stopped == ()
+
+
 def test_waiting_for_a_cpu_that_the_nodes_share_names_nobody() -> None:
     """Rank 1 waits for a CPU half of the time; where it has its host to itself, that is its own."""
     begin = np.arange(30.0)[:, None] + np.zeros((1, 4))
@@ -124,3 +143,17 @@ def test_waiting_for_a_late_sender_is_told_from_transfer() -> None:
     assert clean.waiting is not None and clean.waiting.p50 < 1e-4
     assert clean.transferring is not None and clean.chunks is not None
     assert row.transferring.p50 == pytest.approx(clean.chunks.p50, rel=0.1)
+
+
+@pytest.mark.parametrize(("chosen", "operation"), ALGORITHMS, ids=lambda value: getattr(value, "name", str(value)))
+def test_a_slow_link_accuses_no_other_link_and_no_rank_in_any_algorithm(
+    chosen: algorithm.Chosen, operation: str
+) -> None:
+    world = 5 if chosen.refuses(operation, 8) else 8
+    if chosen.refuses(operation, world):
+        pytest.skip(f"{chosen.name} does not do {operation} with {world} ranks")
+    for one_port in (False, True):
+        schedules = catalogue(chosen, operation, world)
+        result = measured(Gang(schedules=schedules, slow={(0, 1): 0.4}, one_port=one_port, watched=True), iterations=10)
+        assert {(link.sender, link.receiver) for link in result.links} <= {(0, 1)}
+        assert result.stopped == () and not (result.latest and result.latest.straggler)

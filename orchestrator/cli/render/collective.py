@@ -37,6 +37,8 @@ def lines(run: Run, directory: Path, *, whole: bool = False) -> Iterator[str]:
     for text in phrases.winners(measured.fastest):
         yield f"fastest   {text}"
     yield f"straggler {phrases.straggler(measured)}"
+    if path := phrases.path(measured):
+        yield f"time      {path}"
     yield from _slow(measured) if whole else ()
     if (gaps := collectives.replay_gaps(run, measured.setting)) is not None:
         yield f"gaps      {phrases.gaps(gaps)}"
@@ -73,6 +75,7 @@ def document(run: Run) -> dict[str, Any] | None:
         "latest": codec.plain(measured.latest),
         "slow_links": codec.plain(measured.links),
         "stopped": codec.plain(measured.stopped),
+        "critical_path_s": codec.plain(measured.path),
         "straggler": phrases.straggler(measured),
         "percentiles": collectives.DEFINITION,
     }

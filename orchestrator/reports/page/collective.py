@@ -40,6 +40,7 @@ def lines(run: Run, measured: collectives.Measured) -> list[tuple[str, str]]:
         *(("auto", text) for text in phrases.autos(measured.setting)),
         *(("fastest", text) for text in phrases.winners(measured.fastest)),
         ("straggler", phrases.straggler(measured)),
+        *([("time", path)] if (path := phrases.path(measured)) else []),
         *paces(run, measured),
         ("verified", f"{phrases.verified(run.history, measured)}; {phrases.outliers(measured)}"),
         ("percentiles", phrases.percentiles(measured).removeprefix("percentiles ")),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...model.run import Run
 from ..overview import is_collective
-from . import attribution, repeated_delays, samples, statistics
+from . import attribution, critical_path, repeated_delays, samples, statistics
 from . import dependencies as patterns
 from . import fastest as racing
 from . import gaps as run_gaps
@@ -22,12 +23,17 @@ if TYPE_CHECKING:
 OUTLIER = 3.0
 #: So many slow iterations of a case are explained, the slowest first.
 EXPLAINED = 100
+#: The critical paths of so many iterations of a case are followed.
+MOST_PATHS = 100
 OVER = ("max_rank", "mean_rank", "cct", "chunk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow:
-    """An iteration over 3 x p50: the slowest ``rank``, the ``peer`` that its longest transfer came from, and the ``cause``."""
+    """An iteration over 3 x p50: the slowest ``rank``, the ``peer`` that its longest transfer came from, and the ``cause``.
+
+    ``path``: the parts of its critical path.
+    """
 
     case: Case
     trial: int
@@ -37,6 +43,7 @@ class Slow:
     rank: int
     peer: int | None
     cause: attribution.Attribution | None = None
+    path: tuple[critical_path.Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +95,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measured:
-    """``data``: the arrays by case: (spans, times per iteration, transfers or None). Equal to itself alone."""
+    """``path``: kind of part -> seconds on the critical paths of recorded iterations, at most ``MOST_PATHS`` of a case.
+
+    ``data``: the arrays by case: (spans, times per iteration, transfers or None). Equal to itself alone."""
 
     setting: Setting
     rows: tuple[Row, ...]
@@ -98,6 +107,7 @@ class Measured:
     latest: repeated_delays.Latest | None
     links: tuple[repeated_delays.SlowLink, ...]
     stopped: tuple[repeated_delays.Stopped, ...]
+    path: Mapping[str, float]
     data: dict[int, tuple[Spans, Floats, Transfers | None]]
 
     @property
@@ -158,6 +168,7 @@ def _measured(same: _Same) -> Measured | None:
         latest=repeated_delays.latest(rounds),
         links=_links(cases),
         stopped=repeated_delays.stopped([case.spans for case in cases], gaps, plan.hosts),
+        path=_summed(case.path for case in cases),
         data={case.case.number: (case.spans, case.times, case.moved) for case in cases},
     )
 
@@ -180,6 +191,7 @@ class _Case:
         self.slow_count = 0
         self.waiting: statistics.Spread | None = None
         self.transferring: statistics.Spread | None = None
+        self.path: Mapping[str, float] = {}
         self.rounds: repeated_delays.Rounds | None = None
         self.links: list[repeated_delays.SlowLink] = []
         if moved is not None:
@@ -242,9 +254,17 @@ class _Case:
         for spot in self.outliers[:EXPLAINED]:
             row = where.get(int(self.spans.trials[spot]))
             why = known.attribution(row) if row is not None else None
-            self.slow.append(self._slow(spot, why, moved))
+            parts = critical_path.path(pattern, moved, rows, row, self.gaps) if row is not None else ()
+            self.slow.append(self._slow(spot, why, moved, tuple(parts)))
+        self.path = critical_path.shares(pattern, moved, rows[:MOST_PATHS], self.gaps)
 
-    def _slow(self, spot: int, why: attribution.Attribution | None, moved: Transfers | None) -> Slow:
+    def _slow(
+        self,
+        spot: int,
+        why: attribution.Attribution | None,
+        moved: Transfers | None,
+        parts: tuple[critical_path.Part, ...] = (),
+    ) -> Slow:
         import numpy as np
 
         local = self.spans.end[spot] - self.spans.start[spot]
@@ -257,7 +277,7 @@ class _Case:
         assert self.trial is not None
         return Slow(
             case=self.case, trial=trial, step=self.case.steps[trial - 1], seconds=float(self.local[spot]),
-            usual=self.trial.p50, rank=rank, peer=peer, cause=why,
+            usual=self.trial.p50, rank=rank, peer=peer, cause=why, path=parts,
         )  # fmt: skip
 
     def _slow_transfers(self, moved: Transfers) -> None:
@@ -277,6 +297,13 @@ class _Case:
             )
             for row, column in zip(rows[worst], columns[worst], strict=True)
         ]  # fmt: skip
+
+
+def _summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for kind, seconds in (entry for part in parts for entry in part.items()):
+        total[kind] = total.get(kind, 0.0) + seconds
+    return total
 
 
 def _links(cases: list[_Case]) -> tuple[repeated_delays.SlowLink, ...]:

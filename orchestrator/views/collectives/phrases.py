@@ -16,6 +16,8 @@ from .repeated_delays import SlowLink
 from .replay_gaps import TOLERANCE, TOLERANCE_S, ReplayGaps
 from .statistics import DEFINITION, ENOUGH_FOR_P99
 
+#: So many parts of a critical path are named.
+MOST_PARTS = 3
 #: A case that takes so many times as long as its model has a cause, whether or not the records show it.
 UNEXPLAINED = 1.25
 #: At most so many directions of links are named.
@@ -158,9 +160,35 @@ def slow(iteration: Slow, setting: Setting) -> str:
     why = (
         attribution(iteration.cause, setting)
         if iteration.cause
-        else f"{setting.node(iteration.rank)} was slowest; no single recorded delay explains it"
+        else f"{setting.node(iteration.rank)} was slowest; no single recorded delay explains it{_longest(iteration, setting)}"
     )
     return f"iteration {iteration.trial} of {case(iteration.case)}: {why}"
+
+
+def _longest(iteration: Slow, setting: Setting) -> str:
+    """The ranks and links that took most of the iteration's critical path."""
+    seconds: dict[str, float] = {}
+    for part in iteration.path:
+        ends = (
+            setting.node(part.rank)
+            if part.sender is None
+            else f"{setting.node(part.sender)} to {setting.node(part.rank)}"
+        )
+        seconds[f"{part.kind} {ends}"] = seconds.get(f"{part.kind} {ends}", 0.0) + part.seconds
+    longest = sorted(seconds, key=lambda name: -seconds[name])[:MOST_PARTS]
+    parts = ", ".join(f"{name} {duration(seconds[name])}" for name in longest)
+    return f" (most of it: {parts})" if parts else ""
+
+
+def path(measured: Measured) -> str:
+    """The shares of the critical paths of recorded iterations; empty where nothing was recorded."""
+    whole = sum(measured.path.values())
+    if not whole:
+        return ""
+    shares = sorted(measured.path.items(), key=lambda entry: -entry[1])
+    return "critical path: " + ", ".join(
+        f"{percent(seconds / whole)} {kind}" for kind, seconds in shares if seconds >= whole / 200
+    )
 
 
 def slowest(measured: Measured) -> list[Slow]:
@@ -217,8 +245,13 @@ def _stop(waited: bool) -> str:
 def _links(links: Sequence[SlowLink], setting: Setting) -> Iterator[str]:
     shared = set.intersection(*({slow_link.sender, slow_link.receiver} for slow_link in links)) if links else set()
     if len(links) > 1 and len(shared) == 1:
-        worst = max(slow_link.factor for slow_link in links)
-        yield f"every link of {setting.node(shared.pop())} is slow, up to {worst:.1f} times as long as the others"
+        rank, worst = shared.pop(), max(slow_link.factor for slow_link in links)
+        what = {
+            (True, False): "{} sends slowly: its transfers take",
+            (False, True): "{} receives slowly: its transfers take",
+        }.get((all(link.sender == rank for link in links), all(link.receiver == rank for link in links)))
+        text = (what or "every link of {} is slow,").format(setting.node(rank))
+        yield f"{text} up to {worst:.1f} times as long as the others"
         return
     for slow_link in links:
         ends = f"{setting.node(slow_link.sender)} to {setting.node(slow_link.receiver)}"

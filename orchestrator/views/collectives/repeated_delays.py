@@ -35,6 +35,8 @@ SLOW = 1.3
 OFTEN = 0.5
 #: A transfer is not compared if one of its ends did not run for more than this part of it.
 _RAN = 0.1
+#: A transfer is compared if its longest possible time is at most so many times its shortest.
+_SURE = 1.25
 #: With fewer iterations than this, no link is judged.
 LEAST_TRIALS = 5
 #: Bytes of two ranks are equal if they differ by no more: shares cut by quotient and remainder, some elements each.
@@ -204,18 +206,25 @@ def slow_links(
     import numpy as np
 
     ratios: dict[tuple[int, int], list[Floats]] = {}
-    for round_ in (round_ for group in comparable for round_ in group):
-        columns = [column for stage in round_.stages for column in stage.columns]
-        if len(columns) != len(round_.stages) or len(columns) < 3 or len(spots) < LEAST_TRIALS:
-            continue
-        entered = {stage.rank: pattern.entered[:, stage.number] for stage in round_.stages}
-        links = [(int(moved.peer[column]), int(moved.rank[column])) for column in columns]
-        both_ready = [np.maximum(entered[a], entered[b])[spots] for a, b in links]
-        ends = moved.end[rows[spots]][:, columns]
-        took = np.stack([_if_running(gaps, *link, both_ready[n], ends[:, n]) for n, link in enumerate(links)], axis=1)
-        quick = _quick(took)
-        for spot, link in enumerate(links):
-            ratios.setdefault(link, []).append(took[:, spot] / quick)
+    for group in comparable:
+        arrived: dict[tuple[int, int], Floats] = {}
+        for round_ in group:
+            columns = [column for stage in round_.stages for column in stage.columns]
+            links = [(int(moved.peer[column]), int(moved.rank[column])) for column in columns]
+            ends = moved.end[rows[spots]][:, columns]
+            if len(columns) == len(round_.stages) and len(columns) >= 3 and len(spots) >= LEAST_TRIALS:
+                entered = {stage.rank: pattern.entered[spots, stage.number] for stage in round_.stages}
+                took = np.stack(
+                    [
+                        _seconds(gaps, link, entered, arrived.get(link), ends[:, place])
+                        for place, link in enumerate(links)
+                    ],
+                    axis=1,
+                )
+                quick = _quick(took)
+                for place, link in enumerate(links):
+                    ratios.setdefault(link, []).append(took[:, place] / quick)
+            arrived |= {link: ends[:, place] for place, link in enumerate(links)}
     slow = []
     for (a, b), by_round in sorted(ratios.items()):
         by_trial = _medians(np.stack(by_round, axis=1))
@@ -225,12 +234,22 @@ def slow_links(
     return slow
 
 
-def _if_running(gaps: Gaps, sender: int, receiver: int, start: Floats, end: Floats) -> Floats:
-    """The seconds of a transfer; nan where an end did not run for a part of it: how far it came meanwhile is not known."""
+def _seconds(
+    gaps: Gaps, link: tuple[int, int], entered: Mapping[int, Floats], before: Floats | None, end: Floats
+) -> Floats:
+    """The seconds of a transfer, from the moment at which both ends were ready; nan where they are not known.
+
+    ``before``: when the message before arrived over the same link. They are not known where the message may have been on
+    its way before its receiver had reached it, or where an end did not run: how far it came meanwhile is not recorded.
+    """
     import numpy as np
 
-    lost = np.maximum(*(gaps.within(rank, start, end) for rank in (sender, receiver)))
-    seconds: Floats = np.where(lost > _RAN * (end - start), np.nan, end - start)
+    sender, receiver = link
+    latest = np.maximum(entered[sender], entered[receiver])
+    earliest = np.minimum(entered[sender] if before is None else np.maximum(entered[sender], before), latest)
+    lost = np.maximum(*(gaps.within(rank, earliest, end) for rank in link))
+    is_known = (end - earliest <= _SURE * (end - latest)) & (lost <= _RAN * (end - latest))
+    seconds: Floats = np.where(is_known, end - latest, np.nan)
     return seconds
 
 
