@@ -134,6 +134,26 @@ def test_times_to_recover_of_groups_are_compared() -> None:
     assert rows["failover: TTR"].verdict == "slower" and rows["whole run"].verdict == "slower"
     assert rows["failover: TTR"].change and rows["failover: TTR"].change.value == pytest.approx(0.5, abs=0.05)
     assert rows["failover: steps redone"].verdict == "no difference"
+    assert not result.is_separate, "they began at the same time"
+
+
+def test_groups_that_ran_one_after_the_other_are_named() -> None:
+    def later(run: Run, seconds: float) -> Run:
+        events = (replace(event, at=replace(event.at, wall=event.at.wall + seconds)) for event in run.history.events)
+        return replace(run, history=History(tuple(events)))
+
+    runs = [later(recovered(number, 1.0), 100.0 * number) for number in range(4)]
+    assert comparison.compare_groups(runs[:2], runs[2:]).is_separate
+    assert not comparison.compare_groups(runs[::2], runs[1::2]).is_separate
+
+
+def test_a_twin_is_no_run_of_a_group(tmp_path: Path) -> None:
+    a, b = (written(tmp_path / name, 18e6, 2, seed) for name, seed in (("a", 1), ("b", 9)))
+    twin = collective(18e6, 30, (131_072,), iterations=3)
+    about: dict[str, object] = {**twin.extras["bundle.json"], "twin_of": "r0"}
+    sealed(replace(twin, extras={**twin.extras, "bundle.json": about}), Path(a) / "twin")
+    document = json.loads(ccbed("compare", a, b, "--json")[1])
+    assert [Path(run).name for run in document["a"]] == ["r0", "r1"]
 
 
 def test_runs_of_different_trials_are_no_group() -> None:

@@ -20,6 +20,11 @@ def show_groups(terminal: Terminal, groups: comparison.Groups, counts: tuple[int
         f"note      of 100 pairs of equal groups at most {comparison.GROUP_LEVEL * 100:.0f} has a row that is called changed;"
         f" a change within {comparison.MARGIN:.0%} is no difference"
     )
+    if groups.is_separate:
+        terminal.line(
+            "note      all runs of one group began before those of the other: a change of the machine's load between them looks"
+            " the same; to exclude it, run A and B in turn"
+        )
     for name, a, b in groups.differences[:_MOST_DIFFERENCES]:
         terminal.line(f"differs   {name}: {a} | {b}")
     if len(groups.differences) > _MOST_DIFFERENCES:

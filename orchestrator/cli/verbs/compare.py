@@ -147,7 +147,7 @@ def _group(handle: str, runs_dir: Path) -> list[Path]:
 
 
 def _is_twin(directory: Path) -> bool:
-    return bool(mapping(bundle.load(directory).extras.get("bundle.json")).get("twin"))
+    return bool(mapping(bundle.load(directory).extras.get("bundle.json")).get("twin_of"))
 
 
 def _compare_groups(

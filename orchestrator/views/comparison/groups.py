@@ -58,11 +58,16 @@ class Grouped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """``least_runs``: with fewer runs in each group no row can be decided. ``level``: of each row's interval."""
+    """``least_runs``: with fewer runs in each group no row can be decided. ``level``: of each row's interval.
+
+    ``is_separate``: every run of one group began before those of the other, so that a change of the machine's load between
+    them looks like a change of the trial.
+    """
 
     rows: tuple[Grouped, ...]
     least_runs: int
     level: float
+    is_separate: bool
     differences: tuple[tuple[str, str, str], ...] = ()
 
 
@@ -74,7 +79,7 @@ def compare_groups(before: Sequence[Run], after: Sequence[Run]) -> Groups:
     rows = compare_figures(*([_figures(run) for run in runs] for runs in (before, after)))
     level = LEVEL / max(1, len(rows))
     return Groups(
-        rows=rows, level=level, least_runs=statistics.least_group(level),
+        rows=rows, level=level, least_runs=statistics.least_group(level), is_separate=_is_separate(before, after),
         differences=tuple(pairs.differences(before[0], after[0])),
     )  # fmt: skip
 
@@ -84,6 +89,11 @@ def compare_figures(old: Sequence[Mapping[str, Figure]], new: Sequence[Mapping[s
     names = [name for name in _names(old) if name in _names(new)]
     level = LEVEL / max(1, len(names))
     return tuple(_row(name, [run.get(name) for run in old], [run.get(name) for run in new], level) for name in names)
+
+
+def _is_separate(before: Sequence[Run], after: Sequence[Run]) -> bool:
+    old, new = ([run.history.events[0].at.wall for run in runs if run.history.events] for runs in (before, after))
+    return bool(old and new) and (max(old) < min(new) or max(new) < min(old))
 
 
 def _job(run: Run) -> tuple[object, ...]:
