@@ -44,6 +44,23 @@ def slow(directions: Sequence[Direction]) -> list[Direction]:
     return sorted(clear, key=lambda direction: -(direction.beta or 0.0))
 
 
+def slow_end(sender: int, receiver: int, directions: Sequence[Direction]) -> str:
+    """Where the probe finds a slow link slow: ``sending`` or ``receiving`` if it is so with all other peers as well, ``wire`` if
+    with none; empty where the probe does not show it, as with a fault that began later.
+    """
+    slow_ends = {(direction.sender, direction.receiver) for direction in slow(directions)}
+    if (sender, receiver) not in slow_ends:
+        return ""
+    every = {(direction.sender, direction.receiver) for direction in directions} - {(sender, receiver)}
+    sent, received = ({ends for ends in every if ends[n] == rank} for n, rank in enumerate((sender, receiver)))
+    if not (sent | received) & slow_ends:
+        return "wire" if sent and received else ""
+    is_sending, is_receiving = (bool(ends) and ends <= slow_ends for ends in (sent, received))
+    if is_sending == is_receiving:
+        return ""
+    return "sending" if is_sending else "receiving"
+
+
 def least_visible(directions: Sequence[Direction]) -> float | None:
     """The share by which any direction must be slower to be called slow; None if that is not known.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ...model.event import History
 from ..values import whole
 from .attribution import Attribution
-from .directions import Direction, least_visible
+from .directions import Direction, least_visible, slow_end
 from .directions import slow as slow_directions
 from .experiment import Case, Setting, wrong_results
 from .fastest import MARGIN, Fastest
@@ -254,8 +254,14 @@ def _links(links: Sequence[SlowLink], setting: Setting) -> Iterator[str]:
         yield f"{text} up to {worst:.1f} times as long as the others"
         return
     for slow_link in links:
-        ends = f"{setting.node(slow_link.sender)} to {setting.node(slow_link.receiver)}"
-        yield f"the link {ends} takes {slow_link.factor:.1f} times as long as the others"
+        sender, receiver = setting.node(slow_link.sender), setting.node(slow_link.receiver)
+        where = {
+            "sending": f"the probe: {sender} sends slowly to all",
+            "receiving": f"the probe: {receiver} receives slowly from all",
+            "wire": "the probe: only this direction is slow",
+            "": f"cannot tell {sender}'s sending, {receiver}'s receiving and the wire apart",
+        }[slow_end(slow_link.sender, slow_link.receiver, setting.link.directions)]
+        yield f"the link {sender} to {receiver} takes {slow_link.factor:.1f} times as long as the others ({where})"
 
 
 def _chance(measured: Measured) -> str:
