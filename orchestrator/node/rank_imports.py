@@ -20,7 +20,7 @@ WATCHER = "_ccbed_watch"
 #: What every rank imports, what a script needs, and what the reference models need.
 MODULES = (
     "runtime.main", "runtime.context", "runtime.program", "runtime.work_dir", "reference_models.training_loop",
-    "reference_models.module_facts",
+    "reference_models.module_facts", "exchange.communicator",
 )  # fmt: skip
 #: What was imported. A rank that walked through ``sys.modules`` would copy a page for each of 2,500 modules.
 _imported: dict[str, ModuleType] = {}
