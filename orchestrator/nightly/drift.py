@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 HISTORY, BEFORE = 90, 10
 STEPS, RAMPS = (5, 8, 13, 20, 30), (8, 12, 16, 20, 30, 45)
 MINIMUM_RATIO = 0.03
+CUT_SIGMAS = 2.5
 #: For normal noise. Nodes that were rebooted often wander further than normal noise says, and a false drift lasts for nights.
-FALSE_RATE = 1e-8
+FALSE_RATE = 3e-10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,7 +60,7 @@ def judge(deviations: Floats) -> Drift:
         return Drift(score=blank, limit=blank, change=blank)
     shapes = [levels.step(nights, length) for length in STEPS if length <= nights - BEFORE]
     shapes += [levels.ramp(nights, length) for length in RAMPS if length <= nights - BEFORE]
-    scores, changes = levels.scores(series, shapes, *levels.noise(series))
+    scores, changes = levels.scores(series, shapes, *levels.noise(series), cut=CUT_SIGMAS)
     tested = scores / _spread_of_others(scores)
     tested[:, np.sum(~np.isnan(series), axis=0) < BEFORE] = np.nan
     best = np.argmax(np.where(np.isnan(tested), -np.inf, tested), axis=0)[None]

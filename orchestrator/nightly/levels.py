@@ -9,6 +9,7 @@ Arrays are nights x nodes x metrics.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from . import robust
@@ -44,8 +45,13 @@ def noise(series: Floats) -> tuple[Floats, Floats]:
     return np.maximum(np.sqrt(first / (2 * (1 - correlation))), 1e-9), correlation
 
 
-def scores(series: Floats, shapes: list[Floats], sigma: Floats, correlation: Floats) -> tuple[Floats, Floats]:
-    """shapes x nodes x metrics: the score of each shape, and the size of the change. NaN where the last night has no value."""
+def scores(
+    series: Floats, shapes: list[Floats], sigma: Floats, correlation: Floats, cut: float = math.inf
+) -> tuple[Floats, Floats]:
+    """shapes x nodes x metrics: the score of each shape, and the size of the change. NaN where the last night has no value.
+
+    ``cut``: innovations count up to so many sigmas (Huber, 1964), so that a few odd nights make no lasting change.
+    """
     import numpy as np
 
     measured = ~np.isnan(series)
@@ -58,7 +64,8 @@ def scores(series: Floats, shapes: list[Floats], sigma: Floats, correlation: Flo
     def innovations(values: Floats) -> Floats:
         return weight * (values - carry * np.take_along_axis(values, np.maximum(last, 0), axis=0))
 
-    observed, constant = innovations(filled), innovations(np.ones_like(series))
+    observed = np.clip(innovations(filled), -cut * sigma, cut * sigma)
+    constant = innovations(np.ones_like(series))
     total = np.maximum(np.sum(constant**2, axis=0), 1e-30)
     level = np.sum(constant * observed, axis=0) / total
     results = []

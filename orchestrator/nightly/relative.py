@@ -105,7 +105,7 @@ def _joint(series: Floats) -> tuple[Floats, Floats]:
     usual = np.concatenate([_step_scores(series[:past], model) for past in pasts], axis=1)
     spread = np.fmax(np.stack([robust.sigma(values) for values in usual]), 0.5)
     joint = np.fmax.reduce(_step_scores(series, model) / spread[:, None], axis=0)
-    freedom = np.sum(~np.isnan(usual[0]), axis=0) / 3
+    freedom = np.sum(~np.isnan(usual[0]), axis=0) / 2
     limits = np.array([robust.limit(FALSE_RATE, float(value)) for value in freedom])
     return joint, np.broadcast_to(limits, size)
 
