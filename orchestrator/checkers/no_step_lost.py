@@ -110,11 +110,16 @@ def _endings(run: Run, lines: training.Lineage) -> Iterator[views.Finding]:
         )
 
 
+def _is_partly_reported(process: training.Process) -> bool:
+    return process.is_claimed and len(process.steps) < max(process.last, 1)
+
+
 def _unreported(attempt: training.Attempt) -> Iterator[views.Finding]:
     """A script may report every tenth step only, so a step that it leaves out need not be lost."""
     for process in attempt.ranks.values():
-        if process.is_claimed and len(process.steps) < process.last:
-            text = f"the script reports {len(process.steps)} of {process.last} steps of {process.name}"
+        if _is_partly_reported(process):
+            count = f"{len(process.steps)} of {process.last} steps" if process.last else "no step"
+            text = f"the script reports {count} of {process.name}"
             yield views.finding(f"{attempt.name}: {text}")
 
 
@@ -126,7 +131,7 @@ def _gaps(lines: training.Lineage, attempt: training.Attempt) -> Iterator[views.
     base = lines.bases.get(attempt.index)
     later = [item.step for item in lines.resumptions if item.attempt.index > attempt.index and item.step is not None]
     for process in attempt.ranks.values():
-        if process.unobserved("steps") or (process.is_claimed and len(process.steps) < process.last):
+        if process.unobserved("steps") or _is_partly_reported(process):
             continue
         done = sorted(process.steps)
         jump = next((n for n, due in zip(done, range(1, len(done) + 1), strict=True) if n != due), None)

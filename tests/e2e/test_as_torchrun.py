@@ -196,3 +196,11 @@ main()
     assert played.codes == {0: 1}
     assert rank_processes.read_error(str(played.out / "n0"), 0) == "ValueError: no luck"
     assert rank_processes.read_error(str(played.out / "n0"), 1) is None
+
+
+@pytest.mark.parametrize(
+    "after", ["", "sys.stdout.close()", "sys.__stderr__.close()"], ids=["", "closed", "real closed"]
+)
+def test_a_script_that_replaces_or_closes_its_output_ends_as_under_torchrun(stage: Stage, after: str) -> None:
+    text = f"import io, sys\nsys.stdout = sys.stderr = io.StringIO()\n{after}\n"
+    assert _play(stage, text, _shell(stage.directory)).codes == {0: 0}

@@ -178,6 +178,23 @@ def test_a_script_that_does_not_say_what_it_resumed_is_unknown() -> None:
     assert verdict.outcome == "unknown" and "reports steps from 16 on, and not what it resumed" in verdict.text
 
 
+def test_a_script_that_resumes_and_counts_its_steps_from_one_contradicts_itself() -> None:
+    job = talking(begins=0)
+    assert {ask(job.run(), name).outcome for name in ("resumed-from", "no-step-lost")} == {"unknown"}
+    assert "resumed from step 15, and then reports step 1" in ask(job.run(), "resumed-from").text
+
+
+def test_a_rank_that_reports_saves_and_no_step_has_lost_none() -> None:
+    job = talking()
+    for index, file in enumerate(job.files):
+        if file.rank:
+            lines = tuple(x for x in file.lines if not (isinstance(x, watch.Claim) and x.what == "step"))
+            claim = watch.Claim(t=file.lines[0].t, id=0, what="saved", step=0)
+            job.files[index] = dataclasses.replace(file, lines=(*lines[:1], claim, *lines[1:]))
+    verdict = ask(job.run(), "no-step-lost")
+    assert verdict.outcome == "unknown" and "reports no step of rank 1" in verdict.text
+
+
 def test_steps_that_a_script_does_not_report_are_not_lost() -> None:
     verdict = ask(talking(every=3, saved=(15,)).run(), "no-step-lost")
     assert verdict.outcome == "unknown" and "the script reports" in verdict.text

@@ -130,7 +130,9 @@ def finish(timeout_s: float, report: Callable[[str], None]) -> int:
     timer = threading.Timer(timeout_s, _expire, (timeout_s, report))
     timer.daemon = True
     timer.start()
-    faulthandler.dump_traceback_later(timeout_s + BACKSTOP_S, exit=True)
+    faulthandler.dump_traceback_later(
+        timeout_s + BACKSTOP_S, exit=True, file=2
+    )  # the script may have replaced sys.stderr
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     _drop_globals()

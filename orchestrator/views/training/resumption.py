@@ -156,6 +156,10 @@ def _source(
 
 
 def _by_claim(rank: RankResume, process: Process, counted: Numbering) -> RankResume:
+    first = next((claim.step for claim in process.claims if claim.what == "step"), None)
+    if process.resumed and process.resumed.step is not None and first is not None and first <= process.resumed.step:
+        text = f"the script says that {process.name} resumed from step {process.resumed.step}, and then reports step {first}"
+        return replace(rank, doubt=text)
     if process.resumed and process.resumed.step is not None:
         return replace(rank, steps=counted.steps(process.resumed.step), how="claim", doubt="")
     if process.origin == counted.offset:
