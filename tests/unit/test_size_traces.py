@@ -241,6 +241,24 @@ def test_collectives_start_when_what_they_depend_on_has_ended() -> None:
     ]
 
 
+def test_many_steps_depend_on_the_step_before_alone() -> None:
+    """Older steps are reached by way of the step before, so that the dependencies do not grow with the trace."""
+    nodes: list[dict[str, Any]] = []
+    chain: list[int] = []
+    for step in range(30):
+        first = len(nodes) + 1
+        nodes += [
+            depending(first, "COMP_NODE", 3_000 + step, *chain),
+            depending(first + 1, JSONIZED, 0, first, comm_type=0, comm_size=4096),
+            depending(first + 2, "COMP_NODE", 1_000 + step, first),
+            depending(first + 3, JSONIZED, 0, first + 2, comm_type=0, comm_size=4096),
+        ]
+        chain = [first + 2, first + 1, first + 3]
+    replayed = replay(gpus=2, trace=nodes)
+    last = [(back, round(ms, 3)) for item in replayed.items[-2:] for back, ms in item.after]
+    assert last == [(1, 3.029), (2, 4.058)]
+
+
 def test_the_longest_path_of_all_ranks_counts() -> None:
     slower = [{**node, "durationMicros": "50000"} if node["id"] == "3" else node for node in backward_pass()]
     replayed = replay(rank0=backward_pass(), rank1=slower)

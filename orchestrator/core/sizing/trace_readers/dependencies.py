@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from .recording import ORIGIN, Event, TraceError
 
+#: Delays in traces are whole microseconds.
+RESOLUTION_S = 1e-7
 #: Place of a collective -> seconds of computing since its end.
 Delays = Mapping[int, float]
 
@@ -81,25 +83,30 @@ def _delays(tasks: Sequence[Task], order: Sequence[int], places: Mapping[int, in
     position_of = {task.id: position for position, task in enumerate(tasks)}
     ends: dict[int, Delays] = {}
     result: dict[int, Delays] = {}
+    of_place: dict[int, Delays] = {}
     for position in order:
         task = tasks[position]
-        reached = _longest([ends[position_of[id]] for id in task.needs])
+        reached = _longest([ends[position_of[id]] for id in task.needs], of_place)
         if position in places:
-            result[position] = reached
+            result[position] = of_place[places[position]] = reached
             ends[position] = {places[position]: 0.0}
         else:
             ends[position] = {place: delay + task.seconds for place, delay in reached.items()}
     return result
 
 
-def _longest(branches: Sequence[Delays]) -> Delays:
-    """The delays that can determine the start: a collective ends after those before it, as a rank runs one at a time."""
+def _longest(branches: Sequence[Delays], of_place: Mapping[int, Delays]) -> Delays:
+    """The delays that can determine the start. A delay cannot if a later collective has one that is at least as long.
+
+    A rank runs one collective at a time, so the later one ends later. Nor can it if the later one already waits for it.
+    """
     longest: dict[int, float] = {}
     for branch in branches or ({ORIGIN: 0.0},):
         for place, delay in branch.items():
             longest[place] = max(delay, longest.get(place, 0.0))
     kept: dict[int, float] = {}
     for place in sorted(longest, reverse=True):
-        if longest[place] > max(kept.values(), default=-1.0):
+        covered = (of_place[later].get(place, 0.0) + delay for later, delay in kept.items())
+        if longest[place] > max(covered, default=-1.0) + RESOLUTION_S:
             kept[place] = longest[place]
     return kept
