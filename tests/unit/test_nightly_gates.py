@@ -66,6 +66,15 @@ def test_a_slow_drift_is_found_and_the_night_is_named() -> None:
     assert finding.since is not None and 22 <= int(finding.since[-2:]) - 1 <= 30
 
 
+def test_one_odd_night_is_neither_a_drift_nor_a_failure() -> None:
+    for night in (30, 39):
+        values = rates()
+        values[night, 0] *= 0.7
+        findings = gates.judge_panel(panel_of(values))
+        assert outcomes(findings, "drift")["n0"] == "pass"
+        assert outcomes(findings, "relative")["n0"] == ("warn" if night == 39 else "pass")
+
+
 def test_a_node_bad_in_one_repeat_of_five_fails_while_its_median_is_good() -> None:
     findings = gates.judge_panel(panel_of(rates("intermittent", night=35)))
     assert outcomes(findings, "intermittent")["n0"] == "fail"
@@ -142,9 +151,9 @@ def test_a_value_beyond_the_ceiling_is_not_believed() -> None:
     values = rates()
     values[-1, 4] = 2000.0
     findings = gates.judge_panel(panel_of(values), floor=50)
-    mine = [finding for finding in findings if finding.node == "n4"]
-    assert {finding.outcome for finding in mine} == {"unknown"}
-    assert all("ceiling 1000" in finding.text for finding in mine)
+    of_node = [finding for finding in findings if finding.node == "n4"]
+    assert {finding.outcome for finding in of_node} == {"unknown"}
+    assert all("ceiling 1000" in finding.text for finding in of_node)
 
 
 def test_nights_are_in_the_order_of_recording_when_the_clock_goes_backwards() -> None:
