@@ -34,8 +34,11 @@ def judge_floor(metric: Metric, node: str, values: tuple[float, ...], floor: flo
     return report("fail" if is_worse else "pass", f"{value:g} {metric.unit} {relation} its floor {floor:g}")
 
 
-def judge_panel(panel: Panel, floor: float | None = None) -> tuple[Finding, ...]:
-    """The last night of the panel: a finding for each node and gate, and one for the fleet's common change."""
+def judge_panel(panel: Panel, floor: float | None = None, minimum_absolute: float = 0.0) -> tuple[Finding, ...]:
+    """The last night of the panel: a finding for each node and gate, and one for the fleet's common change.
+
+    ``minimum_absolute``: the least difference that is an offence, in the metric's unit; for latencies near zero.
+    """
     import numpy as np
 
     slowness = panel.slowness
@@ -44,7 +47,7 @@ def judge_panel(panel: Panel, floor: float | None = None) -> tuple[Finding, ...]
     series = deviations.long_deviations(medians)[..., None]
     tonight = deviations.deviations(medians)[..., None]
     results: dict[str, Any] = {
-        "relative": relative.judge(tonight, series),
+        "relative": relative.judge(tonight, series, _minimum_ratio(panel, minimum_absolute)),
         "intermittent": intermittent.judge(slowness[:, :, None]),
         "drift": drift.judge(series),
         "peers": peers.judge(medians[-1][:, None], _fleet_sigma(medians[:-1])),
@@ -63,6 +66,12 @@ def judge_panel(panel: Panel, floor: float | None = None) -> tuple[Finding, ...]
                 outcome, text, since = _READERS[gate](panel, result, index, series[:, index, 0])
             findings.append(_finding(panel, gate, node, outcome, text, since))
     return (*findings, suspects.fleet_change(panel))
+
+
+def _minimum_ratio(panel: Panel, minimum_absolute: float) -> float:
+    """The least ratio of an offence: an absolute difference counts as a share of the fleet's median."""
+    usable = panel.values[panel.values > 0]
+    return max(relative.MINIMUM_RATIO, minimum_absolute / float(robust.median(usable)) if len(usable) else 0.0)
 
 
 def _fleet_sigma(medians: Any) -> float:

@@ -59,6 +59,12 @@ def test_a_step_warns_first_and_fails_second() -> None:
     assert "fail" not in second.values()
 
 
+def test_a_difference_below_the_minimum_is_no_offence() -> None:
+    panel = panel_of(rates("step", night=38, size=0.10))
+    assert outcomes(gates.judge_panel(panel, minimum_absolute=30.0), "relative")["n0"] == "pass"
+    assert outcomes(gates.judge_panel(panel, minimum_absolute=1.0), "relative")["n0"] == "fail"
+
+
 def test_a_slow_drift_is_found_and_the_night_is_named() -> None:
     findings = gates.judge_panel(panel_of(rates("drift", night=25, size=0.005, nights=45)))
     (finding,) = [finding for finding in findings if finding.gate == "drift" and finding.outcome == "fail"]
