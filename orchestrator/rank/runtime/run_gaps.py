@@ -12,13 +12,19 @@ import threading
 import time
 from types import TracebackType
 
-PERIOD_S = 0.005
+#: A hundred wake-ups per second take about 0.5 % of a CPU.
+PERIOD_S = 0.01
 #: A shorter gap is what a sleep may take on a busy machine.
-LEAST_S = 0.015
+LEAST_S = 0.02
 #: A process that used more than this part of a gap as CPU time has run in it.
-_RAN = 0.5
+_RAN = 0.2
 #: start, end (CLOCK_MONOTONIC), seconds of it in which the thread was runnable and waited for a CPU
 Gap = tuple[float, float, float]
+
+
+def is_gap(elapsed_s: float, cpu_s: float) -> bool:
+    """Whether a process that used so much CPU time in a period did not run in it."""
+    return elapsed_s >= LEAST_S and cpu_s < _RAN * elapsed_s
 
 
 class RunGaps:
@@ -52,7 +58,7 @@ class RunGaps:
                 time.sleep(PERIOD_S)
                 now = (time.monotonic(), time.process_time(), _run_delay(schedstat))
                 gap_s, cpu_s, delay_s = (after - earlier for after, earlier in zip(now, before, strict=True))
-                if gap_s >= LEAST_S and cpu_s < _RAN * gap_s:
+                if is_gap(gap_s, cpu_s):
                     self._gaps.append((before[0], now[0], delay_s))
                 before = now
 
