@@ -59,7 +59,7 @@ def test_the_scratch_that_is_made_is_the_scratch_that_is_said(name: str) -> None
         assert algorithm is not None
         schedule = algorithm.schedule("all-reduce", me, 4)
         parts = list(torch.zeros(algorithm.chunks("all-reduce", 4), 64).unbind())
-        rows = step_tensors.rows(schedule, receive_schedule.plan(schedule), parts, range(4), torch.device("cpu"))
+        rows = step_tensors.rows(schedule, parts, range(4), torch.device("cpu"))
         into = [arrival.into for row in rows for arrival in row.arrivals if arrival.into is not None]
         held = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in into}
         held.pop(parts[0].untyped_storage().data_ptr(), None)
