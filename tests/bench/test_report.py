@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.store import seal
+from orchestrator.run import judging
 
 from ..unit import collective_bulk
 
 RECORDS = 1_000_000
-LIMIT_S, LIMIT_MIB = 10.0, 1024.0
+LIMIT_S, LIMIT_MIB = 10.0, 300.0
 ROOT = Path(__file__).parents[2]
 OUT = Path(__file__).parent / "out"
 
@@ -31,7 +31,7 @@ print(json.dumps({"wall_s": time.monotonic() - begin, "cpu_s": time.process_time
 def test_the_report_of_a_million_records_is_quick_and_small(tmp_path: Path) -> None:
     """On a busy machine the time of the processor is what counts; both are written down."""
     directory = collective_bulk.write(tmp_path / "bulk", RECORDS)
-    seal.seal(directory)
+    judging.close(directory, None)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(directory)],
         capture_output=True,
