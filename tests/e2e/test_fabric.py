@@ -18,15 +18,17 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.core.bed import links
-from orchestrator.model import codec
+from orchestrator.model import codec, events
 from orchestrator.model.event import Command
-from orchestrator.model.trial import FaultPlan, Trigger
+from orchestrator.model.trial import FaultPlan, Recovery, Trial, Trigger, World
 from orchestrator.node.files import label, plain_files
 from orchestrator.node.oslayer import processes
 from orchestrator.providers import bed_commands
 from orchestrator.providers.process import fabric
 from orchestrator.providers.process.process_provider import ProcessProvider
 from orchestrator.store import beds
+from orchestrator.views import collectives
+from orchestrator.views.collectives import directions
 
 from . import trials
 from .conftest import ROOT, Bed, ccbed
@@ -192,6 +194,54 @@ def test_a_second_up_changes_nothing_and_status_tells_the_link(bed: Bed) -> None
     assert "1 Gbit/s tbf" in bed.ccbed("status", "fabric")[1]
     assert json.loads(bed.ccbed("status", "fabric", "--json")[1])[0]["link"]["rate"] == 10**9
     assert "fabric 1 Gbit/s tbf" in bed.ccbed("doctor", str(INVENTORY))[1]
+
+
+def _probed(bed: Bed) -> tuple[events.LinkFit, list[str]]:
+    """The line of a short run's probe, and the directions that are slower than the others."""
+    params = {"probe_s": 0.5, "warmup": 1, "iterations": 1, "sizes": ("4096",)}
+    trial = Trial(
+        name="probe", workload="collective", params=params, world=World(nodes=4), recovery=Recovery(policy=("none",))
+    )
+    done = bed.run(trial)
+    assert (done.code, done.bad()) == (0, [])
+    (fit,), setting = done.run.history.of(events.LinkFit), collectives.setting(done.run)
+    assert setting is not None and len(setting.link.directions) == 12
+    slow = directions.slow(setting.link.directions)
+    return fit.data, sorted(
+        f"{setting.node(direction.sender)} -> {setting.node(direction.receiver)}" for direction in slow
+    )
+
+
+def test_the_probe_is_reused_until_a_link_changes_and_then_names_the_slow_directions(bed: Bed) -> None:
+    first, slow = _probed(bed)
+    assert not first.reused_from and slow == []
+    known = json.loads((Path(bed.spec.workdir) / "links.json").read_bytes())["links"]["run"]
+    second, slow = _probed(bed)
+    assert slow == [] and (second.reused_from == known or second.changed), "a busy machine may not confirm it"
+    shaper = [
+        "tc",
+        "qdisc",
+        "change",
+        "dev",
+        "eth0",
+        "root",
+        "handle",
+        "1:",
+        "tbf",
+        "burst",
+        "250000",
+        "limit",
+        "67108864",
+        "rate",
+    ]
+    pid = pids(bed)["n2"]
+    output(*within(pid, *shaper, "500mbit"))
+    try:
+        third, slow = _probed(bed)
+    finally:
+        output(*within(pid, *shaper, "1gbit"))
+    assert slow == ["n2 -> n0", "n2 -> n1", "n2 -> n3"]
+    assert third.changed and third.changed.startswith("rank 2 -> ") and not third.reused_from
 
 
 def test_a_node_is_lost_in_a_collective_and_training_comes_back_bit_exact(bed: Bed) -> None:
