@@ -27,9 +27,10 @@ TOKEN = 4
 PACKET = 1 << 16
 #: Round trips of a token per direction and pass.
 ROUND_TRIPS = 4
-#: Bytes of a message of a train, and messages of a train: least, most. The first train, which is not counted, has TRIAL bytes.
+#: Bytes of a message of a train, and messages of a train: least, most; of the first train, which is not counted: TRIAL. Packets
+#: of more than a message make the slope of a short train inexact.
 LEAST_BYTES, TRIAL, MOST_BYTES = 1 << 14, 1 << 15, 1 << 22
-LEAST, MOST = 8, 64
+LEAST, MOST, TRIAL_COUNT = 24, 64, 8
 #: Seconds of a message and of a train, within these limits. The bytes of a train begin at another byte of a packet each time.
 MESSAGE_S, TRAIN_S, SHIFT = 0.0005, 0.03, 10_007
 #: An earlier probe is confirmed if one of so many trains per direction is within its interval, widened by this share.
@@ -196,7 +197,7 @@ def _pass(rank: int, wire: _Wire, turns: Sequence[Sequence[link_fit.Pair]], dire
         for low, high in (pair for pair in turn if rank in pair):
             for sender, receiver in ((low, high), (high, low)):
                 if rank == sender:
-                    trial = Train(size=TRIAL, count=LEAST, lead=max(wire.drain, TRIAL))
+                    trial = Train(size=TRIAL, count=TRIAL_COUNT, lead=max(wire.drain, TRIAL))
                     wire.send(receiver, directions.setdefault(receiver, Direction(train=trial)))
                 else:
                     wire.receive(sender)
