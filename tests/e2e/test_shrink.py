@@ -144,4 +144,4 @@ def test_a_script_goes_on_from_its_own_checkpoint(bed: Bed, tmp_path: Path) -> N
     assert [v.check for v in ran.run.verdicts if v.outcome == "fail"] == []
     assert [ran.outcome(check) for check in ("resumed-from", "resumed-newest", "no-step-lost")] == ["pass"] * 3
     assert ran.outcome("resume-complete") == "unknown"
-    assert "not comparable with 2 ranks instead of 3" in ran.verdict("resume-complete").text
+    assert "not comparable with world size 2 instead of 3" in ran.verdict("resume-complete").text

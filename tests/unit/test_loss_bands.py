@@ -104,3 +104,9 @@ def test_undisturbed_runs_rarely_lie_outside_of_their_own_band() -> None:
         for seed in range(20)
     ]
     assert outcomes.count("fail") <= 1
+
+
+def test_a_run_that_is_named_twice_is_no_second_sample() -> None:
+    runs = undisturbed(5)
+    result = loss_bands(noisy(right(), 99), [*runs, runs[0]])
+    assert result.outcome == "unknown" and "named 2 times" in result.text

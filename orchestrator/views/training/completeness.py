@@ -140,7 +140,7 @@ def _namesake(lines: Lineage, resumption: Resumption, process: Process) -> tuple
     n, other = lines.n_of(step, old), old.ranks.get(process.rank)
     if old.world == resumption.attempt.world:
         return "", None
-    return f"{resumption.attempt.world} ranks instead of {old.world}", other.states.get(n or 0) if other else None
+    return f"world size {resumption.attempt.world} instead of {old.world}", other.states.get(n or 0) if other else None
 
 
 def _moment(

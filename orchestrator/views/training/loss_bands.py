@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -60,6 +61,7 @@ def loss_bands(run: Run, undisturbed: Sequence[Run]) -> LossBands:
     resumed = _resumed(run)
     problems = [
         *(f"{count} undisturbed runs make no band: at least {LEAST}" for _ in [0] if count < LEAST),
+        *(f"{path} is named {times} times" for path, times in _repeated(undisturbed)),
         *(f"{other.directory} is a run of another job" for other in undisturbed if _job(other) != _job(run)),
         *(f"{other.directory} ran another {name}" for other in undisturbed for name in _changed(run, other)),
         *(f"{other.directory} was disturbed" for other in undisturbed if _is_disturbed(other)),
@@ -79,6 +81,12 @@ def loss_bands(run: Run, undisturbed: Sequence[Run]) -> LossBands:
     windows = {f"first steps after {resumed}": common[:STEPS], "last steps": common[-STEPS:]}
     bands = tuple(_band(name, steps, own, others) for name, steps in windows.items())
     return _conclude(bands, count)
+
+
+def _repeated(undisturbed: Sequence[Run]) -> list[tuple[str, int]]:
+    """The runs that are named more than once: a run is no sample of itself."""
+    counts = Counter(other.directory for other in undisturbed)
+    return [(path, times) for path, times in counts.items() if times > 1]
 
 
 def _conclude(bands: Sequence[Band], count: int) -> LossBands:
