@@ -24,8 +24,8 @@ from orchestrator.rank.exchange import schedule_runner
 from orchestrator.rank.runtime import recorder
 from tests.contract import algorithms
 
-#: No chunk count divides them; the last one leaves chunks empty.
-SIZES = (1009, 3)
+#: No chunk count divides them; chunks of the first are large enough to wait for their turn, and some of the last are empty.
+SIZES = (5003, 3)
 GARBAGE = -77
 
 
