@@ -106,9 +106,7 @@ def _raced(fabric: Fabric, choice: Choice) -> Result:
     """`auto` beside every algorithm that might be faster, in turns."""
     case = _case(choice.operation, choice.bytes, choice.world)
     bits = float(choice.rate.removesuffix("mbit")) * 1e6
-    expected = algorithm_choice.choose(
-        case, algorithm_choice.candidates(case), link_fit.Fit(5e-5, 8 / bits)
-    ).seconds
+    expected = algorithm_choice.choose(case, algorithm_choice.candidates(case), link_fit.Fit(5e-5, 8 / bits)).seconds
     least = min(expected.values())
     names = [name for name, seconds in expected.items() if seconds <= HOPELESS * least]
     fabric.nodes = choice.world
