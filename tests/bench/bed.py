@@ -16,18 +16,18 @@ from orchestrator.store import bundle
 INVENTORY = """\
 all:
   hosts:
-    localhost: {ansible_connection: local}
-  vars: {ccbed_provider: process, ccbed_bed: local, ccbed_nodes: 4, ccbed_spares: 1}
+    localhost: {{ansible_connection: local}}
+  vars: {{ccbed_provider: process, ccbed_bed: local, ccbed_nodes: {nodes}, ccbed_spares: 1}}
 """
 
 
 class Bed:
-    """Four nodes and a spare."""
+    """Nodes of this machine and a spare."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: int = 4) -> None:
         self.folder = folder
         self.inventory = folder / "local.yml"
-        self.inventory.write_text(INVENTORY)
+        self.inventory.write_text(INVENTORY.format(nodes=nodes))
 
     def call(self, *args: str, expect: int | None = 0, timeout_s: float = 120.0) -> float:
         """Seconds from argv to exit. Raises AssertionError with what was printed for another exit code."""

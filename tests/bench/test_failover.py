@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from orchestrator import views
 
 from . import table, torchrun
@@ -42,6 +44,24 @@ def test_a_warm_bed_is_back_many_times_as_fast(bed: Bed, tmp_path: Path) -> None
     assert results.ratio(SPARE) >= 20
     assert results.ratio(RESTART) >= 10
     assert table.median(taken[SPARE]) < 0.25
+
+
+@pytest.mark.parametrize(("nodes", "limit_s"), [(32, 2.0), (64, 4.0)])
+def test_a_large_gang_is_back_in_seconds(nodes: int, limit_s: float, tmp_path: Path) -> None:
+    bed = Bed(tmp_path, nodes)
+    bed.call("up", str(bed.inventory))
+    try:
+        failovers = [bed.failover() for _ in range(5)]
+    finally:
+        bed.call("down", "local", expect=None)
+    name = f"ccbed, {nodes} ranks"
+    taken = [failover.ttr_s for failover in failovers if failover.ttr_s is not None]
+    results = table.Table(
+        name=f"failover-{nodes}", title=f"A lost node of {nodes}: back to training", samples={name: taken}, against=name,
+        notes=(*NOTES[:1], _line(name, _phases(failovers))),
+    )  # fmt: skip
+    results.write()
+    assert len(taken) == len(failovers) and table.median(taken) < limit_s
 
 
 def _failover(bed: Bed, kept: list[views.Failover], policy: str) -> Callable[[], float]:
