@@ -239,7 +239,7 @@ def _repeated(measured: Measured) -> list[str]:
 
 
 def _stop(waited: bool) -> str:
-    return "it waited for a CPU" if waited else "stopped, or out of its CPU quota"
+    return "it waited for a CPU, or for its quota" if waited else "stopped, or out of its CPU quota"
 
 
 def _links(links: Sequence[SlowLink], setting: Setting) -> Iterator[str]:
