@@ -40,15 +40,19 @@ def conclude(
     require_format: int = 1,
     accept_changed: bool = False,
     read_only: bool = False,
+    redraw: bool = True,
 ) -> Result:
     """Judge a sealed run from its evidence alone, and draw its reports. Raises TornBundleError.
+
+    ``redraw``: also where the verdicts are those that were saved, and the files match their checksums.
 
     ``read_only``: where verdicts and reports cannot be saved, the result says why; else OSError is raised.
     ``require_format``: checks of a bundle of an older format are unknown.
     ``accept_changed``: a plugin judges although its file has changed since the run was planned.
     """
     run = bundle.load(directory, judged=False)
-    saved = _saved_outcomes(directory)
+    before = _saved_verdicts(directory)
+    saved = {verdict.check: verdict.outcome for verdict in before}
     listed = bundle.planned_checks(run)
     chosen = judge.unlisted(run, catalogue, saved) if listed is None else judge.listed(run.trial, listed, catalogue)
     chosen = judge.for_format(chosen, run.format, require_format)
@@ -56,7 +60,7 @@ def conclude(
     unable = judge.obstacles(chosen, catalogue, accept_changed=accept_changed)
     unsaved = tuple(check for check in unable if saved.get(check) in ("pass", "fail"))
     obstacle = ""
-    if not unsaved:
+    if not unsaved and (redraw or verdicts != before or not seal.is_derived(directory)):
         run = replace(run, verdicts=verdicts)
         obstacle = _save(directory, verdicts, render_reports(run, catalogue), read_only=read_only)
     outcome, _, kind = views.ending(run.history)
@@ -83,12 +87,12 @@ def _save(directory: Path, verdicts: tuple[Verdict, ...], reports: Mapping[str, 
     return ""
 
 
-def _saved_outcomes(directory: Path) -> Mapping[str, str]:
-    """Return the outcomes of the saved verdicts; none where they are missing or damaged."""
+def _saved_verdicts(directory: Path) -> tuple[Verdict, ...]:
+    """Return the saved verdicts; none where they are missing or damaged."""
     try:
-        return {verdict.check: verdict.outcome for verdict in bundle.read_verdicts(directory)}
+        return bundle.read_verdicts(directory)
     except paths.TornBundleError:
-        return {}
+        return ()
 
 
 def warm_up_reports(catalogue: Catalogue) -> threading.Thread:

@@ -346,3 +346,24 @@ def _change_checks(directory: Path, change: Callable[[dict[str, Any]], dict[str,
     plan["checks"] = [change(check) for check in plan["checks"]]
     paths.write_json(directory / bundle.PLAN, plan)
     seal.seal(directory)
+
+
+def test_reports_are_written_again_only_if_a_verdict_or_a_file_has_changed(tmp_path: Path) -> None:
+    directory, _ = sealed(tmp_path, catalogue())
+    page = directory / bundle.REPORT / "summary.md"
+    written = page.stat().st_ino
+    judging.conclude(catalogue(), directory, redraw=False)
+    assert page.stat().st_ino == written
+    page.write_text("edited")
+    judging.conclude(catalogue(), directory, redraw=False)
+    assert page.read_text() != "edited"
+    verdicts = (directory / bundle.VERDICTS).read_text()
+    (directory / bundle.VERDICTS).write_text(verdicts.replace('"pass"', '"unknown"', 1))
+    files = sorted(
+        str(file.relative_to(directory)) for file in (directory / bundle.REPORT).rglob("*") if file.is_file()
+    )
+    seal.write(directory, seal.DERIVED, [bundle.VERDICTS, *files])
+    judging.conclude(catalogue(), directory, redraw=False)
+    assert (directory / bundle.VERDICTS).read_text() == verdicts
+    judging.conclude(catalogue(), directory)
+    assert page.stat().st_ino != written

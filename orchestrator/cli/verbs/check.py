@@ -38,6 +38,8 @@ def command(
 ) -> int:
     """Verify the seal of RUN (a directory, `latest`, or the end of its name), judge it again, print the verdicts.
 
+    The report is written again only if a verdict has changed; `ccbed report` always does it.
+
     The sealed plan lists the checks. Code of the bundle is loaded only where you ask for it:
 
     \b
@@ -46,8 +48,9 @@ def command(
     directory = index.resolve(run, runs_dir)
     verify(directory)
     result = judging.conclude(
-        session.catalogue, directory, require_format=require_format, accept_changed=accept_changed, read_only=True
-    )
+        session.catalogue, directory, require_format=require_format, accept_changed=accept_changed, read_only=True,
+        redraw=False,
+    )  # fmt: skip
     return summary.show(session, result, as_json=as_json)
 
 
