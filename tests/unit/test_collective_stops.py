@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from orchestrator.model import algorithm
 from orchestrator.model.run import StepRecord
 from orchestrator.views import collectives
-from orchestrator.views.collectives import experiment, gaps, phrases, repeated_delays
+from orchestrator.views.collectives import attribution, experiment, gaps, phrases, repeated_delays
 from orchestrator.views.collectives.samples import Spans
 
 from . import collective_runs, simulated
@@ -157,3 +158,15 @@ def test_a_slow_link_accuses_no_other_link_and_no_rank_in_any_algorithm(
         result = measured(Gang(schedules=schedules, slow={(0, 1): 0.4}, one_port=one_port, watched=True), iterations=10)
         assert {(link.sender, link.receiver) for link in result.links} <= {(0, 1)}
         assert result.stopped == () and not (result.latest and result.latest.straggler)
+
+
+def test_a_rank_that_waited_for_a_token_of_a_stopped_rank_is_not_the_cause() -> None:
+    """Tokens are not recorded: the root of a broadcast ends late because rank 2, which did not run, acknowledged late."""
+    pattern = SimpleNamespace(ranks=(0, 1, 2, 3), begin=np.zeros((1, 4)))
+    moved = SimpleNamespace(end=np.zeros((1, 1)))
+    late = attribution.Attribution(kind="ended late", rank=0, peer=1, index=0, late_s=1.0)
+    stopped = gaps.Gaps(of_rank={0: (), 1: (), 2: ((4.0, 5.0, 0.0),), 3: ()})
+    known = attribution.Iterations(moved, pattern, np.zeros(1, int), stopped)  # type: ignore[arg-type]
+    assert (known._with_gaps(late, 5.0).kind, known._with_gaps(late, 5.0).rank) == ("stopped", 2)
+    running = attribution.Iterations(moved, pattern, np.zeros(1, int))  # type: ignore[arg-type]
+    assert running._with_gaps(late, 5.0) == late

@@ -172,6 +172,8 @@ class Iterations:
         import numpy as np
 
         ranks = [rank for rank in dict.fromkeys((cause.rank, cause.peer, *(cause.link or ()))) if rank is not None]
+        if cause.kind in ("entered late", "ended late"):  # it may have waited for a token, of which there is no record
+            ranks = list(dict.fromkeys((*ranks, *self._pattern.ranks)))
         period = np.array([end - cause.late_s]), np.array([end])
         lost = {rank: float(self._gaps.within(rank, *period)[0]) / cause.late_s for rank in ranks}
         stopped = [rank for rank in ranks if lost[rank] >= _EXPLAINS]
