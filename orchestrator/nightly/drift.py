@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from . import levels, robust
 
 if TYPE_CHECKING:
-    from .nights import Floats
+    from .nights import Flags, Floats
 
 #: Nights that are searched, and the least of them before a change.
 HISTORY, BEFORE = 90, 10
@@ -38,13 +38,13 @@ class Drift:
     change: Floats
 
     @property
-    def is_known(self) -> Floats:
+    def is_known(self) -> Flags:
         import numpy as np
 
         return ~np.isnan(self.score)
 
     @property
-    def fails(self) -> Floats:
+    def fails(self) -> Flags:
         return (self.score >= self.limit) & (self.change >= MINIMUM_RATIO)
 
 

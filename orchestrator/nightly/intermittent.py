@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from . import robust
 
 if TYPE_CHECKING:
-    from .nights import Floats
+    from .nights import Flags, Floats
 
 RECENT = 5
 #: The chance that warns, and the one that fails, per metric and node-night.
@@ -33,21 +33,23 @@ class Intermittent:
     usual: Floats
     chance: Floats
     limit: Floats
-    is_bad_tonight: Floats
+    is_bad_tonight: Flags
 
     @property
-    def is_known(self) -> Floats:
+    def is_known(self) -> Flags:
         import numpy as np
 
         return ~np.isnan(self.chance)
 
     @property
-    def fails(self) -> Floats:
-        return self.is_bad_tonight & (self.bad >= 2) & (self.chance <= FALSE_RATE)
+    def fails(self) -> Flags:
+        result: Flags = self.is_bad_tonight & (self.bad >= 2) & (self.chance <= FALSE_RATE)
+        return result
 
     @property
-    def warns(self) -> Floats:
-        return self.is_bad_tonight & (self.bad >= 2) & (self.chance <= WARN_RATE)
+    def warns(self) -> Flags:
+        result: Flags = self.is_bad_tonight & (self.bad >= 2) & (self.chance <= WARN_RATE)
+        return result
 
 
 def judge(slowness: Floats) -> Intermittent:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from . import robust
 
 if TYPE_CHECKING:
-    from .nights import Floats
+    from .nights import Flags, Floats
 
 LEAST_PEERS = 5
 MINIMUM_RATIO = 0.02
@@ -31,13 +31,13 @@ class Peers:
     count: Floats
 
     @property
-    def is_known(self) -> Floats:
+    def is_known(self) -> Flags:
         import numpy as np
 
         return ~np.isnan(self.excess) & ~np.isnan(self.limit)
 
     @property
-    def suspects(self) -> Floats:
+    def suspects(self) -> Flags:
         return self.excess > self.limit
 
 

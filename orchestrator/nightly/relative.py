@@ -17,7 +17,7 @@ from . import levels, robust
 from .deviations import GAP, LEAST_NIGHTS
 
 if TYPE_CHECKING:
-    from .nights import Floats
+    from .nights import Flags, Floats
 
 #: 2.5 sigma are 3.7 MAD.
 OFFENCE_SIGMAS = 2.5
@@ -38,26 +38,28 @@ class Relative:
     excess: Floats
     spread: Floats
     limit: Floats
-    offences: Floats
+    offences: Flags
     joint: Floats
     joint_limit: Floats
 
     @property
-    def is_known(self) -> Floats:
+    def is_known(self) -> Flags:
         import numpy as np
 
         return ~np.isnan(self.excess) & ~np.isnan(self.limit)
 
     @property
-    def warns(self) -> Floats:
-        return self.offences[-1]
+    def warns(self) -> Flags:
+        result: Flags = self.offences[-1]
+        return result
 
     @property
-    def fails(self) -> Floats:
+    def fails(self) -> Flags:
         import numpy as np
 
         repeated = self.offences[-1] & (np.sum(self.offences, axis=0) >= 2)
-        return repeated & (self.joint >= self.joint_limit)
+        result: Flags = repeated & (self.joint >= self.joint_limit)
+        return result
 
 
 def judge(deviations: Floats, series: Floats, minimum_ratio: float = MINIMUM_RATIO) -> Relative:

@@ -60,7 +60,8 @@ def quantile(values: Floats, share: float) -> Floats:
     ordered = np.sort(values, axis=0)
     count = np.sum(~np.isnan(values), axis=0, keepdims=True)
     index = np.clip(np.ceil(share * count).astype(int) - 1, 0, values.shape[0] - 1)
-    return np.take_along_axis(ordered, index, 0)[0]
+    result: Floats = np.take_along_axis(ordered, index, 0)[0]
+    return result
 
 
 def median_of_others(values: Floats) -> Floats:

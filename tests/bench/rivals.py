@@ -40,7 +40,8 @@ def superbench(samples: Floats) -> Floats:
     area = np.abs(quantiles[:, None] - quantiles).mean(axis=2) / scale
     criteria = int(np.nanargmin(np.where(np.isnan(means), np.nan, np.nansum(area, axis=1))))
     worse = np.maximum(quantiles[criteria] - quantiles, 0).mean(axis=1) / scale[criteria]
-    return np.nan_to_num(worse)
+    result: Floats = np.nan_to_num(worse)
+    return result
 
 
 def otava(python: str, series: Sequence[Sequence[float]]) -> list[float]:
