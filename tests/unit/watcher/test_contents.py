@@ -189,7 +189,6 @@ def test_scheduler_scaler_and_generators_are_those_of_the_state(job: Job) -> Non
         {"x": torch.ones(2, dtype=torch.bool), "y": torch.ones((), dtype=torch.complex64)}, torch.ones(3),
         {"state": {0: None}, "param_groups": [{}]}, {"state": {"a": {"b": "c"}}, "param_groups": [{"params": ["a"]}]},
     ],
-    ids=repr,
 )  # fmt: skip
 def test_any_other_object_is_described_without_an_error(job: Job, value: Any) -> None:
     for live in (None, known(job[1])[1]):
