@@ -38,6 +38,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several workers, the tests of a file run on one of them: they share its beds. Files that use the machine's engine,
     lab or network namespaces (mark ``root``) run on the same worker, one after the other.

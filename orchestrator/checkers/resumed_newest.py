@@ -42,12 +42,17 @@ def check(run: Run, params: Params) -> Verdict:
 def _script(run: Run) -> Verdict:
     """A checkpoint that was overwritten, or that could not be read, does not count."""
     lines = training.lineage_of(run)
-    failures = [finding for resumption in lines.resumptions for finding in _older(resumption)]
+    failures: list[views.Finding] = []
+    excused: list[views.Finding] = []
+    for resumption in lines.resumptions:
+        (excused if _lack(resumption) else failures).extend(_older(resumption))
+        failures += _from_damaged(resumption)
     by_word = [item for resumption in lines.resumptions for item in _by_word(resumption)]
     failures += [finding for is_failure, finding in by_word if is_failure]
     doubts = [*training.job_doubts(run, lines), *training.unobserved(lines.attempts, "saves")]
     doubts += [*training.nothing_to_resume(run, lines), *training.lost_lines(lines)]
     doubts += [finding for resumption in lines.resumptions for finding in _undecided(resumption)]
+    doubts += excused
     doubts += [finding for is_failure, finding in by_word if not is_failure]
     steps = [_newest(resumption) for resumption in lines.resumptions]
     text = f"resumed {', then '.join(steps)}, the newest" if steps else "no failover, no checkpoint was resumed"
@@ -86,16 +91,29 @@ def _by_word(resumption: training.Resumption) -> Iterator[tuple[bool, views.Find
 
 
 def _older(resumption: training.Resumption) -> Iterator[views.Finding]:
-    """Ranks that resumed from a step before the newest checkpoint, or from a damaged one; of equal states the newest counts.
+    """Ranks that resumed from a step before the newest checkpoint; of equal states the newest counts.
 
-    The state of a damaged checkpoint is whole where it came from the memory of a peer: no rank read the file.
+    A script may itself have passed over a file that was lost or damaged since: the finding says so, and is then no failure.
     """
+    lack = _lack(resumption)
     for rank in resumption.ranks:
         if rank.steps and resumption.newest is not None and max(rank.steps) < resumption.newest:
             since = "began at step 0" if rank.how == "scratch" else f"resumed from step {max(rank.steps)}"
             text = f"{resumption.attempt.name}: {rank.name} {since} although step {resumption.newest} was committed"
-            yield views.finding(text)
-        elif rank.steps and rank.steps <= resumption.damaged and not rank.is_from_memory:
+            yield views.finding(f"{text}; {lack}" if lack else text)
+
+
+def _lack(resumption: training.Resumption) -> str:
+    return training.lack(resumption.checkpoint, resumption.attempt) if resumption.checkpoint else ""
+
+
+def _from_damaged(resumption: training.Resumption) -> Iterator[views.Finding]:
+    """Ranks that resumed from a damaged checkpoint.
+
+    Its state is whole where it came from the memory of a peer: no rank read the file.
+    """
+    for rank in resumption.ranks:
+        if rank.steps and rank.steps <= resumption.damaged and not rank.is_from_memory:
             text = f"{resumption.attempt.name}: {rank.name} resumed from step {max(rank.steps)}, whose checkpoint was damaged"
             yield views.finding(text)
 

@@ -224,6 +224,7 @@ class Committed(Line):
 class Load(Line):
     """A checkpoint was read after ``n`` steps, or could not be read (``error``). ``sha256``: of the file; ``fs``: its file system's type.
 
+    ``folder``: names and bytes of what its directory held before it was read, -1 of other directories; None if that is too much.
     It is written again with the same ``id`` once more of it is known.
     """
 
@@ -236,6 +237,7 @@ class Load(Line):
     sha256: str | None = None
     bytes: int | None = None
     fs: str = ""
+    folder: Mapping[str, int] | None = None
     weights: str | None = None
     matched: float | None = None
     contents: Mapping[str, Any] = field(default_factory=dict)

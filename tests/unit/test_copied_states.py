@@ -117,3 +117,24 @@ def test_a_generator_that_no_attempt_drew_from_needs_not_be_restored_in_a_short_
     job = Job(dropout=False).attempt(0, 0, 18).attempt(1, 15, 16).attempt(2, 15, 16)
     job = changed(job, setting(watch.State, rng={"torch": "other"}), attempt=2)
     assert rows(job, "attempt 2")["RNG"] == "not applicable"
+
+
+# --- a newest checkpoint that was lost ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("folder", "outcome", "text"),
+    [
+        ({"10.pt": 4000}, "unknown", "/ckpt/15.pt was no longer there when /ckpt/10.pt was read"),
+        ({"10.pt": 4000, "15.pt": 17}, "unknown", "/ckpt/15.pt had 17 bytes instead of 4000 when /ckpt/10.pt was read"),
+        ({"10.pt": 4000, "15.pt": 4000}, "fail", "resumed from step 10 although step 15 was committed"),
+        (None, "fail", "resumed from step 10 although step 15 was committed"),
+    ],
+)
+def test_a_newest_checkpoint_that_was_lost_is_no_failure_of_the_script(
+    folder: dict[str, int] | None, outcome: str, text: str
+) -> None:
+    job = changed(Job().attempt(0, 0, 18).attempt(1, 10, 30, ends=True), setting(watch.Committed, bytes=4000))
+    verdict = verdicts(changed(job, setting(watch.Load, folder=folder), attempt=1))["resumed-newest"]
+    assert verdict.outcome == outcome
+    assert text in verdict.text

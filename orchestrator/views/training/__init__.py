@@ -3,7 +3,7 @@
 from ...model.run import Run
 from . import claims, completeness, cost, replicas, world_sizes
 from .attempts import Attempt, Process, attempts
-from .checkpoints import Checkpoint, Damage, checkpoints, damages, usable
+from .checkpoints import Checkpoint, Damage, checkpoints, damages, lack, usable
 from .doubts import job_doubts, lost_lines, missing_ranks, nothing_to_resume, unknown_starts, unobserved, why_unreached
 from .kept import KeptFacts, is_as_restarted, kept_facts, outside_paths, step_of
 from .overview import kept_steps, resumes, steps, view, watched
@@ -35,6 +35,7 @@ __all__ = [
     "job_doubts",
     "kept_facts",
     "kept_steps",
+    "lack",
     "lineage",
     "lineage_of",
     "lost_lines",

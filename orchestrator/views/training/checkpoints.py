@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from ...model import watch
 from ...model.event import History
@@ -112,6 +114,23 @@ def usable(earlier: Sequence[Attempt], attempt: Attempt, damage: Sequence[Damage
         and not checkpoint.paths & (overwritten | _unreadable((*earlier[before.index + 1 :], attempt)))
         and not _is_damaged(checkpoint, damage)
     )
+
+
+def lack(checkpoint: Checkpoint, attempt: Attempt) -> str:
+    """Why ``attempt`` could not load a checkpoint that had been committed: when a rank read another one in the same directory, a
+    file of it was not there or had another size. Empty if nothing is known to have changed.
+    """
+    loads = [load for process in attempt.ranks.values() for load in process.loads if load.folder is not None]
+    commits = [write.committed for write in checkpoint.writes if write.committed]
+    for load, commit in itertools.product(loads, commits):
+        if load.path == commit.path or PurePath(load.path).parent != PurePath(commit.path).parent:
+            continue
+        size = (load.folder or {}).get(PurePath(commit.path).name)
+        if size is None:
+            return f"{commit.path} was no longer there when {load.path} was read"
+        if size >= 0 and commit.bytes is not None and size != commit.bytes:
+            return f"{commit.path} had {size} bytes instead of {commit.bytes} when {load.path} was read"
+    return ""
 
 
 def reported(earlier: Sequence[Attempt], damage: Sequence[Damage] = ()) -> tuple[Checkpoint, ...]:

@@ -53,6 +53,7 @@ def test_a_load_has_the_hash_and_the_weights_of_the_save(observed: Observed, tmp
     torch.save(model.state_dict(), tmp_path / "ckpt.pt")
     torch.load(tmp_path / "ckpt.pt", weights_only=True)
     load = observed.merged("load")
+    assert load["folder"] == {"ckpt.pt": (tmp_path / "ckpt.pt").stat().st_size, "records": -1}
     assert load["sha256"] == observed.merged("committed")["sha256"]
     assert load["weights"] == observed.merged("saved")["weights"]
 

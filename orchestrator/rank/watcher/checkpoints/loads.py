@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,8 @@ from . import contents, file_hashes, file_systems, saves
 HASHED_AT_ONCE = 1 << 24
 #: Loads that are observed after the first step: later ones read samples, not checkpoints.
 MAX_AFTER_STEPS = 200
+#: Entries of the directory of a checkpoint that are recorded.
+MAX_ENTRIES = 200
 
 
 class Load:
@@ -33,6 +36,7 @@ class Load:
         #: SHA-256 of a buffer that is loaded.
         self.sha256: str | None = None
         self.n = steps.completed()
+        self.folder = _entries(os.path.dirname(os.path.abspath(path))) if path else None
 
 
 class _Progress:
@@ -103,6 +107,17 @@ def match(owner: contents.Owner) -> None:
     _progress.unmatched.clear()
 
 
+def _entries(directory: str) -> dict[str, int] | None:
+    """Names and bytes of the files in a directory, -1 of directories; None where there are too many."""
+    try:
+        with os.scandir(directory) as entries:
+            listed = list(itertools.islice(entries, MAX_ENTRIES + 1))
+            sizes = {entry.name: entry.stat().st_size if entry.is_file() else -1 for entry in listed}
+    except OSError:
+        return None
+    return sizes if len(listed) <= MAX_ENTRIES else None
+
+
 def _fields(load: Load, end: float) -> dict[str, Any]:
     size = load.stamp[1] if load.stamp else None
     fields = {
@@ -114,6 +129,7 @@ def _fields(load: Load, end: float) -> dict[str, Any]:
         "end": end,
         "bytes": size,
         "fs": file_systems.kind(load.path) if load.path else "",
+        "folder": load.folder,
     }
     return {**fields, "sha256": load.sha256}
 
