@@ -37,7 +37,7 @@ run: .venv/.run-stamp
 JOBS ?= 2
 
 test: .venv/.dev-stamp engine
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Attacks are seeded; SCALE 1 makes all of them, 0.1 those of `make test`.
 SCALE ?= 1

@@ -34,11 +34,9 @@ _WORDS = {
 class Params(settings.Measuring):
     """Collectives that are replayed in order.
 
-    items       list of {operation, bytes, trials, gap_ms, algorithm, dtype, groups}; operation is required, and bytes unless it
-                is a barrier; defaults: 1, 0, ring, float32, all ranks; also operator, root, shares, asynchronous, gap_from, after.
-                gap_ms: before each trial, a number or a list; gap_from: since the end or the start of the collective before;
-                after: in place of gap_ms, a list of [places back, ms since its end]; 0 places: since the start of the sequence.
-                With gaps the items are one sequence without barriers; without gaps each trial starts on all ranks together
+    items       list of {operation, bytes, trials, gap_ms, gap_from, after, algorithm, dtype, groups, operator, root, shares,
+                asynchronous}; operation is required. gap_ms: before each trial, a number or a list; gap_from: since end or start
+                of the collective before; after: or [places back, ms since its end]. With gaps there are no barriers
     gap_scale   factor for every gap; 0: no gaps
     """
 

@@ -81,7 +81,7 @@ def test_its_rows_stand_in_the_same_table(bed: Bed) -> None:
         "--bed", "local", "--probe", "false", "--warmup", "1", "--runs-dir", str(bed.runs),
     )  # fmt: skip
     assert code == 0 and " skipped: " not in output, "Open MPI takes part"
-    rows = [line.replace("1 KiB", "").replace("4 KiB", "").split()[0] for line in output.splitlines() if "KiB" in line]
+    rows = [line.split()[2] for line in output.splitlines() if line.lstrip().startswith(("1 KiB", "4 KiB"))]
     assert rows[:1] == ["ring"] and output.count("\n        mpi:ring") + output.count(" mpi:ring ") >= 2
 
 
