@@ -16,11 +16,11 @@ GATE = "sdc"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
-    """``device``: the model of the GPU or CPU; ``library``: what computed, with its version. One per computation."""
+    """``device``: the model of the GPU or CPU; ``software``: the library that computed, with its version. One per computation."""
 
     node: str
     device: str
-    library: str
+    software: str
     digest: str
     gpu_seconds: float
 
@@ -29,8 +29,8 @@ def judge(digests: Iterable[Digest]) -> tuple[Finding, ...]:
     """A finding for each device and library. Nodes that differ from a strict majority, or from themselves, are culprits."""
     groups: dict[tuple[str, str], list[Digest]] = {}
     for digest in digests:
-        groups.setdefault((digest.device, digest.library), []).append(digest)
-    return tuple(_judge_group(f"{device}, {library}", group) for (device, library), group in sorted(groups.items()))
+        groups.setdefault((digest.device, digest.software), []).append(digest)
+    return tuple(_judge_group(f"{device}, {software}", group) for (device, software), group in sorted(groups.items()))
 
 
 def _judge_group(label: str, group: list[Digest]) -> Finding:

@@ -213,7 +213,7 @@ def test_a_floor_has_a_direction(value: float, better: str, outcome: str) -> Non
 
 
 def digest(node: str, bits: str, library: str = "cublas 12") -> digests.Digest:
-    return digests.Digest(node=node, device="gpu-a", library=library, digest=bits, gpu_seconds=10.0)
+    return digests.Digest(node=node, device="gpu-a", software=library, digest=bits, gpu_seconds=10.0)
 
 
 def test_equal_bits_are_never_a_pass() -> None:
