@@ -183,10 +183,12 @@ def _fit(
     excess: Floats, sigma: float, nodes: tuple[str, ...], membership: list[str]
 ) -> dict[tuple[Kind, tuple[str, ...]], tuple[float, float]]:
     """Of each explanation that beats chance: the gain of log-likelihood, less the penalty, and the excess of its pairs."""
+    import numpy as np
+
     fits = {}
     for kind, choices in _explanations(excess, nodes, membership):
         for parts, values in choices:
-            measured = values[values == values]
+            measured = values[~np.isnan(values)]
             shift = float(robust.median(measured)) if len(measured) else 0.0
             if shift < MINIMUM_RATIO:
                 continue

@@ -46,9 +46,9 @@ class RunGaps:
 
     def take(self, start: float, end: float) -> list[Gap]:
         """The gaps that overlap this period; earlier ones are forgotten."""
-        gaps = [gap for gap in list(self._gaps) if gap[1] > start]
-        self._gaps = gaps
-        return [gap for gap in gaps if gap[0] < end]
+        while self._gaps and self._gaps[0][1] <= start:
+            del self._gaps[0]  # the list stays the same: the thread appends to it
+        return [gap for gap in list(self._gaps) if gap[0] < end]
 
     def _watch(self) -> None:
         with contextlib.ExitStack() as stack:
