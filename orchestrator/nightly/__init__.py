@@ -1,1 +1,1 @@
-"""The nightly hardware regression: metrics of nights, and the gates that judge them. Pure: no I/O, no clock, no randomness."""
+"""The nightly hardware regression: suites of trials, an index over their bundles, gates that judge metrics, reports."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.nightly import deviations, drift, intermittent, pairs, relative, robust
+from orchestrator.nightly.gates import deviations, drift, intermittent, pairs, relative, robust
 
 from . import rivals, table
 from .fleets import Defect, Fleet, Kind, fleet

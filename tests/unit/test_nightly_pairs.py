@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from orchestrator.nightly import pairs
+from orchestrator.nightly.gates import pairs
 from tests.bench.pair_sweeps import sweep
 
 NODES = tuple("abcdefgh")

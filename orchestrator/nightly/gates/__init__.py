@@ -1,0 +1,1 @@
+"""The gates of the nightly regression. Pure: no I/O, no clock, no randomness."""

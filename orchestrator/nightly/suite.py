@@ -1,0 +1,96 @@
+"""The nouns of a suite: its cells, what was planned for a night, and what became of each repeat. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+#: Of a repeat. ``failed``, ``unknown``: by the run's verdicts. ``error``: no run, or one that could not be judged.
+#: ``unfinished``: over its deadline, or the orchestrator died. ``skipped``: a requirement is missing, or the budget is spent.
+State = Literal["passed", "failed", "unknown", "error", "unfinished", "skipped"]
+
+FORMAT = 1
+#: Files of a night's directory. A directory with NIGHT is a night. The bundles of its runs are in RUNS.
+NIGHT, JOURNAL, FINDINGS, RUNS = "night.json", "night.jsonl", "findings.json", "runs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRule:
+    """What a suite demands of a metric. ``floor`` and ``minimum_absolute`` in its unit; ``xfail``: the ticket of a known defect."""
+
+    metric: str
+    floor: float | None = None
+    minimum_absolute: float = 0.0
+    xfail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One trial of a suite with one choice of its matrix.
+
+    ``name``: unique in its suite, such as ``gemm[dtype=float32]``. ``overrides``: dotted path in the trial's document -> value.
+    ``precision``: relative width at which the repeats stop, None: all ``repeats`` run. ``deadline_s``: of each repeat.
+    """
+
+    name: str
+    trial: str
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    repeats: int = 1
+    precision: float | None = None
+    priority: int = 0
+    deadline_s: float = 600.0
+    needs: tuple[str, ...] = ()
+    rules: tuple[MetricRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A suite as its file says. ``text``: the file. ``budget_s``: None without a limit."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    seed: int = 0
+    budget_s: float | None = None
+    text: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Night:
+    """``night.json``: what was planned, written before the first run. ``order``: names of cells, as shuffled and selected.
+
+    ``number``: of the recorded nights of this bed in the order of recording, from 1; 0 for a casual night. ``started``: ISO 8601,
+    UTC, by the clock of the controller. ``hosts``: node -> host.
+    """
+
+    name: str
+    suite: Suite
+    bed: str
+    provider: str
+    hosts: Mapping[str, str]
+    number: int
+    started: str
+    order: tuple[str, ...]
+    command: str
+    ccbed: str
+    format: int = FORMAT
+
+    @property
+    def recorded(self) -> bool:
+        return self.number > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What became of a repeat of a cell: a line of ``night.jsonl``. ``run``: the name of its bundle in RUNS, empty without one.
+
+    ``reason``: one sentence where it did not pass. ``repeat``: from 0. ``exit``: the code that `ccbed run` would have had.
+    """
+
+    cell: str
+    repeat: int
+    state: State
+    run: str = ""
+    exit: int | None = None
+    duration_s: float = 0.0
+    reason: str = ""
