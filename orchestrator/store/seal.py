@@ -73,7 +73,7 @@ def _derived(directory: Path) -> list[str]:
 def _compare(directory: Path, manifest: str, present: list[str]) -> tuple[str, ...]:
     if not (directory / manifest).is_file():
         return (f"{directory}: {manifest} is missing",) if present else ()
-    wanted = _read(directory, manifest)
+    wanted = read(directory, manifest)
     present_paths = set(present)
     for path in present:
         paths.size(directory, path)
@@ -85,7 +85,8 @@ def _compare(directory: Path, manifest: str, present: list[str]) -> tuple[str, .
     return (*problems, *(f"{directory / path}: changed since {manifest} was written" for path in changed))
 
 
-def _read(directory: Path, manifest: str) -> dict[str, str]:
+def read(directory: Path, manifest: str) -> dict[str, str]:
+    """Path -> SHA-256 of a manifest. Raises TornBundleError for a line that is none."""
     wanted = {}
     for number, line in enumerate(paths.text(directory, manifest).splitlines(), start=1):
         match = _LINE.fullmatch(line)

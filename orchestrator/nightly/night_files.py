@@ -1,0 +1,228 @@
+"""Read and write the files of a night: its plan, the journal of its rows, its findings, and its seal."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import fcntl
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any, Self
+
+from ..core.documents import decoder
+from ..model import codec
+from ..model.errors import InfrastructureError, UsageError
+from ..store import bundle, durable, paths, seal
+from .night_judgement import NightJudgement
+from .suite import FINDINGS, FORMAT, JOURNAL, NIGHT, RUNS, Night, Row
+
+SUITE = "suite.yml"
+#: The files that the seal of a night covers. Each bundle in RUNS has a seal of its own.
+SEALED = (NIGHT, SUITE, JOURNAL)
+_NAME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z-night-(?P<suite>.+)-[0-9a-f]{4,}")
+_REASON = re.compile(r"repeat (?P<repeat>\d+) of (?P<cell>.+) in (?P<night>\S+)")
+_HINT = "the night cannot be read without it; take its directory from where it was made"
+
+
+def new(runs: Path, suite: str, now: datetime.datetime) -> Path:
+    """The path of the directory of a new night; only ``runs`` is created. Raises UsageError if it cannot be."""
+    return bundle.new(runs, f"night-{suite}", now)
+
+
+def is_night(directory: Path) -> bool:
+    return (directory / NIGHT).is_file()
+
+
+def nights(runs: Path) -> tuple[Path, ...]:
+    """The directories of the nights in a directory of runs, oldest first."""
+    if not runs.is_dir():
+        return ()
+    return tuple(
+        sorted(
+            path for path in runs.iterdir() if _NAME.fullmatch(path.name) and not path.is_symlink() and is_night(path)
+        )
+    )
+
+
+def reason(night: str, cell: str, repeat: int) -> str:
+    """Why a bundle was made, for its ``bundle.json``."""
+    return f"repeat {repeat} of {cell} in {night}"
+
+
+def origin(directory: Path) -> tuple[str, int] | None:
+    """The cell and the repeat of a bundle in a night, from its ``bundle.json``; None for a bundle that names none."""
+    try:
+        document = paths.document(directory, bundle.BUNDLE)
+    except (paths.TornBundleError, OSError):
+        return None
+    match = _REASON.fullmatch(str(document.get("reason", ""))) if isinstance(document, dict) else None
+    return (match["cell"], int(match["repeat"])) if match else None
+
+
+def write_night(directory: Path, night: Night) -> None:
+    """Create the directory of a night, durably. NIGHT is written last: it makes the directory a night. Raises UsageError."""
+    content = codec.plain(night)
+    content["suite"].pop("text", None)
+    bundle.make(directory)
+    durable.perform(
+        (
+            durable.MakeDirectory(path=directory / RUNS),
+            *durable.file(directory / SUITE, night.suite.text.encode()),
+            *durable.file(directory / NIGHT, paths.as_json(content)),
+        )
+    )
+
+
+def read_night(directory: Path) -> Night:
+    """Raises UsageError where there is no night, TornBundleError for one that is damaged or of an unknown format."""
+    if not is_night(directory):
+        raise UsageError(f"{directory}: not a night: it has no {NIGHT}", hint="ccbed runs lists the nights")
+    document = paths.document(directory, NIGHT)
+    number = document.get("format") if isinstance(document, dict) else None
+    if number != FORMAT:
+        raise paths.TornBundleError(
+            f"{directory / NIGHT}: format: unknown format {number!r}; this ccbed reads {FORMAT}",
+            hint="read it with the ccbed that made it, or a newer one",
+        )
+    try:
+        night: Night = paths.convert(Night, document, directory / NIGHT)
+    except paths.TornBundleError as error:
+        raise paths.TornBundleError(*error.problems, hint=_HINT) from None
+    text = paths.text(directory, SUITE) if (directory / SUITE).is_file() else ""
+    return dataclasses.replace(night, suite=dataclasses.replace(night.suite, text=text))
+
+
+def read_rows(directory: Path) -> tuple[Row, ...]:
+    """The rows in the order in which they ended. A last line that a kill cut off is left out.
+
+    Raises TornBundleError for any other line that is no row.
+    """
+    if not (directory / JOURNAL).exists():
+        return ()
+    return _rows(directory / JOURNAL, _complete(paths.data(directory, JOURNAL)))
+
+
+def read_judgement(directory: Path) -> NightJudgement | None:
+    """The judgement of a night; None where it has none yet. Raises TornBundleError for a damaged one."""
+    if not (directory / FINDINGS).is_file():
+        return None
+    judgement: NightJudgement = paths.built(NightJudgement, directory, FINDINGS)
+    return judgement
+
+
+def write_judgement(directory: Path, judgement: NightJudgement) -> None:
+    """A value that is not finite is left out: JSON has no such number, and the finding's text says what it was."""
+    findings = tuple(
+        dataclasses.replace(judged, value=None)
+        if judged.value is not None and not math.isfinite(judged.value)
+        else judged
+        for judged in judgement.findings
+    )
+    paths.write_json(directory / FINDINGS, codec.plain(dataclasses.replace(judgement, findings=findings)))
+
+
+def close(directory: Path) -> None:
+    """Seal the plan, the suite and the rows of a night that has ended."""
+    for name in SEALED:
+        durable.sync(directory / name)
+    seal.write(directory, seal.MANIFEST, SEALED)
+    durable.sync(directory)
+
+
+def is_closed(directory: Path) -> bool:
+    return (directory / seal.MANIFEST).is_file()
+
+
+def verify(directory: Path) -> tuple[str, ...]:
+    """The problems of the sealed files of a night; empty where they are as they were sealed."""
+    if not is_closed(directory):
+        return (f"{directory}: not sealed: the night has not ended",)
+    try:
+        sums = seal.read(directory, seal.MANIFEST)
+        return tuple(
+            f"{directory / name}: changed since {seal.MANIFEST} was written"
+            if (directory / name).is_file()
+            else f"{directory / name}: listed in {seal.MANIFEST}, but missing"
+            for name in SEALED
+            if not (directory / name).is_file() or seal.digest(directory / name) != sums.get(name)
+        )
+    except paths.TornBundleError as error:
+        return tuple(error.problems)
+
+
+class Journal:
+    """The only writer of a night's rows. A kill loses no row that ``append`` has returned for."""
+
+    def __init__(self, directory: Path) -> None:
+        """Lock the file and cut off a torn last line. Raises InfrastructureError when another process writes the night."""
+        self._path = directory / JOURNAL
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            content = paths.read(self._path)
+            whole = _complete(content)
+            self.rows = list(_rows(self._path, whole))
+            os.ftruncate(self._fd, len(whole))
+            durable.sync(directory)
+        except BlockingIOError:
+            os.close(self._fd)
+            raise InfrastructureError(
+                f"{directory}: another ccbed runs this night", hint="wait for it, or end that process"
+            ) from None
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def append(self, row: Row) -> None:
+        """Write a row and force it to the disk. Raises InfrastructureError when that fails."""
+        line = json.dumps(codec.plain(row), separators=(",", ":"), ensure_ascii=False).encode(errors="replace") + b"\n"
+        try:
+            written = os.write(self._fd, line)
+            while written < len(line):
+                written += os.write(self._fd, line[written:])
+            os.fsync(self._fd)
+        except OSError as error:
+            raise InfrastructureError(
+                f"{self._path}: a row cannot be written: {error.strerror}",
+                hint=f"free space or restore the directory, then: ccbed nightly --resume {self._path.parent}",
+            ) from error
+        self.rows.append(row)
+
+
+def _complete(content: bytes) -> bytes:
+    """The lines that end, without a last one that is not JSON: a kill can leave blocks of zeros behind a longer file."""
+    whole = content[: content.rfind(b"\n") + 1]
+    start = whole.rfind(b"\n", 0, -1) + 1 if whole else 0
+    return whole if not whole or _is_json(whole[start:]) else whole[:start]
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        decoder.parse(line)
+    except decoder.DocumentError:
+        return False
+    return True
+
+
+def _rows(file: Path, content: bytes) -> tuple[Row, ...]:
+    return tuple(_row(file, number, line) for number, line in enumerate(content.splitlines(), start=1))
+
+
+def _row(file: Path, number: int, line: bytes) -> Row:
+    try:
+        value: Any = decoder.parse(line)
+        row: Row = decoder.convert(Row, value)
+    except decoder.DocumentError as error:
+        raise paths.TornBundleError(f"{file}:{number}: not a row of a night ({error})", hint=_HINT) from None
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*|", row.run):
+        raise paths.TornBundleError(f"{file}:{number}: run: must be the name of a bundle", hint=_HINT)
+    return row
