@@ -28,6 +28,11 @@ def examples() -> dict[str, Path]:
     return {path.stem.replace("_", "-"): path for path in scripts if 'if __name__ == "__main__"' in path.read_text()}
 
 
+def suites() -> dict[str, Path]:
+    """Name -> file of the shipped suites."""
+    return {path.stem: path for path in sorted((_PACKAGE / "suites").glob("*.yml"))}
+
+
 def summary(file: Path) -> str:
     """Return the first line of a file's docstring, or of its leading comment, without running the file."""
     try:

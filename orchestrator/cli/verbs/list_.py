@@ -14,12 +14,12 @@ from ...model.plugin import Plugin
 from ...plugins import KINDS
 from ...store import beds as store
 from ...store import index
-from ...store.shipped import examples, summary
+from ...store.shipped import examples, suites, summary
 from ..inputs import beds, options
 from ..inputs.session import Session
 from ..render.terminal import short_path
 
-_WHAT = (*sorted(KINDS), "trials", "examples", "runs", "beds")
+_WHAT = (*sorted(KINDS), "trials", "suites", "examples", "runs", "beds")
 
 
 @options.command()
@@ -28,7 +28,7 @@ _WHAT = (*sorted(KINDS), "trials", "examples", "runs", "beds")
 @options.as_json
 @click.pass_obj
 def command(session: Session, what: str | None, runs_dir: Path, as_json: bool) -> int:
-    """List faults, checkers, algorithms, workloads, reports, trials, example scripts, runs or beds; without WHAT all plugins."""
+    """List faults, checkers, algorithms, workloads, reports, trials, suites, example scripts, runs or beds; without WHAT all plugins."""
     kinds = (what,) if what else tuple(kind for kind in _WHAT if kind not in ("runs", "beds"))
     rows_by_kind = {kind: _rows(session, kind, runs_dir) for kind in kinds}
     if as_json:
@@ -47,6 +47,8 @@ def _rows(session: Session, kind: str, runs_dir: Path) -> list[dict[str, Any]]:
         return [_bed(session, name) for name in store.names(session.state)]
     if kind == "trials":
         return [{"name": name, "summary": summary(Path(path))} for name, path in session.catalogue.trials.items()]
+    if kind == "suites":
+        return [{"name": name, "summary": summary(path)} for name, path in suites().items()]
     if kind == "examples":
         return [{"name": f"example:{name}", "summary": summary(path)} for name, path in examples().items()]
     folder: Mapping[str, Plugin] = getattr(session.catalogue, kind)
