@@ -58,7 +58,12 @@ def origin(directory: Path) -> tuple[str, int] | None:
         document = paths.document(directory, bundle.BUNDLE)
     except (paths.TornBundleError, OSError):
         return None
-    match = _REASON.fullmatch(str(document.get("reason", ""))) if isinstance(document, dict) else None
+    return parse_reason(str(document.get("reason", ""))) if isinstance(document, dict) else None
+
+
+def parse_reason(text: str) -> tuple[str, int] | None:
+    """The cell and the repeat of ``reason``; None for another reason."""
+    match = _REASON.fullmatch(text)
     return (match["cell"], int(match["repeat"])) if match else None
 
 

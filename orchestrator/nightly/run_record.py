@@ -22,6 +22,7 @@ class Measurement:
 class RunRecord:
     """A bundle. ``started``: ISO 8601, UTC. ``outcome``: as `ccbed list runs` prints it. ``ttr_s``: time to recover of its first
     failover. ``night``: the name of the night it belongs to, else empty. ``suspects``: node -> driver, NCCL, torch, … -> version.
+    ``notes``: what was left out of it, and why.
     """
 
     run: str
@@ -40,3 +41,4 @@ class RunRecord:
     repeat: int = 0
     measurements: tuple[Measurement, ...] = ()
     suspects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

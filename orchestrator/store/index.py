@@ -87,10 +87,10 @@ def _entries(directory: Path) -> list[Path]:
 
 def _entry(path: Path) -> Entry:
     match = _RUN.fullmatch(path.name)
-    return Entry(run=path.name, trial=match["trial"] if match else path.name, directory=path, state=_state(path))
+    return Entry(run=path.name, trial=match["trial"] if match else path.name, directory=path, state=read_state(path))
 
 
-def _state(path: Path) -> str:
+def read_state(path: Path) -> str:
     """The overall outcome of a judged run; open or sealed for a run without verdicts."""
     verdicts = _verdicts(path / bundle.VERDICTS)
     if verdicts is None:

@@ -18,7 +18,8 @@ from . import sentence
 
 #: Checkers that compare facts that bundles contain since format 2.
 SINCE_2 = ("evidence-agrees", "history-replays")
-_CODES = {
+#: The exit code of a run's overall outcome.
+EXIT_CODES = {
     "interrupted": errors.EXIT_INTERRUPTED,
     "broken": errors.EXIT_INFRASTRUCTURE,
     "fail": errors.EXIT_FINDING,
@@ -135,7 +136,7 @@ def changes(before: Mapping[str, str], verdicts: Iterable[Verdict]) -> dict[str,
 
 def exit_code(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> int:
     """The exit code of the run's overall outcome. ``outcome`` and ``kind`` are those of ``run.end``."""
-    return _CODES[sentence.overall(verdicts, outcome, kind)]
+    return EXIT_CODES[sentence.overall(verdicts, outcome, kind)]
 
 
 def _verdict(run: Run, catalogue: Catalogue, spec: CheckSpec, obstacle: str) -> Verdict:

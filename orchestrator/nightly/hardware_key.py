@@ -1,0 +1,134 @@
+"""The comparability key of a bundle's figures, and the versions that are suspects when a figure changes.
+
+Only figures with equal keys are compared. The key holds the hardware, the workload, its parameters and the world. Versions
+of software and firmware are no part of it: nights exist to find the changes that come with them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from ..model import codec
+from ..model.trial import Trial
+from .gates.nights import Key
+
+#: Facts of a node's system.json that are compared across, and named when a figure changes with them.
+SUSPECTS = ("driver", "vbios", "bios", "kernel", "cuda", "nccl", "torch", "python", "image", "agent")
+#: The workload whose figures belong to one node: they do not depend on how many other nodes take part.
+NODE_PROBE = "node-probe"
+_EMPTY: tuple[Any, ...] = (None, "", 0, False, [], {})
+#: Text that needs no quotes in a list of ``name=value``.
+_WORD = re.compile(r"[^\s=\"]+")
+
+
+def describe_node(facts: Mapping[str, Any], nodes_on_host: int = 1) -> str:
+    """The hardware of a node, such as ``8x NVIDIA H100 80GB HBM3, 64x AMD EPYC 9554, 512 GiB``; empty if it is not known.
+
+    ``facts``: its system.json. Nodes on one host share it, so that their number is part of the hardware.
+    """
+    if not facts.get("cpu"):
+        return ""
+    counts = Counter(str(model) for model in facts.get("gpus") or ())
+    parts = [f"{count}x {model}" for model, count in sorted(counts.items())]
+    parts.append(f"{_cores(facts):g}x {facts['cpu']}")
+    if memory := memory_class(facts):
+        parts.append(f"{memory:g} GiB")
+    if nodes_on_host > 1:
+        parts.append(f"{nodes_on_host} nodes on a host")
+    return ", ".join(parts)
+
+
+def describe_gang(nodes: Iterable[str], link: Mapping[str, Any] | None = None) -> str:
+    """The hardware of a gang: its nodes by their descriptions, and the shaped link of an emulated fabric. Empty if not known."""
+    counts = Counter(nodes)
+    if not counts or "" in counts:
+        return ""
+    parts = [f"{count} nodes of {hardware}" for hardware, count in sorted(counts.items())]
+    return "; ".join((*parts, *([f"link {_words(link)}"] if link else [])))
+
+
+def node_key(hardware: str, trial: Trial, backend: str, threads: int) -> Key:
+    """The key of a node's own figure. Of a node probe it is the same however many nodes take part."""
+    return Key(
+        hardware=hardware, workload=trial.workload,
+        parameters=_parameters(trial, backend, threads, has_nodes=trial.workload != NODE_PROBE),
+    )  # fmt: skip
+
+
+def gang_key(hardware: str, trial: Trial, backend: str, threads: int) -> Key:
+    """The key of a figure of the whole gang."""
+    return Key(hardware=hardware, workload=trial.workload, parameters=_parameters(trial, backend, threads))
+
+
+def suspects(facts: Mapping[str, Any], code: str = "") -> dict[str, str]:
+    """The versions that a node ran with. ``code``: the hash of what its ranks executed."""
+    versions = {name: _version(facts[name]) for name in SUSPECTS if facts.get(name)}
+    return {**versions, **({"code": code[:12]} if code else {})}
+
+
+def memory_class(facts: Mapping[str, Any]) -> float:
+    """The memory in GiB, rounded up to five, six, seven or eight eighths of a power of two; 0 if it is not known.
+
+    A kernel keeps a few percent for itself, another share with each version: the exact size would end the history.
+    """
+    known = [_number(facts.get("memory_mib")) / 1024, _number(facts.get("memory_limit")) / 1024**3]
+    sizes = [size for size in known if size > 0]
+    if not sizes:
+        return 0.0
+    power: float = 2.0 ** math.ceil(math.log2(min(sizes)))
+    return next(power * eighths / 8 for eighths in (5, 6, 7, 8) if power * eighths / 8 >= min(sizes))
+
+
+def _cores(facts: Mapping[str, Any]) -> float:
+    """The CPUs that a node may use; a container's limit is ``quota period`` in microseconds."""
+    cores = _number(facts.get("cores"))
+    quota, _, period = str(facts.get("cpu_limit", "")).partition(" ")
+    limit = _number(quota) / (_number(period) or 100_000)
+    return min(cores, limit) if cores and limit else cores or limit
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _parameters(trial: Trial, backend: str, threads: int, *, has_nodes: bool = True) -> str:
+    """All that a figure depends on beside the hardware, in one line.
+
+    An empty or zero parameter is left out: an option that a later version adds is empty, and does not end the history.
+    """
+    values = {**trial.params, "ranks_per_node": trial.world.ranks_per_node, "backend": backend, "threads": threads}
+    if has_nodes:
+        values["nodes"] = trial.world.nodes
+    if trial.faults:
+        values |= {"faults": trial.faults, "recovery": trial.recovery, "liveness": trial.liveness}
+    return _words(values)
+
+
+def _words(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={_text(value)}" for name, value in _without_empty(codec.plain(values)).items())
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        items = {name: _without_empty(item) for name, item in sorted(value.items())}
+        return {name: item for name, item in items.items() if item not in _EMPTY}
+    return [_without_empty(item) for item in value] if isinstance(value, list) else value
+
+
+def _text(value: Any) -> str:
+    is_word = isinstance(value, str) and _WORD.fullmatch(value)
+    return str(value) if is_word else msgspec.json.encode(value, order="sorted").decode()
+
+
+def _version(value: Any) -> str:
+    """Equal GPUs of a node have one VBIOS; different ones are listed."""
+    return ", ".join(dict.fromkeys(map(str, value))) if isinstance(value, list) else str(value)
