@@ -31,8 +31,12 @@ def render(run: Run) -> Mapping[str, bytes]:
     """``metrics.prom``; a figure that is not known is left out, not zero."""
     view = training.view(run)
     base = {"trial": run.trial.name, "bed": facts.bed(run)}
-    lines = (line for gauge in gauges(run, view) if gauge.samples for line in _lines(gauge, base))
-    return {"metrics.prom": ("\n".join(lines) + "\n").encode(errors="replace")}
+    return {"metrics.prom": text(gauges(run, view), base).encode(errors="replace")}
+
+
+def text(shown: Iterable[Gauge], base: Mapping[str, str]) -> str:
+    """Gauges that have samples, each with the labels ``base``."""
+    return "\n".join(line for gauge in shown if gauge.samples for line in _lines(gauge, base)) + "\n"
 
 
 def gauges(run: Run, view: views.RunView) -> tuple[Gauge, ...]:

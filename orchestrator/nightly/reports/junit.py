@@ -1,0 +1,102 @@
+"""JUnit XML of a night: a suite for each cell, a case for each repeat and each metric, and one for the night itself."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...reports.junit import clean
+from ..night_judgement import Judged
+from ..suite import Row
+from .night_report import FINDING_ORDER, NightReport, cells, worst
+
+_ROW_TAGS = {
+    "failed": "failure", "error": "error", "unfinished": "failure", "unknown": "error", "skipped": "skipped", "not run": "skipped"
+}  # fmt: skip
+#: A metric that was not judged is skipped with its reason; the case of the night is an error if that decided the outcome.
+_FINDING_TAGS = {"fail": "failure", "xpass": "failure", "unknown": "skipped", "xfail": "skipped"}
+_NIGHT_TAGS = {"fail": "failure", "unknown": "error"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """``tag``: failure, error or skipped; empty if it passed. ``text``: the evidence."""
+
+    name: str
+    tag: str
+    type: str
+    message: str
+    text: str = ""
+    duration_s: float = 0.0
+
+
+def render(report: NightReport) -> bytes:
+    """``junit.xml``. Its suites are as red as the exit code of the night."""
+    root = ET.Element("testsuites", name=clean(report.night.name))
+    _suite(root, report, "night", [_night(report)])
+    metrics: dict[str, dict[str, list[Judged]]] = {}
+    for judged in report.judgement.findings:
+        metrics.setdefault(judged.cell, {}).setdefault(judged.finding.metric or judged.finding.gate, []).append(judged)
+    for cell in cells(report):
+        repeats = [_repeat(row, report) for row in cell.rows]
+        if not repeats:
+            repeats = [Case(name="run", tag="skipped", type="not run", message="the night has no row of this cell")]
+        of_cell = metrics.pop(cell.cell, {})
+        _suite(root, report, cell.cell, [*repeats, *(_metric(name, judged) for name, judged in of_cell.items())])
+    for name, of_cell in metrics.items():
+        _suite(root, report, name or "fleet", [_metric(metric, judged) for metric, judged in of_cell.items()])
+    ET.indent(root)
+    content: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    return content + b"\n"
+
+
+def _night(report: NightReport) -> Case:
+    judgement = report.judgement
+    tag = _NIGHT_TAGS.get(judgement.outcome, "error" if judgement.exit else "")
+    text = "\n".join([*judgement.notes, f"run it again: {report.night.command}"])
+    return Case(name="verdict", tag=tag, type=judgement.outcome, message=judgement.sentence, text=text)
+
+
+def _repeat(row: Row, report: NightReport) -> Case:
+    text = f"run: {report.directory}/runs/{row.run}" if row.run else "no bundle"
+    return Case(
+        name=f"repeat {row.repeat + 1}", tag=_ROW_TAGS.get(row.state, ""), type=row.state, message=row.reason or row.state,
+        text=text, duration_s=row.duration_s,
+    )  # fmt: skip
+
+
+def _metric(name: str, judged: Iterable[Judged]) -> Case:
+    """The worst state over nodes and gates. A metric that no gate judged is skipped; else its output names the others."""
+    ranked = sorted(judged, key=lambda entry: FINDING_ORDER.index(entry.state))
+    known = [entry for entry in ranked if entry.state != "unknown"] or ranked
+    state = worst((entry.state for entry in known), FINDING_ORDER)
+    decisive = [entry for entry in known if entry.state == state]
+    first = decisive[0]
+    gates = ", ".join(dict.fromkeys(entry.finding.gate for entry in known))
+    message = f"{gates}: {first.finding.text}" if state == "pass" else first.finding.text
+    message += f" (and {len(decisive) - 1} more)" if len(decisive) > 1 else ""
+    if first.ticket:
+        message = f"{first.ticket}: {message}"
+    text = "\n".join(
+        f"{entry.state} {entry.finding.gate}: {entry.finding.text}" for entry in ranked if entry.state != "pass"
+    )
+    return Case(name=f"metric {name}", tag=_FINDING_TAGS.get(state, ""), type=state, message=message, text=text)
+
+
+def _suite(root: ET.Element, report: NightReport, name: str, cases: list[Case]) -> None:
+    tags = [case.tag for case in cases]
+    suite = ET.SubElement(
+        root, "testsuite", name=clean(f"ccbed.{report.night.suite.name}.{name}"), tests=str(len(cases)),
+        failures=str(tags.count("failure")), errors=str(tags.count("error")), skipped=str(tags.count("skipped")),
+        time=f"{sum(case.duration_s for case in cases):.3f}", timestamp=clean(report.night.started.rstrip("Z")),
+    )  # fmt: skip
+    for case in cases:
+        element = ET.SubElement(
+            suite, "testcase", classname=clean(f"ccbed.{report.night.suite.name}.{name}"), name=clean(case.name),
+            time=f"{case.duration_s:.3f}",
+        )  # fmt: skip
+        if case.tag:
+            ET.SubElement(element, case.tag, type=case.type, message=clean(case.message)).text = clean(case.text)
+        else:
+            ET.SubElement(element, "system-out").text = clean(f"{case.message}\n{case.text}".rstrip())

@@ -1,0 +1,133 @@
+"""The page of a night: the verdict first, then what changed, the culprits, the rows, the floors and the trends. Offline."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jinja2
+
+from ...core.verdict.sentence import count, seconds
+from ..night_judgement import Judged
+from . import trends
+from .changes import changes
+from .night_report import Culprit, NightReport, cells, culprits, floors, grouped
+
+#: Lines of each table; findings.json has all findings.
+CULPRITS, FINDINGS, CHANGES, GROUPS, FLOORS, NODES = 64, 4, 24, 40, 40, 12
+#: Repeats that a page links; a suite with more of them shows those that did not pass.
+REPEATS = 1200
+
+
+def render(report: NightReport) -> bytes:
+    """``index.html``, complete in itself: no script, no link to anything outside of the night's directory."""
+    return environment().get_template("night.html.j2").render(values(report)).encode(errors="replace")
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """Templates of nights, with the style sheet of the page of a run."""
+    loaders = [
+        jinja2.PackageLoader("orchestrator.nightly.reports", "page"),
+        jinja2.PackageLoader("orchestrator.reports", "page"),
+    ]
+    made = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(loaders), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters.update(duration=duration, plural=count, nodes=name_nodes)
+    return made
+
+
+def values(report: NightReport) -> Mapping[str, Any]:
+    """Everything that the template shows."""
+    night, judgement = report.night, report.judgement
+    named, all_trends = culprits(report), trends.trends(report)
+    listed = changes(report)
+    unknown = grouped(report.with_states("unknown"))
+    expected = grouped(report.with_states("xfail", "xpass"))
+    return {
+        "outcome": judgement.outcome,
+        "title": night.name,
+        "sentence": judgement.sentence,
+        "subtitle": [night.suite.name, f"bed {night.bed}", night.started, _recorded(report)],
+        "figures": figures(report),
+        "changes": listed[:CHANGES],
+        "more_changes": max(0, len(listed) - CHANGES),
+        "culprits": [(part, details(part)) for part in named[:CULPRITS]],
+        "more_culprits": max(0, len(named) - CULPRITS),
+        "expected": expected[:GROUPS],
+        "unknown": unknown[:GROUPS],
+        "more_unknown": max(0, len(unknown) - GROUPS),
+        "cells": cells(report),
+        "links_all": len(report.rows) <= REPEATS,
+        "links": report.links,
+        "floors": floors(report)[:FLOORS],
+        "trends": list(trends.pictures(all_trends)),
+        "more_trends": max(0, len(all_trends) - trends.PICTURES),
+        "notes": judgement.notes,
+        "facts": facts(report),
+        "command": night.command,
+    }
+
+
+def _recorded(report: NightReport) -> str:
+    night = report.night
+    return f"recorded night {night.number}" if night.recorded else "casual night, not recorded"
+
+
+def figures(report: NightReport) -> list[tuple[str, str, str]]:
+    """(name, figure, meaning) for the row below the sentence."""
+    states = [row.state for row in report.rows]
+    passed, skipped = states.count("passed"), states.count("skipped")
+    judged = [entry for entry in report.judgement.findings if entry.state != "unknown"]
+    bad = report.with_states("fail", "xpass")
+    note = f"{skipped} skipped" if skipped else "of all cells"
+    return [
+        ("repeats passed", f"{passed} / {len(states) - skipped}", note),
+        ("findings failed", str(len(bad)), f"of {len(judged):,} judged; {len(report.judgement.findings) - len(judged):,} unknown"),
+        ("parts named", str(len(culprits(report))), "nodes, links or switch groups"),
+        ("nodes", str(len(report.night.hosts)), f"on {count(len(set(report.night.hosts.values())), 'host')}"),
+        ("time in runs", duration(sum(row.duration_s for row in report.rows)), _budget(report)),
+        ("compared with", str(len(report.judgement.earlier)), "earlier nights"),
+    ]  # fmt: skip
+
+
+def _budget(report: NightReport) -> str:
+    budget = report.night.suite.budget_s
+    return f"of a budget of {duration(budget)}" if budget is not None else "no budget"
+
+
+def duration(value_s: float) -> str:
+    """From an hour on in hours and minutes: 2 h 05 min."""
+    if value_s < 3600:
+        return seconds(value_s)
+    hours, rest = divmod(round(value_s / 60), 60)
+    return f"{hours} h {rest:02d} min"
+
+
+def details(part: Culprit) -> tuple[list[Judged], int]:
+    """The findings that are shown of a part, and how many are not."""
+    return list(part.findings[:FINDINGS]), max(0, len(part.findings) - FINDINGS)
+
+
+def name_nodes(nodes: tuple[str, ...]) -> str:
+    """All names while they are few, else the first ones and a number."""
+    if len(nodes) <= NODES:
+        return ", ".join(nodes)
+    return f"{', '.join(nodes[:3])} and {len(nodes) - 3} more"
+
+
+def facts(report: NightReport) -> list[tuple[str, str]]:
+    night = report.night
+    earlier = report.judgement.earlier
+    return [
+        ("night", night.name),
+        ("suite", f"{night.suite.name}, seed {night.suite.seed}"),
+        ("bed", f"{night.bed} ({night.provider})"),
+        ("started", night.started),
+        ("nodes", name_nodes(tuple(night.hosts))),
+        ("compared with", f"{len(earlier)} nights: {earlier[0]} to {earlier[-1]}" if earlier else "no earlier night"),
+        ("ccbed", night.ccbed),
+        ("exit", str(report.judgement.exit)),
+    ]

@@ -1,0 +1,214 @@
+"""Metrics over recorded nights: the median and the range of the nodes, and a line for each node that a finding names."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from ...reports.page import svg
+from ..gates.nights import Key, Metric, Record
+from .night_report import FINDING_ORDER, NightReport, worst
+
+#: Nights of a trend, the newest ones.
+NIGHTS = 30
+#: Nodes with a line of their own: those with the worst findings.
+NODES = 4
+#: Pictures of a page; a page has 5,000 elements at most.
+PICTURES, ELEMENTS = 60, 2200
+WIDTH, HEIGHT, MARGIN = 360.0, 84.0, 7.0
+
+#: A value -> its height in the picture.
+Scale = Callable[[float], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """A metric under one key. ``fleet``: (low, median, high) of its nodes in each night, None where none was measured.
+
+    ``lines``: node -> its values. ``state``: the worst of tonight's findings on it. ``is_tonight``: whether the last night is this one.
+    """
+
+    metric: Metric
+    key: Key
+    cell: str
+    state: str
+    nights: tuple[str, ...]
+    fleet: tuple[tuple[float, float, float] | None, ...]
+    nodes: int
+    lines: Mapping[str, tuple[float | None, ...]]
+    is_tonight: bool
+
+
+def trends(report: NightReport) -> tuple[Trend, ...]:
+    """Those with findings first. A metric without an earlier night has no trend."""
+    groups: dict[tuple[str, Key], list[Record]] = {}
+    for record in report.records:
+        groups.setdefault((record.metric.name, record.key), []).append(record)
+    judged: dict[tuple[str, Key], list[tuple[str, str]]] = {}
+    cells: dict[tuple[str, Key], str] = {}
+    for entry in report.judgement.findings:
+        if entry.key is not None:
+            name = entry.finding.metric, entry.key
+            judged.setdefault(name, []).append((entry.state, entry.finding.node or ""))
+            cells.setdefault(name, entry.cell)
+    drawn = [
+        trend for name, records in groups.items()
+        if (trend := _trend(report, records, judged.get(name, []), cells.get(name, ""))) is not None
+    ]  # fmt: skip
+    return tuple(sorted(drawn, key=lambda trend: (_rank(trend.state), trend.cell, trend.metric.name)))
+
+
+def _rank(state: str) -> int:
+    return FINDING_ORDER.index(state) if state in FINDING_ORDER else len(FINDING_ORDER)
+
+
+def _trend(
+    report: NightReport, records: Sequence[Record], judged: Sequence[tuple[str, str]], cell: str
+) -> Trend | None:
+    values = _by_night(records, report)
+    if len(values) < 2:
+        return None
+    recorded = {record.night for record in report.records} | ({report.night.number} if report.night.recorded else set())
+    numbers = sorted(number for number in recorded | values.keys() if number >= min(values))[-NIGHTS:]
+    dates = {record.night: record.date for record in records}
+    marked = sorted(((state, node) for state, node in judged if node and state in ("fail", "xpass", "warn", "xfail")),
+                    key=lambda entry: (_rank(entry[0]), entry[1]))  # fmt: skip
+    nodes = tuple(dict.fromkeys(node for _, node in marked))[:NODES]
+    by_night = [values.get(number, {}) for number in numbers]
+    return Trend(
+        metric=records[-1].metric, key=records[-1].key, cell=cell, state=worst((state for state, _ in judged), FINDING_ORDER),
+        nights=tuple(_label(number, dates, report) for number in numbers),
+        fleet=tuple(_range(of_night.values()) for of_night in by_night),
+        nodes=len({node for of_night in by_night for node in of_night}),
+        lines={node: tuple(of_night.get(node) for of_night in by_night) for node in nodes},
+        is_tonight=numbers[-1] == report.night.number or numbers[-1] not in recorded,
+    )  # fmt: skip
+
+
+def _label(number: int, dates: Mapping[int, str], report: NightReport) -> str:
+    """A night as people know it. A casual night has no number."""
+    date = dates.get(number) or (report.night.started if number == report.night.number else "")
+    is_casual = not date and number > max(record.night for record in report.records)
+    return report.night.started if is_casual else date or f"night {number}"
+
+
+def _by_night(records: Sequence[Record], report: NightReport) -> dict[int, dict[str, float]]:
+    """Night -> node -> median. A casual night has no records: its values are those that were judged."""
+    values: dict[int, dict[str, float]] = {}
+    for record in records:
+        finite = [value for value in record.values if math.isfinite(value)]
+        if finite:
+            values.setdefault(record.night, {})[record.node] = statistics.median(finite)
+    if not report.night.recorded and values:
+        casual = {
+            entry.finding.node: entry.value
+            for entry in report.judgement.findings
+            if entry.key == records[-1].key and entry.finding.metric == records[-1].metric.name
+            if entry.finding.node and entry.value is not None and math.isfinite(entry.value)
+        }
+        if casual:
+            values[max(record.night for record in report.records) + 1] = casual
+    return values
+
+
+def _range(values: Iterable[float]) -> tuple[float, float, float] | None:
+    finite = list(values)
+    return (min(finite), statistics.median(finite), max(finite)) if finite else None
+
+
+def pictures(shown: Sequence[Trend]) -> Iterator[tuple[Trend, Markup]]:
+    """As many as a page can hold. Pictures without a finding come last, and lose their hover values first."""
+    budget = ELEMENTS
+    for index, trend in enumerate(shown[:PICTURES]):
+        has_values = budget >= 2 * len(trend.nights)
+        budget -= 2 * len(trend.nights) if has_values else 0
+        yield trend, draw(trend, f"trend{index}", has_values=has_values)
+
+
+def draw(trend: Trend, name: str, *, has_values: bool = True) -> Markup:
+    """``has_values``: a strip over each night shows its values while the pointer is on it."""
+    numbers = [value for span in trend.fleet if span for value in span]
+    numbers += [value for line in trend.lines.values() for value in line if value is not None]
+    low, high = min(numbers), max(numbers)
+    bottom, top = (HEIGHT - MARGIN, MARGIN) if high > low else (HEIGHT / 2, HEIGHT / 2)
+    offset, factor = svg.scale(low, high, bottom, top) if high > low else (HEIGHT / 2, 0.0)
+    step = (WIDTH - 2 * MARGIN) / max(1, len(trend.nights) - 1)
+    x = [MARGIN + step * index for index in range(len(trend.nights))]
+
+    def y(value: float) -> float:
+        return offset + factor * value
+
+    shapes = [*_band(trend, x, y), *_line([span[1] if span else None for span in trend.fleet], x, y, "fleet")]
+    for number, line in enumerate(trend.lines.values()):
+        shapes += _line(line, x, y, f"node c{number}")
+    if trend.is_tonight:
+        shapes.append(svg.line(x[-1], 0.0, x[-1], HEIGHT, "tonight"))
+        shapes += _points(trend, x[-1], y)
+    if has_values:
+        shapes += [
+            svg.element("rect", svg.element("title", describe(trend, index)), x=at - step / 2, y=0, width=step,
+                        height=HEIGHT, class_="hit")
+            for index, at in enumerate(x)
+        ]  # fmt: skip
+    title = f"{trend.metric.name} over {len(trend.nights)} nights"
+    return svg.element(
+        "svg", svg.element("title", title, id=f"{name}-t"), svg.element("desc", describe(trend, -1), id=f"{name}-d"), *shapes,
+        xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", class_="spark", role="img",
+        aria_labelledby=f"{name}-t {name}-d",
+    )  # fmt: skip
+
+
+def describe(trend: Trend, index: int) -> str:
+    """A night in words: its date, the median and the range of the nodes, and each node with a line."""
+    span, unit = trend.fleet[index], trend.metric.unit
+    text = f"{trend.nights[index]}: "
+    if span is None:
+        return f"{text}not measured"
+    low, median, high = (f"{value:.4g}" for value in span)
+    text += f"{median} {unit}" + (f", {low} to {high}" if low != high else "")
+    values = ((node, line[index]) for node, line in trend.lines.items())
+    return text + "".join(f"; {node} {'not measured' if value is None else f'{value:.4g}'}" for node, value in values)
+
+
+def _band(trend: Trend, x: Sequence[float], y: Scale) -> Iterator[Markup]:
+    """A polygon for each stretch of nights that were measured."""
+    for stretch in _stretches(trend.fleet):
+        spans = [(x[index], span) for index in stretch if (span := trend.fleet[index]) is not None]
+        edge = [(at, y(span[2])) for at, span in spans] + [(at, y(span[0])) for at, span in reversed(spans)]
+        yield svg.element("polygon", points=" ".join(f"{at:.1f},{height:.1f}" for at, height in edge), class_="range")
+
+
+def _line(values: Sequence[float | None], x: Sequence[float], y: Scale, class_: str) -> Iterator[Markup]:
+    """One path; a night without a value interrupts it. A single night between two gaps is a short dash."""
+    path = ""
+    for stretch in _stretches(values):
+        points = [f"{x[index]:.1f},{y(value):.1f}" for index in stretch if (value := values[index]) is not None]
+        path += "M" + "L".join(points) + ("h1" if len(points) == 1 else "")
+    if path:
+        yield svg.element("path", d=path, class_=class_)
+
+
+def _points(trend: Trend, x: float, y: Scale) -> Iterator[Markup]:
+    span = trend.fleet[-1]
+    if span is not None:
+        yield svg.element("circle", cx=x, cy=y(span[1]), r=3.4, class_="fleet")
+    for number, line in enumerate(trend.lines.values()):
+        if (value := line[-1]) is not None:
+            yield svg.element("circle", cx=x, cy=y(value), r=3.4, class_=f"node c{number}")
+
+
+def _stretches(values: Sequence[object]) -> Iterator[list[int]]:
+    """Indices of neighbours that have a value."""
+    stretch: list[int] = []
+    for index, value in enumerate(values):
+        if value is not None:
+            stretch.append(index)
+        elif stretch:
+            yield stretch
+            stretch = []
+    if stretch:
+        yield stretch

@@ -1,0 +1,421 @@
+"""The reports of a night: a page that says the worst first, a summary, JUnit XML, metrics, and a dashboard over their names."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import xmlschema
+from prometheus_client.parser import text_string_to_metric_families
+
+from orchestrator.nightly import reports
+from orchestrator.nightly.gates.finding import Finding
+from orchestrator.nightly.night_judgement import Judged, NightJudgement
+from orchestrator.nightly.reports import changes, grafana, junit, metrics, page, summary
+from orchestrator.nightly.reports.night_report import NightReport, culprits, floors
+from orchestrator.nightly.suite import Row
+
+from ..contract.report_contract import EXTERNAL, HOSTILE, check_forms
+from . import synthetic_nights
+
+XSD = Path(__file__).parents[1] / "golden" / "formats" / "junit.xsd"
+
+
+@functools.cache
+def bad() -> NightReport:
+    """64 nodes, 40 nights, failures, tickets, culprits."""
+    return synthetic_nights.report()
+
+
+@functools.cache
+def clean() -> NightReport:
+    return synthetic_nights.report(nodes=8, nights=25, is_broken=False)
+
+
+@functools.cache
+def first() -> NightReport:
+    """Without any history."""
+    return synthetic_nights.report(nodes=4, nights=1, is_broken=False)
+
+
+def empty() -> NightReport:
+    """No row, no finding, no record: the suite broke before its first run."""
+    judgement = NightJudgement(outcome="unknown", exit=4, sentence="No trial ran: the bed is not up.")
+    return dataclasses.replace(first(), rows=(), records=(), judgement=judgement, links={})
+
+
+def hostile() -> NightReport:
+    report = first()
+    finding = Finding(gate=HOSTILE, outcome="fail", text=HOSTILE, metric=HOSTILE, node=HOSTILE, culprits=(HOSTILE,))
+    judged = Judged(
+        finding=finding, state="fail", cell=HOSTILE, ticket=HOSTILE, reference=HOSTILE, unit=HOSTILE, value=1.0
+    )
+    row = Row(cell=HOSTILE, repeat=0, state="failed", reason=HOSTILE, run=HOSTILE)
+    judgement = NightJudgement(outcome="fail", exit=1, sentence=HOSTILE, findings=(judged,), notes=(HOSTILE,))
+    night = dataclasses.replace(report.night, bed=HOSTILE, command=HOSTILE, hosts={HOSTILE: HOSTILE})
+    return dataclasses.replace(report, night=night, rows=(row,), judgement=judgement, directory=HOSTILE)
+
+
+REPORTS: dict[str, Callable[[], NightReport]] = {
+    "bad": bad,
+    "clean": clean,
+    "first": first,
+    "empty": empty,
+    "hostile": hostile,
+}
+of_every_kind = pytest.mark.parametrize("kind", REPORTS)
+
+
+def judge(report: NightReport, *findings: Judged, outcome: str = "pass", code: int = 0) -> NightReport:
+    judgement = dataclasses.replace(report.judgement, findings=findings, outcome=outcome, exit=code)  # type: ignore[arg-type]
+    return dataclasses.replace(report, judgement=judgement)
+
+
+def judged(state: str, node: str = "n1", gate: str = "floor", **fields: object) -> Judged:
+    outcome = {"xfail": "fail", "xpass": "pass"}.get(state, state)
+    finding = Finding(gate=gate, outcome=outcome, text=f"{node}: rate is {state}", metric="rate", node=node)  # type: ignore[arg-type]
+    return Judged(finding=finding, state=state, cell="gemm", **fields)  # type: ignore[arg-type]
+
+
+# --- every file ---------------------------------------------------------------------------------------------------------
+
+
+@of_every_kind
+def test_every_file_is_well_formed_and_needs_nothing_from_outside(kind: str) -> None:
+    files = reports.render(REPORTS[kind]())
+    check_forms({name: content for name, content in files.items() if not name.endswith(".prom")})
+    assert not [name for name, content in files.items() if EXTERNAL.search(content.decode())]
+
+
+def test_write_links_the_page_of_each_run_that_has_one(tmp_path: Path) -> None:
+    report = bad()
+    with_page, without = synthetic_nights.run_name("gemm", 0), synthetic_nights.run_name("gemm", 1)
+    (tmp_path / "runs" / with_page / "report").mkdir(parents=True)
+    (tmp_path / "runs" / with_page / "report" / "index.html").touch()
+    (tmp_path / "runs" / without).mkdir()
+    paths = reports.write(tmp_path, report.night, report.rows, report.judgement, report.records)
+    assert [path.name for path in paths] == ["index.html", "summary.md", "junit.xml", "metrics.prom", "grafana.json"]
+    text = paths[0].read_text()
+    links = set(re.findall(r'href="(\.\./runs/[^"]*)"', text))
+    assert links == {f"../runs/{with_page}/report/index.html", f"../runs/{without}/"}
+    assert all((paths[0].parent / link).exists() for link in links)
+    assert reports.write(tmp_path, report.night, report.rows, report.judgement, report.records) == paths, (
+        "written again"
+    )
+
+
+# --- the page -----------------------------------------------------------------------------------------------------------
+
+
+def text_of(report: NightReport) -> str:
+    return page.render(report).decode()
+
+
+@of_every_kind
+def test_the_page_fits(kind: str) -> None:
+    text = text_of(REPORTS[kind]())
+    assert len(text) <= 1 << 20
+    assert len(re.findall(r"<[a-z]", text)) <= 5000
+    assert "None" not in text and not re.search(r"\bnan\b", text)
+
+
+def test_a_page_of_many_cells_repeats_and_metrics_fits() -> None:
+    report = synthetic_nights.report(nodes=12, nights=12, count=70)
+    rows = tuple(dataclasses.replace(row, repeat=index) for index in range(100) for row in report.rows)
+    text = text_of(dataclasses.replace(report, rows=rows))
+    assert len(rows) > page.REPEATS
+    assert (len(text) <= 1 << 20, len(re.findall(r"<[a-z]", text)) <= 5000) == (True, True)
+
+
+def test_the_page_begins_with_the_verdict_then_the_changes_then_the_culprits() -> None:
+    text = text_of(bad())
+    order = [
+        text.index(part)
+        for part in ('<span class="badge fail">FAIL', "<h1>gemm on n5", "h-changes", "h-culprits", "h-rows")
+    ]
+    assert order == sorted(order)
+
+
+def test_every_run_is_linked() -> None:
+    text = text_of(bad())
+    assert set(bad().links.values()) <= set(re.findall(r'href="([^"]*)"', text))
+
+
+def test_a_cell_without_a_row_is_shown_as_not_run() -> None:
+    assert '<span class="badge not-run">not run</span></td><th scope="row">late' in text_of(bad())
+
+
+def test_the_reason_of_a_repeat_stands_in_its_row() -> None:
+    assert "host h1 does not answer: node n9 is lost" in text_of(bad())
+
+
+def test_the_bad_node_is_the_first_culprit_with_its_driver() -> None:
+    culprit = culprits(bad())[0]
+    assert (culprit.name, culprit.state) == (synthetic_nights.SLOW, "fail")
+    assert culprit.suspects == ("driver 580.159 -> 580.170",)
+    assert culprit.since.startswith("2026-11-09"), "the night before the last"
+
+
+def test_a_clean_night_names_no_culprit_that_failed() -> None:
+    assert [culprit for culprit in culprits(clean()) if culprit.state != "warn"] == []
+
+
+def test_a_trend_marks_tonight_and_shows_the_bad_node_and_each_value() -> None:
+    text = text_of(bad())
+    figure = text[text.index('<figure class="trend"') :]
+    figure = figure[: figure.index("</figure>")]
+    assert 'class="tonight"' in figure
+    assert re.search(r"<title>2026-11-10T02:00:07Z: [\d.]+ TFLOP/s, [\d.]+ to [\d.]+; n5 [\d.]+</title>", figure)
+    assert figure.count('class="hit"') == 30
+
+
+def test_a_node_that_was_not_measured_tonight_says_so_in_its_trend() -> None:
+    report = bad()
+    records = tuple(record for record in report.records if (record.node, record.night) != ("n5", 40))
+    text = text_of(dataclasses.replace(report, records=records))
+    assert "n5: not measured" in text
+
+
+def test_a_casual_night_stands_at_the_end_of_the_trend() -> None:
+    report = clean()
+    night = dataclasses.replace(report.night, number=0, started="2026-12-24T02:00:00Z")
+    text = text_of(dataclasses.replace(report, night=night))
+    assert "<title>2026-12-24T02:00:00Z: " in text
+    assert "casual night, not recorded" in text
+
+
+def test_floors_are_summed_up_over_nodes_with_the_worst_one() -> None:
+    row = floors(bad())[0]
+    assert (row.metric, row.below, row.count, row.worst.finding.node) == ("rate", 1, 64, "n5")
+
+
+def test_findings_without_a_history_are_one_line_with_the_number_of_nodes() -> None:
+    text = text_of(synthetic_nights.report(nodes=64, nights=1, is_broken=False))
+    assert text.count("<td>rate has too few earlier nights for a reference of its own") == 1
+    assert "n0, n1, n10 and 61 more" in text
+
+
+# --- changes ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_changed_names_findings_rows_and_versions() -> None:
+    texts = [f"{change.kind}: {change.text}" for change in changes.changes(bad())]
+    assert "worse: pairs: error, was passed" in texts
+    assert any(text.startswith("worse: fail, was warn: n5: rate is") for text in texts)
+
+
+def test_a_version_that_changed_tonight_is_named_with_its_nodes() -> None:
+    report = bad()
+    records = tuple(record for record in report.records if record.night != 39)
+    texts = [
+        change.text
+        for change in changes.changes(dataclasses.replace(report, records=records))
+        if change.kind == "version"
+    ]
+    assert texts == ["driver 580.159 -> 580.170 on n5"]
+
+
+def test_a_failure_that_was_not_judged_tonight_is_not_called_better() -> None:
+    report = judge(clean(), judged("unknown"))
+    assert report.previous is not None
+    before = dataclasses.replace(report.previous.judgement, findings=(judged("fail"),))
+    report = dataclasses.replace(report, records=(), previous=dataclasses.replace(report.previous, judgement=before))
+    assert [(change.kind, change.text[:17]) for change in changes.changes(report)] == [("worse", "unknown, was fail")]
+
+
+def test_a_slow_node_that_is_missing_is_no_progress() -> None:
+    report = clean()
+    slow = tuple(
+        dataclasses.replace(record, values=tuple(value / 2 for value in record.values))
+        if record.node == "n1"
+        else record
+        for record in report.records
+        if (record.node, record.night) != ("n1", 25)
+    )
+    texts = [change.text for change in changes.changes(dataclasses.replace(report, records=slow, previous=None))]
+    assert [text for text in texts if text.startswith("rate ")] == []
+
+
+def test_without_an_earlier_night_the_page_says_so() -> None:
+    assert [change.text for change in changes.changes(first())] == ["No earlier recorded night to compare with"]
+
+
+# --- the summary --------------------------------------------------------------------------------------------------------
+
+
+@of_every_kind
+def test_the_summary_has_twenty_lines_at_most_and_the_path(kind: str) -> None:
+    lines = summary.render(REPORTS[kind]()).decode().splitlines()
+    assert len(lines) <= summary.LINES
+    assert lines[-1].startswith("Report: `")
+
+
+def test_the_summary_names_the_verdict_failures_and_culprits() -> None:
+    text = summary.render(bad()).decode()
+    assert text.startswith("# FAIL: gemm on n5 is 12 % slower")
+    assert "- crash-node: failed (2 of 3 repeats): bit-exact" in text
+    assert "- fail n5, since 2026-11-09" in text
+
+
+# --- JUnit --------------------------------------------------------------------------------------------------------------
+
+
+def cases(report: NightReport) -> dict[str, str]:
+    """Suite and case -> its tag."""
+    root = ET.fromstring(junit.render(report))
+    return {
+        f"{suite.get('name', '').removeprefix('ccbed.standard.')}/{case.get('name')}": next(
+            (child.tag for child in case if child.tag != "system-out"), "passed"
+        )
+        for suite in root
+        for case in suite.iter("testcase")
+    }
+
+
+@of_every_kind
+def test_junit_keeps_to_the_schema(kind: str) -> None:
+    schema = xmlschema.XMLSchema(str(XSD))
+    text = junit.render(REPORTS[kind]()).decode()
+    schema.validate(text.split("?>", 1)[1])
+    with pytest.raises(xmlschema.XMLSchemaValidationError):
+        schema.validate(text.split("?>", 1)[1].replace("testcase ", "testcase file='x' "))
+
+
+def test_junit_has_a_case_per_repeat_and_metric() -> None:
+    tags = cases(bad())
+    assert {name: tags[name] for name in ("gemm/repeat 1", "crash-node/repeat 2", "crash-node/repeat 3", "copies/repeat 3")} == {
+        "gemm/repeat 1": "passed", "crash-node/repeat 2": "failure", "crash-node/repeat 3": "failure", "copies/repeat 3": "error",
+    }  # fmt: skip
+    assert tags["gemm/metric rate"] == "failure"
+    assert tags["all-reduce/metric busbw"] == "passed"
+    assert tags["late/run"] == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("state", "tag"), [("pass", "passed"), ("warn", "passed"), ("fail", "failure"), ("xpass", "failure"), ("xfail", "skipped"),
+                       ("unknown", "skipped")]
+)  # fmt: skip
+def test_junit_tag_of_a_finding(state: str, tag: str) -> None:
+    assert cases(judge(clean(), judged(state)))["gemm/metric rate"] == tag
+
+
+def test_an_expected_failure_names_its_ticket() -> None:
+    root = ET.fromstring(junit.render(judge(clean(), judged("xfail", ticket="OPS-7"))))
+    assert [element.get("message") for element in root.iter("skipped") if element.get("type") == "xfail"] == [
+        "OPS-7: n1: rate is xfail"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "tag"),
+    [("pass", 0, "passed"), ("fail", 1, "failure"), ("unknown", 2, "error"), ("pass", 4, "error")],
+)
+def test_junit_is_as_red_as_the_exit_code(outcome: str, code: int, tag: str) -> None:
+    assert cases(judge(clean(), judged("unknown"), outcome=outcome, code=code))["night/verdict"] == tag
+
+
+def test_junit_counts_its_cases() -> None:
+    for suite in ET.fromstring(junit.render(bad())):
+        tags = [child.tag for case in suite.iter("testcase") for child in case]
+        assert suite.get("tests") == str(len(suite.findall("testcase")))
+        assert (suite.get("failures"), suite.get("errors")) == (str(tags.count("failure")), str(tags.count("error")))
+
+
+# --- metrics and the dashboard ------------------------------------------------------------------------------------------
+
+
+def samples(report: NightReport) -> dict[str, list[tuple[dict[str, str], float]]]:
+    parsed: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(metrics.render(report).decode()):
+        assert family.type == "gauge" and family.documentation
+        for sample in family.samples:
+            parsed.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
+    return parsed
+
+
+@of_every_kind
+def test_metrics_are_read_by_prometheus_and_no_series_comes_twice(kind: str) -> None:
+    for name, series in samples(REPORTS[kind]()).items():
+        labels = [json.dumps(labels, sort_keys=True) for labels, _ in series]
+        assert len(labels) == len(set(labels)), name
+        assert {len(labels) for labels, _ in series} == {len(series[0][0])}, "one set of labels per name"
+
+
+def test_metrics_have_the_outcome_and_each_value() -> None:
+    parsed = samples(bad())
+    assert parsed["ccbed_night_outcome"] == [({"bed": "lab", "suite": "standard"}, 1.0)]
+    slow = [
+        (labels, value)
+        for labels, value in parsed["ccbed_night_metric_value"]
+        if labels["node"] == "n5" and labels["metric"] == "rate"
+    ]
+    assert [labels for labels, _ in slow] == [
+        {"bed": "lab", "suite": "standard", "cell": "gemm", "metric": "rate", "node": "n5", "unit": "TFLOP/s"}
+    ]
+    assert 50 < slow[0][1] < 57
+    assert (
+        {"bed": "lab", "suite": "standard", "cell": "gemm", "metric": "rate", "node": "n5", "gate": "relative"},
+        1.0,
+    ) in parsed["ccbed_night_finding"]
+
+
+def test_a_value_that_findings_disagree_about_is_left_out() -> None:
+    report = judge(
+        clean(), judged("pass", value=1.0), judged("pass", gate="peers", value=2.0), judged("pass", "n2", value=3.0)
+    )
+    assert [value for _, value in samples(report)["ccbed_night_metric_value"]] == [3.0]
+
+
+def test_a_gate_that_could_not_judge_is_unknown_beside_one_that_passed() -> None:
+    report = judge(clean(), judged("pass"), judged("unknown", gate="peers"))
+    assert {labels["gate"]: value for labels, value in samples(report)["ccbed_night_finding"]} == {
+        "floor": 0.0,
+        "peers": 2.0,
+    }
+
+
+def test_the_dashboard_uses_names_and_labels_that_exist() -> None:
+    parsed = samples(bad())
+    shown = grafana.dashboard()
+    names = set()
+    for expression in grafana.expressions(shown):
+        for name, labels in re.findall(r"(ccbed_\w+)(?:\{([^}]*)\})?", expression):
+            names.add(name)
+            assert set(re.findall(r"(\w+)[=!]~?\"", labels)) <= parsed[name][0][0].keys(), expression
+        for name, label in re.findall(r"label_values\((\w+), (\w+)\)", expression):
+            assert label in parsed[name][0][0]
+    assert names == parsed.keys(), "each metric is shown"
+    ids = [panel["id"] for panel in shown["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+# --- colours ------------------------------------------------------------------------------------------------------------
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.1, relative luminance."""
+    parts = [int(colour[index : index + 2], 16) / 255 for index in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_have_the_contrast_of_wcag_aa(scheme: str) -> None:
+    css = text_of(first())
+    blocks = [
+        dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{6})", block))
+        for block in re.findall(r":root \{(.*?)\}", css, re.DOTALL)[:2]
+    ]
+    colours = blocks[0] if scheme == "light" else blocks[0] | blocks[1]
+    for text, ground in [
+        *((name, "--card") for name in ("--ink", "--soft", "--link", "--fail", "--pass")), ("--ink", "--paper"),
+        *((f"--{name}", f"--{name}-bg") for name in ("pass", "fail", "unknown")),
+    ]:  # fmt: skip
+        light, dark = sorted((luminance(colours[text]), luminance(colours[ground])), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
