@@ -32,6 +32,10 @@ _HINT = "the run is left out; judge it again if its evidence is complete: ccbed 
 _STARTED = re.compile(r"(\d{4}-\d{2}-\d{2})T(\d{2})-(\d{2})-(\d{2})Z-.*")
 #: The probe of a link between two ranks, as core/verdict/metrics.py names it.
 _LINK = re.compile(r"link (\d+)-(\d+) (.+)")
+#: The figures of a collective, as core/verdict/metrics.py names them.
+_OF_SIZE = re.compile(
+    r"(.+?) (algbw|busbw|model|measured over model|of line rate|wrong|(?:time|chunk|cct)(?: (?:min|p50|p95|p99|max))?)"
+)
 #: Figures of the run itself, which its record has in fields of their own.
 _DURATION, _TTR = "duration", "ttr"
 
@@ -89,7 +93,9 @@ def _read(directory: Path) -> RunRecord:
         started=_started(directory.name), outcome=outcome, is_sealed=bundle.is_sealed(directory),
         exit=EXIT_CODES.get(outcome), duration_s=_first(lines, _DURATION), ttr_s=_first(lines, _TTR),
         night=directory.parent.parent.name if is_night else "", cell=cell, repeat=repeat, measurements=measurements,
-        suspects={node: hardware_key.suspects(facts[node], str(fingerprint.get("code", ""))) for node in facts if facts[node]},
+        nodes=plan.slots, suspects={
+            node: hardware_key.suspects(known, str(fingerprint.get("code", ""))) for node, known in facts.items() if known
+        },
         notes=notes,
     )  # fmt: skip
 
@@ -185,18 +191,26 @@ def _label(node: str, metric: str) -> str:
 def _owner(line: Line, slots: tuple[str, ...], trial: Trial) -> tuple[str, str, bool]:
     """The node that the figure belongs to (empty: the gang), its name, and whether it is the node's own.
 
-    With several ranks on a node, ``n2:3`` is local rank 3 of n2: the figures of its GPUs are not the same series. A link is named by
-    its nodes, because ranks move.
+    With several ranks on a node, ``n2:3`` is local rank 3 of n2: the figures of its GPUs are not the same series. A direction of
+    a link is named by its nodes, because ranks move.
     """
-    name = line.metric if line.size is None else f"{line.metric} {_size(line.size)}"
+    name = _name(line)
     per_node = trial.world.ranks_per_node
     if match := _LINK.fullmatch(name):
         ends = [_rank_label(int(rank), slots, per_node) for rank in match.groups()[:2]]
-        return "", f"link {ends[0]}->{ends[1]} {match[3]}", False
+        return "->".join(ends), f"link {match[3]}", False
     if line.node is None:
         return "", name, False
     has_ranks = per_node > 1 and line.rank is not None
     return f"{line.node}:{line.rank % per_node}" if has_ranks and line.rank is not None else line.node, name, True
+
+
+def _name(line: Line) -> str:
+    """With the size of its buffer before the last words, which say what it is: all-reduce ring float32 sum 4 MiB busbw."""
+    if line.size is None:
+        return line.metric
+    match = _OF_SIZE.fullmatch(line.metric)
+    return f"{match[1]} {_size(line.size)} {match[2]}" if match else f"{line.metric} {_size(line.size)}"
 
 
 def _size(count: int) -> str:

@@ -7,10 +7,15 @@ from dataclasses import dataclass, field
 
 from .gates.nights import Key, Metric
 
+#: The outcomes of runs whose figures count: the others ended before they had measured all.
+MEASURED = ("pass", "fail", "unknown")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A metric of a node in a run. ``node``: empty for a figure of the whole gang. ``values``: of its repeats, in their order."""
+    """A metric of a node in a run. ``node``: empty for a figure of the whole gang, ``n2:3`` for local rank 3 of n2, ``n0->n1``
+    for that direction of a link. ``values``: of its repeats, in their order.
+    """
 
     node: str
     metric: Metric
@@ -22,7 +27,7 @@ class Measurement:
 class RunRecord:
     """A bundle. ``started``: ISO 8601, UTC. ``outcome``: as `ccbed list runs` prints it. ``ttr_s``: time to recover of its first
     failover. ``night``: the name of the night it belongs to, else empty. ``suspects``: node -> driver, NCCL, torch, … -> version.
-    ``notes``: what was left out of it, and why.
+    ``nodes``: those that held ranks when it began. ``notes``: what was left out of it, and why.
     """
 
     run: str
@@ -40,5 +45,18 @@ class RunRecord:
     cell: str = ""
     repeat: int = 0
     measurements: tuple[Measurement, ...] = ()
+    nodes: tuple[str, ...] = ()
     suspects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+def nodes_of(label: str) -> tuple[str, ...]:
+    """The nodes of the ``node`` of a measurement."""
+    return tuple(end.partition(":")[0] for end in label.split("->")) if label else ()
+
+
+def versions_of(suspects: Mapping[str, Mapping[str, str]], label: str) -> dict[str, str]:
+    """The versions behind a measurement: of its nodes, or of all nodes of a gang. Versions that differ are listed."""
+    documents = [suspects.get(node, {}) for node in nodes_of(label)] or list(suspects.values())
+    names = sorted({name for versions in documents for name in versions})
+    return {name: ", ".join(sorted({versions[name] for versions in documents if name in versions})) for name in names}

@@ -47,14 +47,20 @@ def test_each_rank_of_a_node_is_a_series_of_its_own(tmp_path: Path) -> None:
 
 
 def test_iterations_are_left_out_only_where_percentiles_sum_them_up(tmp_path: Path) -> None:
-    lines = [figure("time p50", 2.0, size=4096), *(figure("time", 1.0, size=size) for size in (4096, 4096, 5000))]
+    lines = [
+        figure("all-reduce time p50", 2.0, size=4096),
+        *(figure("all-reduce time", 1.0, size=size) for size in (4096, 4096, 5000)),
+    ]
     found = measured(read(tmp_path, *lines))
-    assert {name: item.values for (_, name), item in found.items()} == {"time p50 4 KiB": (2.0,), "time 5000 B": (1.0,)}
+    assert {name: item.values for (_, name), item in found.items()} == {
+        "all-reduce 4 KiB time p50": (2.0,),
+        "all-reduce 5000 B time": (1.0,),
+    }
 
 
 def test_a_link_is_named_by_its_nodes_and_belongs_to_the_gang(tmp_path: Path) -> None:
     found = measured(read(tmp_path, figure("link 1-0 beta", 1e-9, "s/byte", node="b", rank=1), nodes=("a", "b")))
-    assert list(found) == [("", "link b->a beta")]
+    assert list(found) == [("b->a", "link beta")]
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
