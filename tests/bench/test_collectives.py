@@ -64,7 +64,7 @@ class Fabric(Bed):
         self.call("down", self.name, "--force")
 
     def measured(self, trial: str, algorithms: Sequence[str], *more: str) -> dict[str, Case]:
-        """What a run of ``trial`` came to, by algorithm."""
+        """What a run of ``trial`` came to, by algorithm as asked for."""
         chosen = ("--algorithm", ",".join(algorithms), "--nodes", str(self.nodes))
         self.call("run", trial, "--bed", self.name, *chosen, *more)
         run = (self.folder / "runs/latest").resolve()
@@ -72,7 +72,7 @@ class Fabric(Bed):
             rows = list(csv.DictReader(file))
         trials = _trials(bundle.load(run).files.steps())
         return {
-            row["algorithm"]: Case(
+            row["asked"] or row["algorithm"]: Case(
                 operation=row["operation"],
                 algorithm=row["algorithm"],
                 samples=trials[number :: len(rows)],  # algorithms take turns

@@ -99,13 +99,17 @@ class CollectiveMeasured(Payload):
 
 @payload("collective.auto", writer="rank")
 class CollectiveAuto(Payload):
-    """The algorithm that ``auto`` chose for a case, with the expected seconds of each candidate."""
+    """The algorithm that ``auto`` chose for a case, with the expected seconds of each candidate.
+
+    ``measured``: median seconds in the warm-up, of those that the model could not tell apart.
+    """
 
     rank: Rank | None = None
     case: Step | None = None
     step: Step | None = None
     chosen: str | None = None
     seconds: Any = None
+    measured: Mapping[str, Seconds] | None = None
     why: Any = None
 
 

@@ -1,9 +1,14 @@
-"""Which algorithms can do a case, and which of them ``auto`` takes: the fastest by the cost model on the probed links. Without torch."""
+"""Which algorithms can do a case, and which of them ``auto`` takes. Without torch.
+
+The cost model on the probed links says which could be the fastest. Where it cannot tell several apart, they are measured in the
+warm-up: a small message takes as long as the ranks wait for a CPU, and the buckets of shaped links let it pass faster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ...model import algorithm as model
 from ..open_mpi import names as mpi
@@ -11,15 +16,25 @@ from . import cases, expected_cost, known_algorithms, link_fit
 
 #: Expected times that differ by less count as equal in what is printed: the model is not more accurate.
 EQUAL = 0.03
+#: Measured times are within these shares of the expected ones, if a start-up takes what it takes on the busy machine.
+LEAST_SHARE, MOST_SHARE = 0.9, 1.1
+#: Turns of a measurement in the warm-up. Fewer decide nothing.
+LEAST_TURNS, MOST_TURNS = 3, 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The chosen algorithm: the fastest. ``seconds``: name -> expected time, the fastest first."""
+    """The chosen algorithm. ``seconds``: name -> expected time, the fastest first.
+
+    ``rivals``: the algorithms that may be the fastest, because the model cannot tell them from the fastest. ``measured``: name ->
+    median seconds in the warm-up.
+    """
 
     name: str
     seconds: dict[str, float]
     why: str
+    rivals: tuple[str, ...] = ()
+    measured: dict[str, float] = field(default_factory=dict)
 
 
 def infeasible(item: cases.Item, world: int) -> Iterator[str]:
@@ -49,36 +64,92 @@ def choose(
     link: link_fit.Fit | None,
     tiers: expected_cost.Uplinks | None = None,
     combining: float = 0.0,
+    busy_alpha: float = 0.0,
 ) -> Choice:
-    """The fastest by the cost of its schedule; of equal ones the one with fewer start-ups. Without a link (one rank) all are 0."""
+    """Choose by the cost of the schedules. Of those within EQUAL of the fastest, the one with the fewest messages at a time
+    through a port, because ports do not share their rate quite evenly; then the one with fewer start-ups. Without a link (one
+    rank) all are 0.
+
+    ``busy_alpha``: seconds of a start-up as the machine runs the ranks now.
+    """
     alpha, beta = (link.alpha, link.beta) if link else (0.0, 0.0)
-    operation = case.item.operation
+    operation, size = case.item.operation, case.item.bytes
+    algorithms = {algorithm.name: algorithm for algorithm in among}
+    if not algorithms:
+        raise ValueError(f"no algorithm does {operation} of {size} bytes among {case.ranks} ranks")
     costs = {
-        algorithm.name: expected_cost.cost(case, algorithm, tiers, link, combining if link else 0.0)
-        for algorithm in among
+        name: expected_cost.cost(case, algorithm, tiers, link, combining if link else 0.0)
+        for name, algorithm in algorithms.items()
     }
-    if not costs:
-        raise ValueError(f"no algorithm does {operation} of {case.item.bytes} bytes among {case.ranks} ranks")
-    expected = {name: cost.seconds(case.item.bytes, alpha, beta) for name, cost in costs.items()}
+    expected = {name: cost.seconds(size, alpha, beta) for name, cost in costs.items()}
     names = sorted(expected, key=lambda name: (float(f"{expected[name]:.6g}"), costs[name].rounds, name))
+    equal = [name for name in names if expected[name] <= expected[names[0]] * (1 + EQUAL)]
+    first = min(equal, key=lambda name: most_at_once(case, algorithms[name]))
+    latest = min(cost.seconds(size, max(alpha, busy_alpha), beta) for cost in costs.values()) * MOST_SHARE
     return Choice(
-        name=names[0],
+        name=first,
         seconds={name: expected[name] for name in names},
-        why=f"{_compared(names, expected)}; alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/B"
+        why=f"{_compared(first, names, expected)}; alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/B"
         + (f"; ranks {_behind(tiers.groups)} behind shared uplinks" if tiers else ""),
+        rivals=tuple(name for name in names if expected[name] * LEAST_SHARE <= latest),
     )
 
 
-def _compared(names: Sequence[str], expected: Mapping[str, float]) -> str:
-    """The expected time of the first, and how far the others are from it."""
+def most_at_once(case: cases.Case, algorithm: model.Chosen) -> int:
+    """The most messages of a step that a rank sends, or receives, at a time."""
+    schedules = (algorithm.schedule(case.item.operation, me, case.ranks, case.item.root) for me in range(case.ranks))
+    return max((max(len(step.sends), len(step.recvs)) for steps in schedules for step in steps), default=0)
+
+
+def can_measure(choice: Choice, limit_s: float) -> bool:
+    """Whether the least number of turns of all rivals fits into ``limit_s``, with one that is not timed."""
+    turn_s = sum(choice.seconds[name] for name in choice.rivals)
+    return len(choice.rivals) > 1 and (LEAST_TURNS + 1) * turn_s <= limit_s
+
+
+def measure_in_turns(
+    names: Sequence[str], run_turn: Callable[[Sequence[str]], Sequence[float]], is_time_left: Callable[[], bool]
+) -> dict[str, list[float]]:
+    """Times of each algorithm. One that was slower each time than the median of another is not measured any further.
+
+    ``run_turn``: runs each of these once and returns the slowest rank's seconds; ``is_time_left``: the same on all ranks.
+    """
+    times: dict[str, list[float]] = {name: [] for name in names}
+    rivals = list(names)
+    run_turn(rivals)  # not timed: it connects the ranks
+    for turn in range(1, MOST_TURNS + 1):
+        for name, seconds in zip(rivals, run_turn(rivals), strict=True):
+            times[name].append(seconds)
+        if turn % LEAST_TURNS == 0:
+            least = min(statistics.median(times[name]) for name in rivals)
+            rivals = [name for name in rivals if min(times[name]) <= least]
+            if len(rivals) == 1 or not is_time_left():
+                break
+    return times
+
+
+def after_measurement(choice: Choice, times: Mapping[str, Sequence[float]]) -> Choice:
+    """The rival with the least median."""
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+    names = sorted(medians, key=lambda name: medians[name])
+    text = ", ".join(f"{name} {_ms(medians[name])}" for name in names)
+    turns = max(len(seconds) for seconds in times.values())
+    return replace(
+        choice, name=names[0], measured={name: medians[name] for name in names},
+        why=f"measured in the warm-up, medians of up to {turns}: {text}; {choice.why}",
+    )  # fmt: skip
+
+
+def _compared(first: str, names: Sequence[str], expected: Mapping[str, float]) -> str:
+    """The expected time of the first choice, and how far the others are from the fastest."""
     best = expected[names[0]]
-    equal = [name for name in names[1:] if expected[name] <= best * (1 + EQUAL)]
-    others = [name for name in names[1:] if name not in equal]
-    texts = [f"the model expects {_ms(best)}"]
-    if equal:
-        texts.append(f"no more than {EQUAL:.0%} from {', '.join(equal)}")
+    equal = [name for name in names if expected[name] <= best * (1 + EQUAL)]
+    others = [name for name in names if name not in equal]
+    texts = [f"the model expects {_ms(expected[first])} of {first}"]
+    if len(equal) > 1:
+        texts.append(f"no more than {EQUAL:.0%} from {', '.join(name for name in equal if name != first)}")
     if others:
-        texts.append(f"{_less(best, expected[others[0]])} {others[0]}")
+        texts.append(f"{_less(expected[first], expected[others[0]])} {others[0]}")
     return ", ".join(texts)
 
 

@@ -172,6 +172,12 @@ def chosen(case: Case, algorithm: str) -> Case:
     return replace(case, item=replace(case.item, algorithm=algorithm), requested=case.item.algorithm)
 
 
+def once(case: Case) -> Case:
+    """The collective alone, without its place in a sequence: equal for all iterations of equal collectives."""
+    item = replace(case.item, trials=1, gap_ms=0.0, gap_from="end", after=())
+    return replace(case, number=0, item=item, first_step=1, stride=1)
+
+
 def problems(item: Item) -> Iterator[str]:
     """Problems with an item in any world, each as ``name: what must be (got …)``."""
     known = (("operation", OPERATIONS), ("dtype", tuple(DTYPES)), ("operator", OPERATORS))

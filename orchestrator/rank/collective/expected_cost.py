@@ -71,8 +71,13 @@ def duration(
 
 
 def _seconds(case: cases.Case, cost_: Cost, link: link_fit.Fit, overhead: Overhead) -> float:
-    alpha = max(link.alpha, overhead.barrier_s / max(1, (case.ranks - 1).bit_length()))
+    alpha = max(link.alpha, startup_s(case, overhead.barrier_s))
     return cost_.seconds(case.item.bytes, alpha, link.beta)
+
+
+def startup_s(case: cases.Case, barrier_s: float) -> float:
+    """Seconds of a start-up on a busy machine: of a round of a barrier that takes ``barrier_s``."""
+    return barrier_s / max(1, (case.ranks - 1).bit_length())
 
 
 def _key(case: cases.Case) -> tuple[str, int]:

@@ -11,6 +11,7 @@ import statistics
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 #: Bytes of the tensors whose summing or checking is timed, and how often.
 COMBINED_BYTES, COMBINED_TIMES = 1 << 20, 5
+#: Seconds in which auto measures algorithms for all cases together.
+ALL_CHOICES_S = 15.0
 
 
 def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool = False) -> None:
@@ -99,17 +102,17 @@ class Meter:
         ctx.steps = sum(case.item.trials for case in planned)
 
     def prepare(self) -> None:
-        """Probe the links, choose algorithms for auto, write the plan, create the groups."""
+        """Probe the links, create the groups, choose algorithms for auto, write the plan."""
         link = self._link = self._probe()
         gang = self._ctx.gang
         self._tiers = expected_cost.uplinks(gang.link, gang.leaves, link.beta if link else 0.0)
         self._combining = seconds_per_byte(self._ctx.device, torch.Tensor.add_)
-        self._cases = tuple(self._chosen(case, link) for case in self._cases)
         self._barrier_s = self._start.seconds()
-        if self._ctx.rank == 0:
-            self._ctx.note(self._plan())
         for groups in dict.fromkeys(case.groups for case in self._cases):
             self._memberships[groups] = operations.join_groups(groups, self._ctx.rank, self._ctx.world)
+        self._cases = self._choose_algorithms()
+        if self._ctx.rank == 0:
+            self._ctx.note(self._plan())
 
     def measure(self) -> None:
         with self._gaps:
@@ -130,21 +133,71 @@ class Meter:
         link_probe.report(link, ctx.rank, ctx.note)
         return link.agreed
 
-    def _chosen(self, case: cases.Case, link: link_fit.Fit | None) -> cases.Case:
-        """Choose an algorithm for auto. Rank 0 decides for all, so that ranks never differ by rounding."""
-        if case.item.algorithm != model.AUTO:
-            return case
-        among = algorithm_choice.candidates(case)
-        choice = algorithm_choice.choose(case, among, link, self._tiers, self._combining)
-        names = [algorithm.name for algorithm in among]
-        index = torch.tensor([names.index(choice.name)], device=self._ctx.device)
-        if self._ctx.world > 1:
-            dist.broadcast(index, 0)
-        if self._ctx.rank == 0:
+    def _choose_algorithms(self) -> tuple[cases.Case, ...]:
+        """The cases, with an algorithm for each that has auto. Equal collectives of a sequence have the same one."""
+        autos = {case.number: cases.once(case) for case in self._cases if case.item.algorithm == model.AUTO}
+        limit_s = min(self._params.auto_s, ALL_CHOICES_S / max(1, len(set(autos.values()))))
+        choices = {case: self._choose(case, limit_s) for case in dict.fromkeys(autos.values())}
+        for number, choice in ((number, choices[case]) for number, case in autos.items() if self._ctx.rank == 0):
             self._ctx.note(
-                CollectiveAuto(rank=0, case=case.number, chosen=choice.name, seconds=choice.seconds, why=choice.why)
-            )
-        return cases.chosen(case, names[int(index.item())])
+                CollectiveAuto(
+                    rank=0, case=number, chosen=choice.name, seconds=choice.seconds, measured=choice.measured or None,
+                    why=choice.why,
+                )
+            )  # fmt: skip
+        return tuple(
+            cases.chosen(case, choices[autos[case.number]].name) if case.number in autos else case
+            for case in self._cases
+        )
+
+    def _choose(self, case: cases.Case, limit_s: float) -> algorithm_choice.Choice:
+        """By the model; by measurements of those that it cannot tell apart, if that takes no longer than ``limit_s``.
+
+        Rank 0 decides for all: ranks would differ by rounding.
+        """
+        among = algorithm_choice.candidates(case)
+        busy_alpha = expected_cost.startup_s(case, self._barrier_s)
+        choice = algorithm_choice.choose(case, among, self._link, self._tiers, self._combining, busy_alpha)
+        names = [algorithm.name for algorithm in among]
+        is_measured = algorithm_choice.can_measure(choice, limit_s)
+        first, *rivals = self._of_rank_0(
+            names.index(choice.name), *(is_measured and name in choice.rivals for name in names)
+        )
+        choice = replace(choice, name=names[first])
+        if any(rivals):
+            rival_names = [name for name, is_rival in zip(names, rivals, strict=True) if is_rival]
+            choice = algorithm_choice.after_measurement(choice, self._measure_rivals(case, rival_names, limit_s))
+            [first] = self._of_rank_0(names.index(choice.name))
+        return replace(choice, name=names[first])
+
+    def _measure_rivals(self, case: cases.Case, names: Sequence[str], limit_s: float) -> dict[str, list[float]]:
+        ctx, member = self._ctx, self._memberships[case.groups]
+        memories = operations.Memories(member.ranks, ctx.device) if member else None
+        works = {
+            name: self._work(cases.chosen(case, name), member, memories) if member and memories else None
+            for name in names
+        }
+        end = time.monotonic() + limit_s
+
+        def run_turn(rivals: Sequence[str]) -> list[float]:
+            spans = [self._run_timed(works[name], 0, lambda: None) for name in rivals]
+            if ctx.chunks:
+                ctx.chunks.discard()
+            slowest = torch.tensor([stop - start for start, stop in spans], dtype=torch.float64, device=ctx.device)
+            if ctx.world > 1:
+                dist.all_reduce(slowest, dist.ReduceOp.MAX)
+            return [float(seconds) for seconds in slowest.tolist()]
+
+        return algorithm_choice.measure_in_turns(
+            names, run_turn, lambda: bool(self._of_rank_0(time.monotonic() < end)[0])
+        )
+
+    def _of_rank_0(self, *values: int) -> list[int]:
+        """The values that rank 0 has. A collective of all ranks."""
+        chosen = torch.tensor(values, dtype=torch.int64, device=self._ctx.device)
+        if self._ctx.world > 1:
+            dist.broadcast(chosen, 0)
+        return [int(value) for value in chosen.tolist()]
 
     def _plan(self) -> CollectivePlan:
         facts, costs = [], []

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ...model import algorithm as model
 from ...model.free_memory import RequiredMemory
 from ..exchange import case_layout, receive_schedule
 from ..replay import pacing
-from . import cases, known_algorithms, settings
+from . import algorithm_choice, cases, known_algorithms, settings
 
 #: For these the backend copies everything into one buffer, or out of one.
 _FLATTENED = ("all-gather", "reduce-scatter", "gather")
@@ -43,7 +43,7 @@ def need(among: Sequence[cases.Case], rank: int) -> int:
     """Bytes that ``rank`` needs for cases at the same time: shared buffers once, and the scratch of every case."""
     common: dict[object, int] = {}
     own = 0
-    for case in among:
+    for case in _with_candidates(among):
         ranks = next((group for group in case.groups if rank in group), None)
         if ranks is not None:
             layout, extra = _layout(case, ranks, ranks.index(rank))
@@ -52,6 +52,15 @@ def need(among: Sequence[cases.Case], rank: int) -> int:
             common[replace(layout, parts=()), ranks, case.item.dtype, reduced] = width * _elements(layout)
             own += width * extra
     return sum(common.values()) + own
+
+
+def _with_candidates(among: Iterable[cases.Case]) -> Iterator[cases.Case]:
+    """In place of auto all of its candidates, because it measures them in turn."""
+    for case in among:
+        if case.item.algorithm == model.AUTO:
+            yield from (cases.chosen(case, candidate.name) for candidate in algorithm_choice.candidates(case))
+        else:
+            yield case
 
 
 def _elements(layout: case_layout.Layout) -> int:

@@ -27,6 +27,8 @@ class Measuring:
     drain          bytes of an untimed transfer before each timed iteration, which empties the bucket of a shaped link; -1: by the link
     probe          first measure alpha and beta of the links, in both directions of all pairs
     probe_s        approximate duration of the probe in seconds; slow links and many ranks need longer
+    auto_s         seconds per case in which algorithm auto measures, in the warm-up, the algorithms that its cost model cannot tell
+                   apart; 0: the model alone decides
     fresh_probe    measure the links even if the probe of an earlier run on the same nodes and links is confirmed
     record         record every chunk transfer
     precision      such as 2%: a case stops when the interval of 95 % of its median is narrower than that share of it, after 12
@@ -40,6 +42,7 @@ class Measuring:
     probe: bool = True
     probe_s: float = 3.0
     fresh_probe: bool = False
+    auto_s: float = 1.0
     record: bool = True
     precision: str = ""
 
@@ -62,6 +65,8 @@ def problems(params: Measuring, *, auto: bool) -> Iterator[str]:
         yield f"drain: must be >= 0 bytes, or -1 (got {params.drain})"
     if not 0 < params.probe_s < math.inf:
         yield f"probe_s: must be > 0 and finite (got {params.probe_s:g})"
+    if not 0 <= params.auto_s < math.inf:
+        yield f"auto_s: must be >= 0 and finite (got {params.auto_s:g})"
     try:
         if not 0 <= precision.parse(params.precision) < 1:
             yield f"precision: must be below 100 % (got {params.precision})"
