@@ -27,7 +27,11 @@ from ..render.terminal import short_path
 @click.pass_obj
 def command(session: Session, bed: str | None) -> int:
     """Heal the faults on BED, stop the gang of a run whose orchestrator is gone, and close that run."""
-    spec = beds.choose(session, bed)
+    return heal(session, beds.choose(session, bed))
+
+
+def heal(session: Session, spec: BedSpec) -> int:
+    """Heal a bed, and close the run that is open on it. Raises UsageError while another process drives that run."""
     with store.lock(session.state, spec.name):
         _settle(session, spec)
         run = store.open_run(Path(spec.workdir), time.time())

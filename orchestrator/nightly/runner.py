@@ -1,0 +1,170 @@
+"""Run the cells of a night, one row per repeat: it ends with a row for every cell, whatever breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_INTERRUPTED, CcbedError, Interrupted
+from ..views.collectives import statistics
+from . import night_files, rows, selector
+from .suite import RUNS, Cell, Night, Row
+
+#: After so many repeats in a row that did not end, the others of the cell are skipped.
+BROKEN = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A run that has ended. ``exit``: the code of `ccbed run`; ``reason``: where it is not 0; ``is_overdue``: its deadline ended it."""
+
+    run: str
+    exit: int
+    reason: str = ""
+    is_overdue: bool = False
+
+
+class Trials(Protocol):
+    """What runs the trials of a night on its bed."""
+
+    def obstacle(self, cell: Cell) -> str:
+        """Why the bed cannot run the cell: what it lacks; empty if it can. Raises CcbedError."""
+
+    def launch(self, cell: Cell, repeat: int, open_run: str) -> Attempt:
+        """Run a repeat; ``open_run``: the name of its bundle that an earlier process began. Raises CcbedError, KeyboardInterrupt."""
+
+    def figure(self, run: str, metric: str) -> float | None:
+        """The median of a metric of a bundle; ``metric`` empty: of the main one of its workload. None where it has none."""
+
+    def restore(self) -> Mapping[str, str]:
+        """Bring nodes back that are not warm. Returns node -> its state, and whether it is back. Raises CcbedError."""
+
+
+@dataclass(kw_only=True)
+class Runner:
+    """``now``: seconds of a monotonic clock; ``past``: of the cells, by name; ``broken``: see BROKEN.
+
+    ``on_start`` gets a repeat before it runs, ``on_node`` the row of a lost node, ``on_cell`` a cell with all its rows.
+    """
+
+    directory: Path
+    night: Night
+    trials: Trials
+    now: Callable[[], float]
+    past: Mapping[str, selector.Past] = field(default_factory=dict)
+    broken: int = BROKEN
+    on_start: Callable[[Cell, int], None] = lambda cell, repeat: None
+    on_node: Callable[[Row], None] = lambda row: None
+    on_cell: Callable[[Cell, Sequence[Row]], None] = lambda cell, rows: None
+
+    def run(self) -> tuple[Row, ...]:
+        """Run what has no row yet, then seal the night. Raises Interrupted, InfrastructureError where a row cannot be written."""
+        cells = {cell.name: cell for cell in self.night.suite.cells}
+        with night_files.Journal(self.directory) as journal:
+            for name in self.night.order:
+                cell = cells[name]
+                self._run_cell(cell, journal)
+                self.on_cell(cell, tuple(row for row in journal.rows if row.cell == name))
+            result = tuple(journal.rows)
+        night_files.close(self.directory)
+        return result
+
+    def _run_cell(self, cell: Cell, journal: night_files.Journal) -> None:
+        ended = [row for row in journal.rows if row.cell == cell.name]
+        if self._is_complete(cell, ended):
+            return
+        reason = "" if ended else self._reason_to_skip(cell, journal)
+        if reason:
+            journal.append(Row(cell=cell.name, repeat=0, state="skipped", reason=reason))
+            return
+        self._restore(journal)
+        open_runs = self._open_runs(cell, ended)
+        while not self._is_complete(cell, ended):
+            row = self._repeat(cell, len(ended), ended, open_runs)
+            journal.append(row)
+            ended.append(row)
+            if row.state in ("error", "unfinished"):
+                self._restore(journal)
+
+    def _is_complete(self, cell: Cell, ended: Sequence[Row]) -> bool:
+        if len(ended) >= cell.repeats or any(row.state == "skipped" and not row.run for row in ended):
+            return True
+        return bool(cell.precision) and bool(ended) and self._is_precise(cell, ended)
+
+    def _is_precise(self, cell: Cell, ended: Sequence[Row]) -> bool:
+        """Whether the interval of the median of the cell's first metric is narrow enough. Every repeat must have the metric."""
+        import numpy as np
+
+        metric = cell.rules[0].metric if cell.rules else ""
+        figures = [self.trials.figure(row.run, metric) if row.run else None for row in ended]
+        known = [figure for figure in figures if figure is not None]
+        if len(known) < len(figures):
+            return False
+        interval = statistics.median(np.array(known))
+        return interval.high - interval.low < (cell.precision or 0.0) * abs(interval.value)
+
+    def _reason_to_skip(self, cell: Cell, journal: night_files.Journal) -> str:
+        spent_s = sum(row.duration_s for row in journal.rows)
+        past = self.past.get(cell.name, selector.NEVER)
+        if not selector.fits(spent_s, self.night.suite.budget_s, past):
+            return f"over the budget of {self.night.suite.budget_s:g} s"
+        try:
+            return self.trials.obstacle(cell)
+        except CcbedError:
+            return ""  # the repeat fails with it
+
+    def _repeat(self, cell: Cell, repeat: int, ended: Sequence[Row], open_runs: Mapping[int, str]) -> Row:
+        tail = ended[-self.broken :]
+        if len(tail) == self.broken and all(row.state in ("error", "unfinished") for row in tail):
+            reason = f"{self.broken} repeats before it did not end"
+            return Row(cell=cell.name, repeat=repeat, state="skipped", reason=reason)
+        self.on_start(cell, repeat)
+        begin = self.now()
+        attempt = self._attempt(cell, repeat, open_runs.get(repeat, ""))
+        return Row(
+            cell=cell.name, repeat=repeat, state="unfinished" if attempt.is_overdue else rows.state(attempt.exit),
+            run=attempt.run, exit=attempt.exit, duration_s=round(self.now() - begin, 3), reason=attempt.reason,
+        )  # fmt: skip
+
+    def _attempt(self, cell: Cell, repeat: int, open_run: str) -> Attempt:
+        """Any error of a trial is a row. Raises Interrupted."""
+        try:
+            attempt = self.trials.launch(cell, repeat, open_run)
+        except (KeyboardInterrupt, Interrupted):
+            raise self._interrupted() from None
+        except CcbedError as error:
+            return Attempt(run="", exit=error.exit_code, reason="; ".join(error.problems))
+        except Exception as error:  # noqa: BLE001 a suite always ends with a report
+            return Attempt(run="", exit=EXIT_INFRASTRUCTURE, reason=f"internal error: {type(error).__name__}: {error}")
+        if attempt.exit == EXIT_INTERRUPTED and not attempt.is_overdue:
+            raise self._interrupted()
+        return attempt
+
+    def _interrupted(self) -> Interrupted:
+        return Interrupted(
+            f"{self.directory}: interrupted; the night is open", hint=f"ccbed nightly --resume {self.directory}"
+        )
+
+    def _restore(self, journal: night_files.Journal) -> None:
+        """A row for each node that was lost; the same node in the same state is one row."""
+        try:
+            lost = self.trials.restore()
+        except CcbedError as error:
+            lost = {"(all)": "; ".join(error.problems)}
+        for node, reason in lost.items():
+            row = rows.of_node(node, reason)
+            if row not in journal.rows:
+                journal.append(row)
+                self.on_node(row)
+
+    def _open_runs(self, cell: Cell, ended: Sequence[Row]) -> dict[int, str]:
+        """Repeat -> the newest bundle of it without a row: an earlier process of this night began it."""
+        runs = self.directory / RUNS
+        known = {row.run for row in ended}
+        bundles = (
+            sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()) if runs.is_dir() else []
+        )
+        origins = {path.name: night_files.origin(path) for path in bundles if path.name not in known}
+        return {origin[1]: name for name, origin in origins.items() if origin is not None and origin[0] == cell.name}

@@ -1,0 +1,81 @@
+"""The order of a night's cells, and which of them fit into its budget. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from .suite import Row, Suite
+
+#: Earlier nights whose findings count.
+NIGHTS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastNight:
+    """What an earlier night of the same suite on the same bed did. ``findings``: cell -> how many of its findings were no pass."""
+
+    rows: tuple[Row, ...]
+    findings: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """A cell in the earlier nights. ``nights_ago``: since its last run, None: never; ``duration_s``: median of all its repeats
+    together in a night, None: not known; ``findings``: in the last NIGHTS nights.
+    """
+
+    nights_ago: int | None = None
+    duration_s: float | None = None
+    findings: int = 0
+
+    @property
+    def urgency(self) -> float:
+        return float("inf") if self.nights_ago is None else self.nights_ago * (1.0 + self.findings)
+
+
+NEVER = Past()
+
+
+def order(suite: Suite, past: Mapping[str, Past]) -> tuple[str, ...]:
+    """The names of the cells in the order in which they run.
+
+    1. The seed shuffles them.
+    2. With a budget they are sorted: first by priority, then by urgency = nights since the last run x (1 + findings in the last
+       10 nights), greatest first. A cell that never ran is the most urgent of its priority. Equal ones stay shuffled.
+
+    So a cell that finds nothing is run again when its turn has come, and one that finds something comes earlier.
+    """
+    cells = list(suite.cells)
+    random.Random(suite.seed).shuffle(cells)
+    if suite.budget_s is not None:
+        cells.sort(key=lambda cell: (-cell.priority, -past.get(cell.name, NEVER).urgency))
+    return tuple(cell.name for cell in cells)
+
+
+def fits(spent_s: float, budget_s: float | None, past: Past) -> bool:
+    """Whether a cell starts: the time that it took in earlier nights is left, or any time at all if that is not known.
+
+    A cell that has started is run to its end, so a night may be longer than its budget by that cell.
+    """
+    if budget_s is None:
+        return True
+    return spent_s + (past.duration_s or 0.0) <= budget_s and spent_s < budget_s
+
+
+def past(nights: Sequence[PastNight], names: Iterable[str]) -> dict[str, Past]:
+    """``nights``: the newest first."""
+    return {name: _past(nights, name) for name in names}
+
+
+def _past(nights: Sequence[PastNight], name: str) -> Past:
+    by_night = [[row for row in night.rows if row.cell == name and row.state != "skipped"] for night in nights]
+    ago = next((index + 1 for index, rows in enumerate(by_night) if rows), None)
+    durations = [sum(row.duration_s for row in rows) for rows in by_night if rows]
+    return Past(
+        nights_ago=ago,
+        duration_s=median(durations) if durations else None,
+        findings=sum(night.findings.get(name, 0) for night in nights[:NIGHTS]),
+    )
