@@ -18,6 +18,7 @@ from ..model.event import Event
 from ..model.events import RunEnd
 from ..model.launch import Request, Result
 from ..model.trial import Trial
+from ..store import beds as store
 from ..store import secrets
 from . import detached
 from .inputs import beds, trials
@@ -35,9 +36,10 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     data_dir = _data_dir(options["data_dir"], bed)
     names = (*options["secret"], *source.secret_names)
     redaction = redact.Redaction(mask=secrets.mask(session.state), names=names)
-    trial = _redacted(source, redaction, _trial(session, source, options, bed, data_dir))
+    trial = redacted(source, redaction, _trial(session, source, options, bed, data_dir))
     if bed is None:
         raise missing_bed or RuntimeError("neither a bed nor the reason why there is none")
+    store.refuse_night(Path(bed.workdir))
     _require_agent(session, bed)
     trials.require_nodes(source, trial, bed, session.catalogue)
     _require_rank(options["tee"], trial)
@@ -148,7 +150,7 @@ def _trial(
     return trial
 
 
-def _redacted(source: trials.Source, redaction: redact.Redaction, trial: Trial) -> Trial:
+def redacted(source: trials.Source, redaction: redact.Redaction, trial: Trial) -> Trial:
     """Replace the trial's secrets by placeholders. Raises UsageError for a recorded trial whose secrets are missing."""
     result = redaction.trial(trial)
     missing = redact.missing_secrets(result.params, redaction.secrets)
@@ -233,7 +235,7 @@ def _run_once(
             state=str(session.state),
             command=redaction.text(shlex.join(["ccbed", *redaction.arguments(session.argv)])),
             data_dir=data_dir,
-            twin=_has_twin(source, trial, trials.twin_choice(source, options)),
+            twin=has_twin(source, trial, trials.twin_choice(source, options)),
             twin_after=trials.twin_choice(source, options) is None
             and source.is_script
             and bool(trial.faults)
@@ -286,7 +288,7 @@ def _require_rank(which: str | None, trial: Trial) -> None:
         raise UsageError(f"--tee: the trial has ranks 0 to {last} (got {which})", hint=f"--tee {last}, or --tee all")
 
 
-def _has_twin(source: trials.Source, trial: Trial, choice: bool | None) -> bool:
+def has_twin(source: trials.Source, trial: Trial, choice: bool | None) -> bool:
     """As the user chooses; by default a script has one only if its own file names the check."""
     if choice is not None:
         return choice

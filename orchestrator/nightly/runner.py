@@ -79,8 +79,9 @@ class Runner:
         if reason:
             journal.append(Row(cell=cell.name, repeat=0, state="skipped", reason=reason))
             return
-        self._restore(journal)
         open_runs = self._open_runs(cell, ended)
+        if not open_runs:  # they may be resumed on the bed as it is
+            self._restore(journal)
         while not self._is_complete(cell, ended):
             row = self._repeat(cell, len(ended), ended, open_runs)
             journal.append(row)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import fcntl
+import getpass
 import json
 import os
 import time
@@ -19,6 +21,7 @@ from . import durable, paths, secrets
 
 OPEN_RUN = "open-run.json"
 RUN_LOCK = "run.lock"
+NIGHT_LOCK = "night.lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +175,42 @@ def run_lock(workdir: Path, run: str, directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+@contextmanager
+def night_lock(workdir: Path, night: str) -> Iterator[None]:
+    """Held by the process that runs a night on a bed; freed by the kernel when it dies. Raises UsageError when held."""
+    fd = _flock(workdir / NIGHT_LOCK, tries=5)
+    if fd is None:
+        raise _night(workdir)
+    try:
+        since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        holder = {"night": night, "pid": os.getpid(), "user": getpass.getuser(), "since": since}
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(holder).encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+def refuse_night(workdir: Path) -> None:
+    """Raises UsageError while another process runs a night on the bed: a run between its trials would disturb them."""
+    file = workdir / NIGHT_LOCK
+    if not file.exists():
+        return
+    fd = _flock(file, kind=fcntl.LOCK_SH)
+    if fd is None:
+        raise _night(workdir)
+    os.close(fd)
+
+
+def _night(workdir: Path) -> UsageError:
+    holder = _json(workdir / NIGHT_LOCK) or {}
+    who = f"pid {holder.get('pid')} of user {holder.get('user')}, since {holder.get('since')}"
+    return UsageError(
+        f"bed {workdir.name} is busy with night {holder.get('night')} ({who})",
+        hint=f"wait for it, or end that process; then: ccbed nightly --resume {holder.get('night')}",
+    )
 
 
 def open_run(workdir: Path, now: float | None = None) -> OpenRun | None:

@@ -1,0 +1,234 @@
+"""Run the trials of a night on its bed, with deadlines, and bring the bed back between them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import signal
+import statistics
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from ..core.spec import parse_trial, plan, redact, trial_draft
+from ..model.bed import BedSpec, NodeStatus
+from ..model.errors import EXIT_FINDING, EXIT_INTERRUPTED, EXIT_PASS, CcbedError, Interrupted, UsageError
+from ..model.events import RunEnd
+from ..model.launch import Request, Result
+from ..model.trial import Trial
+from ..nightly import bundle_records, night_files, parse_suite, requirements
+from ..nightly.runner import Attempt
+from ..nightly.suite import RUNS, Cell
+from ..run import judging
+from ..store import beds, bundle, paths, secrets
+from . import run_trial
+from .inputs import trials
+from .inputs.session import Session
+from .render import live
+
+#: The engine ends a run at its deadline, with the stacks of its ranks. After twice that time, as a run may have a twin, and this
+#: many seconds, the process interrupts itself.
+GRACE_S = 30.0
+#: States of a node that need nothing.
+_READY = ("warm", "busy")
+
+
+@dataclass(kw_only=True)
+class NightTrials:
+    """The trials of the night in ``directory``. ``secret_names``: see `ccbed run --secret`."""
+
+    session: Session
+    bed: BedSpec
+    directory: Path
+    command: str
+    _built: dict[str, tuple[trials.Source, Trial, redact.Redaction]] = field(default_factory=dict)
+
+    def obstacle(self, cell: Cell) -> str:
+        missing = requirements.missing(cell.needs, self.bed)
+        if missing:
+            return missing
+        try:
+            source, trial, _ = self._trial(cell)
+            trials.require_nodes(source, trial, self.bed, self.session.catalogue)
+            provider = self.session.provider(self.bed)
+            plan.plan(
+                trial, self.bed, provider.observe(self.bed, memory=False), self.session.catalogue, run="(plan)", payload="",
+                capabilities={node.host: provider.capabilities(node.host) for node in self.bed.nodes},
+                data_dir=self.bed.data_dir,
+            )  # fmt: skip
+        except UsageError as error:
+            return "; ".join(error.problems)
+        return ""
+
+    def launch(self, cell: Cell, repeat: int, open_run: str) -> Attempt:
+        deadline = _Deadline(cell.deadline_s * 2 + GRACE_S)
+        begun: list[str] = []
+        try:
+            with deadline:
+                result = self._launch(cell, repeat, open_run, begun)
+        except (KeyboardInterrupt, Interrupted):
+            if not deadline.has_passed:
+                raise
+            result = None
+        if deadline.has_passed and (result is None or result.code == EXIT_INTERRUPTED):
+            self._heal()
+            run = Path(begun[-1]).name if begun else ""
+            reason = (
+                f"hung: not ended {GRACE_S:g} s after twice its deadline of {cell.deadline_s:g} s, and was abandoned"
+            )
+            return Attempt(run=run, exit=EXIT_FINDING, is_overdue=True, reason=reason)
+        if result is None:
+            raise KeyboardInterrupt
+        return self._attempt(cell, result)
+
+    def figure(self, run: str, metric: str) -> float | None:
+        try:
+            record = bundle_records.read(self.directory / RUNS / run)
+        except paths.TornBundleError:
+            return None
+        name = metric or next((item.metric.name for item in record.measurements), "")
+        medians = [
+            statistics.median(item.values) for item in record.measurements if item.metric.name == name and item.values
+        ]
+        return statistics.median(medians) if medians else None
+
+    def restore(self) -> Mapping[str, str]:
+        """Close the night's run that is still open on the bed, and bring nodes back that are not warm."""
+        open_run = beds.open_run(Path(self.bed.workdir))
+        if open_run and not open_run.driver and Path(open_run.directory).parent == (self.directory / RUNS).resolve():
+            self._heal()
+        lost = self._lost()
+        if not lost:
+            return {}
+        from .verbs.up import up
+
+        try:
+            up(self._silent, self.bed, quiet=True, force=True)
+            back = self._lost()
+        except CcbedError as error:
+            reason = "; ".join(error.problems)
+            return {name: f"is {_state(node)}; cannot be brought up again: {reason}" for name, node in lost.items()}
+        return {
+            name: f"was {_state(node)}; " + ("is still not warm" if name in back else "brought up again")
+            for name, node in lost.items()
+        }
+
+    def _lost(self) -> dict[str, NodeStatus]:
+        status = self.session.provider(self.bed).observe(self.bed, memory=False)
+        wanted = {node.name for node in self.bed.nodes}
+        return {node.name: node for node in status.nodes if node.name in wanted and node.state not in _READY}
+
+    def _trial(self, cell: Cell) -> tuple[trials.Source, Trial, redact.Redaction]:
+        """The cell's trial; its run ends at the deadline of the cell, unless its own comes first."""
+        if cell.name not in self._built:
+            source = trials.open_source(cell.trial, (), self.session.catalogue)
+            redaction = redact.Redaction(mask=secrets.mask(self.session.state), names=source.secret_names)
+            overrides: list[trial_draft.Override] = parse_suite.overrides(cell, self.bed)
+            overrides += trials.absolute_paths(source, {})
+            trial = parse_trial.build(source.document, self.session.catalogue, overrides, self.bed.data_dir)
+            wall_s = min(trial.liveness.wall_s, cell.deadline_s)
+            trial = dataclasses.replace(trial, liveness=dataclasses.replace(trial.liveness, wall_s=wall_s))
+            self._built[cell.name] = (source, run_trial.redacted(source, redaction, trial), redaction)
+        return self._built[cell.name]
+
+    def _launch(self, cell: Cell, repeat: int, open_run: str, begun: list[str]) -> Result:
+        directory = self.directory / RUNS / open_run
+        if not open_run or bundle.stage(directory) == "none" or _is_abandoned(directory):
+            return self._run(cell, repeat, None, begun)
+        if bundle.stage(directory) == "closed":
+            return judging.conclude(self.session.catalogue, directory, read_only=True)
+        try:
+            return self._run(cell, repeat, directory, begun)
+        except (UsageError, paths.TornBundleError):
+            self._heal()  # it cannot be resumed, because its bed was brought up again: run the repeat anew
+            return self._run(cell, repeat, None, begun)
+
+    def _run(self, cell: Cell, repeat: int, resume: Path | None, begun: list[str]) -> Result:
+        session, bed = self.session, self.bed
+        source, trial, redaction = self._trial(cell)
+        trial = trials.without_missing_libraries(session.terminal, trial, bed)
+        is_local_script = source.is_script and bed.shares_file_system
+
+        def on_begin(directory: str) -> None:
+            if not live.is_twin(directory):
+                begun.append(directory)
+
+        return session.launch(
+            Request(
+                trial=trial,
+                bed=bed,
+                provider=session.provider(bed),
+                catalogue=session.catalogue,
+                runs=str(self.directory / RUNS),
+                state=str(session.state),
+                command=self.command,
+                reason=night_files.reason(self.directory.name, cell.name, repeat),
+                data_dir=bed.data_dir,
+                resume=str(resume) if resume else "",
+                twin=run_trial.has_twin(source, trial, None),
+                inputs=source.inputs,
+                secrets=dict(redaction.secrets),
+                secret_names=tuple(redaction.names),
+                umask=session.umask,
+                environment=dict(os.environ) if is_local_script else None,
+                on_begin=on_begin,
+            )
+        )
+
+    def _attempt(self, cell: Cell, result: Result) -> Attempt:
+        """Overdue is a run that the engine ended at the cell's deadline."""
+        reason, is_overdue = "", False
+        if result.code not in (EXIT_PASS, EXIT_INTERRUPTED):
+            end = bundle.read_history(Path(result.directory)).last(RunEnd)
+            ending = str(end.data.reason or "") if end and end.data.outcome != "finished" else ""
+            is_overdue = "(liveness.wall_s)" in ending and self._trial(cell)[1].liveness.wall_s >= cell.deadline_s
+            bad = next((verdict for verdict in result.verdicts if verdict.outcome in ("fail", "unknown")), None)
+            reason = ending or (f"{bad.check}: {bad.text}" if bad else "")
+        return Attempt(run=result.run, exit=result.code, reason=reason, is_overdue=is_overdue)
+
+    def _heal(self) -> None:
+        """Close the run that is open on the bed. An error is one of the next trial, or of ``restore``."""
+        from .verbs import heal
+
+        with contextlib.suppress(CcbedError, OSError):
+            heal.heal(self._silent, self.bed)
+
+    @cached_property
+    def _silent(self) -> Session:
+        """The session without the output of verbs that a night calls."""
+        terminal = dataclasses.replace(self.session.terminal, out=io.StringIO(), live=False)
+        return dataclasses.replace(self.session, terminal=terminal)
+
+
+def _is_abandoned(directory: Path) -> bool:
+    end = bundle.read_history(directory).last(RunEnd) if bundle.has_begun(directory) else None
+    return end is not None and end.data.outcome == "interrupted"
+
+
+def _state(node: NodeStatus) -> str:
+    return f"{node.state} ({node.reason})" if node.reason else node.state
+
+
+class _Deadline:
+    """Interrupt this process, as Ctrl-C does, after a time. ``has_passed``: whether it did."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.has_passed = False
+        self._timer = threading.Timer(limit_s, self._interrupt)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        signal.signal(signal.SIGTERM, self._previous)
+
+    def _interrupt(self) -> None:
+        self.has_passed = True
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,154 @@
+"""Carry out `ccbed nightly`: plan the night, run its cells, and bring it to its report and its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..core.spec import redact
+from ..model.bed import BedSpec
+from ..model.errors import CcbedError, UsageError
+from ..nightly import night_files, runner, selector
+from ..nightly.suite import Night, Suite
+from ..store import beds as store
+from . import night_end, night_trials
+from .inputs import beds, suites
+from .inputs.session import Session
+from .render import night_lines
+from .render.terminal import short_path
+
+#: Earlier nights that are read for the order of the cells and the remaining time.
+EARLIER = 30
+
+
+def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
+    """Start a night. Returns the exit code. Raises UsageError, InfrastructureError, Interrupted."""
+    bed = _bed(session, options, is_new=True)
+    suite = suites.with_options(suites.open_suite(session, name, bed), options)
+    runs = Path(options["runs_dir"])
+    past = _past(session, runs, bed, suite)
+    if options["dry_run"]:
+        return night_lines.dry_run(
+            session.terminal, suite, selector.order(suite, past), past, as_json=options["as_json"]
+        )
+    beds.refuse_open(session, bed, "a night")
+    now = datetime.datetime.now(datetime.UTC)
+    directory = night_files.new(runs, suite.name, now)
+    with store.night_lock(Path(bed.workdir), directory.name):
+        night = Night(
+            name=directory.name,
+            suite=suite,
+            bed=bed.name,
+            provider=bed.provider,
+            hosts={node.name: node.host for node in bed.nodes if node.role == "node"},
+            number=_next_number(runs, bed) if options["record"] else 0,
+            started=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+            order=selector.order(suite, past),
+            command=redact.command_line(["ccbed", *session.argv]),
+            ccbed=__version__,
+        )
+        night_files.write_night(directory, night)
+        return _run(session, bed, directory, night, past, options)
+
+
+def resume(session: Session, handle: str, options: Mapping[str, Any]) -> int:
+    """Go on with a night where its rows end. A night that has ended is judged and reported again."""
+    directory = _resolve(handle, Path(options["runs_dir"]))
+    night = night_files.read_night(directory)
+    if night_files.is_closed(directory):
+        return night_end.finish(session, directory, night, night_files.read_rows(directory), options)
+    bed = _bed(
+        session, {**options, "bed": options["bed"] or (None if options["inventory"] else night.bed)}, is_new=False
+    )
+    if bed.name != night.bed:
+        raise UsageError(f"{directory}: was begun on bed {night.bed}, not on {bed.name}", hint=f"--bed {night.bed}")
+    with store.night_lock(Path(bed.workdir), night.name):
+        return _run(session, bed, directory, night, _past(session, directory.parent, bed, night.suite), options)
+
+
+def _run(
+    session: Session,
+    bed: BedSpec,
+    directory: Path,
+    night: Night,
+    past: Mapping[str, selector.Past],
+    options: Mapping[str, Any],
+) -> int:
+    lines = night_lines.NightLines(terminal=session.terminal, night=night, past=past, quiet=options["as_json"])
+    lines.begin(short_path(directory), sum(node.role == "node" for node in bed.nodes))
+    rows = runner.Runner(
+        directory=directory,
+        night=night,
+        trials=night_trials.NightTrials(session=session, bed=bed, directory=directory, command=night.command),
+        now=time.monotonic,
+        past=past,
+        on_start=lines.start,
+        on_node=lines.node,
+        on_cell=lines.cell,
+    ).run()
+    return night_end.finish(session, directory, night, rows, options)
+
+
+def _bed(session: Session, options: Mapping[str, Any], *, is_new: bool) -> BedSpec:
+    """The bed, brought up first where an inventory is named. Raises UsageError, InfrastructureError."""
+    if options["inventory"] and options["bed"]:
+        raise UsageError("--bed and --inventory exclude each other; give one of them")
+    if options["inventory"]:
+        bed = beds.wanted(session, options["inventory"])
+        if is_new and not options["dry_run"]:
+            from .verbs.up import up
+
+            up(session, bed, quiet=options["as_json"])
+        return bed
+    return beds.choose(session, options["bed"])
+
+
+def _past(session: Session, runs: Path, bed: BedSpec, suite: Suite) -> dict[str, selector.Past]:
+    """What the cells of a suite did in its earlier nights on the bed. Nights that cannot be read are left out, with a warning."""
+    earlier: list[selector.PastNight] = []
+    for directory, night in _nights(session, runs, bed):
+        if night.suite.name == suite.name and night_files.is_closed(directory) and len(earlier) < EARLIER:
+            with contextlib.suppress(CcbedError, OSError):
+                judgement = night_files.read_judgement(directory)
+                findings: dict[str, int] = {}
+                for judged in judgement.findings if judgement else ():
+                    findings[judged.cell] = findings.get(judged.cell, 0) + (judged.state in ("warn", "fail", "xpass"))
+                earlier.append(selector.PastNight(rows=night_files.read_rows(directory), findings=findings))
+    return selector.past(earlier, [cell.name for cell in suite.cells])
+
+
+def _next_number(runs: Path, bed: BedSpec) -> int:
+    """Recorded nights of a bed are counted in the order of recording, whatever the clock says."""
+    numbers = [night.number for _, night in _nights(None, runs, bed)]
+    return max(numbers, default=0) + 1
+
+
+def _nights(session: Session | None, runs: Path, bed: BedSpec) -> Iterator[tuple[Path, Night]]:
+    """The nights of a bed, newest first."""
+    for directory in reversed(night_files.nights(runs)):
+        try:
+            night = night_files.read_night(directory)
+        except (CcbedError, OSError) as error:
+            if session is not None:
+                session.terminal.warn(f"left out of the history: {error}")
+            continue
+        if night.bed == bed.name:
+            yield directory, night
+
+
+def _resolve(handle: str, runs: Path) -> Path:
+    """The directory of a night, from its path, its name, or its last characters. Raises UsageError."""
+    for path in (Path(handle), runs / handle):
+        if night_files.is_night(path):
+            return path.resolve()
+    matches = [path for path in night_files.nights(runs) if path.name.rpartition("-")[2].startswith(handle)]
+    if len(matches) == 1:
+        return matches[0].resolve()
+    listed = ", ".join(path.name for path in (matches or night_files.nights(runs))[-3:])
+    problem = f"{handle} matches several nights" if matches else f"no night {handle} in {runs}"
+    raise UsageError(problem, hint=f"the newest: {listed}" if listed else "ccbed nightly quick")

@@ -1,0 +1,58 @@
+"""Run a suite of trials as a night: compare it with earlier nights, report, and say what got slower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...model.errors import UsageError
+from ..inputs import options
+from ..inputs.session import Session
+
+
+@options.command()
+@click.argument("suite", required=False, metavar="SUITE|FILE.yml")
+@options.bed
+@click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
+@click.option("--record", is_flag=True, help="An official night: later nights are compared with it.")
+@click.option(
+    "--repeat", type=click.IntRange(min=1), metavar="N", help="Run each cell N times, whatever the suite says."
+)
+@click.option("--budget", metavar="TIME", help="The time for all cells, such as 30m; what does not fit is skipped.")
+@click.option(
+    "--only", multiple=True, metavar="CELL", help="Only this cell, all cells of this trial, or gemm*. Repeatable."
+)
+@click.option("--resume", metavar="NIGHT", help="Go on with a night that was interrupted, or whose orchestrator died.")
+@click.option(
+    "--notify",
+    multiple=True,
+    metavar="URL|COMMAND",
+    help="Post the result to a webhook, or run a command with it. Repeatable.",
+)
+@click.option(
+    "--install-timer", metavar="WHEN", help="Print a systemd service and timer for this night, such as 02:00."
+)
+@click.option("--system", is_flag=True, help="With --install-timer: for the whole system, not for this user.")
+@click.option("--yes", is_flag=True, help="With --install-timer: write the units and start the timer.")
+@click.option("--dry-run", is_flag=True, help="Print the cells in their order, and stop.")
+@options.runs_dir
+@options.as_json
+@click.pass_obj
+def command(session: Session, /, **values: Any) -> int:
+    """Run SUITE, a built-in one (quick, standard) or a file, on a bed; then compare, report, and exit by the verdict.
+
+    \b
+    ccbed nightly quick
+    ccbed nightly suites/lab.yml --bed lab --record
+    """
+    from .. import nightly_run
+
+    if values["suite"] and values["resume"]:
+        raise UsageError("--resume takes the suite of its night", hint=f"ccbed nightly --resume {values['resume']}")
+    if values["resume"]:
+        return nightly_run.resume(session, values["resume"], values)
+    if not values["suite"]:
+        raise UsageError("no suite is named", hint="ccbed nightly quick; the others: ccbed list suites")
+    return nightly_run.run(session, values["suite"], values)
