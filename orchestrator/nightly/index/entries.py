@@ -1,0 +1,81 @@
+"""What the index answers: nights, runs and trends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..gates.nights import Key, Metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightEntry:
+    """``directory``: absolute. ``number``: 0 for a casual night. ``outcome``, ``exit``: None before it was judged."""
+
+    directory: str
+    name: str
+    bed: str
+    suite: str
+    number: int
+    started: str
+    is_closed: bool
+    outcome: str | None = None
+    exit: int | None = None
+    sentence: str = ""
+    runs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry:
+    """A run. ``directory``: absolute. ``night``: the name of its night's directory; ``cell``: empty unless the night names the run."""
+
+    run: str
+    directory: str
+    bed: str
+    trial: str
+    workload: str
+    started: str
+    outcome: str
+    is_sealed: bool
+    exit: int | None
+    duration_s: float | None
+    ttr_s: float | None
+    night: str
+    cell: str
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrendPoint:
+    """A night of a trend. ``value``: the median of the finite values, None without one. ``values``: of all repeats, in order."""
+
+    night: int
+    name: str
+    date: str
+    node: str
+    value: float | None
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """A metric over the recorded nights of a bed, for one comparability key. ``node`` of a point: empty for the whole gang."""
+
+    bed: str
+    trial: str
+    cells: tuple[str, ...]
+    metric: Metric
+    key: Key
+    points: tuple[TrendPoint, ...]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(sorted({point.node for point in self.points}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refreshed:
+    """How many directories were read and removed, and how many that cannot be read there are."""
+
+    read: int = 0
+    removed: int = 0
+    skipped: int = 0

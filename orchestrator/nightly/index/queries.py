@@ -1,0 +1,240 @@
+"""Questions to the index: runs, nights, records of recorded nights, trends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from ..gates.nights import Key, Metric, Record
+from . import rows
+from .entries import NightEntry, RunEntry, Trend, TrendPoint
+from .tables import measurements, nights, runs, series, skipped, suspects
+
+_RUN = tuple(RunEntry.__dataclass_fields__)
+_NIGHT = tuple(name for name in NightEntry.__dataclass_fields__ if name != "runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """What is not empty restricts. ``since_s``: seconds since 1970. ``night``: a directory, or the end of its name."""
+
+    bed: str | None = None
+    trial: str | None = None
+    outcome: str | None = None
+    since_s: float | None = None
+    night: str | None = None
+    limit: int | None = None
+
+
+def list_runs(connection: sa.Connection, root: int, path: str, wanted: Filter) -> tuple[tuple[RunEntry, ...], int]:
+    """The newest runs, oldest first, and how many match without the limit."""
+    conditions = [runs.c.root_id == root]
+    exact = {name: getattr(wanted, name) for name in ("bed", "trial", "outcome")}
+    conditions += [runs.c[name] == value for name, value in exact.items() if value is not None]
+    if wanted.since_s is not None:
+        conditions.append(runs.c.started_s >= wanted.since_s)
+    if wanted.night is not None:
+        conditions.append(
+            (runs.c.night == wanted.night) | runs.c.night.like(f"%-{_literal(wanted.night)}%", escape="\\")
+        )
+    query = sa.select(*(runs.c[name] for name in _RUN)).where(*conditions)
+    newest = query.order_by(sa.func.coalesce(runs.c.started_s, 0.0).desc(), runs.c.directory.desc()).limit(wanted.limit)
+    count = connection.execute(sa.select(sa.func.count()).select_from(runs).where(*conditions)).scalar_one()
+    result = [
+        RunEntry(**{**row, "directory": f"{path}/{row['directory']}"}) for row in connection.execute(newest).mappings()
+    ]
+    return tuple(reversed(result)), count
+
+
+def list_nights(
+    connection: sa.Connection, root: int, path: str, bed: str | None, *, recorded: bool
+) -> tuple[NightEntry, ...]:
+    """In the order of their start; recorded nights of one bed in the order of their numbers."""
+    conditions = [nights.c.root_id == root]
+    if bed is not None:
+        conditions.append(nights.c.bed == bed)
+    if recorded:
+        conditions.append(nights.c.number > 0)
+    order = (nights.c.number,) if recorded else ()
+    counts: dict[str, int] = dict(
+        connection.execute(
+            sa.select(runs.c.night, sa.func.count()).where(runs.c.root_id == root, runs.c.night != "").group_by(runs.c.night)
+        ).tuples().all()
+    )  # fmt: skip
+    query = sa.select(*(nights.c[name] for name in _NIGHT)).where(*conditions)
+    listed = connection.execute(query.order_by(*order, nights.c.started_s, nights.c.directory)).mappings()
+    return tuple(
+        NightEntry(**{**row, "directory": f"{path}/{row['directory']}"}, runs=counts.get(row["directory"], 0))
+        for row in listed
+    )
+
+
+def list_skipped(connection: sa.Connection, root: int) -> list[str]:
+    query = sa.select(skipped.c.directory, skipped.c.reason).where(skipped.c.root_id == root)
+    return [
+        f"{directory} is skipped: {reason}"
+        for directory, reason in connection.execute(query.order_by(skipped.c.directory))
+    ]
+
+
+def list_metrics(connection: sa.Connection, root: int) -> tuple[tuple[str, str], ...]:
+    """Trial and metric of every measurement in a recorded night."""
+    query = sa.select(runs.c.trial, series.c.metric).distinct().select_from(_joined()).where(*_recorded(root))
+    return tuple(connection.execute(query.order_by(runs.c.trial, series.c.metric)).tuples())
+
+
+class _Identity(NamedTuple):
+    """Measurements with an equal identity are repeats of one another."""
+
+    bed: str
+    number: int
+    node: str
+    metric: str
+    unit: str
+    better: str
+    key: Key
+
+
+@dataclass(slots=True)
+class _Group:
+    """The measurements of one identity. ``metric``: the first definition; ``suspects_id``: of the last run."""
+
+    metric: Metric
+    night: str
+    started: str
+    trial: str
+    values: list[Any] = field(default_factory=list)
+    cells: set[str] = field(default_factory=set)
+    suspects_id: int | None = None
+
+
+def records(
+    connection: sa.Connection, root: int, bed: str, before_night: int | None, metric: str | None
+) -> Iterator[Record]:
+    """In the order of nights, nodes and metrics. The values are those of all repeats of a cell, in order."""
+    conditions = [nights.c.bed == bed]
+    if before_night is not None:
+        conditions.append(nights.c.number < before_night)
+    if metric is not None:
+        conditions.append(series.c.metric == metric)
+    groups = _groups(connection, root, conditions)
+    versions: dict[int, Mapping[str, Mapping[str, str]]] = dict(
+        connection.execute(sa.select(suspects.c.id, suspects.c.versions)).tuples().all()
+    )
+    for identity, group in sorted(groups.items(), key=lambda item: item[0][:6]):
+        yield Record(
+            night=identity.number, node=identity.node, metric=group.metric, key=identity.key,
+            values=rows.decoded(group.values), date=group.started,
+            suspects=_of_node(versions.get(group.suspects_id or 0, {}), identity.node),
+        )  # fmt: skip
+
+
+def trends(connection: sa.Connection, root: int, conditions: Sequence[sa.ColumnElement[bool]]) -> tuple[Trend, ...]:
+    """Points in the order of nights and nodes; the definition of a metric is that of the newest night."""
+    collected: dict[tuple[Any, ...], list[tuple[_Identity, _Group]]] = {}
+    for identity, group in sorted(_groups(connection, root, conditions).items(), key=lambda item: item[0][:6]):
+        trend = (identity.bed, group.trial, identity.metric, identity.unit, identity.better, identity.key)
+        collected.setdefault(trend, []).append((identity, group))
+    return tuple(
+        Trend(
+            bed=trend[0], trial=trend[1], cells=tuple(sorted(set().union(*(group.cells for _, group in members)))),
+            metric=members[-1][1].metric, key=trend[5], points=tuple(_point(*member) for member in members),
+        )
+        for trend, members in sorted(collected.items(), key=lambda item: (*item[0][:5], str(item[0][5])))
+    )  # fmt: skip
+
+
+def _point(identity: _Identity, group: _Group) -> TrendPoint:
+    values = rows.decoded(group.values)
+    return TrendPoint(
+        night=identity.number, name=group.night, date=group.started, node=identity.node, value=rows.median(values),
+        values=values,
+    )  # fmt: skip
+
+
+def matching(
+    trial: str | None, metric: str | None, since_s: float | None, node: str | None, bed: str | None
+) -> list[sa.ColumnElement[bool]]:
+    """``trial``: of a trial or a cell, with or without its matrix. ``metric``: a name, or its last words."""
+    conditions: list[sa.ColumnElement[bool]] = []
+    if trial:
+        cell = runs.c.cell.like(f"{_literal(trial)}[%", escape="\\")
+        conditions.append((runs.c.trial == trial) | (runs.c.cell == trial) | cell)
+    if metric:
+        conditions.append((series.c.metric == metric) | series.c.metric.like(f"% {_literal(metric)}", escape="\\"))
+    if since_s is not None:
+        conditions.append(nights.c.started_s >= since_s)
+    if node is not None:
+        conditions.append(series.c.node == node)
+    if bed is not None:
+        conditions.append(nights.c.bed == bed)
+    return conditions
+
+
+def _groups(
+    connection: sa.Connection, root: int, conditions: Sequence[sa.ColumnElement[bool]]
+) -> dict[_Identity, _Group]:
+    """The measurements, in the order of cells and repeats.
+
+    Of two nights with one number, as after a copy of a directory, the last one counts.
+    """
+    query = (
+        sa.select(
+            nights.c.bed, nights.c.number, nights.c.directory, nights.c.name, nights.c.started, runs.c.trial, runs.c.cell,
+            runs.c.suspects_id, *(series.c[name] for name in rows.SERIES), measurements.c["values"],
+        )
+        .select_from(_joined())
+        .where(*_recorded(root), *conditions)
+        .order_by(runs.c.cell, runs.c.repeat, runs.c.started_s, runs.c.id)
+    )  # fmt: skip
+    chosen = _chosen(connection, root)
+    groups: dict[_Identity, _Group] = {}
+    for row in connection.execute(query):
+        if chosen[row.bed, row.number] != row.directory:
+            continue
+        identity = _Identity(row.bed, row.number, row.node, row.metric, row.unit, row.better, rows.key(row))
+        group = groups.get(identity)
+        if group is None:
+            group = groups[identity] = _Group(rows.metric(row), row.name, row.started, row.trial)
+        group.values += row.values
+        group.cells.add(row.cell)
+        group.suspects_id = row.suspects_id
+    return groups
+
+
+def _chosen(connection: sa.Connection, root: int) -> dict[tuple[str, int], str]:
+    query = sa.select(nights.c.bed, nights.c.number, nights.c.directory).where(nights.c.root_id == root)
+    return {(row.bed, row.number): row.directory for row in connection.execute(query.order_by(nights.c.directory))}
+
+
+def _joined() -> sa.FromClause:
+    in_night = (nights.c.root_id == runs.c.root_id) & (nights.c.directory == runs.c.night)
+    return (
+        series.join(measurements, measurements.c.series_id == series.c.id)
+        .join(runs, runs.c.id == measurements.c.run_id)
+        .join(nights, in_night)
+    )
+
+
+def _recorded(root: int) -> list[sa.ColumnElement[bool]]:
+    """Sealed runs that a row of a recorded night names: a twin, or a run that was cut off, is not evidence of the night."""
+    return [runs.c.root_id == root, nights.c.number > 0, runs.c.cell != "", runs.c.is_sealed.is_(True)]
+
+
+def _of_node(documents: Mapping[str, Mapping[str, str]], node: str) -> Mapping[str, str]:
+    """The versions of a node; of the gang, whose node is empty, those of all nodes: where they differ, they are joined."""
+    if node:
+        return documents.get(node, {})
+    names = sorted({name for versions in documents.values() for name in versions})
+    return {
+        name: ", ".join(sorted({versions[name] for versions in documents.values() if name in versions}))
+        for name in names
+    }
+
+
+def _literal(text: str) -> str:
+    """For LIKE."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

@@ -1,0 +1,56 @@
+"""A PostgreSQL server of the tests' own: a socket in a directory, no TCP, gone with the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+#: Where Debian keeps the programs, beside PATH.
+_DEBIAN = Path("/usr/lib/postgresql")
+
+
+def programs() -> Path | None:
+    """The folder of initdb and pg_ctl; None where there is no server."""
+    on_path = shutil.which("initdb")
+    folders = [Path(on_path).resolve().parent] if on_path else []
+    folders += sorted(_DEBIAN.glob("*/bin"), reverse=True)
+    return next((folder for folder in folders if (folder / "pg_ctl").exists() and (folder / "postgres").exists()), None)
+
+
+@contextlib.contextmanager
+def server(folder: Path) -> Iterator[str]:
+    """The URL of the database ``postgres`` of a new server. As root, the server runs as another user: it refuses root."""
+    directory = Path(tempfile.mkdtemp(prefix="ccbed-pg-"))
+    data = directory / "data"
+    try:
+        as_user = _as_user(directory)
+        options = f"-c listen_addresses='' -c unix_socket_directories={directory} -c fsync=off"
+        _call(as_user, folder / "initdb", "-D", data, "-U", "ccbed", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+        control = (folder / "pg_ctl", "-D", data, "-w", "-t", "120", "-l", directory / "log")
+        _call(as_user, *control, "-o", options, "start")
+        try:
+            yield f"postgresql+psycopg://ccbed@/postgres?host={directory}"
+        finally:
+            _call(as_user, *control, "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _as_user(directory: Path) -> Sequence[str]:
+    if os.geteuid() != 0:
+        return ()
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    user = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
+    os.chown(directory, user.pw_uid, user.pw_gid)
+    return ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
+
+
+def _call(as_user: Sequence[str], *argv: object) -> None:
+    done = subprocess.run([*as_user, *map(str, argv)], capture_output=True, text=True, cwd="/", timeout=180, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
