@@ -31,7 +31,20 @@ def server(folder: Path) -> Iterator[str]:
     try:
         as_user = _as_user(directory)
         options = f"-c listen_addresses='' -c unix_socket_directories={directory} -c fsync=off"
-        _call(as_user, folder / "initdb", "-D", data, "-U", "ccbed", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+        _call(
+            as_user,
+            folder / "initdb",
+            "-D",
+            data,
+            "-U",
+            "ccbed",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-locale",
+            "--no-sync",
+        )
         control = (folder / "pg_ctl", "-D", data, "-w", "-t", "120", "-l", directory / "log")
         _call(as_user, *control, "-o", options, "start")
         try:
@@ -52,5 +65,7 @@ def _as_user(directory: Path) -> Sequence[str]:
 
 
 def _call(as_user: Sequence[str], *argv: object) -> None:
-    done = subprocess.run([*as_user, *map(str, argv)], capture_output=True, text=True, cwd="/", timeout=180, check=False)
+    done = subprocess.run(
+        [*as_user, *map(str, argv)], capture_output=True, text=True, cwd="/", timeout=180, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

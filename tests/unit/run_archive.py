@@ -29,7 +29,7 @@ def read(directory: Path) -> RunRecord:
         document = json.loads((directory / "record.json").read_bytes())
     except (OSError, ValueError) as error:
         raise paths.TornBundleError(f"{directory / 'record.json'}: damaged: {type(error).__name__}") from None
-    return replace(msgspec.convert(document, RunRecord), is_sealed=bundle.is_sealed(directory))
+    return replace(msgspec.convert(document, RunRecord, strict=False), is_sealed=bundle.is_sealed(directory))
 
 
 def measurement(values: tuple[float, ...], node: str = "n0", metric: Metric = RATE, key: Key = KEY) -> Measurement:

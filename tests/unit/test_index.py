@@ -70,7 +70,13 @@ def content(opened_index: Index) -> tuple[object, ...]:
     records = [
         record for bed in ("lab", "other") for record in opened_index.records(bed=bed)
     ]  # fmt: skip
-    return repr(opened_index.runs()), repr(opened_index.nights()), repr(records), repr(opened_index.trend()), opened_index.notes
+    return (
+        repr(opened_index.runs()),
+        repr(opened_index.nights()),
+        repr(records),
+        repr(opened_index.trend()),
+        opened_index.notes,
+    )
 
 
 def test_runs_are_listed_newest_last_with_filters(archive: Archive, opened: Open) -> None:
@@ -80,7 +86,7 @@ def test_runs_are_listed_newest_last_with_filters(archive: Archive, opened: Open
     with opened() as runs:
         assert (runs.refresh().read, runs.refresh().read) == (4, 0)
         listed, count = runs.runs()
-        assert count == 3 and [entry.run for entry in listed][0] == old.name
+        assert count == 3 and listed[0].run == old.name
         assert Path(listed[0].directory) == old and listed[0].ttr_s == 1.5 and listed[0].is_sealed
         assert [entry.run for entry in runs.runs(trial="gemm")[0]] == [new.name]
         assert [entry.run for entry in runs.runs(outcome="fail")[0]] == [old.name]
@@ -131,7 +137,9 @@ def test_only_runs_that_a_recorded_night_names_are_records(archive: Archive, ope
     with opened() as runs:
         runs.refresh()
         assert [record.values for record in runs.records(bed="lab")] == [(5.0,)]
-        assert [entry.run for entry in runs.runs()[0] if entry.cell and entry.is_sealed and night.name == entry.night] == [kept.name]
+        assert [
+            entry.run for entry in runs.runs()[0] if entry.cell and entry.is_sealed and night.name == entry.night
+        ] == [kept.name]
 
 
 def test_a_row_that_comes_after_its_bundle_names_it(archive: Archive, opened: Open) -> None:
@@ -307,7 +315,10 @@ def test_one_database_holds_several_directories(url: str, tmp_path: Path) -> Non
     for runs in opened:
         runs.refresh()
     opened[0].rebuild()
-    assert [[record.values for record in runs.records(bed="lab")] for runs in opened] == [[(1.0,), (0.0,)], [(2.0,), (1.0,)]]
+    assert [[record.values for record in runs.records(bed="lab")] for runs in opened] == [
+        [(1.0,), (0.0,)],
+        [(2.0,), (1.0,)],
+    ]
     for runs in opened:
         runs.close()
 
@@ -318,7 +329,9 @@ ACTIONS = ("add", "add to a night", "new night", "remove", "change", "damage", "
 
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_refresh_after_any_changes_is_a_rebuild(data: st.DataObject, url: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_refresh_after_any_changes_is_a_rebuild(
+    data: st.DataObject, url: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     root = tmp_path_factory.mktemp("archive")
     archive = Archive(root / "runs")
     archive.directory.mkdir()
@@ -335,7 +348,11 @@ def test_a_refresh_after_any_changes_is_a_rebuild(data: st.DataObject, url: str,
 def act(archive: Archive, data: st.DataObject) -> None:
     """One random change."""
     action = data.draw(st.sampled_from(ACTIONS))
-    open_nights = sorted(path.parent for path in archive.directory.glob("*/night.json") if not (path.parent / "manifest-sha256.txt").exists())
+    open_nights = sorted(
+        path.parent
+        for path in archive.directory.glob("*/night.json")
+        if not (path.parent / "manifest-sha256.txt").exists()
+    )
     known = sorted(path.parent for path in archive.directory.rglob("record.json"))
     value = float(data.draw(st.integers(1, 5)))
     if action == "add":
@@ -345,7 +362,9 @@ def act(archive: Archive, data: st.DataObject) -> None:
     elif action == "add to a night" and open_nights:
         archive.repeat(data.draw(st.sampled_from(open_nights)), measurement((value,)), sealed=data.draw(st.booleans()))
     elif action == "close" and open_nights:
-        night_files.close(data.draw(st.sampled_from(open_nights)))
+        night = data.draw(st.sampled_from(open_nights))
+        (night / JOURNAL).touch()
+        night_files.close(night)
     elif action == "remove" and known:
         shutil.rmtree(data.draw(st.sampled_from(known)))
     elif action == "change" and known:

@@ -59,11 +59,8 @@ def list_nights(
     if recorded:
         conditions.append(nights.c.number > 0)
     order = (nights.c.number,) if recorded else ()
-    counts: dict[str, int] = dict(
-        connection.execute(
-            sa.select(runs.c.night, sa.func.count()).where(runs.c.root_id == root, runs.c.night != "").group_by(runs.c.night)
-        ).tuples().all()
-    )  # fmt: skip
+    per_night = sa.select(runs.c.night, sa.func.count()).where(runs.c.root_id == root).group_by(runs.c.night)
+    counts = {row[0]: row[1] for row in connection.execute(per_night)}
     query = sa.select(*(nights.c[name] for name in _NIGHT)).where(*conditions)
     listed = connection.execute(query.order_by(*order, nights.c.started_s, nights.c.directory)).mappings()
     return tuple(
@@ -83,7 +80,7 @@ def list_skipped(connection: sa.Connection, root: int) -> list[str]:
 def list_metrics(connection: sa.Connection, root: int) -> tuple[tuple[str, str], ...]:
     """Trial and metric of every measurement in a recorded night."""
     query = sa.select(runs.c.trial, series.c.metric).distinct().select_from(_joined()).where(*_recorded(root))
-    return tuple(connection.execute(query.order_by(runs.c.trial, series.c.metric)).tuples())
+    return tuple((trial, metric) for trial, metric in connection.execute(query.order_by(runs.c.trial, series.c.metric)))
 
 
 class _Identity(NamedTuple):
@@ -121,9 +118,8 @@ def records(
     if metric is not None:
         conditions.append(series.c.metric == metric)
     groups = _groups(connection, root, conditions)
-    versions: dict[int, Mapping[str, Mapping[str, str]]] = dict(
-        connection.execute(sa.select(suspects.c.id, suspects.c.versions)).tuples().all()
-    )
+    documents = sa.select(suspects.c.id, suspects.c.versions)
+    versions = {row.id: row.versions for row in connection.execute(documents)}
     for identity, group in sorted(groups.items(), key=lambda item: item[0][:6]):
         yield Record(
             night=identity.number, node=identity.node, metric=group.metric, key=identity.key,

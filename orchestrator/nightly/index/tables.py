@@ -29,7 +29,7 @@ def _text(name: str) -> Column[str]:
 
 
 def _root() -> Column[int]:
-    return Column("root_id", ForeignKey("roots.id"), nullable=False)
+    return Column("root_id", Integer, ForeignKey("roots.id"), nullable=False)
 
 
 metadata = MetaData()
@@ -56,7 +56,7 @@ runs = Table(
     "runs", metadata, _id(), _root(), _text("directory"), _text("run"), _text("bed"), _text("trial"), _text("workload"),
     _text("started"), Column("started_s", Float), _text("outcome"), Column("is_sealed", Boolean, nullable=False),
     Column("exit", BigInteger), Column("duration_s", Float), Column("ttr_s", Float), _text("night"), _text("cell"),
-    Column("repeat", BigInteger, nullable=False), Column("suspects_id", ForeignKey("suspects.id")), _text("signature"),
+    Column("repeat", BigInteger, nullable=False), Column("suspects_id", Integer, ForeignKey("suspects.id")), _text("signature"),
     UniqueConstraint("root_id", "directory"), Index("ix_runs_started", "root_id", "started_s"),
     Index("ix_runs_night", "root_id", "night"), Index("ix_runs_trial", "root_id", "trial"),
 )  # fmt: skip
@@ -70,7 +70,7 @@ series = Table(
 #: ``values``: of the repeats within a run, numbers that are not finite as text. ``median``: of the finite ones.
 measurements = Table(
     "measurements", metadata,
-    Column("run_id", ForeignKey("runs.id"), nullable=False), Column("series_id", ForeignKey("series.id"), nullable=False),
+    Column("run_id", Integer, ForeignKey("runs.id"), nullable=False), Column("series_id", ForeignKey("series.id"), nullable=False),
     Column("values", JSON, nullable=False), Column("median", Float),
     PrimaryKeyConstraint("run_id", "series_id"), Index("ix_measurements_series", "series_id", "run_id"),
 )  # fmt: skip

@@ -26,15 +26,15 @@ def upgrade() -> None:
         _text("started"), sa.Column("started_s", sa.Float), _text("outcome"), sa.Column("is_sealed", sa.Boolean, nullable=False),
         sa.Column("exit", sa.BigInteger), sa.Column("duration_s", sa.Float), sa.Column("ttr_s", sa.Float), _text("night"),
         _text("cell"), sa.Column("repeat", sa.BigInteger, nullable=False),
-        sa.Column("suspects_id", sa.ForeignKey("suspects.id")), _text("signature"), sa.UniqueConstraint("root_id", "directory"),
+        sa.Column("suspects_id", sa.Integer, sa.ForeignKey("suspects.id")), _text("signature"), sa.UniqueConstraint("root_id", "directory"),
     )  # fmt: skip
     op.create_table(
         "series", _id(), _text("node"), _text("metric"), _text("unit"), _text("better"), sa.Column("ceiling", sa.Float),
         _text("hardware"), _text("workload"), _text("parameters"),
     )  # fmt: skip
     op.create_table(
-        "measurements", sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False),
-        sa.Column("series_id", sa.ForeignKey("series.id"), nullable=False), sa.Column("values", sa.JSON, nullable=False),
+        "measurements", sa.Column("run_id", sa.Integer, sa.ForeignKey("runs.id"), nullable=False),
+        sa.Column("series_id", sa.Integer, sa.ForeignKey("series.id"), nullable=False), sa.Column("values", sa.JSON, nullable=False),
         sa.Column("median", sa.Float), sa.PrimaryKeyConstraint("run_id", "series_id"),
     )  # fmt: skip
     op.create_table(
@@ -58,4 +58,4 @@ def _text(name: str) -> sa.Column[str]:
 
 
 def _root() -> sa.Column[int]:
-    return sa.Column("root_id", sa.ForeignKey("roots.id"), nullable=False)
+    return sa.Column("root_id", sa.Integer, sa.ForeignKey("roots.id"), nullable=False)
