@@ -18,12 +18,16 @@ def chunks(operation: str, world: int) -> int:
 
 
 def schedule(operation: str, rank: int, world: int) -> model.Schedule:
-    """One step. Each rank begins with a different peer, so that ranks do not send to the same peer first."""
+    """One step. Each rank begins with a different peer, so that ranks do not send to the same peer first.
+
+    Two ranks that send to each other in the same turn come first: what tells the sender that a later receive is ready would
+    wait behind the message that goes the same way (4 ranks, 4 MiB at 145 Mbit/s: 1.63 times the time).
+    """
     swapped, shifted = operation == "all-to-all", operation == "send-recv"
     if shifted and world == 1:
         return (model.Step(copies=(model.Copy(0, 1),)),)
     sends, recvs = [], []
-    for index in range(1, 2 if shifted else world):
+    for index in (1,) if shifted else sorted(range(1, world), key=lambda index: 2 * index != world):
         right, left = (rank + index) % world, (rank - index) % world
         sends.append(model.Send(right, (0,) if shifted else (right,) if swapped else (rank,)))
         recvs.append(model.Recv(left, (1,) if shifted else (world + left,) if swapped else (left,), in_turn=True))
