@@ -85,7 +85,8 @@ def _read(directory: Path) -> RunRecord:
     outcome = index.read_state(directory)
     lines = tuple(read_lines(directory))
     facts = {node: read_facts(directory, node) for node in dict.fromkeys((*plan.slots, *plan.spares))}
-    measurements, notes = _measurements(trial, plan, facts, lines)
+    keys = _Keys(trial, plan, facts)
+    measurements, notes = _measurements(trial, plan, keys, lines)
     is_night = directory.parent.name == RUNS and night_files.is_night(directory.parent.parent)
     cell, repeat = (night_files.parse_reason(about.get("reason", "")) if is_night else None) or ("", 0)
     return RunRecord(
@@ -93,7 +94,8 @@ def _read(directory: Path) -> RunRecord:
         started=_started(directory.name), outcome=outcome, is_sealed=bundle.is_sealed(directory),
         exit=EXIT_CODES.get(outcome), duration_s=_first(lines, _DURATION), ttr_s=_first(lines, _TTR),
         night=directory.parent.parent.name if is_night else "", cell=cell, repeat=repeat, measurements=measurements,
-        nodes=plan.slots, suspects={
+        hardware={node: keys.hardware[node] for node in plan.slots},
+        leaves={name: str(node.leaf) for name, node in plan.nodes.items()}, suspects={
             node: hardware_key.suspects(known, str(fingerprint.get("code", ""))) for node, known in facts.items() if known
         },
         notes=notes,
@@ -151,9 +153,9 @@ def _first(lines: Iterable[Line], metric: str) -> float | None:
 
 
 def _measurements(
-    trial: Trial, plan: Plan, facts: Mapping[str, Mapping[str, Any]], lines: Iterable[Line]
+    trial: Trial, plan: Plan, keys: _Keys, lines: Iterable[Line]
 ) -> tuple[tuple[Measurement, ...], tuple[str, ...]]:
-    """The measurements, and notes on what was left out."""
+    """The measurements, and notes on what was left out. A figure without a finite value is there, without values."""
     figures: dict[tuple[str, str], _Figure] = {}
     notes: list[str] = []
     for line in lines:
@@ -168,13 +170,12 @@ def _measurements(
             notes.append(f"{_label(node, name)} has two units or directions: the second is left out")
         else:
             figure.values.append(value)
-    keys = _Keys(trial, plan, facts)
     measurements = []
     for (node, name), figure in figures.items():
         key = keys.of(node if figure.is_own else "")
         if key is None:
             notes.append(f"{_label(node, name)}: the hardware of its nodes is not known: not comparable")
-        elif figure.values:
+        else:
             line = figure.line
             metric = Metric(
                 name=name, unit=line.unit, better="higher" if line.better == "higher" else "lower",
@@ -232,7 +233,7 @@ class _Keys:
         self._trial, self._plan = trial, plan
         hosts = {name: node.host or name for name, node in plan.nodes.items()}
         on_host = Counter(hosts.get(name, name) for name in plan.slots)
-        self._hardware = {
+        self.hardware = {
             name: hardware_key.describe_node(known, on_host[hosts.get(name, name)]) for name, known in facts.items()
         }
         self._known: dict[str, Key | None] = {}
@@ -247,8 +248,8 @@ class _Keys:
     def _make(self, node: str) -> Key | None:
         trial, plan = self._trial, self._plan
         if node:
-            hardware = self._hardware.get(node, "")
+            hardware = self.hardware.get(node, "")
             return hardware_key.node_key(hardware, trial, plan.backend, plan.threads) if hardware else None
         link = codec.plain(plan.link) if plan.link else None
-        hardware = hardware_key.describe_gang((self._hardware[name] for name in plan.slots), link)
+        hardware = hardware_key.describe_gang((self.hardware[name] for name in plan.slots), link)
         return hardware_key.gang_key(hardware, trial, plan.backend, plan.threads) if hardware else None

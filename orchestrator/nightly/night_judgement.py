@@ -16,6 +16,7 @@ State = Literal["pass", "warn", "fail", "unknown", "xfail", "xpass"]
 class Judged:
     """A finding of a gate in its place. ``runs``: names of the night's bundles that it rests on; ``value``: of the night, its
     median, in ``unit``; ``reference``: what it was compared with, in words. ``ticket``: of an expected failure.
+    ``is_counted``: False for an unknown that is no defect of the night: a gate has no history yet, or a node too few peers.
     """
 
     finding: Finding
@@ -27,6 +28,7 @@ class Judged:
     unit: str = ""
     reference: str = ""
     ticket: str = ""
+    is_counted: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,8 @@ class Measurement:
 class RunRecord:
     """A bundle. ``started``: ISO 8601, UTC. ``outcome``: as `ccbed list runs` prints it. ``ttr_s``: time to recover of its first
     failover. ``night``: the name of the night it belongs to, else empty. ``suspects``: node -> driver, NCCL, torch, … -> version.
-    ``nodes``: those that held ranks when it began. ``notes``: what was left out of it, and why.
+    ``hardware``: node that held ranks when it began -> its description, empty if not known; ``leaves``: node -> its switch
+    group. ``notes``: what was left out of it, and why.
     """
 
     run: str
@@ -45,7 +46,8 @@ class RunRecord:
     cell: str = ""
     repeat: int = 0
     measurements: tuple[Measurement, ...] = ()
-    nodes: tuple[str, ...] = ()
+    hardware: Mapping[str, str] = field(default_factory=dict)
+    leaves: Mapping[str, str] = field(default_factory=dict)
     suspects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

@@ -81,6 +81,7 @@ def write_night(
         bed="lab", provider="ssh", hosts={name: f"host-{name}" for name in nodes}, number=number, started=f"{day}T02:00:00Z",
         order=tuple(cell.name for cell in chosen), command="ccbed nightly", ccbed="0.1.0",
     )  # fmt: skip
+    runs.mkdir(parents=True, exist_ok=True)
     directory = runs / night.name
     night_files.write_night(directory, night)
     with night_files.Journal(directory) as journal:

@@ -36,9 +36,9 @@ def test_a_record_says_which_run_it_is(tmp_path: Path) -> None:
 
 def test_repeats_of_a_metric_are_one_measurement_by_node(tmp_path: Path) -> None:
     lines = [figure("gemm", value, "TFLOP/s", "higher", node=node) for node in ("n0", "n1") for value in (10.0, 11.0)]
-    found = measured(read(tmp_path, *lines))
-    assert found["n0", "gemm"].values == found["n1", "gemm"].values == (10.0, 11.0)
-    assert (found["n0", "gemm"].metric.unit, found["n0", "gemm"].metric.better) == ("TFLOP/s", "higher")
+    by_name = measured(read(tmp_path, *lines))
+    assert by_name["n0", "gemm"].values == by_name["n1", "gemm"].values == (10.0, 11.0)
+    assert (by_name["n0", "gemm"].metric.unit, by_name["n0", "gemm"].metric.better) == ("TFLOP/s", "higher")
 
 
 def test_each_rank_of_a_node_is_a_series_of_its_own(tmp_path: Path) -> None:
@@ -51,22 +51,22 @@ def test_iterations_are_left_out_only_where_percentiles_sum_them_up(tmp_path: Pa
         figure("all-reduce time p50", 2.0, size=4096),
         *(figure("all-reduce time", 1.0, size=size) for size in (4096, 4096, 5000)),
     ]
-    found = measured(read(tmp_path, *lines))
-    assert {name: item.values for (_, name), item in found.items()} == {
+    by_name = measured(read(tmp_path, *lines))
+    assert {name: item.values for (_, name), item in by_name.items()} == {
         "all-reduce 4 KiB time p50": (2.0,),
         "all-reduce 5000 B time": (1.0,),
     }
 
 
 def test_a_link_is_named_by_its_nodes_and_belongs_to_the_gang(tmp_path: Path) -> None:
-    found = measured(read(tmp_path, figure("link 1-0 beta", 1e-9, "s/byte", node="b", rank=1), nodes=("a", "b")))
-    assert list(found) == [("b->a", "link beta")]
+    by_name = measured(read(tmp_path, figure("link 1-0 beta", 1e-9, "s/byte", node="b", rank=1), nodes=("a", "b")))
+    assert list(by_name) == [("b->a", "link beta")]
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_a_value_that_is_not_finite_is_a_note_and_no_number(tmp_path: Path, value: str) -> None:
     record = read(tmp_path, figure("gemm", value, node="n0"), figure("gemm", 3.0, node="n1"))
-    assert [item.node for item in record.measurements] == ["n1"]
+    assert [(item.node, item.values) for item in record.measurements] == [("n0", ()), ("n1", (3.0,))]
     assert record.notes == (f"n0: gemm is {value}: not a number that can be compared",)
 
 

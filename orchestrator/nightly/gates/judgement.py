@@ -39,7 +39,6 @@ def judge_panel(panel: Panel, floor: float | None = None, minimum_absolute: floa
 
     ``minimum_absolute``: the least difference that is an offence, in the metric's unit; for latencies near zero.
     """
-    import numpy as np
 
     slowness = panel.slowness
     medians = robust.median(slowness, axis=2)
@@ -57,7 +56,7 @@ def judge_panel(panel: Panel, floor: float | None = None, minimum_absolute: floa
         values = panel.latest(node)
         if floor is not None:
             findings.append(judge_floor(panel.metric, node, values, floor))
-        reason = _missing_reason(panel, values, bool(np.isnan(medians[-1, index])))
+        reason = missing_reason(panel, node)
         for gate, result in results.items():
             if reason:
                 outcome: Outcome = "unknown"
@@ -85,13 +84,14 @@ def _fleet_sigma(medians: Any) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-def _missing_reason(panel: Panel, values: tuple[float, ...], is_missing: bool) -> str:
-    metric = panel.metric
+def missing_reason(panel: Panel, node: str) -> str:
+    """Why the ratios of a node tonight have no meaning; empty if they have one."""
+    metric, values = panel.metric, panel.latest(node)
     if not values:
         return "was not measured"
     if metric.exceeds_ceiling(statistics.median(values)):
         return f"{statistics.median(values):g} {metric.unit} is better than its ceiling {metric.ceiling:g}: measured wrongly"
-    return "has no positive value, so that ratios have no meaning" if is_missing else ""
+    return "has no positive value, so that ratios have no meaning" if max(values) <= 0 else ""
 
 
 def _finding(panel: Panel, gate: str, node: str, outcome: Outcome, text: str, since: int | None) -> Finding:

@@ -45,9 +45,13 @@ def fleet_change(panel: Panel) -> Finding:
     for node in nodes:
         for change in changes(panel, node, len(panel.nights) - 1):
             counts[change] = counts.get(change, 0) + 1
-    text = f"{metric} {-shift:+.1%} in the median of {len(nodes)} nodes; usual from night to night {usual:.1%}"
+    is_gang = nodes == [""]
+    where = "" if is_gang else f" in the median of {len(nodes)} nodes"
+    text = f"{metric} {-shift:+.1%}{where}; usual from night to night {usual:.1%}"
     if shift < max(MINIMUM_RATIO, SIGMAS * usual):
         return Finding(gate="fleet", outcome="pass", metric=metric, text=text)
-    named = tuple(f"{change} on {count} of {len(nodes)} nodes" for change, count in sorted(counts.items()))
+    named = tuple(
+        change if is_gang else f"{change} on {count} of {len(nodes)} nodes" for change, count in sorted(counts.items())
+    )
     text += f"; since {', '.join(named)}" if named else "; no recorded version changed"
     return Finding(gate="fleet", outcome="warn", metric=metric, text=text, suspects=named, since=panel.label(-1))

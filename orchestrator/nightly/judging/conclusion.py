@@ -1,0 +1,85 @@
+"""Outcome, exit code and sentence of a night from its rows and findings.
+
+A failure is worse than an unknown, an unknown than a warning. Gates without a history yet, and nodes with too few peers,
+leave the outcome to the runs, the floors and the gates that know: else every early night would be unknown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from ...model import errors
+from ..gates.finding import Outcome
+from ..night_judgement import Judged, NightJudgement
+from ..suite import Row
+
+#: The finding of a row that did not pass. An unfinished trial failed; one that could not be run or judged says nothing of the hardware.
+STATES: Mapping[str, Outcome] = {"failed": "fail", "unfinished": "fail", "unknown": "unknown", "error": "unknown"}
+_FAILURES = ("fail", "xpass")
+
+
+def conclude(
+    rows: Sequence[Row], findings: tuple[Judged, ...], *, earlier: tuple[str, ...], notes: tuple[str, ...]
+) -> NightJudgement:
+    outcome = _outcome(rows, findings)
+    return NightJudgement(
+        outcome=outcome, exit=_exit(outcome, rows), sentence=_sentence(outcome, rows, findings), findings=findings,
+        earlier=earlier, notes=notes,
+    )  # fmt: skip
+
+
+def _outcome(rows: Sequence[Row], findings: Sequence[Judged]) -> Literal["pass", "warn", "fail", "unknown"]:
+    states = {judged.state for judged in findings if judged.is_counted}
+    if not states.isdisjoint(_FAILURES):
+        return "fail"
+    if "unknown" in states or all(row.state == "skipped" for row in rows):
+        return "unknown"
+    return "warn" if "warn" in states else "pass"
+
+
+def _exit(outcome: str, rows: Sequence[Row]) -> int:
+    """The infrastructure comes first, as for `ccbed run`: what it broke cannot be judged. A warning is no failure."""
+    if any(row.state == "error" for row in rows):
+        return errors.EXIT_INFRASTRUCTURE
+    codes = {"fail": errors.EXIT_FINDING, "unknown": errors.EXIT_UNKNOWN}
+    return codes.get(outcome, errors.EXIT_PASS)
+
+
+def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged]) -> str:
+    counts = Counter(row.state for row in rows)
+    ran = ", ".join(
+        f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: _ORDER.index(item[0]))
+    )
+    worst = [judged for judged in findings if judged.is_counted and judged.state in _WORST[outcome]]
+    text = "No metric is worse than its reference" if outcome == "pass" else "Every repeat was skipped"
+    if worst:
+        more = (
+            f"; {len(worst) - 1} more such findings"
+            if len(worst) > 2
+            else "; 1 more such finding"
+            if len(worst) > 1
+            else ""
+        )
+        text = f"{worst[0].finding.text}{more}"
+    elif not rows:
+        text = "Nothing was run"
+    parts = [text, f"runs: {ran}" if ran else "", _waiting(findings)]
+    return "; ".join(part for part in parts if part) + "."
+
+
+_ORDER = ("passed", "failed", "unknown", "error", "unfinished", "skipped")
+_WORST = {"fail": _FAILURES, "unknown": ("unknown",), "warn": ("warn",), "pass": ()}
+
+
+def _waiting(findings: Sequence[Judged]) -> str:
+    """The gates that have no history yet, with the longest history that one of their metrics has."""
+    gates: dict[str, str] = {}
+    for judged in findings:
+        _, is_waiting, rest = judged.finding.text.partition("no history yet ")
+        if is_waiting and not judged.is_counted:
+            gates[judged.finding.gate] = max(gates.get(judged.finding.gate, ""), rest.partition(")")[0] + ")")
+    return (
+        f"no history yet for {', '.join(f'{gate} {count}' for gate, count in sorted(gates.items()))}" if gates else ""
+    )

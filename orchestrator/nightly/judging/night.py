@@ -1,0 +1,189 @@
+"""Judge a night: findings of gates and floors, rows that did not pass, known defects, then outcome and exit code.
+
+The same night, history and baselines give the same judgement. Only nights before it are used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ...store import paths
+from .. import bundle_records, night_files
+from ..baselines import Baseline
+from ..gates.finding import Finding
+from ..gates.nights import Key, Record
+from ..night_judgement import Judged, NightJudgement
+from ..run_record import RunRecord, nodes_of
+from ..suite import RUNS, Night, Row
+from . import conclusion, figures, floors, metrics, parts
+from .figures import Series
+
+RUN = "run"
+#: Nights for which a metric that is no longer measured is missed.
+RECENT = 3
+
+
+def judge(directory: Path, history: Iterable[Record], baselines: Iterable[Baseline] = ()) -> NightJudgement:
+    """``history``: records of recorded nights of the bed. Raises UsageError and TornBundleError for a night that cannot be read.
+
+    A bundle that cannot be read is a note, and its row a finding.
+    """
+    night, rows = night_files.read_night(directory), night_files.read_rows(directory)
+    runs, notes = read_runs(directory, rows)
+    past = [record for record in history if _is_before(record, night)]
+    number = night.number or max((record.night for record in past), default=0) + 1
+    series = figures.collect(runs)
+    groups = figures.group(past)
+    findings = [
+        *_judge_rows(rows, {record.run: record for _, record in runs}),
+        *_judge_floors(night, rows, series, baselines),
+        *_judge_series(night, number, series, groups),
+    ]
+    findings = _apply_known_defects(night, findings)
+    return conclusion.conclude(
+        rows, tuple(findings), earlier=_earlier(series, groups), notes=(*notes, *_notes(night, runs, series, past)),
+    )  # fmt: skip
+
+
+def read_runs(directory: Path, rows: Iterable[Row]) -> tuple[list[tuple[str, RunRecord]], tuple[str, ...]]:
+    """The bundles that rows name, with their cells, and notes on those that cannot be read and on figures without a value."""
+    runs, notes = [], []
+    for row in sorted((row for row in rows if row.run), key=lambda row: (row.cell, row.repeat)):
+        try:
+            record = bundle_records.read(directory / RUNS / row.run)
+        except paths.TornBundleError as error:
+            notes.append(f"{row.run} is left out: {'; '.join(error.problems)}")
+            continue
+        runs.append((row.cell, record))
+        notes += [f"{row.cell}: {note}" for note in record.notes]
+    return runs, tuple(dict.fromkeys(notes))
+
+
+def _is_before(record: Record, night: Night) -> bool:
+    """A casual night has no number: it is compared with the nights that started before it."""
+    return record.night < night.number if night.number else record.date < night.started
+
+
+def _judge_rows(rows: Iterable[Row], records: Mapping[str, RunRecord]) -> Iterator[Judged]:
+    """A row that did not pass. A bundle that is missing or damaged makes a passed row unknown."""
+    for row in rows:
+        state = conclusion.STATES.get(row.state)
+        reason = row.reason
+        if row.state == "passed" and row.run and row.run not in records:
+            state, reason = "unknown", "its bundle cannot be read"
+        if state is None:
+            continue
+        text = f"{row.cell}, repeat {row.repeat + 1}: {row.state}" + (f": {reason}" if reason else "")
+        finding = Finding(gate=RUN, outcome=state, text=text)
+        yield Judged(finding=finding, state=state, cell=row.cell, runs=(row.run,) if row.run else ())
+
+
+def _judge_floors(
+    night: Night, rows: Iterable[Row], series: Mapping[tuple[str, Key], Series], baselines: Iterable[Baseline]
+) -> Iterator[Judged]:
+    """Floors of cells of which a repeat was run: a cell over the budget is not measured, and fails nothing."""
+    tried = {row.cell for row in rows if row.state != "skipped"}
+    for cell in night.suite.cells:
+        if cell.name in tried:
+            yield from floors.judge_suite(cell, series.values())
+    trials = {cell.name: cell.trial for cell in night.suite.cells if cell.name in tried}
+    for baseline in baselines:
+        yield from floors.judge_baseline(baseline, series, trials)
+
+
+def _judge_series(
+    night: Night,
+    number: int,
+    series: Mapping[tuple[str, Key], Series],
+    groups: Mapping[tuple[str, Key], Sequence[Record]],
+) -> Iterator[Judged]:
+    rules = {cell.name: cell.rules for cell in night.suite.cells}
+    for (name, key), entry in series.items():
+        named = [rule for cell in entry.cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
+        if not (figures.is_judged(name, key) or named):
+            continue
+        past = groups.get((name, key), ())
+        minimum = max((rule.minimum_absolute for rule in named), default=0.0)
+        yield from metrics.judge(entry, past, number, night.started, minimum)
+        if name == parts.LINK:
+            yield parts.judge_pairs(entry, past, number, night.started)
+    measured = {key: entry for (_, key), entry in series.items()}
+    for (name, key), past in groups.items():
+        if key in measured and (name, key) not in series and figures.is_judged(name, key):
+            yield from _judge_vanished(name, measured[key], past, number)
+
+
+def _judge_vanished(name: str, other: Series, past: Sequence[Record], number: int) -> Iterator[Judged]:
+    """A metric that all runs of the last nights had, and tonight's runs with the same key have not."""
+    if past[-1].night < number - RECENT:
+        return
+    text = f"{name} was not measured; it was on {len({record.night for record in past})} earlier nights"
+    finding = Finding(gate=metrics.MEASUREMENT, outcome="unknown", metric=name, text=text)
+    yield Judged(finding=finding, state="unknown", cell=other.cells[0], key=other.key)
+
+
+def _apply_known_defects(night: Night, findings: Sequence[Judged]) -> list[Judged]:
+    """A rule with a ticket: its failures are expected, and where all is well the unexpected pass fails."""
+    result = list(findings)
+    for cell in night.suite.cells:
+        for rule in cell.rules:
+            if not rule.xfail:
+                continue
+            concerned = [
+                index for index, judged in enumerate(result)
+                if judged.cell == cell.name and judged.finding.metric and floors.matches(rule, judged.finding.metric)
+            ]  # fmt: skip
+            bad = [index for index in concerned if result[index].state in ("fail", "warn")]
+            for index in bad:
+                result[index] = dataclasses.replace(result[index], state="xfail", ticket=rule.xfail)
+            if not bad and any(result[index].state == "pass" for index in concerned):
+                text = f"{rule.metric} passes, although {rule.xfail} says that it fails: remove its xfail"
+                finding = Finding(gate="xfail", outcome="fail", metric=rule.metric, text=text)
+                result.append(Judged(finding=finding, state="xpass", cell=cell.name, ticket=rule.xfail))
+    return result
+
+
+def _earlier(
+    series: Mapping[tuple[str, Key], Series], groups: Mapping[tuple[str, Key], Sequence[Record]]
+) -> tuple[str, ...]:
+    """The nights that had a figure of tonight."""
+    nights = {record.night: record.date for identity in series for record in groups.get(identity, ())}
+    return tuple(date or f"night {number}" for number, date in sorted(nights.items()))
+
+
+def _notes(
+    night: Night,
+    runs: Sequence[tuple[str, RunRecord]],
+    series: Mapping[tuple[str, Key], Series],
+    past: Sequence[Record],
+) -> Iterator[str]:
+    """Nodes that are gone, absent or changed, and clocks that went backwards."""
+    dates = dict(sorted((record.night, record.date) for record in past if record.date))
+    dates[max(dates, default=0) + 1] = night.started
+    for before, after in zip(list(dates.values()), list(dates.values())[1:], strict=False):
+        if after < before:
+            yield f"the clock went backwards: the night after that of {before} is dated {after}; nights count in their order"
+    last_seen = {node: record for record in past for node in nodes_of(record.node)}
+    present = {node for _, record in runs for node in record.hardware}
+    for node in sorted(last_seen):
+        if night.hosts and node not in night.hosts:
+            yield f"{node} is no longer part of the bed; it was last measured on {last_seen[node].date}"
+        elif node not in present:
+            yield f"{node} took no part tonight; it was last measured on {last_seen[node].date}"
+    yield from _hardware_changes(series, past)
+
+
+def _hardware_changes(series: Mapping[tuple[str, Key], Series], past: Sequence[Record]) -> Iterator[str]:
+    """Nodes whose figures have another key than before, by hardware alone: their history begins anew."""
+    before = {
+        (record.node, record.metric.name, record.key.parameters): record.key.hardware for record in past if record.node
+    }
+    changes = {
+        (node, before[identity], key.hardware)
+        for (name, key), entry in series.items() for node in entry.values
+        if (identity := (node, name, key.parameters)) in before and before[identity] != key.hardware and "->" not in node
+    }  # fmt: skip
+    for node, old, new in sorted(changes):
+        yield f"{node}: its hardware changed from {old} to {new}; its history begins anew"

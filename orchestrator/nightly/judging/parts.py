@@ -1,0 +1,48 @@
+"""Pair sweeps of a night, solved for culprits; the nodes that a finding accuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..gates import deviations, nights, pairs
+from ..gates.nights import Record
+from ..night_judgement import Judged
+from .figures import Series
+
+#: The directions of links with a rate: the time of a byte.
+LINK = "link beta"
+
+
+def judge_pairs(series: Series, past: Sequence[Record], night: int, date: str) -> Judged:
+    """The culprits of all directions that were measured, against their usual rates where earlier nights show them."""
+    import numpy as np
+
+    panel = nights.build_panel([*past, *series.records(night, date)], series.metric.name, series.key, tonight=night)
+    ends = {label: label.split("->") for label in series.values}
+    nodes = tuple(sorted({node for pair in ends.values() for node in pair}))
+    rates = np.full((len(nodes), len(nodes), panel.values.shape[2]), np.nan)
+    usual = np.full((len(nodes), len(nodes)), np.nan)
+    for label, (sender, receiver) in ends.items():
+        history = panel.values[:, panel.nodes.index(label)]
+        cell = nodes.index(sender), nodes.index(receiver)
+        rates[cell] = history[-1] ** (-panel.metric.sign)
+        known = history[: -deviations.GAP][-deviations.WINDOW :]
+        if np.sum(~np.isnan(known).all(axis=1)) >= deviations.LEAST_NIGHTS:
+            usual[cell] = np.nanmedian(known) ** (-panel.metric.sign)
+    has_reference = bool((~np.isnan(usual) == ~np.isnan(rates).all(axis=2)).all())
+    groups = {node: series.leaves.get(node.partition(":")[0], "") for node in nodes}
+    sweep = pairs.solve(rates, nodes, groups, usual if has_reference else None)
+    finding = pairs.judge(sweep, series.metric.name)
+    return Judged(
+        finding=finding, state=finding.outcome, cell=series.cells[0], key=series.key,
+        runs=tuple(dict.fromkeys(run for runs in series.runs.values() for run in runs)),
+        reference="the same directions on earlier nights" if has_reference else "the other pairs of the same night",
+        is_counted=finding.outcome != "unknown",
+    )  # fmt: skip
+
+
+def accused(judged: Judged, nodes: Mapping[str, str]) -> tuple[str, ...]:
+    """The nodes that a finding names: its own, or the parts of its culprits that are nodes. ``nodes``: of the bed."""
+    words = [judged.finding.node or "", *(word for culprit in judged.finding.culprits for word in culprit.split())]
+    names = (part.partition(":")[0] for word in words for part in word.split("->"))
+    return tuple(sorted({name for name in names if name in nodes}))

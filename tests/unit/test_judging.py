@@ -1,0 +1,404 @@
+"""A night is judged from its directory, the recorded nights before it and the baselines: every gate fails what it must, and only that."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.model import codec
+from orchestrator.nightly import judging, night_files
+from orchestrator.nightly.baselines import Baseline, Floor
+from orchestrator.nightly.gates.nights import Record
+from orchestrator.nightly.judging import figures
+from orchestrator.nightly.judging.night import read_runs
+from orchestrator.nightly.night_judgement import NightJudgement
+from orchestrator.nightly.suite import RUNS, Cell, MetricRule, Row
+
+from .night_bundles import figure, write_night
+
+NODES = tuple(f"n{number}" for number in range(8))
+NIGHT = 31
+Value = Callable[[int, str, int], float]
+
+
+def usual(night: int, node: str, repeat: int) -> float:
+    """A rate with the spread of real ones: 2 % between nodes, 1 % between days, 0.5 % between nights, 0.3 % between repeats."""
+    noise = random.Random(f"{night} {node} {repeat}").gauss(0, 0.003) + random.Random(f"{night} {node}").gauss(0, 0.005)
+    day, own = random.Random(f"day {night}").gauss(0, 0.01), random.Random(node).gauss(0, 0.02)
+    return 100 * math.exp(noise + day + own)
+
+
+def rates(value: Value, night: int, repeats: int = 5, nodes: Sequence[str] = NODES) -> list[list[dict[str, Any]]]:
+    """The figures of a night's repeats: a rate of every node."""
+    return [
+        [figure("gemm", value(night, node, repeat), "TFLOP/s", "higher", node=node, rank=0) for node in nodes]
+        for repeat in range(repeats)
+    ]
+
+
+def records_of(directory: Path) -> list[Record]:
+    """As the index has them."""
+    night = night_files.read_night(directory)
+    runs, _ = read_runs(directory, night_files.read_rows(directory))
+    series = figures.collect(runs).values()
+    return [record for entry in series for record in entry.records(night.number, night.started)]
+
+
+def history_of(directory: Path, value: Value, nights: int = NIGHT - 1) -> list[Record]:
+    """Earlier nights with the keys of tonight's rates."""
+    tonight = records_of(directory)
+    return [
+        dataclasses.replace(
+            record, night=night, date=f"2025-{1 + night // 28:02d}-{1 + night % 28:02d}T02:00:00Z",
+            values=tuple(value(night, record.node, repeat) for repeat in range(5)),
+        )
+        for night in range(1, nights + 1) for record in tonight
+    ]  # fmt: skip
+
+
+def judge(tmp_path: Path, value: Value, *, nights: int = NIGHT - 1, **options: Any) -> NightJudgement:
+    """The last of the nights; ``value`` is that of all."""
+    night = nights + 1
+    directory = write_night(tmp_path, night, {"gemm": rates(value, night)}, nodes=NODES, **options)
+    return judging.judge(directory, history_of(directory, value, nights))
+
+
+def bad(judgement: NightJudgement, *gates: str) -> list[tuple[str, str | None, str]]:
+    return [
+        (judged.finding.gate, judged.finding.node, judged.state) for judged in judgement.findings
+        if judged.state not in ("pass", "unknown") and (not gates or judged.finding.gate in gates)
+    ]  # fmt: skip
+
+
+def from_night(night: int, node: str, slowdown: float) -> Value:
+    """A step of one node."""
+    return lambda number, name, repeat: (
+        usual(number, name, repeat) * (1 - slowdown if number >= night and name == node else 1)
+    )
+
+
+def test_a_clean_night_passes_with_every_gate_known(tmp_path: Path) -> None:
+    judgement = judge(tmp_path, usual)
+    assert (judgement.outcome, judgement.exit, bad(judgement)) == ("pass", 0, [])
+    known = {(judged.finding.gate, judged.finding.node) for judged in judgement.findings if judged.state == "pass"}
+    assert known == {
+        ("fleet", None),
+        *((gate, node) for gate in ("relative", "drift", "peers", "intermittent") for node in NODES),
+    }
+    assert len(judgement.earlier) == 30
+    assert judgement.sentence == "No metric is worse than its reference; runs: 5 passed."
+
+
+def test_a_node_that_got_slower_warns_first_and_fails_the_second_night(tmp_path: Path) -> None:
+    first = judge(tmp_path / "first", from_night(NIGHT, "n3", 0.06))
+    assert (first.outcome, first.exit) == ("warn", 0)
+    assert ("relative", "n3", "warn") in bad(first)
+    second = judge(tmp_path / "second", from_night(NIGHT - 1, "n3", 0.06))
+    assert (second.outcome, second.exit) == ("fail", 1)
+    assert bad(second, "relative") == [("relative", "n3", "fail")]
+    [finding] = [judged for judged in second.findings if judged.state == "fail"]
+    assert finding.value == pytest.approx(94, rel=0.1)
+    assert (finding.unit, finding.cell, len(finding.runs)) == ("TFLOP/s", "gemm", 5)
+    assert finding.reference == "the node's own median of 20 earlier nights, without the effect of the day"
+    assert second.sentence.startswith("n3: gemm is 5.4% worse than its reference")
+
+
+def test_a_step_long_ago_fails_drift_and_names_the_night(tmp_path: Path) -> None:
+    judgement = judge(tmp_path, from_night(25, "n5", 0.1), nights=45)
+    assert ("drift", "n5", "fail") in bad(judgement)
+    [finding] = [
+        judged.finding for judged in judgement.findings if judged.finding.gate == "drift" and judged.state == "fail"
+    ]
+    assert finding.since == "2025-01-26T02:00:00Z"
+    assert "stepped to 9.8% worse" in finding.text
+
+
+def test_a_node_with_a_bad_repeat_every_night_fails_intermittent(tmp_path: Path) -> None:
+    def value(night: int, node: str, repeat: int) -> float:
+        return usual(night, node, repeat) * (0.85 if night >= NIGHT - 4 and node == "n2" and repeat == night % 5 else 1)
+
+    assert bad(judge(tmp_path, value), "intermittent") == [("intermittent", "n2", "fail")]
+
+
+def test_an_odd_node_on_the_first_night_is_a_suspect_and_no_failure(tmp_path: Path) -> None:
+    judgement = judge(tmp_path, from_night(1, "n6", 0.5), nights=0)
+    assert (judgement.outcome, judgement.exit, bad(judgement)) == ("warn", 0, [("peers", "n6", "warn")])
+
+
+def test_early_nights_wait_for_history_and_are_not_unknown(tmp_path: Path) -> None:
+    judgement = judge(tmp_path, usual, nights=3)
+    assert (judgement.outcome, judgement.exit) == ("pass", 0)
+    waiting = [judged for judged in judgement.findings if judged.state == "unknown"]
+    assert {judged.finding.gate for judged in waiting} == {"relative", "drift", "intermittent", "fleet"}
+    assert not any(judged.is_counted for judged in waiting)
+    assert "no history yet for drift (3 of 14 nights), fleet (3 of 8 nights)" in judgement.sentence
+
+
+def test_the_nights_that_a_gate_is_said_to_need_are_enough(tmp_path: Path) -> None:
+    from orchestrator.nightly.judging.metrics import NEEDED_NIGHTS
+
+    for gate, needed in NEEDED_NIGHTS.items():
+        for nights, is_known in ((needed, True), (needed - 1, False)):
+            judgement = judge(tmp_path / f"{gate}-{nights}", usual, nights=nights)
+            states = {judged.state for judged in judgement.findings if judged.finding.gate == gate}
+            assert (states == {"pass"}) is is_known, (gate, nights, states)
+
+
+def test_a_change_of_the_whole_fleet_names_the_driver(tmp_path: Path) -> None:
+    directory = write_night(
+        tmp_path, NIGHT, {"gemm": rates(lambda *where: usual(*where) * 0.93, NIGHT)}, nodes=NODES,
+        facts={node: {"driver": "580.170"} for node in NODES},
+    )  # fmt: skip
+    history = [
+        dataclasses.replace(record, suspects={**record.suspects, "driver": "580.159"})
+        for record in history_of(directory, usual)
+    ]
+    judgement = judging.judge(directory, history)
+    assert bad(judgement) == [("fleet", None, "warn")]
+    assert "driver 580.159 -> 580.170 on 8 of 8 nodes" in judgement.sentence
+
+
+def gang(tmp_path: Path, factor: float, **options: Any) -> tuple[Path, list[Record]]:
+    """An all-reduce of the whole gang tonight, and 30 nights before it."""
+
+    def bandwidth(night: int) -> float:
+        return 50 * math.exp(random.Random(night).gauss(0, 0.003))
+
+    repeats = [[figure("all-reduce ring busbw", bandwidth(NIGHT) * factor, "GB/s", "higher", size=1 << 22)]] * 3
+    directory = write_night(tmp_path, NIGHT, {"allreduce": repeats}, nodes=NODES, workload="collective", **options)
+    [tonight] = records_of(directory)
+    history = [
+        dataclasses.replace(
+            tonight,
+            night=night,
+            values=(bandwidth(night),) * 3,
+            date="",
+            suspects={**tonight.suspects, "driver": "580.158"},
+        )
+        for night in range(1, NIGHT)
+    ]
+    return directory, history
+
+
+def test_a_gang_has_no_peers_and_names_the_driver_with_its_slowdown(tmp_path: Path) -> None:
+    judgement = judging.judge(*gang(tmp_path, 0.93))
+    assert {judged.finding.gate for judged in judgement.findings} == {"relative", "drift", "fleet"}
+    texts = [judged.finding.text for judged in judgement.findings if judged.finding.gate == "fleet"]
+    assert texts[0].startswith("all-reduce ring 4 MiB busbw -7.0%; usual")
+    assert texts[0].endswith("since driver 580.158 -> 580.159")
+    assert judging.judge(*gang(tmp_path / "clean", 1)).outcome == "pass"
+
+
+FLOOR = Cell(name="gemm", trial="probe", rules=(MetricRule(metric="gemm", floor=90.0),))
+
+
+def test_the_floor_of_a_suite_fails_a_worse_node_and_only_that(tmp_path: Path) -> None:
+    judgement = judge(tmp_path, from_night(1, "n1", 0.2), nights=0, cells=[FLOOR])
+    assert bad(judgement, "floor") == [("floor", "n1", "fail")]
+    assert (judgement.outcome, judgement.exit) == ("fail", 1)
+
+
+def test_a_metric_that_a_node_lacks_fails_its_floor(tmp_path: Path) -> None:
+    without = [[line for line in repeat if line["node"] != "n4"] for repeat in rates(usual, 1)]
+    judgement = judging.judge(write_night(tmp_path, 1, {"gemm": without}, nodes=NODES, cells=[FLOOR]), ())
+    assert bad(judgement) == [("floor", "n4", "fail")]
+    assert judgement.sentence.startswith("n4: gemm was not measured; its floor is 90")
+
+
+def test_a_metric_that_no_run_has_fails_its_floor_but_a_skipped_cell_does_not(tmp_path: Path) -> None:
+    rule = dataclasses.replace(FLOOR, rules=(MetricRule(metric="memory", floor=1.0),))
+    judgement = judging.judge(write_night(tmp_path / "a", 1, {"gemm": rates(usual, 1)}, nodes=NODES, cells=[rule]), ())
+    assert bad(judgement) == [("floor", None, "fail")]
+    skipped = dataclasses.replace(rule, name="memory")
+    row = Row(cell="memory", repeat=0, state="skipped", reason="over the budget")
+    night = write_night(tmp_path / "b", 1, {"gemm": rates(usual, 1)}, nodes=NODES, cells=[skipped], rows=[row])
+    assert judging.judge(night, ()).outcome == "pass"
+
+
+def baseline_of(directory: Path, **changes: Any) -> Baseline:
+    record = records_of(directory)[0]
+    floor = Floor(
+        metric="gemm", floor=90, unit="TFLOP/s", better="higher", measured=100, margin=0.1, n=5, evidence=("r",),
+        accepted="2026-01-01", trial="probe", workload=record.key.workload, parameters=record.key.parameters,
+    )  # fmt: skip
+    return Baseline(hardware=record.key.hardware, floors=(dataclasses.replace(floor, **changes),), file="h100.yml")
+
+
+def test_the_floor_of_a_baseline_holds_for_its_hardware_only(tmp_path: Path) -> None:
+    night = write_night(tmp_path, 1, {"gemm": rates(from_night(1, "n1", 0.2), 1)}, nodes=NODES)
+    [failed] = [judged for judged in judging.judge(night, (), [baseline_of(night)]).findings if judged.state == "fail"]
+    assert (failed.finding.node, failed.finding.gate) == ("n1", "floor")
+    assert failed.reference == "the floor of h100.yml, accepted 2026-01-01, 10% below 100 TFLOP/s"
+    other = dataclasses.replace(baseline_of(night), hardware="8x H200")
+    assert bad(judging.judge(night, (), [other]), "floor") == []
+
+
+def test_a_metric_of_a_baseline_that_is_missing_fails_and_one_in_another_unit_is_unknown(tmp_path: Path) -> None:
+    night = write_night(tmp_path, 1, {"gemm": rates(usual, 1)}, nodes=NODES)
+    assert bad(judging.judge(night, (), [baseline_of(night, metric="disk")])) == [("floor", None, "fail")]
+    other_unit = judging.judge(night, (), [baseline_of(night, unit="GFLOP/s")])
+    assert (other_unit.outcome, other_unit.exit) == ("unknown", 2)
+    assert bad(judging.judge(night, (), [baseline_of(night, metric="disk", trial="other")])) == []
+
+
+def test_a_known_defect_is_expected_and_an_unexpected_pass_fails(tmp_path: Path) -> None:
+    rules = (MetricRule(metric="gemm", floor=90.0, xfail="OPS-17"),)
+    cell = dataclasses.replace(FLOOR, rules=rules)
+    expected = judge(tmp_path / "a", from_night(1, "n1", 0.2), nights=0, cells=[cell])
+    assert (expected.outcome, expected.exit) == ("pass", 0)
+    assert ("floor", "n1", "xfail") in bad(expected)
+    unexpected = judge(tmp_path / "b", usual, nights=0, cells=[cell])
+    assert (unexpected.outcome, unexpected.exit, bad(unexpected)) == ("fail", 1, [("xfail", None, "xpass")])
+    assert "OPS-17" in unexpected.sentence
+
+
+@pytest.mark.parametrize(
+    ("row", "outcome", "exit_code"),
+    [
+        (Row(cell="gemm", repeat=9, state="failed", exit=1, reason="finished fails"), "fail", 1),
+        (Row(cell="gemm", repeat=9, state="unfinished", reason="over its deadline"), "fail", 1),
+        (Row(cell="gemm", repeat=9, state="unknown", exit=2), "unknown", 2),
+        (Row(cell="gemm", repeat=9, state="error", exit=4, reason="node n3 is lost"), "unknown", 4),
+        (Row(cell="gemm", repeat=9, state="skipped", reason="over the budget"), "pass", 0),
+    ],
+)
+def test_rows_that_did_not_pass_count(tmp_path: Path, row: Row, outcome: str, exit_code: int) -> None:
+    judgement = judging.judge(write_night(tmp_path, 1, {"gemm": rates(usual, 1)}, nodes=NODES, rows=[row]), ())
+    assert (judgement.outcome, judgement.exit) == (outcome, exit_code)
+
+
+def test_a_night_of_skipped_rows_or_without_rows_is_unknown(tmp_path: Path) -> None:
+    row = Row(cell="gemm", repeat=0, state="skipped", reason="over the budget")
+    for name, rows in (("skipped", [row]), ("empty", [])):
+        judgement = judging.judge(write_night(tmp_path / name, 1, {}, cells=[FLOOR], rows=rows), ())
+        assert (judgement.outcome, judgement.exit) == ("unknown", 2)
+
+
+def test_a_metric_that_became_nan_is_unknown_with_a_note(tmp_path: Path) -> None:
+    repeats = rates(usual, NIGHT)
+    for repeat in repeats:
+        repeat[2]["value"] = "nan"
+    directory = write_night(tmp_path, NIGHT, {"gemm": repeats}, nodes=NODES)
+    judgement = judging.judge(directory, history_of(directory, usual))
+    assert (judgement.outcome, judgement.exit) == ("unknown", 2)
+    assert judgement.sentence.startswith("n2: gemm was not measured")
+    assert judgement.notes == ("gemm: n2: gemm is nan: not a number that can be compared",)
+
+
+def test_a_damaged_bundle_is_left_out_and_its_row_unknown(tmp_path: Path) -> None:
+    directory = write_night(tmp_path, NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
+    history = history_of(directory, usual)
+    (min((directory / RUNS).iterdir()) / "plan.json").write_text('{"run":')
+    judgement = judging.judge(directory, history)
+    assert (judgement.outcome, judgement.exit) == ("unknown", 2)
+    assert "plan.json" in judgement.notes[0]
+
+
+def test_nodes_gone_or_absent_are_notes_and_no_defect(tmp_path: Path) -> None:
+    tonight = [node for node in NODES if node not in ("n0", "n7")]
+    every = write_night(tmp_path / "every", NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
+    history = history_of(every, usual)
+    directory = write_night(tmp_path, NIGHT, {"gemm": rates(usual, NIGHT, nodes=tonight)}, nodes=tonight)
+    document = json.loads((directory / "night.json").read_text())
+    document["hosts"]["n0"] = "host-n0"
+    (directory / "night.json").write_text(json.dumps(document))
+    judgement = judging.judge(directory, history)
+    assert (judgement.outcome, judgement.exit) == ("pass", 0)
+    last = "2025-02-03T02:00:00Z"
+    assert judgement.notes == (
+        f"n0 took no part tonight; it was last measured on {last}",
+        f"n7 is no longer part of the bed; it was last measured on {last}",
+    )
+
+
+def test_a_clock_that_went_backwards_is_a_note(tmp_path: Path) -> None:
+    directory = write_night(tmp_path, NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
+    history = [
+        dataclasses.replace(record, date="2030-01-01T00:00:00Z") if record.night == NIGHT - 1 else record
+        for record in history_of(directory, usual)
+    ]
+    judgement = judging.judge(directory, history)
+    assert judgement.outcome == "pass"
+    assert "the clock went backwards" in judgement.notes[0]
+
+
+def test_other_hardware_begins_a_new_history(tmp_path: Path) -> None:
+    directory = write_night(
+        tmp_path, NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES, facts={"n3": {"gpus": ["H200"] * 8}}
+    )
+    every = write_night(tmp_path / "every", NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
+    judgement = judging.judge(directory, history_of(every, usual))
+    assert (judgement.outcome, judgement.exit) == ("pass", 0)
+    assert judgement.notes[-1].startswith("n3: its hardware changed from 8x H100")
+
+
+def counters(value: int) -> list[list[dict[str, Any]]]:
+    return [[figure("errors", value if node == "n3" else 0, "1", "lower", node=node) for node in NODES]]
+
+
+def test_a_counter_that_was_zero_warns_when_it_counts(tmp_path: Path) -> None:
+    directory = write_night(tmp_path, NIGHT, {"nic": counters(5)}, nodes=NODES)
+    history = history_of(directory, lambda *where: 0.0)
+    judgement = judging.judge(directory, history)
+    assert bad(judgement) == [("counter", "n3", "warn")]
+    clean = judging.judge(write_night(tmp_path / "clean", NIGHT, {"nic": counters(0)}, nodes=NODES), history)
+    assert (clean.outcome, clean.findings) == ("pass", ())
+
+
+def links(slow: Mapping[str, float]) -> list[list[dict[str, Any]]]:
+    """The time of a byte in every direction; a slow one takes longer by a ratio."""
+    lines = []
+    for repeat in range(5):
+        rng = random.Random(repeat)
+        for sender in range(6):
+            for receiver in range(6):
+                if sender != receiver:
+                    factor = slow.get(f"n{sender}->n{receiver}", 1.0) * math.exp(rng.gauss(0, 0.003))
+                    lines.append(figure(f"link {sender}-{receiver} beta", 1e-9 * factor, "s/byte", node=f"n{sender}"))
+    return [lines]
+
+
+def test_a_slow_direction_is_named_on_the_first_night(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"nodes": NODES[:6], "workload": "collective"}
+    slow = write_night(tmp_path / "slow", 1, {"links": links({"n1->n4": 1.25})}, **options)
+    judgement = judging.judge(slow, ())
+    assert (judgement.outcome, bad(judgement)) == ("warn", [("pairs", None, "warn")])
+    [judged] = [judged for judged in judgement.findings if judged.state == "warn"]
+    assert judged.finding.culprits == ("direction n1 -> n4",)
+    clean = judging.judge(write_night(tmp_path / "clean", 1, {"links": links({})}, **options), ())
+    assert (clean.outcome, clean.exit) == ("pass", 0)
+
+
+def test_judging_again_gives_the_same_bytes_and_later_nights_change_nothing(tmp_path: Path) -> None:
+    directory = write_night(tmp_path, NIGHT, {"gemm": rates(from_night(NIGHT - 1, "n3", 0.06), NIGHT)}, nodes=NODES)
+    history = history_of(directory, from_night(NIGHT - 1, "n3", 0.06))
+    later = [dataclasses.replace(record, night=NIGHT + 1, values=(1.0,)) for record in history[:8]]
+
+    def write(records: Sequence[Record]) -> bytes:
+        night_files.write_judgement(directory, judging.judge(directory, records))
+        return (directory / "findings.json").read_bytes()
+
+    first = write(history)
+    assert write(list(reversed(history))) == first == write([*history, *later])
+    assert night_files.read_judgement(directory) == codec.build(NightJudgement, json.loads(first))
+
+
+def test_a_casual_night_is_compared_with_the_nights_before_it(tmp_path: Path) -> None:
+    directory = write_night(tmp_path, NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
+    history = history_of(directory, usual)
+    document = json.loads((directory / "night.json").read_text())
+    (directory / "night.json").write_text(json.dumps({**document, "number": 0}))
+    judgement = judging.judge(directory, history)
+    assert (judgement.outcome, len(judgement.earlier)) == ("pass", NIGHT - 1)
+
+
+def test_a_night_that_is_no_night_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="not a night"):
+        judging.judge(tmp_path, ())
