@@ -11,13 +11,14 @@ from ... import views
 from ...core.verdict import judge, sentence
 from ...model import codec
 from ...model.event import History
-from ...model.events import FaultActDone, FaultHealDone, RankError, RankExit, RunBegin
+from ...model.events import FaultActDone, FaultHealDone, ProbeDone, RankError, RankExit, RunBegin
 from ...model.launch import Result
 from ...model.run import Run
 from ...model.verdict import Verdict
 from ...store import bundle
 from ...views import training
 from ..inputs.session import Session
+from . import probe_table
 from .terminal import Terminal, run_path
 
 _MARKS = {"pass": "good", "fail": "bad", "unknown": "warn", "skipped": "warn"}
@@ -41,6 +42,8 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
     view = training.view(run)
     terminal.lines(_failovers(run, view))
     terminal.lines(_collectives(run, directory))
+    if run.history.first(ProbeDone) is not None:
+        probe_table.show(terminal, run.history)
     for line in verdicts(terminal, run.verdicts):
         terminal.line(line)
     if run.format < 2:
@@ -86,6 +89,7 @@ def document(result: Result) -> dict[str, Any]:
         **({"unsaved": list(result.unsaved)} if result.unsaved else {}),
         **({"not_saved": result.obstacle} if result.obstacle else {}),
         **({"collectives": measured} if measured else {}),
+        **({"probes": probed} if (probed := probe_table.document(run.history)) else {}),
         **({"reports_failed": failed} if (failed := _failed(Path(run.directory))) else {}),
     }
 

@@ -13,7 +13,7 @@ from ... import views
 from ...model import codec, watch
 from ...model.events import RankFinished
 from ...model.run import Run
-from ...views import training
+from ...views import probes, training
 
 if TYPE_CHECKING:
     from ...views import collectives
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A metric. ``better``: higher | lower. ``size``: bytes, for collectives; ``rep``: the iteration, from 0."""
+    """A metric. ``better``: higher | lower. ``size``: bytes, for collectives; ``rep``: the iteration, from 0.
+
+    ``ceiling``: the best value that physics or the data sheet allows, of a figure of hardware.
+    """
 
     trial: str
     metric: str
@@ -33,6 +36,7 @@ class Metric:
     rank: int | None = None
     size: int | None = None
     rep: int = 0
+    ceiling: float | None = None
 
 
 def lines(run: Run) -> Iterator[str]:
@@ -54,6 +58,7 @@ def of(run: Run) -> Iterator[Metric]:
     yield from _checkpoints(run)
     yield from _reported(run)
     yield from _collectives(run)
+    yield from _probed(run)
     for event in run.history.of(RankFinished):
         for metric, value in views.mapping(event.data.metrics).items():
             fields = views.mapping(value)
@@ -64,6 +69,16 @@ def of(run: Run) -> Iterator[Metric]:
                     trial=name, metric=metric, value=figure, unit=unit, better=better, epoch=event.epoch, node=event.node,
                     rank=event.data.rank,
                 )  # fmt: skip
+
+
+def _probed(run: Run) -> Iterator[Metric]:
+    """Every repeat of every figure that the probes of nodes measured."""
+    for figure in probes.figures(run.history):
+        for rep, value in enumerate(figure.repeats):
+            yield Metric(
+                trial=run.trial.name, metric=figure.name, value=value, unit=figure.unit, better=figure.better, node=figure.node,
+                rank=figure.rank, rep=rep, ceiling=figure.ceiling,
+            )  # fmt: skip
 
 
 def _strength(run: Run) -> Iterator[Metric]:

@@ -95,6 +95,7 @@ from .nodes import (
     NodeSilent,
     NodeSuspect,
 )
+from .probes import ComputedBits, ProbeDone, ProbeFigure
 from .ranks import (
     HoldExpired,
     Progress,
@@ -145,6 +146,7 @@ __all__ = [
     "CommandFailed",
     "CommandRefused",
     "CommandRepeated",
+    "ComputedBits",
     "ControllerLate",
     "Exec",
     "ExecDone",
@@ -194,6 +196,8 @@ __all__ = [
     "NodeSilent",
     "NodeSuspect",
     "Note",
+    "ProbeDone",
+    "ProbeFigure",
     "Progress",
     "RankError",
     "RankExit",

@@ -1,0 +1,13 @@
+"""The probes of a node's hardware. The folder is the registry: a file is a probe, and its docstring says what it measures.
+
+A probe has ``measure(node)``, which yields what node_probe/results.py defines. ``COLLECTIVE``: all ranks measure together.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+
+
+def names() -> tuple[str, ...]:
+    """Of all probes, without importing them."""
+    return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))

@@ -1,0 +1,109 @@
+"""Frequency of the CPU under load, throttling by heat and by the node's CPU limit, and time stolen by a hypervisor."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...model.events import ProbeFigure
+from ..node_probe import ceilings
+from ..node_probe.results import Missing, Node, Problem, Result
+
+_CPUS = "sys/devices/system/cpu"
+
+
+def measure(node: Node) -> Iterator[Result]:
+    """One core is kept busy for all repeats; counters are read before and after."""
+    before = _counters(node.system)
+    frequencies, spins = [], []
+    for _ in range(node.params.repeats):
+        spins.append(_spin(node.params.repeat_s))
+        frequency = frequency_hz(node.system)
+        if frequency is not None:
+            frequencies.append(frequency / 1e9)
+    yield ProbeFigure(name="cpu loop", unit="1/s", better="higher", values=tuple(spins))
+    if len(frequencies) == node.params.repeats:
+        ceiling = ceilings.highest_frequency(node.system)
+        yield ProbeFigure(
+            name="cpu frequency", unit="GHz", better="higher", values=tuple(frequencies), ceiling=ceiling and ceiling / 1e9
+        )  # fmt: skip
+    else:
+        yield Missing(name="cpu frequency", reason="neither cpufreq nor /proc/cpuinfo shows it")
+    yield from _differences(before, _counters(node.system))
+
+
+def _spin(seconds: float) -> float:
+    """Rounds of a fixed loop per second of one core."""
+    begin, rounds = time.perf_counter(), 0
+    while (passed := time.perf_counter() - begin) < seconds:
+        sum(range(2000))
+        rounds += 1
+    return rounds / passed
+
+
+def frequency_hz(system: Path) -> float | None:
+    """The highest of all CPUs at this moment, which is that of the busy one."""
+    paths = (system / _CPUS).glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
+    values = [float(text) * 1000 for path in paths if (text := _read(path)).strip().isdigit()]
+    values = values or [
+        float(text) * 1e6
+        for text in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", _read(system / "proc/cpuinfo"), re.MULTILINE)
+    ]
+    return max(values, default=None)
+
+
+def _counters(system: Path) -> dict[str, float | None]:
+    """Since boot; None where the kernel does not report it."""
+    heat = [_number(_read(path)) for path in (system / _CPUS).glob("cpu[0-9]*/thermal_throttle/core_throttle_count")]
+    known = [count for count in heat if count is not None]
+    times = [float(text) for text in _read(system / "proc/stat").partition("\n")[0].split()[1:9]]
+    return {
+        "cpu throttled by heat": sum(known) if known else None,
+        "cpu throttled by its limit": _throttled(system),
+        "stolen": times[7] if len(times) == 8 else None,
+        "total": sum(times) if len(times) == 8 else None,
+    }
+
+
+def _throttled(system: Path) -> float | None:
+    """``nr_throttled`` of the group of this process (cgroup v2, or v1)."""
+    groups = [line.strip().split(":", 2) for line in _read(system / "proc/self/cgroup").splitlines()]
+    for _, controllers, path in groups:
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = system / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        text = _read(root / path.lstrip("/") / "cpu.stat") or _read(root / "cpu.stat")
+        match = re.search(r"^nr_throttled (\d+)$", text, re.MULTILINE)
+        if match:
+            return float(match[1])
+    return None
+
+
+def _differences(before: dict[str, float | None], after: dict[str, float | None]) -> Iterator[Result]:
+    for name in ("cpu throttled by heat", "cpu throttled by its limit"):
+        first, last = before[name], after[name]
+        if first is None or last is None:
+            yield Missing(name=name, reason="the kernel does not report it")
+            continue
+        yield ProbeFigure(name=name, unit="count", better="lower", values=(last - first,))
+        if last > first and name.endswith("heat"):
+            yield Problem(text=f"{name} {last - first:g} times while a core was busy")
+    spans = [(before[name], after[name]) for name in ("stolen", "total")]
+    (stolen, total) = (None if a is None or b is None else b - a for a, b in spans)
+    if stolen is None or not total:
+        yield Missing(name="cpu stolen", reason="/proc/stat does not show it")
+    else:
+        yield ProbeFigure(name="cpu stolen", unit="1", better="lower", values=(stolen / total,))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text.strip().isdigit() else None

@@ -1,0 +1,87 @@
+"""Bandwidth of memory: copy and triad as STREAM counts them, of the host, and of the rank's GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from ...model import free_memory
+from ...model.events import ProbeFigure
+from ..node_probe import ceilings, repeats
+from ..node_probe.results import Fact, Missing, Node, Result
+
+#: Of an array: as STREAM demands, four times the last-level cache; MiB at most, and share of the available memory at most.
+CACHES, MOST_MIB, SHARE = 4, 256, 16
+DEVICE_MIB = 512
+_CACHE = "sys/devices/system/cpu/cpu0/cache/index3/size"
+
+
+def measure(node: Node) -> Iterator[Result]:
+    """GB/s (10^9 bytes): a copy reads and writes an array; a triad a = b + s c reads two and writes one (McCalpin, STREAM, 1995).
+
+    The reads that a write causes in a CPU's cache are not counted, as in STREAM.
+    """
+    size = node.params.memory_mib or _host_mib(node)
+    cache = cache_mib(node.system)
+    yield Fact(name="memory arrays", text=f"3 of {size} MiB, {torch.get_num_threads()} threads")
+    if cache is not None and size < CACHES * cache:
+        yield Fact(
+            name="memory cache",
+            text=f"arrays are smaller than {CACHES} times the cache of {cache:g} MiB: in part its rate",
+        )
+    yield from _rates(node, torch.device("cpu"), size, "memory host", None)
+    if node.has_gpu:
+        ceiling, reason = device_ceiling(node)
+        if ceiling is None:
+            yield Missing(name="ceiling of memory device", reason=reason)
+        yield from _rates(node, node.device, DEVICE_MIB, "memory device", ceiling)
+
+
+def _rates(node: Node, device: torch.device, mib: int, name: str, ceiling: float | None) -> Iterator[Result]:
+    count = mib * (1 << 20) // 4
+    label = node.label if device.type == "cuda" else ""
+    a, b, c = (torch.ones(count, device=device) for _ in range(3))
+    works = {"copy": (lambda: a.copy_(b), 2), "triad": (lambda: torch.add(b, c, alpha=3.0, out=a), 3)}
+    for kind, (work, arrays) in works.items():
+        values = repeats.rates(node, work, arrays * count * 4 / 1e9)
+        yield ProbeFigure(name=f"{name} {kind}{label}", unit="GB/s", better="higher", values=values, ceiling=ceiling)
+
+
+def _host_mib(node: Node) -> int:
+    wanted = min(MOST_MIB, round(CACHES * (cache_mib(node.system) or MOST_MIB / CACHES)))
+    sizes = [free_memory.available_on_host(_read), free_memory.available_in_cgroup(_read)]
+    available = min((size for size in sizes if size is not None), default=MOST_MIB * SHARE << 20)
+    return max(1, min(wanted, available // SHARE >> 20))
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def cache_mib(system: Path) -> float | None:
+    """The last-level cache that one core sees."""
+    try:
+        text = (system / _CACHE).read_text().strip()
+        return float(text.rstrip("KMG")) * {"K": 1 / 1024, "M": 1.0, "G": 1024.0}[text[-1]]
+    except (OSError, ValueError, KeyError, IndexError):
+        size = os.sysconf("SC_LEVEL3_CACHE_SIZE") if "SC_LEVEL3_CACHE_SIZE" in os.sysconf_names else 0
+        return size / (1 << 20) if size > 0 else None
+
+
+def device_ceiling(node: Node) -> tuple[float | None, str]:
+    """GB/s by the clock and the width of the GPU's memory, or why it is not known."""
+    try:
+        nvml = node.load_nvml()
+        handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(node.device).uuid}")
+        clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
+        return ceilings.dram_gb_s(clock, nvml.nvmlDeviceGetMemoryBusWidth(handle)), "NVML reports no clock or width"
+    except OSError as error:
+        return None, str(error)
+    except Exception as error:  # noqa: BLE001 NVMLError is known only where pynvml is installed
+        return None, f"NVML: {error}"
