@@ -14,7 +14,10 @@ from . import values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFigure:
-    """A figure of a node. ``repeats``: the finite values, in order. ``ceiling``: the best possible value, None if not known."""
+    """A figure of a node (``n2:3``: of its local rank 3). ``repeats``: the finite values, in order.
+
+    ``ceiling``: the best possible value, None if it is not known.
+    """
 
     node: str
     rank: int
@@ -77,7 +80,8 @@ def ends(history: History) -> tuple[Event[ProbeDone], ...]:
 
 def figures(history: History) -> tuple[NodeFigure, ...]:
     """In the order of the probes, then of the ranks."""
-    return tuple(figure for event in ends(history) for figure in _figures(event))
+    labels = node_labels(history)
+    return tuple(figure for event in ends(history) for figure in _figures(event, labels[event.data.rank]))
 
 
 def rows(history: History) -> tuple[FigureRow, ...]:
@@ -100,13 +104,28 @@ def missing(history: History) -> dict[tuple[str, str], tuple[str, ...]]:
     return {what: tuple(dict.fromkeys(names)) for what, names in nodes.items()}
 
 
-def _figures(event: Event[ProbeDone]) -> Iterator[NodeFigure]:
+def node_labels(history: History) -> dict[int, str]:
+    """rank -> its node, or ``n2:3`` for local rank 3 of n2, if a node has several ranks."""
+    ranks: dict[str, list[int]] = {}
+    for event in ends(history):
+        own = ranks.setdefault(event.node or "", [])
+        if event.data.rank not in own:
+            own.append(event.data.rank)
+    has_several = any(len(own) > 1 for own in ranks.values())
+    return {
+        rank: f"{node}:{local}" if has_several else node
+        for node, own in ranks.items()
+        for local, rank in enumerate(sorted(own))
+    }
+
+
+def _figures(event: Event[ProbeDone], label: str) -> Iterator[NodeFigure]:
     for figure in event.data.figures or ():
         repeats = tuple(
             value for item in figure.values if (value := values.number(item)) is not None and math.isfinite(value)
         )
         if repeats:
             yield NodeFigure(
-                node=event.node or "", rank=event.data.rank, probe=event.data.probe, name=figure.name, unit=figure.unit,
+                node=label, rank=event.data.rank, probe=event.data.probe, name=figure.name, unit=figure.unit,
                 better=figure.better, repeats=repeats, ceiling=values.number(figure.ceiling),
             )  # fmt: skip

@@ -76,8 +76,8 @@ def _probed(run: Run) -> Iterator[Metric]:
     for figure in probes.figures(run.history):
         for rep, value in enumerate(figure.repeats):
             yield Metric(
-                trial=run.trial.name, metric=figure.name, value=value, unit=figure.unit, better=figure.better, node=figure.node,
-                rank=figure.rank, rep=rep, ceiling=figure.ceiling,
+                trial=run.trial.name, metric=figure.name, value=value, unit=figure.unit, better=figure.better,
+                node=figure.node.partition(":")[0], rank=figure.rank, rep=rep, ceiling=figure.ceiling,
             )  # fmt: skip
 
 

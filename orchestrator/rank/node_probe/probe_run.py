@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from ...model.events import ProbeDone
-from .results import Fact, Node, collect
+from .results import Fact, Missing, Node, collect
 
 if TYPE_CHECKING:
     from ..runtime import context
@@ -74,13 +74,16 @@ def _probe(node: Node, name: str) -> ProbeDone:
 
 
 def _collect(node: Node, name: str, probe: Any) -> ProbeDone:
+    is_collective = getattr(probe, "COLLECTIVE", False)
+
     def results() -> Any:
         if len(node.sharers) > 1:
-            manner = (
-                "in turn" if node.params.in_turn and not getattr(probe, "COLLECTIVE", False) else "at the same time"
-            )
+            manner = "in turn" if node.params.in_turn and not is_collective else "at the same time"
             yield Fact(name="host", text=f"shared by {len(node.sharers)} ranks, which are probed {manner}")
-        yield from probe.measure(node)
+        if node.local_rank and not (is_collective or getattr(probe, "PER_RANK", False)):
+            yield Missing(name=name, reason="measured by the first rank of the node")
+        else:
+            yield from probe.measure(node)
 
     return collect(node, name, results(), time.monotonic)
 

@@ -65,26 +65,19 @@ class Node:
     def has_gpu(self) -> bool:
         return self.device.type == "cuda"
 
-    @property
-    def label(self) -> str:
-        """Appended to the name of a figure of the rank's GPU: `` gpu0``."""
-        return f" gpu{self.local_rank}" if self.has_gpu else ""
-
 
 NO_GPU = "the rank has no GPU"
 
 
 def collect(node: Node, probe: str, results: Iterable[Result], clock: Callable[[], float]) -> ProbeDone:
-    """The event of a probe. A probe that raises keeps what it measured before. Figures of a host are those of its first rank."""
+    """The event of a probe. A probe that raises keeps what it measured before."""
     begin, kept, error = clock(), list[Result](), None
     try:
         for result in results:
             kept.append(result)
     except Exception as problem:  # noqa: BLE001 another probe may still work; the check of the run reports this one
         error = f"{type(problem).__name__}: {problem}"
-    figures = tuple(
-        figure for figure in _usable(kept) if not node.local_rank or figure.name.endswith(node.label or "-")
-    )
+    figures = tuple(_usable(kept))
     return ProbeDone(
         rank=node.rank, probe=probe, figures=figures or None,
         facts={result.name: result.text for result in kept if isinstance(result, Fact)} or None,

@@ -10,6 +10,7 @@ from ...model.events import ProbeFigure
 from ..node_probe import ceilings, repeats
 from ..node_probe.results import NO_GPU, Fact, Missing, Node, Result
 
+PER_RANK = True
 MIB = 256
 
 
@@ -27,7 +28,7 @@ def measure(node: Node) -> Iterator[Result]:
     works = {"to device": (device, host), "to host": (host, device)}
     for name, (target, source) in works.items():
         values = repeats.rates(node, lambda: target.copy_(source, non_blocking=True), (MIB << 20) / 1e9)  # noqa: B023
-        yield ProbeFigure(name=f"copy {name}{node.label}", unit="GB/s", better="higher", values=values, ceiling=ceiling)
+        yield ProbeFigure(name=f"copy {name}", unit="GB/s", better="higher", values=values, ceiling=ceiling)
 
 
 def _ceiling(node: Node) -> tuple[float | None, str]:

@@ -12,6 +12,7 @@ from ...workloads.node_probe import DTYPES, ON_CPU
 from ..node_probe import ceilings, repeats
 from ..node_probe.results import Fact, Missing, Node, Result
 
+PER_RANK = True
 #: Rows of the square matrices: doubled until a product takes so many seconds.
 LEAST, MOST, PRODUCT_S = 128, 16384, 0.02
 _CPU_DEFAULT = ("float32", "float64")
@@ -48,7 +49,7 @@ def _rate(node: Node, dtype: str) -> Iterator[Result]:
     flops = 2 * rows**3 / 1e12
     yield Fact(name=f"gemm {dtype}", text=f"{rows} x {rows}")
     yield ProbeFigure(
-        name=f"gemm {dtype}{node.label}", unit="TFLOP/s", better="higher",
+        name=f"gemm {dtype}", unit="TFLOP/s", better="higher",
         values=repeats.rates(node, lambda: torch.mm(left, right, out=product), flops), ceiling=_ceiling(node, dtype),
     )  # fmt: skip
 

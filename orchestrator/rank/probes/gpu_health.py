@@ -25,9 +25,6 @@ _NOT_READABLE = "XIDs are in the log of the host's kernel, which nodes cannot re
 
 def measure(node: Node) -> Iterator[Result]:
     """All GPUs that the node sees, read by its first rank. What the driver does not support is missing, never 0."""
-    if node.local_rank:
-        yield Missing(name="gpu-health", reason="read by the first rank of the node")
-        return
     try:
         nvml = node.load_nvml()
         count = nvml.nvmlDeviceGetCount()

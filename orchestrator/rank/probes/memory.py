@@ -13,6 +13,7 @@ from ...model.events import ProbeFigure
 from ..node_probe import ceilings, repeats
 from ..node_probe.results import Fact, Missing, Node, Result
 
+PER_RANK = True
 #: Of an array: as STREAM demands, four times the last-level cache; MiB at most, and share of the available memory at most.
 CACHES, MOST_MIB, SHARE = 4, 256, 16
 DEVICE_MIB = 512
@@ -24,6 +25,16 @@ def measure(node: Node) -> Iterator[Result]:
 
     The reads that a write causes in a CPU's cache are not counted, as in STREAM.
     """
+    if not node.local_rank:
+        yield from _host(node)
+    if node.has_gpu:
+        ceiling, reason = device_ceiling(node)
+        if ceiling is None:
+            yield Missing(name="ceiling of memory device", reason=reason)
+        yield from _rates(node, node.device, DEVICE_MIB, "memory device", ceiling)
+
+
+def _host(node: Node) -> Iterator[Result]:
     size = node.params.memory_mib or _host_mib(node)
     cache = cache_mib(node.system)
     yield Fact(name="memory arrays", text=f"3 of {size} MiB, {torch.get_num_threads()} threads")
@@ -33,21 +44,15 @@ def measure(node: Node) -> Iterator[Result]:
             text=f"arrays are smaller than {CACHES} times the cache of {cache:g} MiB: in part its rate",
         )
     yield from _rates(node, torch.device("cpu"), size, "memory host", None)
-    if node.has_gpu:
-        ceiling, reason = device_ceiling(node)
-        if ceiling is None:
-            yield Missing(name="ceiling of memory device", reason=reason)
-        yield from _rates(node, node.device, DEVICE_MIB, "memory device", ceiling)
 
 
 def _rates(node: Node, device: torch.device, mib: int, name: str, ceiling: float | None) -> Iterator[Result]:
     count = mib * (1 << 20) // 4
-    label = node.label if device.type == "cuda" else ""
     a, b, c = (torch.ones(count, device=device) for _ in range(3))
     works = {"copy": (lambda: a.copy_(b), 2), "triad": (lambda: torch.add(b, c, alpha=3.0, out=a), 3)}
     for kind, (work, arrays) in works.items():
         values = repeats.rates(node, work, arrays * count * 4 / 1e9)
-        yield ProbeFigure(name=f"{name} {kind}{label}", unit="GB/s", better="higher", values=values, ceiling=ceiling)
+        yield ProbeFigure(name=f"{name} {kind}", unit="GB/s", better="higher", values=values, ceiling=ceiling)
 
 
 def _host_mib(node: Node) -> int:

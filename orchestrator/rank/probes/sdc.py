@@ -13,6 +13,7 @@ from ..node_probe import repeats
 from ..node_probe.results import Node, Result
 from . import gemm
 
+PER_RANK = True
 #: Rows of the matrices, and products of a computation.
 CPU_ROWS, CPU_PRODUCTS, GPU_ROWS, GPU_PRODUCTS = 384, 24, 4096, 200
 SEED = 20260101
