@@ -129,6 +129,8 @@ class NightTrials:
             redaction = redact.Redaction(mask=secrets.mask(self.session.state), names=source.secret_names)
             overrides: list[trial_draft.Override] = parse_suite.overrides(cell, self.bed)
             overrides += trials.absolute_paths(source, {})
+            if source.is_script and "world.nodes" not in cell.overrides:
+                overrides.append(run_trial.all_nodes(source, self.bed))
             trial = parse_trial.build(source.document, self.session.catalogue, overrides, self.bed.data_dir)
             wall_s = min(trial.liveness.wall_s, cell.deadline_s)
             trial = dataclasses.replace(trial, liveness=dataclasses.replace(trial.liveness, wall_s=wall_s))

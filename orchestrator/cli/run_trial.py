@@ -127,7 +127,7 @@ def _trial(
     overrides = trials.overrides(source.document.name, options, workload_values)
     overrides += trials.absolute_paths(source, workload_values)
     if source.is_script and bed is not None and options["nodes"] is None:
-        overrides.append(_all_nodes(source, bed))
+        overrides.append(all_nodes(source, bed))
     if options["cold"]:
         overrides.append(trial_draft.Override(path=("params", "cold"), content=True, source="--cold"))
     implying = next((name for name in ("fail_node", "max_restarts", "grow_after") if options[name]), "")
@@ -164,7 +164,7 @@ def redacted(source: trials.Source, redaction: redact.Redaction, trial: Trial) -
     )
 
 
-def _all_nodes(source: trials.Source, bed: BedSpec) -> trial_draft.Override:
+def all_nodes(source: trials.Source, bed: BedSpec) -> trial_draft.Override:
     """Give a script every node of the bed, unless it says how many."""
     world = source.document.content.get("world")
     count = world["nodes"] if isinstance(world, dict) and "nodes" in world else None

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from ..model.errors import (
     EXIT_FINDING,
     EXIT_INFRASTRUCTURE,
-    EXIT_INTERRUPTED,
     EXIT_PASS,
     EXIT_UNKNOWN,
     PRECEDENCE,
@@ -17,6 +16,9 @@ from .suite import Row, State
 #: Before the name of a node in the cell of a row that is about the node.
 NODE = "node "
 _STATES: dict[int, State] = {EXIT_PASS: "passed", EXIT_FINDING: "failed", EXIT_UNKNOWN: "unknown"}
+_CODES: dict[State, int] = {
+    **{known: code for code, known in _STATES.items()}, "unfinished": EXIT_FINDING, "error": EXIT_INFRASTRUCTURE,
+}  # fmt: skip
 
 
 def state(exit_code: int) -> State:
@@ -31,18 +33,10 @@ def of_node(name: str, reason: str) -> Row:
 
 def exit_code(rows: Sequence[Row]) -> int:
     """That of a night, by its rows alone: an unfinished repeat is a failed one, and nothing but skipped rows is unknown."""
-    codes = {_code(row) for row in rows if row.state != "skipped"}
+    codes = {_CODES[row.state] for row in rows if row.state != "skipped"}
     return worst(codes) if codes else EXIT_UNKNOWN
 
 
 def worst(codes: Iterable[int]) -> int:
     known = set(codes)
     return next(code for code in PRECEDENCE if code in known)
-
-
-def _code(row: Row) -> int:
-    if row.state == "unfinished":
-        return EXIT_FINDING
-    if row.state == "error" or row.exit in (None, EXIT_INTERRUPTED):
-        return EXIT_INFRASTRUCTURE
-    return next((code for code, known in _STATES.items() if known == row.state), EXIT_INFRASTRUCTURE)

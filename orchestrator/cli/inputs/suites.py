@@ -84,7 +84,7 @@ def _reader(session: sessions.Session, directory: Path) -> parse_suite.TrialRead
 
     def read(name: str) -> tuple[str, source_positions.Document]:
         full = name
-        if name not in session.catalogue.trials and Path(name).suffix in _SUFFIXES:
+        if name not in session.catalogue.trials and Path(name).suffix in (*_SUFFIXES, ".py"):
             full = str((directory / name).resolve())
         return full, trials.open_source(full, (), session.catalogue).document
 

@@ -1,0 +1,271 @@
+"""A night ends with a row for every cell, whatever its trials do, and goes on where a killed one stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.errors import InfrastructureError, Interrupted, UsageError
+from orchestrator.nightly import night_files, rows, runner, selector
+from orchestrator.nightly.runner import Attempt
+from orchestrator.nightly.suite import Cell, Night, Row, State, Suite
+
+End = int | BaseException | Attempt
+
+
+class Killed(BaseException):
+    """Stands for kill -9: no code of the runner may handle it."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class FakeTrials:
+    """``ends``: cell -> how its repeats end, in order; a missing one passes. A run takes ``run_s`` of the virtual clock."""
+
+    directory: Path
+    ends: Mapping[str, Sequence[End]] = dataclasses.field(default_factory=dict)
+    figures: Callable[[str], float | None] = lambda run: None
+    obstacles: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    lost: list[Mapping[str, str]] = dataclasses.field(default_factory=list)
+    run_s: float = 10.0
+    time_s: float = 0.0
+    launched: list[tuple[str, int, str]] = dataclasses.field(default_factory=list)
+
+    def now(self) -> float:
+        return self.time_s
+
+    def obstacle(self, cell: Cell) -> str:
+        return self.obstacles.get(cell.name, "")
+
+    def launch(self, cell: Cell, repeat: int, open_run: str) -> Attempt:
+        self.launched.append((cell.name, repeat, open_run))
+        self.time_s += self.run_s
+        ends = self.ends.get(cell.name, ())
+        end = ends[repeat] if repeat < len(ends) else 0
+        run = open_run or f"{cell.name}-{repeat}"
+        bundle = self.directory / "runs" / run
+        bundle.mkdir(exist_ok=True)
+        (bundle / "bundle.json").write_text(
+            json.dumps({"reason": night_files.reason(self.directory.name, cell.name, repeat)})
+        )
+        if isinstance(end, BaseException):
+            raise end
+        return end if isinstance(end, Attempt) else Attempt(run=run, exit=end)
+
+    def figure(self, run: str, metric: str) -> float | None:
+        return self.figures(run)
+
+    def restore(self) -> Mapping[str, str]:
+        return self.lost.pop(0) if self.lost else {}
+
+
+def cells(*names: str, **fields: object) -> tuple[Cell, ...]:
+    return tuple(Cell(name=name, trial=name, **fields) for name in names)  # type: ignore[arg-type]
+
+
+def begin(root: Path, *suite_cells: Cell, budget_s: float | None = None) -> tuple[Path, Night]:
+    directory = night_files.new(root, "s", datetime.datetime(2026, 11, 23, tzinfo=datetime.UTC))
+    night = Night(
+        name=directory.name, suite=Suite(name="s", cells=suite_cells, budget_s=budget_s), bed="lab", provider="process",
+        hosts={}, number=0, started="", order=tuple(cell.name for cell in suite_cells), command="", ccbed="",
+    )  # fmt: skip
+    night_files.write_night(directory, night)
+    return directory, night
+
+
+def run(
+    directory: Path, night: Night, trials: FakeTrials, past: Mapping[str, selector.Past] | None = None
+) -> list[Row]:
+    result = runner.Runner(directory=directory, night=night, trials=trials, now=trials.now, past=past or {}).run()
+    assert result == night_files.read_rows(directory)
+    assert night_files.verify(directory) == ()
+    return list(result)
+
+
+def states(result: Sequence[Row]) -> list[tuple[str, str]]:
+    return [(row.cell, row.state) for row in result]
+
+
+def test_every_end_of_a_trial_is_a_row_and_the_suite_goes_on(tmp_path: Path) -> None:
+    names = ("passes", "fails", "unknown", "broken", "hangs", "raises", "bug", "last")
+    directory, night = begin(tmp_path, *cells(*names))
+    trials = FakeTrials(
+        directory=directory,
+        ends={
+            "fails": [1], "unknown": [2], "broken": [4], "raises": [InfrastructureError("host h2 is gone")],
+            "hangs": [Attempt(run="hangs-0", exit=1, reason="not finished after 5 s", is_overdue=True)],
+            "bug": [RuntimeError("x")],
+        },
+    )  # fmt: skip
+    result = run(directory, night, trials)
+    assert states(result) == [
+        ("passes", "passed"), ("fails", "failed"), ("unknown", "unknown"), ("broken", "error"), ("hangs", "unfinished"),
+        ("raises", "error"), ("bug", "error"), ("last", "passed"),
+    ]  # fmt: skip
+    by_cell = {row.cell: row for row in result}
+    assert by_cell["raises"].reason == "host h2 is gone"
+    assert by_cell["bug"].reason == "internal error: RuntimeError: x"
+    assert [row.duration_s for row in result] == [10.0] * 8
+
+
+@pytest.mark.parametrize(
+    ("suite_states", "code"),
+    [
+        (["passed"], 0), (["passed", "skipped"], 0), (["skipped"], 2), ([], 2), (["passed", "unknown"], 2),
+        (["unknown", "failed"], 1), (["passed", "unfinished"], 1), (["failed", "error"], 4),
+    ],
+)  # fmt: skip
+def test_the_exit_code_of_rows(suite_states: list[State], code: int) -> None:
+    ended = [Row(cell=str(index), repeat=0, state=state) for index, state in enumerate(suite_states)]
+    assert rows.exit_code(ended) == code
+
+
+def test_a_cell_that_does_not_end_twice_is_given_no_more_time(tmp_path: Path) -> None:
+    directory, night = begin(tmp_path, *cells("dead", "last", repeats=5))
+    trials = FakeTrials(directory=directory, ends={"dead": [0, 4, 0, 4, 4]})
+    assert [row.state for row in run(directory, night, trials)] == ["passed", "error", "passed", "error", "error"] + [
+        "passed"
+    ] * 5
+    directory, night = begin(tmp_path / "2", *cells("dead", "last", repeats=5))
+    trials = FakeTrials(directory=directory, ends={"dead": [4, 4]})
+    result = run(directory, night, trials)
+    assert [row.state for row in result] == ["error", "error", "skipped"] + ["passed"] * 5
+    assert result[2].reason == "2 repeats before it did not end"
+
+
+def test_what_the_bed_lacks_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    directory, night = begin(tmp_path, *cells("a", "b", repeats=3))
+    trials = FakeTrials(directory=directory, obstacles={"a": "needs a GPU on every node; bed lab has none"})
+    result = run(directory, night, trials)
+    assert result[0] == Row(cell="a", repeat=0, state="skipped", reason="needs a GPU on every node; bed lab has none")
+    assert states(result[1:]) == [("b", "passed")] * 3
+
+
+def test_a_lost_node_is_one_row_with_its_state(tmp_path: Path) -> None:
+    directory, night = begin(tmp_path, *cells("a", "b", "c"))
+    lost = {"n2": "was dead (exit -9); brought up again"}
+    result = run(directory, night, FakeTrials(directory=directory, lost=[{}, lost, lost]))
+    assert states(result) == [("a", "passed"), ("node n2", "error"), ("b", "passed"), ("c", "passed")]
+    assert (result[1].reason, rows.exit_code(result)) == (lost["n2"], 4)
+
+
+def test_repeats_stop_when_the_interval_is_narrow_enough(tmp_path: Path) -> None:
+    directory, night = begin(tmp_path, *cells("a", repeats=50, precision=0.02))
+    wide = {f"a-{index}": value for index, value in enumerate([100.0, 104.0, 96.0, 101.0, 99.0, 103.0])}
+    trials = FakeTrials(directory=directory, figures=lambda run: wide.get(run, 100.0))
+    count = len(run(directory, night, trials))
+    assert 6 < count < 50
+
+
+@pytest.mark.parametrize("figure", [None, float("nan")])
+def test_without_the_metric_all_repeats_run(tmp_path: Path, figure: float | None) -> None:
+    directory, night = begin(tmp_path, *cells("a", repeats=12, precision=0.02))
+    trials = FakeTrials(directory=directory, figures=lambda run: figure if run == "a-3" else 100.0)
+    assert len(run(directory, night, trials)) == 12
+
+
+def test_five_repeats_are_never_precise(tmp_path: Path) -> None:
+    directory, night = begin(tmp_path, *cells("a", repeats=9, precision=0.5))
+    assert len(run(directory, night, FakeTrials(directory=directory, figures=lambda run: 100.0))) == 6
+
+
+def test_what_does_not_fit_into_the_budget_is_skipped(tmp_path: Path) -> None:
+    directory, night = begin(tmp_path, *cells("a", "b", "c", "d", repeats=2), budget_s=45.0)
+    past = {"b": selector.Past(nights_ago=1, duration_s=40.0), "c": selector.Past(nights_ago=1, duration_s=20.0)}
+    result = run(directory, night, FakeTrials(directory=directory), past)
+    assert states(result) == [
+        ("a", "passed"), ("a", "passed"), ("b", "skipped"), ("c", "passed"), ("c", "passed"), ("d", "passed"), ("d", "passed"),
+    ]  # fmt: skip
+    assert result[2].reason == "over the budget of 45 s"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Interrupted("interrupted"), Attempt(run="b-0", exit=130)])
+def test_an_interrupted_night_stays_open_and_goes_on(tmp_path: Path, error: End) -> None:
+    directory, night = begin(tmp_path, *cells("a", "b", "c"))
+    with pytest.raises(Interrupted) as caught:
+        run(directory, night, FakeTrials(directory=directory, ends={"b": [error]}))
+    assert caught.value.hint == f"ccbed nightly --resume {directory}"
+    assert not night_files.is_closed(directory)
+    trials = FakeTrials(directory=directory)
+    assert states(run(directory, night, trials)) == [("a", "passed"), ("b", "passed"), ("c", "passed")]
+    assert trials.launched == [("b", 0, "b-0"), ("c", 0, "")]
+
+
+@pytest.mark.parametrize("kill_at", range(1, 12))
+def test_a_killed_night_runs_nothing_twice_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_at: int
+) -> None:
+    """Killed before or after each row was written, which are the steps that last."""
+    directory, night = begin(tmp_path, *cells("a", "b", "c", repeats=2))
+    append, calls = night_files.Journal.append, 0
+
+    def killed_append(journal: night_files.Journal, row: Row) -> None:
+        nonlocal calls
+        calls += 1
+        if calls * 2 - 1 == kill_at:
+            raise Killed
+        append(journal, row)
+        if calls * 2 == kill_at:
+            raise Killed
+
+    monkeypatch.setattr(night_files.Journal, "append", killed_append)
+    first = FakeTrials(directory=directory)
+    with pytest.raises(Killed):
+        run(directory, night, first)
+    written = len(night_files.read_rows(directory))
+    assert written == kill_at // 2
+    monkeypatch.setattr(night_files.Journal, "append", append)
+    second = FakeTrials(directory=directory)
+    result = run(directory, night, second)
+    assert states(result) == [(name, "passed") for name in "abc" for _ in range(2)]
+    assert len(second.launched) == 6 - written
+    if kill_at % 2:  # the run had ended, its row was not written: its bundle is taken, not made again
+        cell, repeat, _ = first.launched[-1]
+        assert second.launched[0] == (cell, repeat, f"{cell}-{repeat}")
+
+
+def test_a_usage_error_of_one_trial_is_an_error_of_the_night(tmp_path: Path) -> None:
+    directory, night = begin(tmp_path, *cells("a"))
+    result = run(directory, night, FakeTrials(directory=directory, ends={"a": [UsageError("bed lab is busy")]}))
+    assert (result[0].state, result[0].reason, rows.exit_code(result)) == ("error", "bed lab is busy", 4)
+
+
+# --- the order ----------------------------------------------------------------------------------------------------------
+
+
+def suite(*suite_cells: Cell, seed: int = 1, budget_s: float | None = None) -> Suite:
+    return Suite(name="s", cells=suite_cells, seed=seed, budget_s=budget_s)
+
+
+def test_the_seed_shuffles_and_nothing_else_without_a_budget() -> None:
+    many = cells(*(f"c{index}" for index in range(20)), priority=3)
+    orders = {selector.order(suite(*many, seed=seed), {}) for seed in range(5)}
+    assert len(orders) == 5
+    past = {"c3": selector.Past(nights_ago=9, findings=9)}
+    assert selector.order(suite(*many), past) == selector.order(suite(*many), {})
+
+
+def test_with_a_budget_the_most_urgent_of_the_highest_priority_comes_first() -> None:
+    plain = cells("old", "recent", "never", "finds")
+    important = cells("important", priority=1)
+    past = {
+        "old": selector.Past(nights_ago=4), "recent": selector.Past(nights_ago=1), "finds": selector.Past(nights_ago=2, findings=3),
+        "important": selector.Past(nights_ago=1),
+    }  # fmt: skip
+    order = selector.order(suite(*plain, *important, budget_s=60.0), past)
+    assert order == ("important", "never", "finds", "old", "recent")
+
+
+def test_the_past_of_a_cell() -> None:
+    def night(state: State, duration_s: float, findings: int = 0) -> selector.PastNight:
+        row = Row(cell="a", repeat=0, state=state, duration_s=duration_s)
+        return selector.PastNight(rows=(row, row), findings={"a": findings})
+
+    nights = [night("skipped", 0.0), night("passed", 2.0, 1), night("failed", 4.0, 2), night("passed", 3.0)]
+    past = selector.past(nights, ["a", "b"])
+    assert past["a"] == selector.Past(nights_ago=2, duration_s=6.0, findings=3)
+    assert past["b"] == selector.NEVER
