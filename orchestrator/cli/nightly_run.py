@@ -36,7 +36,7 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
         return night_lines.dry_run(
             session.terminal, suite, selector.order(suite, past), past, as_json=options["as_json"]
         )
-    beds.refuse_open(session, bed, "a night")
+    _require_free(session, bed)
     now = datetime.datetime.now(datetime.UTC)
     directory = night_files.new(runs, suite.name, now)
     with store.night_lock(Path(bed.workdir), directory.name):
@@ -106,6 +106,15 @@ def _bed(session: Session, options: Mapping[str, Any], *, is_new: bool) -> BedSp
             up(session, bed, quiet=options["as_json"])
         return bed
     return beds.choose(session, options["bed"])
+
+
+def _require_free(session: Session, bed: BedSpec) -> None:
+    """Raises UsageError while a night or a run is open on the bed. A run that has ended is closed first."""
+    store.refuse_night(Path(bed.workdir))
+    beds.settle(session, bed)
+    open_run = store.open_run(Path(bed.workdir))
+    if open_run is not None:
+        raise store.busy(Path(bed.workdir), driven=bool(open_run.driver))
 
 
 def _past(session: Session, runs: Path, bed: BedSpec, suite: Suite) -> dict[str, selector.Past]:

@@ -1,0 +1,114 @@
+"""A night on a real bed: it ends with a row for every cell, and a killed one goes on without running anything twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.nightly import night_files
+
+from .conftest import Bed
+
+pytestmark = pytest.mark.e2e
+
+#: Seconds for a condition that comes within one on an idle machine.
+PATIENCE_S = 90.0
+COUNTS = "import pathlib\nwith pathlib.Path({file!r}).open('a') as lines:\n    lines.write('run\\n')\n"
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until, "the condition does not come"
+        time.sleep(0.02)
+
+
+def script(directory: Path, name: str, text: str) -> Path:
+    """A script that counts its runs in ``NAME.count``, then does ``text``."""
+    (directory / f"{name}.py").write_text(COUNTS.format(file=str(directory / f"{name}.count")) + text)
+    return directory / f"{name}.count"
+
+
+def suite(directory: Path, *trials: str) -> str:
+    file = directory / "mine.yml"
+    file.write_text(
+        "suite: mine\nseed: 3\ndefaults: {world: {nodes: 1}}\ntrials:\n" + "".join(f"  - {t}\n" for t in trials)
+    )
+    return str(file)
+
+
+def nightly(bed: Bed, directory: Path, *args: str) -> tuple[int, dict[str, Any]]:
+    line = ("nightly", *args, "--runs-dir", str(directory / "runs"), "--json")
+    code, output = bed.ccbed(*line)
+    assert output.startswith("{"), output
+    document: dict[str, Any] = json.loads(output)
+    return code, document
+
+
+def test_a_failing_and_a_hanging_trial_are_rows_and_the_suite_ends(bed: Bed, tmp_path: Path) -> None:
+    script(tmp_path, "passes", "")
+    script(tmp_path, "fails", "raise SystemExit(3)\n")
+    script(tmp_path, "hangs", "import time\ntime.sleep(600)\n")
+    file = suite(
+        tmp_path, "{trial: passes.py, repeats: 2}", "{trial: fails.py}", "{trial: hangs.py, deadline: 1s, repeats: 1}",
+        "{trial: passes.py, name: gpu, needs: [gpu]}",
+        "{trial: passes.py, name: many, world: {nodes: 64}}",
+    )  # fmt: skip
+    code, document = nightly(bed, tmp_path, file)
+    rows = {(row["cell"], row["repeat"]): row for row in document["rows"]}
+    assert {key: row["state"] for key, row in rows.items()} == {
+        ("passes", 0): "passed", ("passes", 1): "passed", ("fails", 0): "failed", ("hangs", 0): "unfinished",
+        ("gpu", 0): "skipped", ("many", 0): "skipped",
+    }  # fmt: skip
+    assert "not finished after 1 s" in rows["hangs", 0]["reason"]
+    assert rows["gpu", 0]["reason"] == "needs a GPU on every node; bed local has none"
+    assert "needs 64 nodes; bed local has 4" in rows["many", 0]["reason"]
+    assert (code, document["exit"]) == (1, 1)
+    directory = Path(document["directory"])
+    assert night_files.verify(directory) == ()
+    assert all(
+        (directory / "runs" / row["run"] / "manifest-sha256.txt").is_file() for row in rows.values() if row["run"]
+    )
+    assert bed.unchanged()
+
+
+def test_a_killed_night_is_resumed_and_runs_nothing_twice(bed: Bed, tmp_path: Path) -> None:
+    """Killed in the middle of its second trial. While it runs, no other night and no run starts on its bed."""
+    ready, end = tmp_path / "ready", tmp_path / "end"
+    waits = f"import time\npathlib.Path({str(ready)!r}).touch()\nwhile not pathlib.Path({str(end)!r}).exists():\n    time.sleep(0.01)\n"
+    counts = [script(tmp_path, name, "") for name in ("first", "last")]
+    counts.append(script(tmp_path, "waits", waits))
+    file = suite(tmp_path, "first.py", "waits.py", "last.py")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli", "nightly", file, "--bed", "local", "--record", "--runs-dir", str(tmp_path / "runs")],
+        env={**os.environ, "XDG_STATE_HOME": str(bed.state.parent)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_for(ready.exists)
+        (night,) = night_files.nights(tmp_path / "runs")
+        for line in (("nightly", file), ("run", str(tmp_path / "first.py"))):
+            code, output = bed.ccbed(*line, "--runs-dir", str(tmp_path / "other"))
+            assert code == 3
+            assert f"bed local is busy with night {night.name} (pid {process.pid} of user " in output
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    ended = {row.cell for row in night_files.read_rows(night)}
+    end.touch()
+    code, document = nightly(bed, tmp_path, "--resume", str(night))
+    assert {row["cell"]: row["state"] for row in document["rows"]} == dict.fromkeys(
+        ("first", "waits", "last"), "passed"
+    )
+    assert (code, document["night"], document["number"]) == (0, night.name, 1)
+    assert [count.read_text() for count in counts] == ["run\n"] * 3
+    assert "waits" not in ended
+    assert nightly(bed, tmp_path, "--resume", night.name[-4:]) == (0, document), "an ended night is judged again"
