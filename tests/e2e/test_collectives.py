@@ -64,7 +64,7 @@ def test_every_operation_by_every_algorithm_is_exact_on_all_ranks(bed: Bed) -> N
         if known_algorithms.find(item["algorithm"]) or item["algorithm"] in ("library", "auto")
     ]
     items = [item for item in items if item["algorithm"] != "auto" or known_algorithms.doing(item["operation"])]
-    ran = bed.run(trial("emulate", items=items))
+    ran = bed.run(trial("emulate", items=items, auto_s=0.05))
     steps = sum(emulate.parse_item(item).trials for item in items)
     assert ran.bad() == [] and ran.code == 0
     assert ran.verdict("results-exact").text == f"{steps} results of {len(items)} cases exact, all ranks equal"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ...model import algorithm as model
 from ..open_mpi import names as mpi
-from . import cases, expected_cost, known_algorithms, link_fit
+from . import cases, expected_cost, known_algorithms, link_fit, precision
 
 #: Expected times that differ by less count as equal in what is printed: the model is not more accurate.
 EQUAL = 0.03
@@ -110,7 +110,7 @@ def can_measure(choice: Choice, limit_s: float) -> bool:
 def measure_in_turns(
     names: Sequence[str], run_turn: Callable[[Sequence[str]], Sequence[float]], is_time_left: Callable[[], bool]
 ) -> dict[str, list[float]]:
-    """Times of each algorithm. One that was slower each time than the median of another is not measured any further.
+    """Times of each algorithm. One that is slower than another is not measured any further.
 
     ``run_turn``: runs each of these once and returns the slowest rank's seconds; ``is_time_left``: the same on all ranks.
     """
@@ -121,11 +121,26 @@ def measure_in_turns(
         for name, seconds in zip(rivals, run_turn(rivals), strict=True):
             times[name].append(seconds)
         if turn % LEAST_TURNS == 0:
-            least = min(statistics.median(times[name]) for name in rivals)
-            rivals = [name for name in rivals if min(times[name]) <= least]
-            if len(rivals) == 1 or not is_time_left():
+            rivals = _undecided({name: times[name] for name in rivals})
+            if not rivals or not is_time_left():
                 break
     return times
+
+
+def _undecided(times: Mapping[str, Sequence[float]]) -> list[str]:
+    """The algorithms to measure further; none if one is left, or if the medians of all are known to EQUAL."""
+    medians = {name: precision.median(seconds) for name, seconds in times.items()}
+    best = min(medians.values(), key=lambda median: median.value)
+    rivals = [name for name in times if not _is_slower(medians[name], min(times[name]), best)]
+    is_known = all(medians[name].is_within(EQUAL) for name in rivals)
+    return [] if len(rivals) == 1 or is_known else rivals
+
+
+def _is_slower(median: precision.Median, least: float, best: precision.Median) -> bool:
+    """By the intervals of the medians; with too few samples for them, if the shortest time is longer by more than EQUAL."""
+    if median.low is None or best.high is None:
+        return least > best.value * (1 + EQUAL)
+    return median.low > best.high
 
 
 def after_measurement(choice: Choice, times: Mapping[str, Sequence[float]]) -> Choice:

@@ -42,7 +42,7 @@ class Measuring:
     probe: bool = True
     probe_s: float = 3.0
     fresh_probe: bool = False
-    auto_s: float = 1.0
+    auto_s: float = 2.0
     record: bool = True
     precision: str = ""
 
