@@ -2,35 +2,63 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..model import codec
+from ..model.errors import EXIT_UNKNOWN, CcbedError
+from ..nightly import night_files
 from ..nightly import rows as night_rows
+from ..nightly.night_judgement import NightJudgement
 from ..nightly.suite import Night, Row
 from .inputs.session import Session
 from .render.terminal import short_path
 
+if TYPE_CHECKING:
+    from ..nightly.gates.nights import Record
+    from ..nightly.reports import PreviousNight
+
 _WORDS = {0: "PASS", 1: "FAIL", 2: "UNKNOWN", 4: "BROKEN"}
+#: Findings that are printed; the report has all of them.
+_FINDINGS = 12
+_ORDER = ("fail", "xpass", "warn", "unknown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What the index knows: records of earlier recorded nights, and of this one if it is recorded. ``notes``: what it lacks."""
+
+    earlier: tuple[Record, ...] = ()
+    trends: tuple[Record, ...] = ()
+    previous: PreviousNight | None = None
+    notes: tuple[str, ...] = ()
 
 
 def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row], options: Mapping[str, Any]) -> int:
-    """Return the exit code of the night."""
-    code = night_rows.exit_code(rows)
+    """Return the exit code of a night that is sealed. Nothing that fails after the judgement changes it."""
+    history = _read_history(session, directory, night)
+    judgement = _judge(directory, rows, history)
+    notes = [*judgement.notes]
+    try:
+        night_files.write_judgement(directory, judgement)
+    except OSError as error:
+        notes.append(f"the findings cannot be saved: {error}")
+    notes += _write_reports(directory, night, rows, judgement, history)
+    _refresh(session, directory)
+    notes += _notify(options["notify"], directory, night, judgement)
     if options["as_json"]:
-        session.terminal.json(document(directory, night, rows, code))
-        return code
-    counts = Counter(row.state for row in rows)
-    text = ", ".join(f"{count} {state}" for state, count in counts.most_common())
-    word = _WORDS.get(code, "FAIL")
-    session.terminal.line(f"{session.terminal.style(f'{word:<9}', word)} {text}     exit {code}")
-    session.terminal.line(f"night     {short_path(directory)}")
-    return code
+        session.terminal.json(document(directory, night, rows, judgement, notes))
+    else:
+        _show(session, directory, judgement, notes)
+    return judgement.exit
 
 
-def document(directory: Path, night: Night, rows: Sequence[Row], code: int) -> dict[str, Any]:
+def document(
+    directory: Path, night: Night, rows: Sequence[Row], judgement: NightJudgement, notes: Sequence[str] = ()
+) -> dict[str, Any]:
     """One JSON document of a night."""
     return {
         "night": night.name,
@@ -38,6 +66,107 @@ def document(directory: Path, night: Night, rows: Sequence[Row], code: int) -> d
         "suite": night.suite.name,
         "bed": night.bed,
         "number": night.number,
-        "exit": code,
+        "outcome": judgement.outcome,
+        "exit": judgement.exit,
+        "sentence": judgement.sentence,
         "rows": [codec.plain(row) for row in rows],
+        "findings": [codec.plain(judged) for judged in judgement.findings],
+        "notes": list(notes),
+        "report": str(_page(directory)) if _page(directory).is_file() else None,
     }
+
+
+def _read_history(session: Session, directory: Path, night: Night) -> History:
+    """Without the index there is no history: its gates are unknown, and a note says why."""
+    from ..nightly import index
+
+    try:
+        with index.open(directory.parent, state=session.state) as runs:
+            runs.refresh()
+            trends = tuple(runs.records(bed=night.bed))
+            earlier = tuple(record for record in trends if not night.number or record.night < night.number)
+            return History(earlier=earlier, trends=trends, previous=_previous(directory, night, runs), notes=runs.notes)
+    except (CcbedError, OSError) as error:
+        return History(notes=(f"the history cannot be read, so nothing is compared with earlier nights: {error}",))
+
+
+def _previous(directory: Path, night: Night, runs: Any) -> PreviousNight | None:
+    from ..nightly.reports import PreviousNight
+
+    entries = [entry for entry in runs.nights(bed=night.bed, recorded=True) if entry.name != directory.name]
+    before = [entry for entry in entries if not night.number or entry.number < night.number]
+    if not before:
+        return None
+    path = Path(before[-1].directory)
+    try:
+        judgement = night_files.read_judgement(path)
+        if judgement is None:
+            return None
+        return PreviousNight(night=night_files.read_night(path), rows=night_files.read_rows(path), judgement=judgement)
+    except (CcbedError, OSError):
+        return None
+
+
+def _judge(directory: Path, rows: Sequence[Row], history: History) -> NightJudgement:
+    """A night that cannot be judged is unknown, if its rows are no worse."""
+    from ..nightly import judging
+
+    try:
+        judgement = judging.judge(directory, history.earlier)
+    except CcbedError as error:
+        code = night_rows.worst((EXIT_UNKNOWN, night_rows.exit_code(rows)))
+        return NightJudgement(
+            outcome="fail" if code == 1 else "unknown", exit=code, sentence=f"The night cannot be judged: {error}."
+        )
+    return replace(judgement, notes=(*judgement.notes, *history.notes))
+
+
+def _refresh(session: Session, directory: Path) -> None:
+    """The index gets the judgement; an index that cannot be written was noted when the history was read."""
+    from ..nightly import index
+
+    with suppress(CcbedError, OSError), index.open(directory.parent, state=session.state) as runs:
+        runs.refresh()
+
+
+def _write_reports(
+    directory: Path, night: Night, rows: Sequence[Row], judgement: NightJudgement, history: History
+) -> list[str]:
+    from ..nightly import reports
+
+    try:
+        reports.write(directory, night, rows, judgement, history.trends, history.previous)
+    except (CcbedError, OSError) as error:
+        return [f"the report cannot be written: {error}"]
+    return []
+
+
+def _notify(targets: Sequence[str], directory: Path, night: Night, judgement: NightJudgement) -> list[str]:
+    from ..nightly import notify
+
+    return [notify.notify(target, directory, night, judgement).text for target in targets]
+
+
+def _show(session: Session, directory: Path, judgement: NightJudgement, notes: Sequence[str]) -> None:
+    terminal = session.terminal
+    worst = [judged for judged in judgement.findings if judged.is_counted and judged.state in _ORDER]
+    worst.sort(key=lambda judged: _ORDER.index(judged.state))
+    for judged in worst[:_FINDINGS]:
+        style = "bad" if judged.state in ("fail", "xpass") else "warn"
+        terminal.line(
+            f"  {terminal.style(f'{judged.state:<8}', style)} {judged.finding.gate:<12} {judged.finding.text}"
+        )
+    if len(worst) > _FINDINGS:
+        terminal.line(f"  … and {len(worst) - _FINDINGS} more; the report has them")
+    for note in notes:
+        terminal.line(f"  note     {note}")
+    word = _WORDS.get(judgement.exit, "FAIL")
+    terminal.line(f"{terminal.style(f'{word:<8}', word)} {judgement.sentence}     exit {judgement.exit}")
+    if _page(directory).is_file():
+        terminal.line(f"report   {short_path(_page(directory))}")
+
+
+def _page(directory: Path) -> Path:
+    from ..nightly import reports
+
+    return directory / reports.REPORT / "index.html"
