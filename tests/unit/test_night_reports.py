@@ -14,11 +14,11 @@ import pytest
 import xmlschema
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestrator.nightly import reports
+from orchestrator.nightly import night_files, reports
 from orchestrator.nightly.gates.finding import Finding
 from orchestrator.nightly.night_judgement import Judged, NightJudgement
 from orchestrator.nightly.reports import changes, grafana, junit, metrics, page, summary
-from orchestrator.nightly.reports.night_report import NightReport, culprits, floors
+from orchestrator.nightly.reports.night_report import NightReport, PreviousNight, culprits, floors
 from orchestrator.nightly.suite import Row
 
 from ..contract.report_contract import EXTERNAL, HOSTILE, check_forms
@@ -197,7 +197,7 @@ def test_floors_are_summed_up_over_nodes_with_the_worst_one() -> None:
 
 def test_findings_without_a_history_are_one_line_with_the_number_of_nodes() -> None:
     text = text_of(synthetic_nights.report(nodes=64, nights=1, is_broken=False))
-    assert text.count("<td>rate has too few earlier nights for a reference of its own") == 1
+    assert text.count("<td>has too few earlier nights for a reference of its own") == 1
     assert "n0, n1, n10 and 61 more" in text
 
 
@@ -223,7 +223,7 @@ def test_a_version_that_changed_tonight_is_named_with_its_nodes() -> None:
 
 def test_a_failure_that_was_not_judged_tonight_is_not_called_better() -> None:
     report = judge(clean(), judged("unknown"))
-    assert report.previous is not None
+    assert isinstance(report.previous, PreviousNight)
     before = dataclasses.replace(report.previous.judgement, findings=(judged("fail"),))
     report = dataclasses.replace(report, records=(), previous=dataclasses.replace(report.previous, judgement=before))
     assert [(change.kind, change.text[:17]) for change in changes.changes(report)] == [("worse", "unknown, was fail")]
@@ -244,6 +244,39 @@ def test_a_slow_node_that_is_missing_is_no_progress() -> None:
 
 def test_without_an_earlier_night_the_page_says_so() -> None:
     assert [change.text for change in changes.changes(first())] == ["No earlier recorded night to compare with"]
+
+
+def test_the_last_recorded_night_of_the_bed_is_read_from_beside_this_one(tmp_path: Path) -> None:
+    report = bad()
+    assert isinstance(report.previous, PreviousNight)
+    nights = {number: synthetic_nights.night(4, number) for number in (38, 39)}
+    nights[0] = dataclasses.replace(
+        synthetic_nights.night(4, 39), number=0, name=nights[39].name.replace("3f9c", "0000")
+    )
+    other = dataclasses.replace(nights[39], bed="other", name=nights[39].name.replace("3f9c", "aaaa"))
+    for night in (*nights.values(), other):
+        night_files.write_night(tmp_path / night.name, night)
+        night_files.write_judgement(tmp_path / night.name, report.previous.judgement)
+    previous = reports.read_previous(tmp_path / report.night.name, report.night)
+    assert isinstance(previous, PreviousNight)
+    assert (previous.night.number, previous.night.bed) == (39, "lab")
+    assert previous.judgement.outcome == "pass"
+
+
+def test_an_earlier_night_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    earlier = synthetic_nights.night(4, 39)
+    night_files.write_night(tmp_path / earlier.name, earlier)
+    previous = reports.read_previous(tmp_path / bad().night.name, bad().night)
+    assert previous == f"{earlier.name} was not judged"
+    (tmp_path / earlier.name / "findings.json").write_text("{")
+    previous = reports.read_previous(tmp_path / bad().night.name, bad().night)
+    assert isinstance(previous, str) and "cannot be read" in previous
+    first_change = changes.changes(dataclasses.replace(bad(), previous=previous))[0]
+    assert first_change.text.startswith("Findings and rows are not compared: ")
+
+
+def test_no_night_beside_this_one_is_no_previous_night(tmp_path: Path) -> None:
+    assert reports.read_previous(tmp_path / bad().night.name, bad().night) is None
 
 
 # --- the summary --------------------------------------------------------------------------------------------------------

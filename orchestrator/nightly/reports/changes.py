@@ -28,17 +28,19 @@ class Change:
 
 
 def changes(report: NightReport) -> tuple[Change, ...]:
-    """Worse first. Without an earlier night the only line says so."""
+    """Worse first. Without an earlier night, or with one that cannot be read, the first line says so."""
     earlier = _last_night(report)
     lines: list[Change] = []
-    if report.previous is not None:
+    if isinstance(report.previous, PreviousNight):
         lines += [*_findings(report, report.previous), *_rows(report, report.previous)]
     if earlier:
         tonight = _tonight(report)
         lines += [*_nodes(earlier, tonight), *_versions(earlier, tonight), *_moves(earlier, tonight)]
-    if report.previous is None and not earlier:
-        return (Change(kind="note", text="No earlier recorded night to compare with"),)
-    order = ("worse", "version", "node", "better")
+    if isinstance(report.previous, str):
+        lines.append(Change(kind="note", text=f"Findings and rows are not compared: {report.previous}"))
+    elif report.previous is None and not earlier:
+        lines.append(Change(kind="note", text="No earlier recorded night to compare with"))
+    order = ("note", "worse", "version", "node", "better")
     return tuple(sorted(lines, key=lambda change: order.index(change.kind)))
 
 

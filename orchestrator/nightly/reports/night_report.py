@@ -29,14 +29,14 @@ class PreviousNight:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightReport:
     """``records``: of the bed's recorded nights, this one included if it is recorded. ``links``: name of a run -> address of
-    its page, relative to the report. ``directory``: of the night, as people know it.
+    its page, relative to the report. ``previous``: or why it cannot be read. ``directory``: of the night, as people know it.
     """
 
     night: Night
     rows: tuple[Row, ...]
     judgement: NightJudgement
     records: tuple[Record, ...] = ()
-    previous: PreviousNight | None = None
+    previous: PreviousNight | str | None = None
     links: Mapping[str, str] = field(default_factory=dict)
     directory: str = ""
 
@@ -167,20 +167,14 @@ def _rank(judged: Judged, better: str | None) -> tuple[int, float]:
     return FINDING_ORDER.index(judged.state), value
 
 
-def message(judged: Judged) -> str:
-    """A finding without the node that it begins with; findings of several nodes may then be equal."""
-    prefix = f"{judged.finding.node}: "
-    return judged.finding.text.removeprefix(prefix) if judged.finding.node else judged.finding.text
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Findings with one message. ``nodes``: those it is said of."""
+    """Findings with one message. ``metrics`` and ``nodes``: those that it is about."""
 
     state: str
     gate: str
-    cells: tuple[str, ...]
     message: str
+    metrics: tuple[str, ...]
     nodes: tuple[str, ...]
     ticket: str = ""
 
@@ -193,8 +187,15 @@ def grouped(findings: Iterable[Judged]) -> tuple[Group, ...]:
     return tuple(
         Group(
             state=state, gate=gate, message=text, ticket=ticket,
-            cells=tuple(dict.fromkeys(judged.cell for judged in group if judged.cell)),
+            metrics=tuple(dict.fromkeys(judged.finding.metric for judged in group if judged.finding.metric)),
             nodes=tuple(dict.fromkeys(judged.finding.node for judged in group if judged.finding.node)),
         )
         for (state, gate, text, ticket), group in groups.items()
     )  # fmt: skip
+
+
+def message(judged: Judged) -> str:
+    """A finding without the node and the metric that it begins with; findings of several of them may then be equal."""
+    finding = judged.finding
+    text = finding.text.removeprefix(f"{finding.node}: ") if finding.node else finding.text
+    return text.removeprefix(f"{finding.metric} ").removeprefix(f"{finding.metric}: ") if finding.metric else text
