@@ -82,7 +82,7 @@ def _trend(
     return Trend(
         metric=records[-1].metric, key=records[-1].key, cell=cell, state=worst((state for state, _ in judged), FINDING_ORDER),
         nights=tuple(_label(number, dates, report) for number in numbers),
-        fleet=tuple(_range(of_night.values()) for of_night in by_night),
+        fleet=tuple(measure_span(of_night.values()) for of_night in by_night),
         nodes=len({node for of_night in by_night for node in of_night}),
         lines={node: tuple(of_night.get(node) for of_night in by_night) for node in nodes},
         is_tonight=numbers[-1] == report.night.number or numbers[-1] not in recorded,
@@ -115,7 +115,7 @@ def _by_night(records: Sequence[Record], report: NightReport) -> dict[int, dict[
     return values
 
 
-def _range(values: Iterable[float]) -> tuple[float, float, float] | None:
+def measure_span(values: Iterable[float]) -> tuple[float, float, float] | None:
     finite = list(values)
     return (min(finite), statistics.median(finite), max(finite)) if finite else None
 
@@ -159,6 +159,19 @@ def draw(trend: Trend, name: str, *, has_values: bool = True) -> Markup:
         "svg", svg.element("title", title, id=f"{name}-t"), svg.element("desc", describe(trend, -1), id=f"{name}-d"), *shapes,
         xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", class_="spark", role="img",
         aria_labelledby=f"{name}-t {name}-d",
+    )  # fmt: skip
+
+
+def sparkline(values: Sequence[float], name: str, title: str) -> Markup:
+    """A line alone. ``title``: what it shows, for its tooltip and for screen readers."""
+    low, high = min(values), max(values)
+    offset, factor = svg.scale(low, high, HEIGHT - MARGIN, MARGIN) if high > low else (HEIGHT / 2, 0.0)
+    step = (WIDTH - 2 * MARGIN) / max(1, len(values) - 1)
+    x = [MARGIN + step * index for index in range(len(values))]
+    line = _line(values, x, lambda value: offset + factor * value, "fleet")
+    return svg.element(
+        "svg", svg.element("title", title, id=f"{name}-t"), *line, xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", class_="spark", role="img", aria_labelledby=f"{name}-t",
     )  # fmt: skip
 
 

@@ -1,0 +1,154 @@
+"""One page over many runs and nights: filters, sorting and paging in the page, offline."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from ...core.verdict.sentence import count, seconds
+from . import page, trends
+
+if TYPE_CHECKING:
+    from ..index.entries import NightEntry, RunEntry, Trend
+
+#: Nights and trials with a row, the newest and the most frequent ones; values of a picture.
+NIGHTS, TRIALS, VALUES = 30, 60, 60
+#: What HTML reads within a script, as JSON may write it.
+_ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Values of a trial's runs. ``median``: as text, empty without a value."""
+
+    label: str
+    median: str
+    picture: Markup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRuns:
+    name: str
+    runs: int
+    outcomes: tuple[tuple[str, int], ...]
+    ttr: Series
+    duration: Series
+
+
+def render(
+    directory: Path, runs: Sequence[RunEntry], nights: Sequence[NightEntry] = (), metrics: Sequence[Trend] = (),
+    notes: Iterable[str] = (),
+) -> bytes:  # fmt: skip
+    """A page to be written into ``directory``, the directory of the runs. ``runs`` and ``nights``: oldest first."""
+    by_trial: dict[str, list[RunEntry]] = {}
+    for run in runs:
+        by_trial.setdefault(run.trial, []).append(run)
+    most = sorted(by_trial.items(), key=lambda item: (-len(item[1]), item[0]))
+    drawn = [trend for metric in metrics if (trend := from_index(metric)) is not None]
+    values: Mapping[str, Any] = {
+        "title": f"{count(len(runs), 'run')}" + (f", {count(len(nights), 'night')}" if nights else ""),
+        "directory": str(directory),
+        "period": f"{runs[0].started} to {runs[-1].started}" if runs else "",
+        "figures": figures(runs, nights),
+        "nights": [(night, _night_address(directory, night)) for night in reversed(nights[-NIGHTS:])],
+        "more_nights": max(0, len(nights) - NIGHTS),
+        "trials": [_trial(name, of_trial, index) for index, (name, of_trial) in enumerate(most[:TRIALS])],
+        "more_trials": max(0, len(most) - TRIALS),
+        "most": VALUES,
+        "trends": list(trends.pictures(drawn)),
+        "more_trends": max(0, len(drawn) - trends.PICTURES),
+        "data": Markup(json.dumps(table(directory, runs, nights), separators=(",", ":")).translate(_ESCAPES)),
+        "notes": tuple(notes),
+    }
+    return page.environment().get_template("runs.html.j2").render(values).encode(errors="replace")
+
+
+def figures(runs: Sequence[RunEntry], nights: Sequence[NightEntry]) -> list[tuple[str, str, str]]:
+    outcomes = Counter(run.outcome for run in runs)
+    recorded = sum(night.number > 0 for night in nights)
+    return [
+        ("runs", f"{len(runs):,}", f"of {count(len({run.trial for run in runs}), 'trial')}"),
+        ("passed", f"{outcomes['pass']:,}", f"{outcomes['fail']:,} failed, {outcomes['unknown']:,} unknown"),
+        ("nights", f"{len(nights):,}", f"{recorded:,} recorded"),
+        ("beds", str(len({run.bed for run in runs})), ""),
+    ]
+
+
+def table(directory: Path, runs: Sequence[RunEntry], nights: Sequence[NightEntry]) -> dict[str, Any]:
+    """The rows as lists, with numbers for names that repeat: 10,000 runs are about 1 MB.
+
+    A row: started, trial, bed, outcome, time to recover, duration, night, name, whether it has a page, whether it is of a
+    recorded night.
+    """
+    names: dict[str, dict[str, int]] = {"trial": {}, "bed": {}, "outcome": {}, "night": {}}
+    recorded = {night.name for night in nights if night.number > 0}
+
+    def number(column: str, name: str) -> int:
+        return names[column].setdefault(name, len(names[column]))
+
+    rows = [
+        [
+            run.started, number("trial", run.trial), number("bed", run.bed), number("outcome", run.outcome), _rounded(run.ttr_s),
+            _rounded(run.duration_s), number("night", run.night), Path(run.directory).name, int(_has_page(Path(run.directory))),
+            int(run.night in recorded),
+        ]
+        for run in runs
+    ]  # fmt: skip
+    return {"names": {column: list(numbers) for column, numbers in names.items()}, "rows": rows}
+
+
+def _has_page(directory: Path) -> bool:
+    return (directory / "report" / "index.html").is_file()
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
+
+
+def _night_address(directory: Path, night: NightEntry) -> str:
+    path = Path(night.directory) / "report" / "index.html"
+    return f"{Path(night.directory).name}/report/index.html" if path.is_file() else ""
+
+
+def _trial(name: str, runs: Sequence[RunEntry], index: int) -> TrialRuns:
+    return TrialRuns(
+        name=name, runs=len(runs), outcomes=tuple(Counter(run.outcome for run in runs).most_common()),
+        ttr=_series("time to recover", [run.ttr_s for run in runs], f"ttr{index}", name),
+        duration=_series("duration", [run.duration_s for run in runs], f"duration{index}", name),
+    )  # fmt: skip
+
+
+def _series(label: str, values: Iterable[float | None], identity: str, trial: str) -> Series:
+    known = [value for value in values if value is not None]
+    median = seconds(statistics.median(known)) if known else ""
+    shown = known[-VALUES:]
+    title = f"{label} of {trial}: the newest {len(shown)} of {count(len(known), 'run')}"
+    picture = trends.sparkline(shown, identity, title) if len(shown) > 1 else Markup()
+    return Series(label=label, median=median, picture=picture)
+
+
+def from_index(metric: Trend) -> trends.Trend | None:
+    """A trend of the index as a picture shows it; None with fewer than two nights that have a value."""
+    by_night: dict[int, dict[str, float]] = {}
+    dates: dict[int, str] = {}
+    for point in metric.points:
+        dates[point.night] = point.date
+        by_night.setdefault(point.night, {})
+        if point.value is not None:
+            by_night[point.night][point.node] = point.value
+    numbers = sorted(by_night)[-trends.NIGHTS :]
+    if sum(bool(by_night[number]) for number in numbers) < 2:
+        return None
+    return trends.Trend(
+        metric=metric.metric, key=metric.key, cell=f"{metric.trial} on {metric.bed}", state="",
+        nights=tuple(dates[number] or f"night {number}" for number in numbers),
+        fleet=tuple(trends.measure_span(by_night[number].values()) for number in numbers),
+        nodes=len({node for number in numbers for node in by_night[number]}), lines={}, is_tonight=False,
+    )  # fmt: skip
