@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from orchestrator.store import seal
 from orchestrator.views import comparison
 from orchestrator.views.collectives import Interval
 
+from ..contract.report_contract import EXTERNAL, check_forms
 from . import collective_runs, run_builder, simulated
 
 
@@ -197,3 +199,23 @@ def test_the_whole_table_of_a_run_is_printed_and_refused_where_there_is_none(tmp
     code, _, err = ccbed("report", b, "--table")
     assert code == EXIT_USAGE
     assert "no collectives were measured" in err
+
+
+def test_two_runs_are_compared_on_a_page_that_links_both(tmp_path: Path) -> None:
+    runs = {name: tmp_path / f"2026-10-11T02-00-07Z-allreduce-{name * 4}" for name in "ab"}
+    for directory, run in zip(runs.values(), (collective(18e6, 1), collective(16e6, 2)), strict=True):
+        sealed(run, directory)
+        (directory / "report").mkdir(exist_ok=True)
+        (directory / "report" / "index.html").touch()
+    file = tmp_path / "pages" / "compared.html"
+    file.parent.mkdir()
+    code, out, err = ccbed("compare", *map(str, runs.values()), "--html", str(file))
+    assert (code, err) == (0, ""), out
+    assert "page      " in out
+    text = file.read_text()
+    check_forms({"compared.html": text.encode()})
+    assert not EXTERNAL.search(text)
+    assert text.count('<span class="badge fail">slower</span>') == out.count("  slower") > 0
+    addresses = re.findall(r'href="([^"]*)"', text)
+    assert len(addresses) == 2 and all((file.parent / address).is_file() for address in addresses)
+    assert "<title>all-reduce" in text, "the interval is said, not only drawn"

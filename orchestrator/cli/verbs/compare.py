@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
 from ...model import codec
 from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
+from ...reports.page import compared as compared_page
 from ...reports.page import systems as systems_page
 from ...store import bundle, index
 from ...views import comparison, mapping
-from ...views.collectives import phrases
 from ...views.training import loss_bands
 from ...views.training.systems import System
 from ...views.training.systems import systems as side_by_side
@@ -47,7 +49,7 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
 @click.argument("after", metavar="B")
 @click.argument("others", nargs=-1, metavar="[C ...]")
 @click.option(
-    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Of systems: write the table as a page, too."
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Of two runs, or of systems: write a page, too."
 )
 @click.option(
     "--systems",
@@ -94,21 +96,27 @@ def command(
             raise UsageError("--loss-band excludes --systems, --html and --fail-over")
         run, *undisturbed = map(bundle.load, directories)
         return _judge_loss(session, loss_bands.loss_bands(run, undisturbed), as_json=as_json)
-    if others or systems or html:
+    if others or systems or any(name for name, _ in named):
         if fail_over is not None:
             raise UsageError("--fail-over compares two runs of one system", hint="give two runs, without --systems")
         loaded = ((name, bundle.load(path)) for (name, _), path in zip(named, directories, strict=True))
         return _show_systems(session, side_by_side(loaded), html, as_json=as_json)
-    return _compare_two(session, directories[0], directories[1], fail_over, as_json=as_json)
+    return _compare_two(session, directories[0], directories[1], fail_over, html, as_json=as_json)
 
 
-def _compare_two(session: Session, first: Path, second: Path, fail_over: float | None, *, as_json: bool) -> int:
-    compared = comparison.compare(bundle.load(first), bundle.load(second))
+def _compare_two(
+    session: Session, first: Path, second: Path, fail_over: float | None, html: Path | None, *, as_json: bool
+) -> int:
+    before, after = bundle.load(first), bundle.load(second)
+    compared = comparison.compare(before, after)
     if not compared.rows:
         raise UsageError(
             f"{short_path(first)} and {short_path(second)} have no case and no step in common",
             hint="compare runs of one kind of trial, with the same sizes and algorithms",
         )
+    if html:
+        sides = (compared_page.side(run, _address(path, html)) for run, path in ((before, first), (after, second)))
+        html.write_bytes(compared_page.render(*sides, compared))
     has_limit = fail_over is not None
     late = [row.what for row in compared.rows if fail_over is not None and row.slower_than(fail_over)]
     missing = [f"{what} (only in {which})" for which, what in compared.only] if has_limit else []
@@ -119,6 +127,8 @@ def _compare_two(session: Session, first: Path, second: Path, fail_over: float |
         session.terminal.json({"a": str(first), "b": str(second), **document})
         return code
     _show(session, compared, first, second)
+    if html:
+        session.terminal.line(f"page      {short_path(html)}")
     if fail_over is not None:
         limit = f"{fail_over:.3g}" if fail_over >= 10 else f"{fail_over * 100:.3g} %"
         name = {EXIT_FINDING: "FAIL", EXIT_UNKNOWN: "UNKNOWN"}.get(code, "PASS")
@@ -129,6 +139,12 @@ def _compare_two(session: Session, first: Path, second: Path, fail_over: float |
             text += f"; {len(undecided)} undecided: needs {compared.least_samples} or more iterations of each run"
         session.terminal.line(f"{word} {text}     exit {code}")
     return code
+
+
+def _address(run: Path, html: Path) -> str:
+    """The page of a run, relative to the page of the comparison; empty if it has none."""
+    page = run / bundle.REPORT / "index.html"
+    return quote(os.path.relpath(page, html.resolve().parent)) if page.is_file() else ""
 
 
 def _group(handle: str, runs_dir: Path) -> list[Path]:
@@ -219,32 +235,13 @@ def _show_systems(session: Session, columns: Sequence[System], html: Path | None
 def _show(session: Session, compared: comparison.Comparison, first: Path, second: Path) -> None:
     terminal = session.terminal
     terminal.lines([f"A  {short_path(first)}", f"B  {short_path(second)}"])
-    what = f"p50 over {phrases.OVER.get(compared.over, compared.over)}" if compared.over else "p50 of"
-    terminal.table(
-        (what, "A ms", "B ms", "change", "95 % for all", "noise", "n", "verdict"), [_row(row) for row in compared.rows]
-    )
-    terminal.line(
-        "note      slower or faster: the interval excludes 0, and the change exceeds the noise: the difference between the"
-        f" halves of either run, {comparison.MARGIN:.0%} at least"
-    )
-    if compared.losses:
-        same, both, differs = compared.losses
-        text = "equal" if differs is None else f"different from step {differs} on; equal"
-        terminal.line(f"loss      {text} at {same} of {both} steps")
-    terminal.lines(f"only {which}    {what}" for which, what in compared.only)
+    rows = [(row.what, *compared_page.figures(row), row.verdict) for row in compared.rows]
+    terminal.table((compared_page.what(compared), *compared_page.HEAD, "verdict"), rows)
+    terminal.lines(f"{label:<10}{text}" for label, text in compared_page.notes(compared))
     for name, a, b in compared.differences[:_MOST_DIFFERENCES]:
         terminal.line(f"differs   {name}: {a} | {b}")
     if len(compared.differences) > _MOST_DIFFERENCES:
         terminal.line(f"          … {len(compared.differences) - _MOST_DIFFERENCES} more: --json")
-
-
-def _row(row: comparison.Compared) -> tuple[str, ...]:
-    interval = f"{row.change.low:+.1%} to {row.change.high:+.1%}" if row.change else "too few samples"
-    noise = f"{row.noise:.1%}" if row.change else "-"
-    count = f"{row.counts[0]}, {row.counts[1]}"
-    change = f"{row.relative:+.1%}" if math.isfinite(row.relative) else "-"
-    before, after = phrases.milliseconds(row.before), phrases.milliseconds(row.after)
-    return row.what, before, after, change, interval, noise, count, row.verdict
 
 
 def _document(compared: comparison.Comparison) -> dict[str, Any]:
