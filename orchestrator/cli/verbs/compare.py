@@ -115,8 +115,8 @@ def _compare_two(
             hint="compare runs of one kind of trial, with the same sizes and algorithms",
         )
     if html:
-        sides = (compared_page.side(run, _address(path, html)) for run, path in ((before, first), (after, second)))
-        html.write_bytes(compared_page.render(*sides, compared))
+        a, b = (compared_page.side(run, _address(path, html)) for run, path in ((before, first), (after, second)))
+        html.write_bytes(compared_page.render(a, b, compared))
     has_limit = fail_over is not None
     late = [row.what for row in compared.rows if fail_over is not None and row.slower_than(fail_over)]
     missing = [f"{what} (only in {which})" for which, what in compared.only] if has_limit else []

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from ...model.errors import EXIT_UNKNOWN, CcbedError, UsageError
+from ...model.errors import EXIT_UNKNOWN, CcbedError, InfrastructureError, UsageError
 from ...run import judging
-from ...store import bundle, index
+from ...store import bundle, index, paths
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import collective
@@ -27,9 +27,21 @@ class UnjudgedError(CcbedError):
 @options.runs_dir
 @options.as_json
 @click.option("--table", is_flag=True, help="Print the whole table of a collective run instead.")
+@click.option(
+    "--index",
+    "runs",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Write one page over all runs and nights of a directory instead: DIRECTORY/index.html.",
+)
 @click.pass_obj
-def command(session: Session, run: str, runs_dir: Path, as_json: bool, table: bool) -> int:
-    """Write the report of RUN again: index.html, summary.md, junit.xml, …"""
+def command(session: Session, run: str, runs_dir: Path, as_json: bool, table: bool, runs: Path | None) -> int:
+    """Write the report of RUN again: index.html, summary.md, junit.xml, …
+
+    ccbed report --index runs/
+    """
+    if runs is not None:
+        return _index(session, runs, as_json=as_json)
     directory = index.resolve(run, runs_dir)
     check.verify(directory)
     if table:
@@ -46,6 +58,31 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool, table: bo
         session.terminal.json({"directory": str(directory), "files": [str(file) for file in files]})
         return 0
     session.terminal.lines(short_path(file) for file in files)
+    return 0
+
+
+def _index(session: Session, runs_dir: Path, *, as_json: bool) -> int:
+    """One page over many runs. Raises UsageError where there is none, InfrastructureError where the page cannot be written."""
+    from ...nightly import index as run_index
+    from ...nightly.reports import runs_page
+
+    with run_index.open(runs_dir, state=session.state) as opened:
+        opened.refresh()
+        listed, _ = opened.runs()
+        nights, trends, notes = opened.nights(), opened.trend(), opened.notes
+    if not listed and not nights:
+        raise UsageError(f"{short_path(runs_dir)}: no runs in this directory", hint="ccbed run dp-ring")
+    file = runs_dir / runs_page.FILE
+    try:
+        paths.write(file, runs_page.render(runs_dir.resolve(), listed, nights, trends, notes))
+    except OSError as error:
+        raise InfrastructureError(f"{file}: cannot be written: {error.strerror}") from error
+    if as_json:
+        session.terminal.json({"file": str(file), "runs": len(listed), "nights": len(nights), "notes": list(notes)})
+        return 0
+    for note in notes:
+        session.terminal.warn(note)
+    session.terminal.line(f"page      {short_path(file)}     {len(listed):,} runs, {len(nights):,} nights")
     return 0
 
 

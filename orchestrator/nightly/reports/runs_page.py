@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -18,8 +20,9 @@ from . import page, trends
 if TYPE_CHECKING:
     from ..index.entries import NightEntry, RunEntry, Trend
 
+FILE = "index.html"
 #: Nights and trials with a row, the newest and the most frequent ones; values of a picture.
-NIGHTS, TRIALS, VALUES = 30, 60, 60
+NIGHTS, TRIALS, VALUES = 14, 60, 60
 #: What HTML reads within a script, as JSON may write it.
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
@@ -90,10 +93,10 @@ def figures(runs: Sequence[RunEntry], nights: Sequence[NightEntry]) -> list[tupl
 def table(directory: Path, runs: Sequence[RunEntry], nights: Sequence[NightEntry]) -> dict[str, Any]:
     """The rows as lists, with numbers for names that repeat: 10,000 runs are about 1 MB.
 
-    A row: started, trial, bed, outcome, time to recover, duration, night, name, whether it has a page, whether it is of a
-    recorded night.
+    A row: started, trial, bed, outcome, time to recover, duration, night, name, folder, whether it has a page, whether it is of
+    a recorded night.
     """
-    names: dict[str, dict[str, int]] = {"trial": {}, "bed": {}, "outcome": {}, "night": {}}
+    names: dict[str, dict[str, int]] = {"trial": {}, "bed": {}, "outcome": {}, "night": {}, "folder": {}}
     recorded = {night.name for night in nights if night.number > 0}
 
     def number(column: str, name: str) -> int:
@@ -102,12 +105,18 @@ def table(directory: Path, runs: Sequence[RunEntry], nights: Sequence[NightEntry
     rows = [
         [
             run.started, number("trial", run.trial), number("bed", run.bed), number("outcome", run.outcome), _rounded(run.ttr_s),
-            _rounded(run.duration_s), number("night", run.night), Path(run.directory).name, int(_has_page(Path(run.directory))),
-            int(run.night in recorded),
+            _rounded(run.duration_s), number("night", run.night), Path(run.directory).name,
+            number("folder", _folder(directory, Path(run.directory))), int(_has_page(Path(run.directory))), int(run.night in recorded),
         ]
         for run in runs
     ]  # fmt: skip
     return {"names": {column: list(numbers) for column, numbers in names.items()}, "rows": rows}
+
+
+def _folder(directory: Path, run: Path) -> str:
+    """Where a run lies, relative to the page: empty, or NIGHT/runs/."""
+    folder = os.path.relpath(run.parent, directory)
+    return "" if folder == "." else f"{quote(folder)}/"
 
 
 def _has_page(directory: Path) -> bool:
@@ -120,7 +129,7 @@ def _rounded(value: float | None) -> float | None:
 
 def _night_address(directory: Path, night: NightEntry) -> str:
     path = Path(night.directory) / "report" / "index.html"
-    return f"{Path(night.directory).name}/report/index.html" if path.is_file() else ""
+    return quote(os.path.relpath(path, directory)) if path.is_file() else ""
 
 
 def _trial(name: str, runs: Sequence[RunEntry], index: int) -> TrialRuns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import jinja2
@@ -13,10 +13,16 @@ from markupsafe import Markup
 from ...model.run import Run
 from ...views import comparison
 from ...views.collectives import phrases
+from ...views.comparison.pairs import Change
 from . import facts, svg
 
 #: A badge of a verdict has the colour of an outcome.
-COLOURS = {"slower": "fail", "faster": "pass", "no difference": "skipped", "unknown": "unknown"}
+COLOURS: Mapping[Change, str] = {
+    "slower": "fail",
+    "faster": "pass",
+    "no difference": "skipped",
+    "unknown": "unknown",
+}
 HEAD = ("A ms", "B ms", "change", "95 % for all", "noise", "n")
 WIDTH, HEIGHT = 260.0, 22.0
 

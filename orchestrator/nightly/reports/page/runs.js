@@ -30,7 +30,7 @@
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const chosen = filters.map(([name, element]) => [name, element.value]).filter(([, choice]) => choice !== "");
     return data.rows.filter((row, index) => words.every((word) => texts[index].includes(word))
-      && chosen.every(([name, choice]) => named(row, name) === choice) && (!recorded.checked || row[9])).sort(compare);
+      && chosen.every(([name, choice]) => named(row, name) === choice) && (!recorded.checked || row[10])).sort(compare);
   };
 
   const cell = (parent, text, className) => {
@@ -43,13 +43,13 @@
   const draw = (row) => {
     const line = document.createElement("tr");
     const night = named(row, "night");
-    const address = (night ? encodeURIComponent(night) + "/runs/" : "") + encodeURIComponent(row[7]) + "/";
+    const address = names.folder[row[8]] + encodeURIComponent(row[7]) + "/";
     cell(line, row[0]);
     const badge = cell(line, "").appendChild(document.createElement("span"));
     badge.className = "badge " + named(row, "outcome");
     badge.textContent = named(row, "outcome");
     const link = document.createElement("a");
-    link.href = address + (row[8] ? "report/index.html" : "");
+    link.href = address + (row[9] ? "report/index.html" : "");
     link.textContent = named(row, "trial");
     link.title = row[7];
     cell(line, "").append(link);
