@@ -16,6 +16,9 @@ from . import bundle, paths
 #: Bytes at the end of a history that contain its last line.
 _TAIL_BYTES = 65536
 
+#: A directory with NIGHT is a night of a suite; the bundles of its runs are in NIGHT_RUNS.
+NIGHT, NIGHT_RUNS = "night.json", "runs"
+
 _RUN = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z-(?P<trial>.+)-(?P<token>[0-9a-f]{4,})")
 
 
@@ -29,16 +32,27 @@ class Entry:
     state: str
 
 
-def runs(directory: Path) -> tuple[Entry, ...]:
-    """The runs below ``directory``, oldest first."""
-    directories = sorted(
-        entry for entry in _entries(directory) if not entry.is_symlink() and (entry / bundle.TRIAL).is_file()
-    )
-    return tuple(_entry(path) for path in directories)
+def runs(directory: Path, *, nested: bool = False) -> tuple[Entry, ...]:
+    """The runs in ``directory``, oldest first, or those of the night that it is; ``nested``: and those in its nights."""
+    parent = directory / NIGHT_RUNS if is_night(directory) else directory
+    listed = (*_bundles(parent), *(_of_nights(parent) if nested else ()))
+    return tuple(_entry(path) for path in sorted(listed, key=lambda path: path.name))
+
+
+def is_night(directory: Path) -> bool:
+    return (directory / NIGHT).is_file()
+
+
+def nights(directory: Path) -> tuple[Path, ...]:
+    """The directories of nights in ``directory``, oldest first."""
+    return tuple(sorted(path for path in _entries(directory) if not path.is_symlink() and is_night(path)))
 
 
 def resolve(handle: str, directory: Path) -> Path:
-    """The directory of a run, from its path, its name, its four last characters, or ``latest``. Raises UsageError."""
+    """The directory of a run, from its path, its name, its four last characters, or ``latest``. Raises UsageError.
+
+    A name or its end may be that of a run in a night.
+    """
     for path in (Path(handle), directory / handle):
         if (path / bundle.TRIAL).is_file():
             return path.resolve()
@@ -70,15 +84,24 @@ def node(handle: str) -> tuple[str, str] | None:
 
 
 def _by_token(handle: str, directory: Path) -> Path:
-    match = [entry for entry in runs(directory) if handle and entry.run.rpartition("-")[2].startswith(handle)]
-    if len(match) == 1:
-        return match[0].directory.resolve()
-    if match:
-        listed = ", ".join(entry.run for entry in match)
-        raise UsageError(f"{handle} matches several runs: {listed}", hint="give more of the name")
+    listed = (*_bundles(directory), *_of_nights(directory)) if handle else ()
+    matches = [path for path in listed if path.name == handle or path.name.rpartition("-")[2].startswith(handle)]
+    if len(matches) == 1:
+        return matches[0].resolve()
+    if matches:
+        names = ", ".join(sorted(path.name for path in matches))
+        raise UsageError(f"{handle} matches several runs: {names}", hint="give more of the name")
     if Path(handle).is_dir():
         raise UsageError(f"{handle}: not a run: it has no {bundle.TRIAL}", hint="ccbed list runs")
     raise UsageError(f"no run {handle} in {directory}", hint="ccbed list runs, or --runs-dir DIRECTORY")
+
+
+def _bundles(directory: Path) -> tuple[Path, ...]:
+    return tuple(path for path in _entries(directory) if not path.is_symlink() and (path / bundle.TRIAL).is_file())
+
+
+def _of_nights(directory: Path) -> tuple[Path, ...]:
+    return tuple(path for night in nights(directory) for path in _bundles(night / NIGHT_RUNS))
 
 
 def _entries(directory: Path) -> list[Path]:

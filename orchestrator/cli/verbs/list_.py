@@ -41,7 +41,7 @@ def command(session: Session, what: str | None, runs_dir: Path, as_json: bool) -
 
 def _rows(session: Session, kind: str, runs_dir: Path) -> list[dict[str, Any]]:
     if kind == "runs":
-        entries = index.runs(runs_dir)
+        entries = index.runs(runs_dir, nested=True)
         return [{"run": e.run, "trial": e.trial, "state": e.state, "directory": str(e.directory)} for e in entries]
     if kind == "beds":
         return [_bed(session, name) for name in store.names(session.state)]

@@ -15,15 +15,14 @@ from ...model import codec
 from ...model.bed import BedSpec
 from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UsageError
 from ...store import beds as store
-from ..inputs import options
+from ..inputs import options, times
 from ..inputs.session import Session
 from ..render.terminal import age, size
 
 if TYPE_CHECKING:
     from ...model.provider import Provider
     from ...run.pruning import Limits, Report
-
-_DAY = 86_400.0
+    from ...store.leftovers import LocalLeftover
 
 
 @options.command()
@@ -53,12 +52,14 @@ def command(
     """
     from ...run.pruning import Limits
 
-    limits = Limits(older_than_s=_older_than(older_than), keep_bytes=_size(keep_size), age=age, size=size)
+    limits = Limits(
+        older_than_s=times.age_s("--older-than", older_than), keep_bytes=_size(keep_size), age=age, size=size
+    )
     report = prune(session, _beds(session, bed), limits, runs_dir, runs=runs, dry_run=dry_run)
     if as_json:
-        session.terminal.json({**codec.plain(_document(report)), "dry_run": dry_run})
+        session.terminal.json({**codec.plain(document(report)), "dry_run": dry_run})
     else:
-        _show(session, report, dry_run=dry_run)
+        show(session, report, dry_run=dry_run)
     return EXIT_INFRASTRUCTURE if report.problems else EXIT_PASS
 
 
@@ -76,7 +77,7 @@ def prune(
     session: Session, beds: Iterable[BedSpec], limits: Limits, runs_dir: Path | None = None, *, runs: bool = False,
     dry_run: bool = False,
 ) -> Report:  # fmt: skip
-    """Return what was removed, or in a dry run would be removed."""
+    """Return what was removed, or in a dry run would be removed. ``runs``: also runs and nights that no gate needs."""
     from ...run import pruning
     from ...store import leftovers
 
@@ -85,9 +86,22 @@ def prune(
         pruning.prune_bed(report, bed, session.provider(bed), limits, dry_run=dry_run)
     local = [*leftovers.of_state(session.state, now)]
     if runs_dir is not None:
-        local += leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=runs)
+        local += (
+            of_runs(session, runs_dir, now, recorded=False)
+            if runs
+            else leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=False)
+        )
     pruning.prune_local(report, local, limits, dry_run=dry_run)
     return report
+
+
+def of_runs(session: Session, runs_dir: Path, now: float, *, recorded: bool) -> tuple[LocalLeftover, ...]:
+    """Return runs and nights, each with the reason to keep it. ``recorded``: those that gates compare with may go as well."""
+    from ...nightly.index import retention
+    from ...store import leftovers
+
+    in_use = retention.reasons(runs_dir, session.state, recorded=recorded)
+    return leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=True, in_use=in_use)
 
 
 def count_leftovers(bed: BedSpec, provider: Provider) -> dict[str, int] | None:
@@ -117,13 +131,6 @@ def _open_runs(session: Session) -> set[str]:
     return {name for run in runs if run is not None for name in run.names}
 
 
-def _older_than(text: str) -> float:
-    try:
-        return float(text[:-1]) * _DAY if text.endswith("d") else values.seconds(text)
-    except ValueError:
-        raise UsageError(f"--older-than: must be a time such as 7d or 12h (got {text})") from None
-
-
 def _size(text: str) -> int:
     try:
         return values.size(text)
@@ -131,11 +138,11 @@ def _size(text: str) -> int:
         raise UsageError(f"--keep-size: {error} (got {text})") from None
 
 
-def _document(report: Report) -> dict[str, object]:
+def document(report: Report) -> dict[str, object]:
     return {"removed": report.removed, "kept": report.remaining, "problems": report.problems}
 
 
-def _show(session: Session, report: Report, *, dry_run: bool) -> None:
+def show(session: Session, report: Report, *, dry_run: bool) -> None:
     session.terminal.lines(_row(removal.leftover, removal.reason) for removal in report.removed)
     if dry_run:
         session.terminal.lines(_row(leftover, leftover.in_use or "kept") for leftover in report.remaining)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from ..gates.nights import Key, Metric, Record
+from ..run_record import versions_of
 from . import rows
 from .entries import NightEntry, RunEntry, Trend, TrendPoint
 from .tables import measurements, nights, runs, series, skipped, suspects
@@ -124,7 +125,7 @@ def records(
         yield Record(
             night=identity.number, node=identity.node, metric=group.metric, key=identity.key,
             values=rows.decoded(group.values), date=group.started,
-            suspects=_of_node(versions.get(group.suspects_id or 0, {}), identity.node),
+            suspects=versions_of(versions.get(group.suspects_id or 0, {}), identity.node),
         )  # fmt: skip
 
 
@@ -154,7 +155,7 @@ def _point(identity: _Identity, group: _Group) -> TrendPoint:
 def matching(
     trial: str | None, metric: str | None, since_s: float | None, node: str | None, bed: str | None
 ) -> list[sa.ColumnElement[bool]]:
-    """``trial``: of a trial or a cell, with or without its matrix. ``metric``: a name, or its last words."""
+    """``trial``: of a trial or a cell, with or without its matrix. ``metric``: a name, or its last words. ``node``: also of its links."""
     conditions: list[sa.ColumnElement[bool]] = []
     if trial:
         cell = runs.c.cell.like(f"{_literal(trial)}[%", escape="\\")
@@ -164,7 +165,10 @@ def matching(
     if since_s is not None:
         conditions.append(nights.c.started_s >= since_s)
     if node is not None:
-        conditions.append(series.c.node == node)
+        label, ends = series.c.node, _literal(node)
+        links = (label.like(f"{ends}{end}", escape="\\") for end in ("->%", ":%->%"))
+        to_node = (label.like(f"%->{ends}{end}", escape="\\") for end in ("", ":%"))
+        conditions.append(sa.or_(label == node, *links, *to_node))
     if bed is not None:
         conditions.append(nights.c.bed == bed)
     return conditions
@@ -218,17 +222,6 @@ def _joined() -> sa.FromClause:
 def _recorded(root: int) -> list[sa.ColumnElement[bool]]:
     """Sealed runs that a row of a recorded night names: a twin, or a run that was cut off, is not evidence of the night."""
     return [runs.c.root_id == root, nights.c.number > 0, runs.c.cell != "", runs.c.is_sealed.is_(True)]
-
-
-def _of_node(documents: Mapping[str, Mapping[str, str]], node: str) -> Mapping[str, str]:
-    """The versions of a node; of the gang, whose node is empty, those of all nodes: where they differ, they are joined."""
-    if node:
-        return documents.get(node, {})
-    names = sorted({name for versions in documents.values() for name in versions})
-    return {
-        name: ", ".join(sorted({versions[name] for versions in documents.values() if name in versions}))
-        for name in names
-    }
 
 
 def _literal(text: str) -> str:
