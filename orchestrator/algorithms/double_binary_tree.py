@@ -104,17 +104,33 @@ def _first(world: int) -> dict[Edge, int]:
 
 @functools.cache
 def _colours(world: int) -> dict[Edge, int]:
-    """Colours 0 and 1: the two edges to the parents of a rank differ, and so do those to the children of a rank."""
+    """Colours 0 and 1: the two edges to the parents of a rank differ, and so do those to the children of a rank.
+
+    Edges between the same two ranks in both trees have the same colour where that is possible: in one slot both ranks send,
+    while in two slots the word that one is ready waits behind its own segment (4 ranks: 1.14 times the time).
+    """
     parents = {(tree, rank): _parent(tree, rank, world) for tree in (0, 1) for rank in range(world)}
     edges = [(tree, parent, child) for (tree, child), parent in parents.items() if parent is not None]
     colours: dict[Edge, int] = {}
     for edge in edges:
-        open_ = [(edge, 0)]
-        while open_:
-            current, colour = open_.pop()
-            if current not in colours:
-                colours[current] = colour
-                open_ += [(other, 1 - colour) for other in edges if _share_rank(current, other)]
+        if edge not in colours:
+            connected = _alternating(edge, edges)
+            equal = [colours[reverse] == colour for (tree, parent, child), colour in connected.items()
+                     if (reverse := (1 - tree, child, parent)) in colours]  # fmt: skip
+            flip = 2 * sum(equal) < len(equal)
+            colours |= {other: colour ^ flip for other, colour in connected.items()}
+    return colours
+
+
+def _alternating(edge: Edge, edges: list[Edge]) -> dict[Edge, int]:
+    """The colours of all edges that depend on that of ``edge``, which is 0."""
+    colours: dict[Edge, int] = {}
+    open_ = [(edge, 0)]
+    while open_:
+        current, colour = open_.pop()
+        if current not in colours:
+            colours[current] = colour
+            open_ += [(other, 1 - colour) for other in edges if _share_rank(current, other)]
     return colours
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.algorithms import ring
+from orchestrator.algorithms import direct, double_binary_tree, ring
 from orchestrator.model.algorithm import Chosen
 from orchestrator.model.schedule import LARGE, Recv, Schedule, Send, Step
 from orchestrator.rank.exchange import receive_schedule
@@ -90,3 +90,24 @@ def test_large_messages_wait_for_their_turn_and_small_ones_do_not() -> None:
 
 def posted(schedule: Schedule) -> dict[receive_schedule.ReceiveId, int]:
     return {place: at for at, places in enumerate(receive_schedule.plan(schedule)) for place in places}
+
+
+@pytest.mark.parametrize("world", range(2, 17))
+@pytest.mark.parametrize("operation", ["all-gather", "all-to-all"])
+def test_direct_begins_with_the_peer_that_sends_in_the_same_turn(operation: str, world: int) -> None:
+    """A later receive from it would be ready only when the own message to it has passed."""
+    for rank in range(world):
+        [step] = direct.schedule(operation, rank, world)
+        mutual = [turn for turn, recv in enumerate(step.recvs) if step.sends[turn].peer == recv.peer]
+        assert mutual == ([0] if world % 2 == 0 else [])
+
+
+@pytest.mark.parametrize(("rank", "peer"), [(1, 2), (2, 1)])
+def test_in_a_double_binary_tree_two_ranks_send_to_each_other_in_the_same_steps(rank: int, peer: int) -> None:
+    """Of 4 ranks, 1 and 2 are parent and child of each other. The end of the schedule is the broadcast."""
+    end = double_binary_tree.schedule("all-reduce", rank, 4, double_binary_tree.Params())[-20:]
+    sends = [any(send.peer == peer for send in step.sends) for step in end]
+    recvs = [any(recv.peer == peer for recv in step.recvs) for step in end]
+    assert sum(sends) >= 8
+    assert sum(recvs) >= 8
+    assert sum(left != right for left, right in zip(sends, recvs, strict=True)) <= 1
