@@ -99,7 +99,8 @@ def _first(world: int) -> dict[Edge, int]:
             if (tree, parent) in has:
                 at = has[tree, parent] + 1
                 first[tree, parent, child] = has[tree, child] = at + (at + colours[tree, parent, child]) % 2
-    return first
+    begin = min(first.values(), default=0)
+    return {edge: at - begin for edge, at in first.items()}
 
 
 @functools.cache
