@@ -35,12 +35,13 @@ _HEAD = ("RUN", "WHEN", "BED", "TRIAL", "OUTCOME", "RECOVERY", "DURATION", "NIGH
 @click.option("--since", default=None, metavar="TIME", help="Only runs since then: 30d, 12h, 2026-11-01.")
 @click.option("--night", default=None, help="Only the runs of this night: its directory, or the end of its name.")
 @click.option("--limit", type=click.IntRange(min=0), default=30, show_default=True, help="The newest N; 0: all.")
+@click.option("--rebuild", is_flag=True, help="Make the index again from all bundles first.")
 @options.runs_dir
 @options.as_json
 @click.pass_context
 def command(
     ctx: click.Context, bed: str | None, trial: str | None, outcome: str | None, since: str | None, night: str | None,
-    limit: int, runs_dir: Path, as_json: bool,
+    limit: int, rebuild: bool, runs_dir: Path, as_json: bool,
 ) -> int:  # fmt: skip
     """List runs, the newest last, also those in nights; without COMMAND nothing is removed."""
     if ctx.invoked_subcommand:
@@ -50,8 +51,8 @@ def command(
     session: Session = ctx.obj
     since_s = times.since_s("--since", since, time.time())
     with index.open(runs_dir, state=session.state) as runs:
-        session.terminal.status("reading bundles that changed …")
-        runs.refresh()
+        session.terminal.status("reading bundles …" if rebuild else "reading bundles that changed …")
+        _ = runs.rebuild() if rebuild else runs.refresh()
         entries, count = runs.runs(
             bed=bed, trial=trial, outcome=outcome, since_s=since_s, night=night, limit=limit or None
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..gates.nights import Key, Metric
 
@@ -26,7 +26,10 @@ class NightEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEntry:
-    """A run. ``directory``: absolute. ``night``: the name of its night's directory; ``cell``: empty unless the night names the run."""
+    """A run. ``directory``: absolute. ``night``: the name of its night's directory; ``cell``: empty unless the night names the run.
+
+    ``notes``: what was left out of its measurements, and why.
+    """
 
     run: str
     directory: str
@@ -42,6 +45,7 @@ class RunEntry:
     night: str
     cell: str
     repeat: int
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,12 +51,13 @@ suspects = Table(
     Column("versions", JSON, nullable=False),
 )  # fmt: skip
 
-#: ``night``: the directory of its night. ``cell``: empty unless a row of the night names the run.
+#: ``night``: the directory of its night. ``cell``: empty unless a row of the night names the run. ``notes``: what was left out.
 runs = Table(
     "runs", metadata, _id(), _root(), _text("directory"), _text("run"), _text("bed"), _text("trial"), _text("workload"),
     _text("started"), Column("started_s", Float), _text("outcome"), Column("is_sealed", Boolean, nullable=False),
     Column("exit", BigInteger), Column("duration_s", Float), Column("ttr_s", Float), _text("night"), _text("cell"),
     Column("repeat", BigInteger, nullable=False), Column("suspects_id", Integer, ForeignKey("suspects.id")), _text("signature"),
+    Column("notes", JSON, nullable=False, server_default="[]"),
     UniqueConstraint("root_id", "directory"), Index("ix_runs_started", "root_id", "started_s"),
     Index("ix_runs_night", "root_id", "night"), Index("ix_runs_trial", "root_id", "trial"),
 )  # fmt: skip

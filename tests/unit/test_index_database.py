@@ -1,0 +1,262 @@
+"""The database of the index: migrated, replaced when damaged, one line when it cannot be used."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+
+from orchestrator.model.errors import InfrastructureError, UsageError
+from orchestrator.nightly import bundle_records, index
+from orchestrator.nightly.index import migrations, tables
+from orchestrator.nightly.index.database import FILE, Database
+from orchestrator.nightly.index.store import Index
+
+from . import postgres, run_archive
+from .run_archive import Archive
+from .test_cli import Desk, ccbed
+
+__all__ = ["ccbed"]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    archive = Archive(tmp_path / "runs")
+    archive.recorded_night(1, 90.0)
+    return archive
+
+
+def opened(archive: Archive, url: str = "") -> Index:
+    return index.open(archive.directory, state=archive.directory.parent / "state", url=url, read=run_archive.read)
+
+
+def values(runs: Index) -> list[tuple[float, ...]]:
+    return [record.values for record in runs.records(bed="lab")]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with contextlib.ExitStack() as stack:
+        if request.param == "sqlite":
+            yield f"sqlite:///{tmp_path}/migrated.sqlite3"
+            return
+        folder = postgres.programs()
+        if folder is None:
+            pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
+        yield stack.enter_context(postgres.server(folder))
+
+
+def test_the_first_tables_are_upgraded_with_their_data(archive: Archive, empty_url: str) -> None:
+    engine = sa.create_engine(empty_url)
+    with engine.begin() as connection:
+        migrations.upgrade(connection, "r1")
+        connection.execute(sa.text("INSERT INTO roots (id, host, path) VALUES (1, :host, :path)"),
+                           {"host": socket.gethostname(), "path": str(archive.directory)})  # fmt: skip
+        connection.execute(sa.text(
+            "INSERT INTO runs (id, root_id, directory, run, bed, trial, workload, started, outcome, is_sealed, night, cell,"
+            " repeat, signature) VALUES (1, 1, 'gone', 'gone', 'lab', 'copy', '', '', 'pass', true, '', '', 0, 'x')"
+        ))  # fmt: skip
+    with opened(archive, empty_url) as runs:
+        (entry,), count = runs.runs()
+        assert (entry.run, entry.notes, count) == ("gone", [], 1)
+        runs.refresh()
+        assert len(values(runs)) == 2 and runs.runs()[1] == 1
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": migrations.VERSION_TABLE})
+        assert context.get_current_revision() == migrations.HEAD == migrations.revisions()[0]
+        assert compare_metadata(context, tables.metadata) == []
+    engine.dispose()
+
+
+def test_an_index_of_a_newer_version_is_rejected_and_stays_as_it_is(archive: Archive, empty_url: str) -> None:
+    opened(archive, empty_url).close()
+    engine = sa.create_engine(empty_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"UPDATE {migrations.VERSION_TABLE} SET version_num = 'r99'"))
+    with pytest.raises(UsageError, match="revision r99 of a newer ccbed; this one knows r"):
+        opened(archive, empty_url)
+    with engine.connect() as connection:
+        assert connection.execute(sa.text(f"SELECT version_num FROM {migrations.VERSION_TABLE}")).scalar() == "r99"
+    engine.dispose()
+
+
+@pytest.mark.parametrize("content", [b"no database" * 500, b"SQLite format 3\0" + b"\xff" * 8192, b""])
+def test_a_damaged_file_is_moved_aside_and_made_again(archive: Archive, content: bytes) -> None:
+    """No content stands for the first half of a good file."""
+    with opened(archive) as runs:
+        runs.refresh()
+        before = values(runs)
+    file = archive.directory / FILE
+    whole = file.read_bytes()
+    content = content or whole[: len(whole) // 2]
+    file.write_bytes(content)
+    with opened(archive) as runs:
+        runs.refresh()
+        assert values(runs) == before
+        (note,) = runs.notes
+    (aside,) = archive.directory.glob(f"{FILE}.damaged-*")
+    assert aside.name in note and aside.read_bytes() == content
+
+
+def test_damage_that_a_query_finds_is_mended_as_well(archive: Archive) -> None:
+    with opened(archive) as runs:
+        runs.refresh()
+        before = values(runs)
+        with sqlite3.connect(archive.directory / FILE) as connection:
+            connection.execute("DROP TABLE measurements")
+        connection.close()
+        assert values(runs) == before
+        assert any("it was moved to" in note for note in runs.notes)
+
+
+def test_pages_that_are_overwritten_never_give_other_values(archive: Archive) -> None:
+    for number in range(2, 8):
+        archive.recorded_night(number, 90.0 + number)
+    with opened(archive) as runs:
+        runs.refresh()
+        before = values(runs)
+    file = archive.directory / FILE
+    content = bytearray(file.read_bytes())
+    for start in range(4096 * 2, len(content) - 4096, 4096 * 3):
+        content[start : start + 512] = b"\xa5" * 512
+    file.write_bytes(content)
+    with opened(archive) as runs:
+        runs.refresh()
+        assert values(runs) == before
+
+
+def test_the_index_is_in_the_state_directory_where_runs_cannot_be_written(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writable = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not str(path).startswith(str(archive.directory)) and writable(path, mode)
+    )
+    with opened(archive) as runs:
+        runs.refresh()
+        assert Path(runs.location).is_relative_to(archive.directory.parent / "state") and len(values(runs)) == 2
+    assert not (archive.directory / FILE).exists()
+
+
+def test_an_index_moves_with_its_directory(archive: Archive) -> None:
+    with opened(archive) as runs:
+        runs.refresh()
+    target = archive.directory.with_name("moved")
+    archive.directory.rename(target)
+    with index.open(target, state=target.parent, url="", read=run_archive.read) as runs:
+        assert runs.refresh().read == 0
+        assert all(Path(entry.directory).is_dir() for entry in runs.runs()[0])
+
+
+_HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("holds", flush=True)
+sys.stdin.read()
+connection.execute("COMMIT")
+"""
+
+
+def test_a_writer_that_waits_too_long_is_one_error(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(archive).close()
+    monkeypatch.setattr("orchestrator.nightly.index.database.BUSY_S", 0.05)
+    argv = [sys.executable, "-c", _HOLD, str(archive.directory / FILE)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and holder.stdin is not None
+        assert holder.stdout.readline() == "holds\n"
+        with opened(archive) as runs:
+            assert values(runs) == []  # a reader does not wait
+            with pytest.raises(InfrastructureError, match="another process has written the index"):
+                runs.refresh()
+            holder.stdin.close()
+            holder.wait(timeout=60)
+            runs.refresh()
+            assert len(values(runs)) == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mysql://u@h/d", "unsupported: mysql; ccbed uses postgresql+psycopg or sqlite"),
+        ("nonsense", "not a URL of a database"),
+        ("postgresql+asyncpg://h/d", "unsupported: postgresql+asyncpg"),
+    ],
+)
+def test_a_wrong_url_is_one_error(ccbed: Desk, monkeypatch: pytest.MonkeyPatch, url: str, reason: str) -> None:
+    monkeypatch.setenv(index.URL, url)
+    assert ccbed("runs") == 3
+    assert reason in ccbed.err and ccbed.err.count("error:") == 1
+
+
+def test_a_server_that_is_away_is_one_error_without_the_password(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setenv(index.URL, f"postgresql://me:hunter2@127.0.0.1:{unused.getsockname()[1]}/runs")
+        assert ccbed("trend", "copy") == 4
+    assert "the database of the index cannot be reached" in ccbed.err and "no bundle was changed" in ccbed.err
+    assert "hunter2" not in ccbed.err and ccbed.err.count("error:") == 1
+
+
+def test_a_server_that_went_away_loses_nothing(tmp_path: Path) -> None:
+    folder = postgres.programs()
+    if folder is None:
+        pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
+    archive = Archive(tmp_path / "runs")
+    archive.recorded_night(1, 90.0)
+    with postgres.server(folder) as url:
+        runs = opened(archive, url)
+        runs.refresh()
+    archive.recorded_night(2, 91.0)
+    with pytest.raises(InfrastructureError, match="cannot be reached"):
+        runs.refresh()
+    runs.close()
+    with opened(archive) as local:
+        local.refresh()
+        assert len(values(local)) == 4
+
+
+def test_runs_are_indexed_without_alembic_once_the_tables_exist(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alembic takes as long to load as everything else of the command."""
+    monkeypatch.setattr(bundle_records, "read", run_archive.read)
+    archive = Archive(ccbed.root / "runs")
+    archive.run()
+    assert ccbed("runs") == 0
+    code = (
+        "import sys; from orchestrator.cli import main; main.run(['runs', '--json']); print('alembic' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ccbed.root, check=True, timeout=60,
+        env={**os.environ, "XDG_STATE_HOME": str(ccbed.root)},
+    )  # fmt: skip
+    *document, loaded = done.stdout.splitlines()
+    assert loaded == "False" and len(json.loads("\n".join(document))["runs"]) == 1
+
+
+def test_rebuild_reads_every_bundle(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_records, "read", run_archive.read)
+    Archive(ccbed.root / "runs").run()
+    assert ccbed("runs") == 0
+    with sqlite3.connect(ccbed.root / "runs" / FILE) as connection:
+        connection.execute("UPDATE runs SET trial = 'forged'")
+    connection.close()
+    assert ccbed("runs") == 0 and "forged" in ccbed.out
+    assert ccbed("runs", "--rebuild") == 0 and "forged" not in ccbed.out
+
+
+def test_a_database_is_closed(archive: Archive) -> None:
+    database = Database(f"sqlite:///{archive.directory}/x.sqlite3")
+    database.prepare()
+    database.close()
+    assert list(archive.directory.glob("x.sqlite3-*")) == []
