@@ -63,6 +63,18 @@ def seconds(value: Any) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def share(text: object) -> float:
+    """``10%`` or ``0.1`` -> 0.1. Raises ValueError."""
+    number = str(text).strip()
+    try:
+        value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise ValueError("must be a share such as 10% or 0.1")
+    return value
+
+
 def size(text: str) -> int:
     """``8g``, ``512MiB``, ``1.5 GB`` -> bytes; units are powers of 1024, as in container engines. Raises ValueError."""
     match = _SIZE.fullmatch(str(text))

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ...model import errors
+from .. import rows as night_rows
 from ..gates.finding import Outcome
 from ..night_judgement import Judged, NightJudgement
 from ..suite import Row
@@ -40,11 +41,9 @@ def _outcome(rows: Sequence[Row], findings: Sequence[Judged]) -> Literal["pass",
 
 
 def _exit(outcome: str, rows: Sequence[Row]) -> int:
-    """The infrastructure comes first, as for `ccbed run`: what it broke cannot be judged. A warning is no failure."""
-    if any(row.state == "error" for row in rows):
-        return errors.EXIT_INFRASTRUCTURE
+    """A warning is no failure. What the infrastructure broke cannot be judged, and comes first, as for `ccbed run`."""
     codes = {"fail": errors.EXIT_FINDING, "unknown": errors.EXIT_UNKNOWN}
-    return codes.get(outcome, errors.EXIT_PASS)
+    return night_rows.worst((night_rows.exit_code(rows), codes.get(outcome, errors.EXIT_PASS)))
 
 
 def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged]) -> str:

@@ -26,6 +26,7 @@ class Series:
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
     leaves: dict[str, str] = field(default_factory=dict)
     cells: list[str] = field(default_factory=list)
+    trials: list[str] = field(default_factory=list)
     participants: set[str] = field(default_factory=set)
 
     def records(self, night: int, date: str) -> tuple[Record, ...]:
@@ -62,11 +63,11 @@ def collect(runs: Iterable[tuple[str, RunRecord]]) -> dict[tuple[str, Key], Seri
             entry.values.setdefault(measurement.node, []).extend(measurement.values)
             entry.runs.setdefault(measurement.node, []).append(record.run)
             entry.versions[measurement.node] = versions_of(record.suspects, measurement.node)
-            alike = {node for node, hardware in record.hardware.items() if hardware == measurement.key.hardware}
-            entry.participants |= alike or set(record.hardware)
+            equal_nodes = {node for node, hardware in record.hardware.items() if hardware == measurement.key.hardware}
+            entry.participants |= equal_nodes or set(record.hardware)
             entry.leaves.update(record.leaves)
-            if cell not in entry.cells:
-                entry.cells.append(cell)
+            entry.cells += [cell] if cell not in entry.cells else []
+            entry.trials += [record.trial] if record.trial not in entry.trials else []
     return dict(sorted(series.items(), key=lambda item: (item[0][0], str(item[0][1]))))
 
 

@@ -18,8 +18,13 @@ GATE = "floor"
 
 
 def matches(rule: MetricRule, name: str) -> bool:
-    """Whether a rule names the metric: its name, some of its words in order, or a pattern with ``*``."""
-    return fnmatch.fnmatchcase(f" {name} ", f"* {rule.metric} *")
+    """Whether a rule names the metric."""
+    return matches_name(rule.metric, name)
+
+
+def matches_name(pattern: str, name: str) -> bool:
+    """Whether a pattern is the metric's name, some of its words in order, or matches them with ``*``."""
+    return fnmatch.fnmatchcase(f" {name} ", f"* {pattern} *")
 
 
 def judge_suite(cell: Cell, series: Iterable[Series]) -> Iterator[Judged]:
@@ -36,10 +41,8 @@ def judge_suite(cell: Cell, series: Iterable[Series]) -> Iterator[Judged]:
             yield _missing(rule.metric, text, cell.name, "the floor of the suite")
 
 
-def judge_baseline(
-    baseline: Baseline, series: Mapping[tuple[str, Key], Series], trials: Mapping[str, str]
-) -> Iterator[Judged]:
-    """The floors of a baseline for hardware that was measured tonight. ``trials``: cell that was run -> its trial."""
+def judge_baseline(baseline: Baseline, series: Mapping[tuple[str, Key], Series]) -> Iterator[Judged]:
+    """The floors of a baseline for hardware and trials that were measured tonight."""
     measured = {key: entry for (_, key), entry in series.items()}
     for floor in baseline.floors:
         key = baseline.key(floor)
@@ -51,7 +54,7 @@ def judge_baseline(
             yield Judged(finding=finding, state="unknown", cell=entry.cells[0], key=key, reference=reference)
         elif entry is not None:
             yield from _judge(entry, floor.floor, entry.cells[0], reference)
-        elif key in measured and floor.trial in {trials.get(cell) for cell in measured[key].cells}:
+        elif key in measured and floor.trial in measured[key].trials:
             text = f"{floor.metric} was not measured; its floor is {floor.floor:g} {floor.unit}"
             yield _missing(floor.metric, text, measured[key].cells[0], reference, key)
 

@@ -17,7 +17,7 @@ from ..gates.nights import Key, Record
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import RunRecord, nodes_of
 from ..suite import RUNS, Night, Row
-from . import conclusion, figures, floors, metrics, parts
+from . import bits, conclusion, figures, floors, metrics, parts
 from .figures import Series
 
 RUN = "run"
@@ -41,6 +41,7 @@ def judge(directory: Path, history: Iterable[Record], baselines: Iterable[Baseli
         *_judge_floors(night, rows, series, baselines),
         *_judge_series(night, number, series, groups),
     ]
+    findings += bits.judge((cell, run.workload, Path(run.directory)) for cell, run in runs)
     findings = _apply_known_defects(night, findings)
     return conclusion.conclude(
         rows, tuple(findings), earlier=_earlier(series, groups), notes=(*notes, *_notes(night, runs, series, past)),
@@ -88,9 +89,8 @@ def _judge_floors(
     for cell in night.suite.cells:
         if cell.name in tried:
             yield from floors.judge_suite(cell, series.values())
-    trials = {cell.name: cell.trial for cell in night.suite.cells if cell.name in tried}
     for baseline in baselines:
-        yield from floors.judge_baseline(baseline, series, trials)
+        yield from floors.judge_baseline(baseline, series)
 
 
 def _judge_series(

@@ -1,0 +1,39 @@
+"""Silent data corruption: the digests of all node probes of a night, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ...model.events import ProbeDone
+from ...store import bundle
+from ..gates import digests
+from ..night_judgement import Judged
+from .figures import NODE_PROBE
+
+
+def judge(runs: Iterable[tuple[str, str, Path]]) -> Iterator[Judged]:
+    """The digests of all node probes tonight. ``runs``: cell, workload and directory. Equal bits stay unknown, which is no defect."""
+    computed: list[digests.Digest] = []
+    names, cell_of = [], ""
+    for cell, workload, directory in runs:
+        if workload != NODE_PROBE:
+            continue
+        results = tuple(_digests(directory))
+        computed += results
+        if results:
+            names.append(directory.name)
+            cell_of = cell_of or cell
+    for finding in digests.judge(computed):
+        yield Judged(
+            finding=finding, state=finding.outcome, cell=cell_of, runs=tuple(names),
+            reference="equal devices and libraries in the same night", is_counted=finding.outcome != "unknown",
+        )  # fmt: skip
+
+
+def _digests(directory: Path) -> Iterator[digests.Digest]:
+    for event in bundle.read_history(directory).of(ProbeDone):
+        for bits in event.data.bits or ():
+            yield digests.Digest(
+                node=event.node or "", device=bits.device, software=bits.software, digest=bits.digest, gpu_seconds=bits.seconds
+            )  # fmt: skip

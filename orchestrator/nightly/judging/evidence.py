@@ -1,0 +1,63 @@
+"""The figures of a run or of a night from which floors are accepted: of runs that passed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...model.errors import UsageError
+from .. import bundle_records, night_files
+from ..baselines import Measured
+from ..run_record import RunRecord
+from . import figures
+from .floors import matches_name
+from .night import read_runs
+
+
+def read(directory: Path, metrics: Iterable[str] = ()) -> tuple[tuple[Measured, ...], tuple[str, ...]]:
+    """The metrics that a night judges by itself, or those that ``metrics`` names, and notes on what is left out.
+
+    Raises UsageError if no run passed, or none has such a metric; TornBundleError for a run that cannot be read.
+    """
+    if night_files.is_night(directory):
+        runs, notes = read_runs(directory, night_files.read_rows(directory))
+    else:
+        record = bundle_records.read(directory)
+        runs, notes = [("", record)], record.notes
+    passed = [(cell, record) for cell, record in runs if _is_evidence(record)]
+    notes += tuple(f"{record.run} is no evidence: {_reason(record)}" for _, record in runs if not _is_evidence(record))
+    if not passed:
+        raise UsageError(
+            f"{directory}: no run of it is evidence for a floor",
+            *notes,
+            hint="floors come from sealed runs that passed",
+        )
+    names = tuple(metrics)
+    entries = [
+        entry for (name, key), entry in figures.collect(passed).items()
+        if (any(matches_name(wanted, name) for wanted in names) if names else figures.is_judged(name, key))
+    ]  # fmt: skip
+    if not entries:
+        known = sorted({name for name, _ in figures.collect(passed)})
+        raise UsageError(
+            f"{directory}: no such metric in its runs", hint=f"--metric takes: {', '.join(known[:8]) or 'none'}"
+        )
+    return tuple(measured for entry in entries if (measured := _measured(entry)).values), notes
+
+
+def _is_evidence(record: RunRecord) -> bool:
+    return record.outcome == "pass" and record.is_sealed
+
+
+def _reason(record: RunRecord) -> str:
+    return "it is not sealed" if record.outcome == "pass" else f"its outcome is {record.outcome}"
+
+
+def _measured(entry: figures.Series) -> Measured:
+    """A figure of a gang belongs to the gang's hardware, the directions of a link as well."""
+    return Measured(
+        metric=entry.metric.name, unit=entry.metric.unit, better=entry.metric.better, key=entry.key, trial=entry.trials[0],
+        values=tuple(value for values in entry.values.values() for value in values),
+        runs=tuple(dict.fromkeys(run for runs in entry.runs.values() for run in runs)),
+        gang=any(not node or "->" in node for node in entry.values),
+    )  # fmt: skip

@@ -1,0 +1,174 @@
+"""Baselines: floors are accepted from runs that passed, reviewed in YAML, and refused for another hardware model."""
+
+from __future__ import annotations
+
+import datetime
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import terminal
+from orchestrator.model.errors import CcbedError, UsageError
+from orchestrator.nightly import baselines, judging
+from orchestrator.nightly.baselines import Baseline, Floor
+from orchestrator.nightly.judging import evidence
+
+from .night_bundles import figure, write_bundle, write_night
+
+HARDWARE = "8x H100, 64x Xeon, 512 GiB"
+RUN = "2026-01-02T03-04-05Z-probe-00ff"
+DAY = datetime.date(2026, 1, 3)
+
+
+def rate(*values: float, metric: str = "gemm") -> list[dict[str, Any]]:
+    return [figure(metric, value, "TFLOP/s", "higher", node=f"n{number}") for number, value in enumerate(values)]
+
+
+def accept(directory: Path, file: Path, margin: float = 0.1) -> str:
+    [(hardware, floors)] = baselines.accept(evidence.read(directory)[0], margin, DAY).items()
+    text = baselines.merge(file, hardware, floors)
+    file.write_text(text)
+    return text
+
+
+def test_a_floor_is_the_median_less_the_margin_with_its_evidence(tmp_path: Path) -> None:
+    bundle = write_bundle(
+        tmp_path / RUN, [*rate(98.0, 100.0, 102.0), figure("latency", 2.0, node="n0")], nodes=("n0", "n1", "n2")
+    )
+    accept(bundle, tmp_path / "b.yml")
+    baseline = baselines.read(tmp_path / "b.yml")
+    assert baseline.hardware == HARDWARE
+    gemm, latency = baseline.floors
+    assert (gemm.floor, gemm.measured, gemm.margin, gemm.n, gemm.better) == (90.0, 100.0, 0.1, 3, "higher")
+    assert (gemm.evidence, gemm.accepted, gemm.trial, gemm.workload) == ((RUN,), "2026-01-03", "probe", "node-probe")
+    assert latency.floor == 2.2  # lower is better
+
+
+def test_a_night_that_meets_its_own_baseline_passes_and_a_slower_one_fails(tmp_path: Path) -> None:
+    night = write_night(tmp_path, 1, {"gemm": [rate(100.0, 101.0)]})
+    accept(night, tmp_path / "b.yml")
+    [baseline] = baselines.read_all(tmp_path)
+    assert judging.judge(night, (), [baseline]).outcome == "pass"
+    slower = write_night(tmp_path / "later", 2, {"gemm": [rate(100.0, 80.0)]})
+    judgement = judging.judge(slower, (), [baseline])
+    assert (judgement.outcome, judgement.exit) == ("fail", 1)
+    assert judgement.sentence.startswith("n1: gemm 80 TFLOP/s is worse than its floor 90.45")
+
+
+def test_a_gangs_floor_is_in_the_file_of_its_nodes_and_holds_for_that_gang(tmp_path: Path) -> None:
+    lines = [figure("all-reduce busbw", 40.0, "GB/s", "higher", size=1024)]
+    night = write_night(tmp_path, 1, {"allreduce": [lines]}, workload="collective")
+    accept(night, tmp_path / "b.yml")
+    [baseline] = baselines.read_all(tmp_path)
+    assert (baseline.hardware, baseline.floors[0].gang) == (HARDWARE, f"2 nodes of {HARDWARE}")
+    lines[0]["value"] = 20.0
+    for nodes, outcome in ((("n0", "n1"), "fail"), (("n0", "n1", "n2"), "pass")):
+        slower = write_night(tmp_path / outcome, 2, {"allreduce": [lines]}, workload="collective", nodes=nodes)
+        assert judging.judge(slower, (), [baseline]).outcome == outcome
+
+
+def test_comments_and_edited_floors_of_others_are_kept(tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / RUN, [*rate(100.0, 100.0), *rate(5.0, 5.0, metric="disk")])
+    text = accept(bundle, tmp_path / "b.yml")
+    edited = text.replace("floor: 90", "floor: 85 # agreed with the vendor").replace(
+        "floors:", "# reviewed by ops\nfloors:"
+    )
+    (tmp_path / "b.yml").write_text(edited)
+    later = write_bundle(tmp_path / RUN.replace("00ff", "00fe"), rate(80.0, 80.0))
+    again = accept(later, tmp_path / "b.yml", margin=0.05)
+    assert "floor: 76 # agreed with the vendor" in again
+    assert "# reviewed by ops" in again
+    by_metric = {floor.metric: floor for floor in baselines.read(tmp_path / "b.yml").floors}
+    assert (by_metric["gemm"].floor, by_metric["gemm"].margin, by_metric["disk"].floor) == (76, 0.05, 4.5)
+
+
+def test_a_new_metric_is_added_behind_the_others(tmp_path: Path) -> None:
+    accept(write_bundle(tmp_path / RUN, rate(100.0, 100.0)), tmp_path / "b.yml")
+    accept(write_bundle(tmp_path / RUN.replace("00ff", "00fe"), rate(5.0, 5.0, metric="disk")), tmp_path / "b.yml")
+    assert [floor.metric for floor in baselines.read(tmp_path / "b.yml").floors] == ["gemm", "disk"]
+
+
+def test_the_baseline_of_another_hardware_model_is_refused_with_both_named(tmp_path: Path) -> None:
+    accept(write_bundle(tmp_path / RUN, rate(100.0, 100.0)), tmp_path / "b.yml")
+    other = {node: {"gpus": ["H200"] * 8} for node in ("n0", "n1")}
+    bundle = write_bundle(tmp_path / RUN.replace("00ff", "00fe"), rate(100.0, 100.0), facts=other)
+    with pytest.raises(UsageError) as error:
+        accept(bundle, tmp_path / "b.yml")
+    assert HARDWARE in str(error.value)
+    assert "8x H200" in str(error.value)
+
+
+def test_a_run_that_failed_is_no_evidence(tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / RUN, rate(100.0, 100.0), outcome="fail")
+    with pytest.raises(UsageError, match="its outcome is fail"):
+        evidence.read(bundle)
+
+
+WRONG = """\
+hardware: H100
+floors:
+  - metric: gemm
+    floor: fast
+    unit: TFLOP/s
+    better: bigger
+    measured: 1
+    margin: 200%
+    n: 1
+    evidence: []
+    accepted: "2026-01-01"
+    trial: gemm
+    workload: node-probe
+    colour: red
+  - 7
+"""
+
+
+def test_every_mistake_of_a_baseline_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "b.yml").write_text(WRONG)
+    with pytest.raises(UsageError) as error:
+        baselines.read_all(tmp_path)
+    positions = [problem.partition(": ")[0].rpartition("/")[2] for problem in error.value.problems]
+    assert positions == ["b.yml:4", "b.yml:6", "b.yml:8", "b.yml:14", "b.yml:15"]
+    assert "unknown key" in error.value.problems[3]
+
+
+def test_a_layout_that_cannot_be_edited_is_refused_and_not_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "b.yml"
+    text = accept(write_bundle(tmp_path / RUN, rate(100.0, 100.0)), file)
+    folded = text.replace("floor: 90\n", "floor:\n      90\n")
+    file.write_text(folded)
+    later = write_bundle(tmp_path / RUN.replace("00ff", "00fe"), rate(80.0, 80.0))
+    with pytest.raises(CcbedError, match="cannot be edited without loss"):
+        accept(later, file)
+    assert file.read_text() == folded
+
+
+@pytest.mark.parametrize("text", ["", "yes", "a: b", "# x", "8x H100", "2026-01-01", 'quo"te', "ünïcode", "a\nb"])
+def test_every_text_survives_the_file(tmp_path: Path, text: str) -> None:
+    floor = Floor(
+        metric=f"m {text}", floor=1.5, unit="s", better="lower", measured=1.0, margin=0.5, n=1, evidence=(RUN, text),
+        accepted="2026-01-01", trial="t", workload="w", parameters=text,
+    )  # fmt: skip
+    file = tmp_path / "b.yml"
+    file.write_text(baselines.merge(file, HARDWARE, [floor]))
+    assert baselines.read(file) == Baseline(hardware=HARDWARE, floors=(floor,), file=str(file))
+
+
+def run(*words: str) -> tuple[int, str]:
+    out, err = io.StringIO(), io.StringIO()
+    session = Session(state=Path("state"), terminal=terminal.Terminal(out=out, err=err))
+    return main.run(["baseline", *words], session), out.getvalue() + err.getvalue()
+
+
+def test_the_verb_accepts_a_night_and_shows_its_floors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_night(tmp_path / "runs", 1, {"gemm": [rate(100.0, 101.0)]})
+    code, output = run("accept", "0001", "--margin", "5%")
+    assert code == 0, output
+    assert [path.name for path in (tmp_path / "inventories/baselines").iterdir()] == ["8x-h100-64x-xeon-512-gib.yml"]
+    assert "≥ 95.47" in run("show", "h100")[1]
+    assert run("show", "h200")[0] == 3
