@@ -19,7 +19,6 @@ from .render.terminal import short_path
 
 if TYPE_CHECKING:
     from ..nightly.gates.nights import Record
-    from ..nightly.reports import PreviousNight
 
 _WORDS = {0: "PASS", 1: "FAIL", 2: "UNKNOWN", 4: "BROKEN"}
 #: Findings that are printed; the report has all of them.
@@ -33,7 +32,6 @@ class History:
 
     earlier: tuple[Record, ...] = ()
     trends: tuple[Record, ...] = ()
-    previous: PreviousNight | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -85,26 +83,9 @@ def _read_history(session: Session, directory: Path, night: Night) -> History:
             runs.refresh()
             trends = tuple(runs.records(bed=night.bed))
             earlier = tuple(record for record in trends if not night.number or record.night < night.number)
-            return History(earlier=earlier, trends=trends, previous=_previous(directory, night, runs), notes=runs.notes)
+            return History(earlier=earlier, trends=trends, notes=runs.notes)
     except (CcbedError, OSError) as error:
         return History(notes=(f"the history cannot be read, so nothing is compared with earlier nights: {error}",))
-
-
-def _previous(directory: Path, night: Night, runs: Any) -> PreviousNight | None:
-    from ..nightly.reports import PreviousNight
-
-    entries = [entry for entry in runs.nights(bed=night.bed, recorded=True) if entry.name != directory.name]
-    before = [entry for entry in entries if not night.number or entry.number < night.number]
-    if not before:
-        return None
-    path = Path(before[-1].directory)
-    try:
-        judgement = night_files.read_judgement(path)
-        if judgement is None:
-            return None
-        return PreviousNight(night=night_files.read_night(path), rows=night_files.read_rows(path), judgement=judgement)
-    except (CcbedError, OSError):
-        return None
 
 
 def _judge(directory: Path, rows: Sequence[Row], history: History) -> NightJudgement:
@@ -135,7 +116,7 @@ def _write_reports(
     from ..nightly import reports
 
     try:
-        reports.write(directory, night, rows, judgement, history.trends, history.previous)
+        reports.write(directory, night, rows, judgement, history.trends)
     except (CcbedError, OSError) as error:
         return [f"the report cannot be written: {error}"]
     return []

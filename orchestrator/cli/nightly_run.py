@@ -13,7 +13,7 @@ from .. import __version__
 from ..core.spec import redact
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
-from ..nightly import night_files, runner, selector
+from ..nightly import night_files, notify, runner, selector
 from ..nightly.suite import Night, Suite
 from ..store import beds as store
 from . import night_end, night_trials
@@ -49,7 +49,7 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
             number=_next_number(runs, bed) if options["record"] else 0,
             started=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
             order=selector.order(suite, past),
-            command=redact.command_line(["ccbed", *session.argv]),
+            command=redact.command_line(["ccbed", *notify.without_targets(session.argv)]),
             ccbed=__version__,
         )
         night_files.write_night(directory, night)

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -81,6 +81,17 @@ def describe(target: str) -> str:
     except ValueError:
         words = []
     return f"{Path(words[0]).name}{' …' if len(words) > 1 else ''}" if words else "an empty command"
+
+
+def without_targets(arguments: Sequence[str]) -> list[str]:
+    """A command line without its options ``--notify``: their addresses are secret, and a night does not depend on them."""
+    result: list[str] = []
+    is_target = False
+    for argument in arguments:
+        if not (is_target or argument == "--notify" or argument.startswith("--notify=")):
+            result.append(argument)
+        is_target = argument == "--notify" and not is_target
+    return result
 
 
 def document(night_dir: Path, night: Night, judgement: NightJudgement, text: str) -> dict[str, Any]:

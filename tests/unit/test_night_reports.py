@@ -332,10 +332,17 @@ def test_junit_has_a_case_per_repeat_and_metric() -> None:
 
 @pytest.mark.parametrize(
     ("state", "tag"), [("pass", "passed"), ("warn", "passed"), ("fail", "failure"), ("xpass", "failure"), ("xfail", "skipped"),
-                       ("unknown", "skipped")]
+                       ("unknown", "error")]
 )  # fmt: skip
 def test_junit_tag_of_a_finding(state: str, tag: str) -> None:
     assert cases(judge(clean(), judged(state)))["gemm/metric rate"] == tag
+
+
+def test_a_gate_without_a_history_does_not_count() -> None:
+    early = judged("unknown", gate="relative", is_counted=False)
+    assert cases(judge(clean(), early))["gemm/metric rate"] == "skipped"
+    assert cases(judge(clean(), early, judged("pass")))["gemm/metric rate"] == "passed"
+    assert cases(judge(clean(), early, judged("unknown", gate="pairs")))["gemm/metric rate"] == "error"
 
 
 def test_an_expected_failure_names_its_ticket() -> None:
@@ -403,6 +410,18 @@ def test_a_value_that_findings_disagree_about_is_left_out() -> None:
         clean(), judged("pass", value=1.0), judged("pass", gate="peers", value=2.0), judged("pass", "n2", value=3.0)
     )
     assert [value for _, value in samples(report)["ccbed_night_metric_value"]] == [3.0]
+
+
+def test_the_first_night_has_values_although_no_gate_has_a_reference() -> None:
+    values = samples(first())["ccbed_night_metric_value"]
+    assert len(values) == 4 * 6
+    assert {labels["cell"] for labels, _ in values} == {cell for cell, *_ in synthetic_nights.metrics()}
+
+
+def test_a_figure_that_no_gate_reads_has_no_series_and_no_picture() -> None:
+    report = judge(bad(), *(entry for entry in bad().judgement.findings if entry.finding.metric == "rate"))
+    assert {labels["metric"] for labels, _ in samples(report)["ccbed_night_metric_value"]} == {"rate"}
+    assert text_of(report).count('<figure class="trend"') == 1
 
 
 def test_a_gate_that_could_not_judge_is_unknown_beside_one_that_passed() -> None:

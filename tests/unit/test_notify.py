@@ -266,3 +266,18 @@ def test_a_command_that_cannot_be_started_is_said(target: str, reason: str, tmp_
 )  # fmt: skip
 def test_the_name_of_a_target(target: str, name: str) -> None:
     assert describe(target) == name
+
+
+def test_a_night_is_recorded_without_the_addresses_that_it_notifies() -> None:
+    words = [
+        "nightly",
+        "quick",
+        "--notify",
+        "https://h/secret",
+        "--record",
+        "--notify=run --notify x",
+        "--notify",
+        "--notify",
+        "--yes",
+    ]
+    assert module.without_targets(words) == ["nightly", "quick", "--record", "--yes"]

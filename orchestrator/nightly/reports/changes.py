@@ -11,6 +11,7 @@ from ..gates.nights import Key, Metric, Record
 from ..night_judgement import Judged
 from ..suite import Row
 from .night_report import ROW_ORDER, NightReport, PreviousNight, parts, worst
+from .trends import noun
 
 #: A median that moved by less is not listed.
 LEAST_MOVE = 0.01
@@ -35,7 +36,11 @@ def changes(report: NightReport) -> tuple[Change, ...]:
         lines += [*_findings(report, report.previous), *_rows(report, report.previous)]
     if earlier:
         tonight = _tonight(report)
-        lines += [*_nodes(earlier, tonight), *_versions(earlier, tonight), *_moves(earlier, tonight)]
+        lines += [
+            *_nodes(earlier, tonight),
+            *_versions(earlier, tonight),
+            *_moves(earlier, tonight, report.judged_metrics()),
+        ]
     if isinstance(report.previous, str):
         lines.append(Change(kind="note", text=f"Findings and rows are not compared: {report.previous}"))
     elif report.previous is None and not earlier:
@@ -98,7 +103,9 @@ def _states(rows: Iterable[Row]) -> Mapping[str, str]:
 
 
 def _nodes(earlier: tuple[Record, ...], tonight: tuple[Record, ...]) -> Iterator[Change]:
-    before, now = ({record.node for record in records if record.node} for records in (earlier, tonight))
+    before, now = (
+        {record.node for record in records if record.node and "->" not in record.node} for records in (earlier, tonight)
+    )
     if not now:
         return
     for text, names in (("not measured tonight", before - now), ("not measured in the last night", now - before)):
@@ -127,19 +134,22 @@ def _suspects(records: Iterable[Record]) -> Mapping[str, Mapping[str, str]]:
     return versions
 
 
-def _moves(earlier: tuple[Record, ...], tonight: tuple[Record, ...]) -> list[Change]:
+def _moves(
+    earlier: tuple[Record, ...], tonight: tuple[Record, ...], cells: Mapping[tuple[str, Key], str]
+) -> list[Change]:  # fmt: skip
     """The medians over nodes that both nights have; else a slow node that is missing would look like progress."""
     before, now = _values(earlier), _values(tonight)
     moves: list[tuple[float, Change]] = []
     for (metric, key), nodes in now.items():
         both = sorted(nodes.keys() & before.get((metric, key), {}).keys())
-        if not both:
+        if not both or (metric.name, key) not in cells:
             continue
         old, new = (statistics.median(values[metric, key][node] for node in both) for values in (before, now))
         if old <= 0 or new <= 0 or abs(new / old - 1) < LEAST_MOVE:
             continue
         is_worse = metric.sign * (new - old) > 0
-        text = f"{metric.name} ({key.workload}) {new / old - 1:+.1%}: {old:.4g} -> {new:.4g} {metric.unit}, median of {len(both)} nodes"
+        text = f"{metric.name} ({cells[metric.name, key] or key.workload}) {new / old - 1:+.1%}: {old:.4g} -> {new:.4g} {metric.unit}"
+        text += f", median of {len(both)} {noun([dict.fromkeys(both, 0.0)])}s" if len(both) > 1 else ""
         moves.append((abs(math.log(new / old)), Change(kind="worse" if is_worse else "better", text=text)))
     moves.sort(key=lambda move: -move[0])
     return [change for _, change in moves[:MOST_MOVES]]

@@ -14,8 +14,7 @@ from .night_report import FINDING_ORDER, NightReport, cells, worst
 _ROW_TAGS = {
     "failed": "failure", "error": "error", "unfinished": "failure", "unknown": "error", "skipped": "skipped", "not run": "skipped"
 }  # fmt: skip
-#: A metric that was not judged is skipped with its reason; the case of the night is an error if that decided the outcome.
-_FINDING_TAGS = {"fail": "failure", "xpass": "failure", "unknown": "skipped", "xfail": "skipped"}
+_FINDING_TAGS = {"fail": "failure", "xpass": "failure", "unknown": "error", "xfail": "skipped"}
 _NIGHT_TAGS = {"fail": "failure", "unknown": "error"}
 
 
@@ -67,9 +66,12 @@ def _repeat(row: Row, report: NightReport) -> Case:
 
 
 def _metric(name: str, judged: Iterable[Judged]) -> Case:
-    """The worst state over nodes and gates. A metric that no gate judged is skipped; else its output names the others."""
+    """The worst state over nodes and gates.
+
+    A gate that has no history yet does not count: its finding stands in the output. Without another one the case is skipped.
+    """
     ranked = sorted(judged, key=lambda entry: FINDING_ORDER.index(entry.state))
-    known = [entry for entry in ranked if entry.state != "unknown"] or ranked
+    known = [entry for entry in ranked if entry.is_counted] or ranked
     state = worst((entry.state for entry in known), FINDING_ORDER)
     decisive = [entry for entry in known if entry.state == state]
     first = decisive[0]
@@ -81,7 +83,8 @@ def _metric(name: str, judged: Iterable[Judged]) -> Case:
     text = "\n".join(
         f"{entry.state} {entry.finding.gate}: {entry.finding.text}" for entry in ranked if entry.state != "pass"
     )
-    return Case(name=f"metric {name}", tag=_FINDING_TAGS.get(state, ""), type=state, message=message, text=text)
+    tag = _FINDING_TAGS.get(state, "") if first.is_counted else "skipped"
+    return Case(name=f"metric {name}", tag=tag, type=state, message=message, text=text)
 
 
 def _suite(root: ET.Element, report: NightReport, name: str, cases: list[Case]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
@@ -42,7 +43,7 @@ def gauges(report: NightReport) -> tuple[Gauge, ...]:
         _gauge("cell_duration_seconds", "Time in the runs of a cell.",
                [({"cell": cell.cell}, cell.duration_s) for cell in cells(report) if cell.rows]),
         _gauge("findings", "Findings of a gate by state.", _findings(report)),
-        _gauge("metric_value", "The night's median of a metric on a node, in its unit.", _values(report.judgement.findings)),
+        _gauge("metric_value", "The night's median of a metric on a node, in its unit.", _values(report)),
         _gauge("finding", f"What a gate says of a metric of a node: {_STATES}.", _states(report.judgement.findings)),
     )  # fmt: skip
 
@@ -93,14 +94,21 @@ def _labels(names: tuple[str, str, str, str]) -> Mapping[str, str]:
     return dict(zip(("cell", "metric", "node", "unit"), names, strict=True))
 
 
-def _values(findings: Iterable[Judged]) -> list[tuple[Mapping[str, str], float]]:
-    """A value that findings disagree about is not known."""
-    samples = []
-    for names, group in _series(findings).items():
-        values = {judged.value for judged in group if judged.value is not None and math.isfinite(judged.value)}
-        if len(values) == 1:
-            samples.append((_labels(names), values.pop()))
-    return samples
+def _values(report: NightReport) -> list[tuple[Mapping[str, str], float]]:
+    """Of the records; a casual night has only the values of its findings. A value that is not unique is not known."""
+    cells = report.judged_metrics()
+    values: dict[tuple[str, str, str, str], set[float]] = {}
+    for record in report.records:
+        finite = [value for value in record.values if math.isfinite(value)]
+        if report.night.recorded and record.night == report.night.number and finite:
+            cell = cells.get((record.metric.name, record.key))
+            if cell is not None:
+                names = cell, record.metric.name, record.node, record.metric.unit
+                values.setdefault(names, set()).add(statistics.median(finite))
+    for names, group in _series(report.judgement.findings).items():
+        known = {judged.value for judged in group if judged.value is not None and math.isfinite(judged.value)}
+        values.setdefault(names, known)
+    return [(_labels(names), unique.pop()) for names, unique in values.items() if len(unique) == 1]
 
 
 def _states(findings: Iterable[Judged]) -> list[tuple[Mapping[str, str], float]]:

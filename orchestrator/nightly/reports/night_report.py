@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..gates.nights import Record
+from ..gates.nights import Key, Record
 from ..night_judgement import Judged, NightJudgement
 from ..suite import Night, Row
 
@@ -39,6 +39,14 @@ class NightReport:
     previous: PreviousNight | str | None = None
     links: Mapping[str, str] = field(default_factory=dict)
     directory: str = ""
+
+    def judged_metrics(self) -> Mapping[tuple[str, Key], str]:
+        """Metric and key -> the first cell, of every metric that a gate read. Records have other figures, too."""
+        cells: dict[tuple[str, Key], str] = {}
+        for judged in self.judgement.findings:
+            if judged.key is not None and judged.finding.metric:
+                cells.setdefault((judged.finding.metric, judged.key), judged.cell)
+        return cells
 
     def with_states(self, *states: str) -> tuple[Judged, ...]:
         """The findings in these states, in the order of the judgement."""

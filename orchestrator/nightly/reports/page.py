@@ -85,7 +85,7 @@ def figures(report: NightReport) -> list[tuple[str, str, str]]:
     note = f"{skipped} skipped" if skipped else "of all cells"
     return [
         ("repeats passed", f"{passed} / {len(states) - skipped}", note),
-        ("findings failed", str(len(bad)), f"of {len(judged):,} judged; {len(report.judgement.findings) - len(judged):,} unknown"),
+        ("findings failed", str(len(bad)), f"of {len(judged):,} judged; {len(report.judgement.findings) - len(judged):,} not judged"),
         ("parts named", str(len(culprits(report))), "nodes, links or switch groups"),
         ("nodes", str(len(report.night.hosts)), f"on {count(len(set(report.night.hosts.values())), 'host')}"),
         ("time in runs", duration(sum(row.duration_s for row in report.rows)), _budget(report)),

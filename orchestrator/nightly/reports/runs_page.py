@@ -165,5 +165,6 @@ def from_index(metric: Trend) -> trends.Trend | None:
         metric=metric.metric, key=metric.key, cell=f"{metric.trial} on {metric.bed}", state="",
         nights=tuple(dates[number] or f"night {number}" for number in numbers),
         fleet=tuple(trends.measure_span(by_night[number].values()) for number in numbers),
-        nodes=len({node for number in numbers for node in by_night[number]}), lines={}, is_tonight=False,
+        parts=len({node for number in numbers for node in by_night[number]}), lines={}, is_tonight=False,
+        noun=trends.noun([by_night[number] for number in numbers]),
     )  # fmt: skip

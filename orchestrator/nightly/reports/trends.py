@@ -38,26 +38,26 @@ class Trend:
     state: str
     nights: tuple[str, ...]
     fleet: tuple[tuple[float, float, float] | None, ...]
-    nodes: int
+    parts: int
     lines: Mapping[str, tuple[float | None, ...]]
     is_tonight: bool
+    noun: str = "node"
 
 
 def trends(report: NightReport) -> tuple[Trend, ...]:
-    """Those with findings first. A metric without an earlier night has no trend."""
+    """Those with findings first. A metric has a picture if a gate read it."""
+    cells = report.judged_metrics()
     groups: dict[tuple[str, Key], list[Record]] = {}
     for record in report.records:
-        groups.setdefault((record.metric.name, record.key), []).append(record)
+        if (record.metric.name, record.key) in cells:
+            groups.setdefault((record.metric.name, record.key), []).append(record)
     judged: dict[tuple[str, Key], list[tuple[str, str]]] = {}
-    cells: dict[tuple[str, Key], str] = {}
     for entry in report.judgement.findings:
         if entry.key is not None:
-            name = entry.finding.metric, entry.key
-            judged.setdefault(name, []).append((entry.state, entry.finding.node or ""))
-            cells.setdefault(name, entry.cell)
+            judged.setdefault((entry.finding.metric, entry.key), []).append((entry.state, entry.finding.node or ""))
     drawn = [
         trend for name, records in groups.items()
-        if (trend := _trend(report, records, judged.get(name, []), cells.get(name, ""))) is not None
+        if (trend := _trend(report, records, judged.get(name, []), cells[name])) is not None
     ]  # fmt: skip
     return tuple(sorted(drawn, key=lambda trend: (_rank(trend.state), trend.cell, trend.metric.name)))
 
@@ -70,7 +70,7 @@ def _trend(
     report: NightReport, records: Sequence[Record], judged: Sequence[tuple[str, str]], cell: str
 ) -> Trend | None:
     values = _by_night(records, report)
-    if len(values) < 2:
+    if not values:
         return None
     recorded = {record.night for record in report.records} | ({report.night.number} if report.night.recorded else set())
     numbers = sorted(number for number in recorded | values.keys() if number >= min(values))[-NIGHTS:]
@@ -83,10 +83,16 @@ def _trend(
         metric=records[-1].metric, key=records[-1].key, cell=cell, state=worst((state for state, _ in judged), FINDING_ORDER),
         nights=tuple(_label(number, dates, report) for number in numbers),
         fleet=tuple(measure_span(of_night.values()) for of_night in by_night),
-        nodes=len({node for of_night in by_night for node in of_night}),
+        parts=len({node for of_night in by_night for node in of_night}), noun=noun(by_night),
         lines={node: tuple(of_night.get(node) for of_night in by_night) for node in nodes},
         is_tonight=numbers[-1] == report.night.number or numbers[-1] not in recorded,
     )  # fmt: skip
+
+
+def noun(values: Iterable[Mapping[str, float]]) -> str:
+    """What a metric is of: nodes, directions between two of them, or the run as a whole."""
+    names = {name for of_night in values for name in of_night}
+    return "run" if names == {""} else "direction" if any("->" in name for name in names) else "node"
 
 
 def _label(number: int, dates: Mapping[int, str], report: NightReport) -> str:
@@ -137,7 +143,7 @@ def draw(trend: Trend, name: str, *, has_values: bool = True) -> Markup:
     bottom, top = (HEIGHT - MARGIN, MARGIN) if high > low else (HEIGHT / 2, HEIGHT / 2)
     offset, factor = svg.scale(low, high, bottom, top) if high > low else (HEIGHT / 2, 0.0)
     step = (WIDTH - 2 * MARGIN) / max(1, len(trend.nights) - 1)
-    x = [MARGIN + step * index for index in range(len(trend.nights))]
+    x = [WIDTH - MARGIN - step * index for index in range(len(trend.nights))][::-1]
 
     def y(value: float) -> float:
         return offset + factor * value
