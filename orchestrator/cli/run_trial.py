@@ -49,7 +49,7 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
         return _dry_run(session, trial, bed, data_dir, as_json=options["as_json"])
     if options["detach"]:
         return detached.start(session, Path(bed.workdir))
-    once = functools.partial(_run_once, session, source, trial, redaction, bed, data_dir, exports, options)
+    once = functools.partial(run_once, session, source, trial, redaction, bed, data_dir, exports, options)
     if options["repeat"] is None:
         code = summary.show(session, once(), as_json=options["as_json"])
     else:
@@ -194,7 +194,7 @@ def _dry_run(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None,
     return 0
 
 
-def _run_once(
+def run_once(
     session: Session,
     source: trials.Source,
     trial: Trial,

@@ -33,6 +33,8 @@ CUT_SIGMAS = 8.0
 LEAST_NODES = 4
 #: The share of a class that is taken for its usual rate.
 USUAL_SHARE = 0.4
+#: Without a culprit, a sweep does not pass if this share of its pairs is far from usual.
+UNEXPLAINED_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +54,17 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """``culprits``: the explanation. ``alternatives``: explanations that fit alike; with any, the sweep cannot tell."""
+    """``culprits``: the explanation. ``alternatives``: explanations that fit alike; with any, the sweep cannot tell.
+
+    ``unexplained``: pairs that are far from usual, faster or slower, and belong to no culprit.
+    """
 
     culprits: tuple[Culprit, ...]
     alternatives: tuple[Culprit, ...]
     sigma: float
     pairs: int
     has_baseline: bool
+    unexplained: int = 0
 
 
 def solve(
@@ -97,8 +103,13 @@ def solve(
             break
         culprits.append(rivals[0])
         slowness = np.where(_mask(rivals[0].kind, rivals[0].parts, nodes, membership), np.nan, slowness)
+    unexplained = 0
+    if has_baseline and not np.isnan(slowness).all():
+        excess, sigma = _standardise(slowness, classes, is_centred=reference is not None)
+        unexplained = int(np.sum(np.abs(excess) > max(MINIMUM_RATIO, CUT_SIGMAS * sigma)))
     return Sweep(
-        culprits=tuple(culprits), alternatives=alternatives, sigma=sigma, pairs=pairs, has_baseline=has_baseline
+        culprits=tuple(culprits), alternatives=alternatives, sigma=sigma, pairs=pairs, has_baseline=has_baseline,
+        unexplained=unexplained,
     )  # fmt: skip
 
 
@@ -119,6 +130,11 @@ def judge(sweep: Sweep, metric: str) -> Finding:
     if named:
         return Finding(gate="pairs", outcome="warn", metric=metric, text=f"{metric}: {named}", culprits=labels)
     text = f"{metric}: no part is slow in {sweep.pairs} pairs; they differ by {sweep.sigma:.1%}"
+    if sweep.unexplained >= UNEXPLAINED_SHARE * sweep.pairs:
+        text = (
+            f"{metric}: {sweep.unexplained} of {sweep.pairs} pairs are far from the others, and no part explains them"
+        )
+        return Finding(gate="pairs", outcome="unknown", metric=metric, text=text)
     if not sweep.sigma <= MINIMUM_RATIO:
         return Finding(gate="pairs", outcome="unknown", metric=metric, text=text + ", too much to see a slow part")
     return Finding(gate="pairs", outcome="pass", metric=metric, text=text)
@@ -143,12 +159,15 @@ def _standardise(slowness: Floats, classes: list[Any], *, is_centred: bool) -> t
 
 
 def _usual(ordered: Floats) -> Floats:
-    """The values about the fastest of the shortest intervals with a share of them, up to 3.5 sigma. ``ordered`` grows."""
+    """The values about the fastest of the shortest intervals with a share of them, up to 3.5 sigma. ``ordered`` grows.
+
+    A slow node of four slows half of all pairs: of two narrow halves the faster one is usual.
+    """
     import numpy as np
 
     size = min(len(ordered), max(2, math.ceil(USUAL_SHARE * len(ordered))))
     widths = ordered[size - 1 :] - ordered[: len(ordered) - size + 1]
-    start = int(np.flatnonzero(widths <= 1.5 * widths.min() + 1e-12)[0])
+    start = int(np.flatnonzero(widths <= max(1.5 * widths.min(), MINIMUM_RATIO) + 1e-12)[0])
     near = ordered[start : start + size]
     # A share of 0.4 of normal values lies within 0.524 sigma of their middle.
     sigma = float(near[-1] - near[0]) / (2 * 0.524)

@@ -1,0 +1,114 @@
+"""Carry out `ccbed sweep`: run the trial on all nodes of a bed, once or in several rounds, and judge all rounds together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.spec import parse_trial, redact, trial_draft
+from ..model import codec
+from ..model.bed import BedSpec
+from ..model.errors import PRECEDENCE, UsageError
+from ..model.launch import Result
+from ..model.trial import Trial
+from ..nightly import bundle_records, sweeps
+from ..nightly.gates.finding import Finding
+from ..store import bundle, paths, secrets
+from . import run_trial
+from .inputs import beds, trials
+from .inputs.session import Session
+from .render import summary, sweep_view
+from .render.terminal import run_path, short_path
+
+#: The workloads whose trials each kind of sweep can judge.
+PROBING, LINKING = "node-probe", "collective"
+#: Options of `run` that a sweep does not have.
+_UNUSED: Mapping[str, Any] = {"tee": None, "log_dir": None, "twin": False, "fail_node": ()}
+
+
+def run(session: Session, options: Mapping[str, Any]) -> int:
+    """Return the exit code: the worst of the runs' codes and of the sweep's own."""
+    bed = beds.wanted(session, options["inventory"]) if options["inventory"] else beds.choose(session, options["bed"])
+    source = trials.open_source(options["trial"], (), session.catalogue)
+    trial = _trial(session, source, bed, is_pairs=options["each_pair"])
+    if bed.agent != session.agent():
+        raise UsageError(
+            f"bed {bed.name} runs the agent of another version of ccbed", hint=f"ccbed up {short_path(bed.inventory)}"
+        )
+    redaction = redact.Redaction(mask=secrets.mask(session.state), names=source.secret_names)
+    results: list[Result] = []
+    for _ in range(options["rounds"]):
+        result = run_trial.run_once(session, source, trial, redaction, bed, bed.data_dir, {}, {**options, **_UNUSED})
+        results.append(result)
+        if result.code not in (0, 1, 2):
+            return summary.show(session, result, as_json=options["as_json"])
+    directories = [Path(result.directory) for result in results]
+    sweep = _judge_pairs(directories) if options["each_pair"] else None
+    findings = (sweep.finding,) if sweep else _judge_nodes(directories)
+    codes = [*(result.code for result in results), sweeps.exit_code(findings)]
+    code = next(code for code in PRECEDENCE if code in codes)
+    if options["as_json"]:
+        session.terminal.json(_document(results, sweep, findings, code))
+        return code
+    sweep_view.show(session.terminal, [bundle.read_history(directory) for directory in directories], sweep, findings)
+    _show_runs(session, results)
+    sweep_view.conclude(session.terminal, findings, code)
+    session.terminal.line(f"runs      {' '.join(run_path(directory) for directory in directories)}")
+    return code
+
+
+def _trial(session: Session, source: trials.Source, bed: BedSpec, *, is_pairs: bool) -> Trial:
+    """The trial on all nodes of the bed. Raises UsageError for one that a sweep of this kind cannot judge."""
+    wanted = LINKING if is_pairs else PROBING
+    if source.workload != wanted:
+        flag, example = ("--each-pair", "links") if is_pairs else ("--each-node", "gemm")
+        raise UsageError(
+            f"{source.label}: sweep {flag} needs a trial of workload {wanted} (got {source.workload})",
+            hint=f"ccbed sweep {example} {flag}",
+        )
+    count = sum(node.role == "node" for node in bed.nodes)
+    changes: dict[tuple[str, ...], Any] = {("world", "nodes"): count}
+    if is_pairs:
+        changes |= {("world", "ranks_per_node"): 1, ("params", "probe"): True, ("params", "fresh_probe"): True}
+    overrides = [trial_draft.Override(path=path, content=value, source="sweep") for path, value in changes.items()]
+    trial = parse_trial.build(source.document, session.catalogue, overrides, bed.data_dir)
+    if trial.faults:
+        raise UsageError(
+            f"{source.label}: a sweep measures the bed as it is; the trial has faults", hint="remove its faults"
+        )
+    return trials.without_missing_libraries(session.terminal, trial, bed)
+
+
+def _judge_nodes(directories: Sequence[Path]) -> tuple[Finding, ...]:
+    histories = [bundle.read_history(directory) for directory in directories]
+    return sweeps.judge_nodes([bundle_records.read(directory) for directory in directories], histories)
+
+
+def _judge_pairs(directories: Sequence[Path]) -> sweeps.PairSweep:
+    """All rounds ran on the same nodes in the same order, because the bed is the same."""
+    plan = paths.document(directories[-1], bundle.PLAN)
+    nodes = [str(name) for name in plan["slots"]]
+    leaves = {name: int(plan["nodes"].get(name, {}).get("leaf", 0)) for name in nodes}
+    return sweeps.judge_pairs([bundle.read_history(directory) for directory in directories], nodes, leaves)
+
+
+def _show_runs(session: Session, results: Sequence[Result]) -> None:
+    """The verdicts of runs that do not pass: their figures may mean less."""
+    for result in results:
+        bad = [verdict for verdict in result.verdicts if verdict.outcome in ("fail", "unknown")]
+        session.terminal.lines(
+            f"run       {result.run}: {verdict.outcome} {verdict.check}: {verdict.text}" for verdict in bad
+        )
+
+
+def _document(
+    results: Sequence[Result], sweep: sweeps.PairSweep | None, findings: Sequence[Finding], code: int
+) -> dict[str, Any]:
+    return {
+        "sweep": "pairs" if sweep else "nodes",
+        "runs": [result.directory for result in results],
+        "findings": codec.plain(list(findings)),
+        **(sweeps.document(sweep) if sweep else {}),
+        "exit": code,
+    }

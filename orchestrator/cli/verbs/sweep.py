@@ -1,0 +1,43 @@
+"""Find the odd one out today, without history: every node beside its peers, or the links between all pairs of nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...model.errors import UsageError
+from ..inputs import options
+from ..inputs.session import Session
+
+
+@options.command()
+@click.argument("trial", metavar="TRIAL|FILE.yml")
+@click.option("--each-node", is_flag=True, help="Compare the figures of every node with those of its peers.")
+@click.option("--each-pair", is_flag=True, help="Compare the links of all pairs of nodes, in both directions.")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Run the trial N times."
+)
+@options.bed
+@click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
+@options.runs_dir
+@options.as_json
+@click.pass_obj
+def command(session: Session, /, **values: Any) -> int:
+    """Run TRIAL on all nodes of a bed, and name the node, link, direction or switch that is slow beside the others.
+
+    \b
+    ccbed sweep gemm --each-node
+    ccbed sweep links --each-pair
+
+    Exit 0: nothing is odd. 1: a check of a run fails, such as different bits. 2: a suspect, or nothing could be judged.
+    """
+    if values["each_node"] == values["each_pair"]:
+        raise UsageError(
+            "sweep takes either --each-node or --each-pair",
+            hint="ccbed sweep gemm --each-node, or ccbed sweep links --each-pair",
+        )
+    from .. import sweep_run
+
+    return sweep_run.run(session, values)

@@ -1,0 +1,175 @@
+"""Who is the odd one out today, without any history: nodes beside their peers, and the links between all pairs of nodes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..model.event import History
+from ..model.events import LinkPair, ProbeDone
+from .gates import digests, pairs, peers
+from .gates.finding import Finding, worst
+from .gates.nights import Key
+from .run_record import Measurement, RunRecord
+
+if TYPE_CHECKING:
+    from .gates.nights import Floats
+
+METRIC = "link rate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairSweep:
+    """``rates``: from x to x trains, in bytes/s, NaN where there is none. ``groups``: node -> switch, empty for one switch."""
+
+    nodes: tuple[str, ...]
+    rates: Floats
+    groups: Mapping[str, str]
+    solution: pairs.Sweep
+    finding: Finding
+
+    @property
+    def medians(self) -> Floats:
+        """from x to, in bytes/s."""
+        import numpy as np
+
+        table = np.full(self.rates.shape[:2], np.nan)
+        for place in np.ndindex(*table.shape):
+            trains = self.rates[place][np.isfinite(self.rates[place])]
+            table[place] = np.median(trains) if len(trains) else np.nan
+        return table
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """0: something could be judged, and nothing is odd; 1: a mismatch of bits; 2: a suspect, or nothing could be judged."""
+    outcomes = {finding.outcome for finding in findings}
+    if "fail" in outcomes:
+        return 1
+    return 0 if "pass" in outcomes and worst(tuple(findings)) in ("pass", "unknown") else 2
+
+
+def judge_nodes(records: Iterable[RunRecord], histories: Iterable[History] = ()) -> tuple[Finding, ...]:
+    """Nodes of equal hardware beside each other, metric by metric; and the bits that they computed.
+
+    The values of all records of a node count together. A suspect is a warning: identical hardware differs.
+    """
+    series: dict[tuple[str, Key], dict[str, list[float]]] = {}
+    metrics: dict[tuple[str, Key], Measurement] = {}
+    for record in records:
+        for measurement in record.measurements:
+            if measurement.node and "->" not in measurement.node:
+                what = (measurement.metric.name, measurement.key)
+                metrics.setdefault(what, measurement)
+                series.setdefault(what, {}).setdefault(measurement.node, []).extend(measurement.values)
+    findings = [_beside_peers(metrics[what], nodes) for what, nodes in series.items()]
+    return (*_few(findings), *digests.judge(_digests(histories)))
+
+
+def _beside_peers(measurement: Measurement, nodes: Mapping[str, Sequence[float]]) -> Finding:
+    import numpy as np
+
+    metric, names = measurement.metric, sorted(nodes)
+    medians = {name: statistics.median(nodes[name]) for name in names}
+    if not all(value > 0 for value in medians.values()):
+        return _unknown(metric.name, "has no ratio: a value is not above 0")
+    slowness = metric.sign * np.log([[medians[name]] for name in names])
+    judged = peers.judge(slowness)
+    if not judged.is_known.all():
+        return _unknown(metric.name, f"{len(names)} nodes of equal hardware; {peers.LEAST_PEERS + 1} are needed")
+    odd = [
+        (name, float(judged.excess[i, 0]), float(judged.limit[i, 0]))
+        for i, name in enumerate(names)
+        if judged.suspects[i, 0]
+    ]
+    if not odd:
+        return Finding(
+            gate="peers", outcome="pass", metric=metric.name, text=f"{metric.name}: no node of {len(names)} is odd"
+        )
+    parts = [
+        f"{name} is {-math.expm1(-excess):.1%} worse than the median of {len(names) - 1} peers (limit {-math.expm1(-limit):.1%})"
+        for name, excess, limit in odd
+    ]
+    return Finding(
+        gate="peers", outcome="warn", metric=metric.name, text=f"{metric.name}: {'; '.join(parts)}",
+        node=odd[0][0] if len(odd) == 1 else None, culprits=tuple(name for name, _, _ in odd),
+    )  # fmt: skip
+
+
+def _unknown(metric: str, reason: str) -> Finding:
+    return Finding(gate="peers", outcome="unknown", metric=metric, text=f"{metric}: {reason}")
+
+
+def _few(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """One finding for all metrics that pass, and one for each reason why metrics could not be judged."""
+    grouped: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        reason = finding.text.removeprefix(f"{finding.metric}: ")
+        grouped.setdefault((finding.outcome, reason), []).append(finding)
+    results = []
+    for (outcome, reason), same in grouped.items():
+        names = ", ".join(finding.metric for finding in same)
+        results += (
+            same
+            if outcome == "warn"
+            else [Finding(gate="peers", outcome=same[0].outcome, metric=names, text=f"{names}: {reason}")]
+        )
+    return tuple(results)
+
+
+def _digests(histories: Iterable[History]) -> list[digests.Digest]:
+    return [
+        digests.Digest(
+            node=event.node or "", device=bits.device, software=bits.software, digest=bits.digest, gpu_seconds=bits.seconds
+        )
+        for history in histories
+        for event in history.of(ProbeDone)
+        for bits in event.data.bits or ()
+    ]  # fmt: skip
+
+
+def judge_pairs(histories: Sequence[History], nodes: Sequence[str], leaves: Mapping[str, int]) -> PairSweep:
+    """The culprits among links, directions, nodes and switches. ``nodes``: by rank; ``leaves``: node -> its leaf switch.
+
+    The trains of all histories count together.
+    """
+    names = tuple(nodes)
+    rates = link_rates(histories, len(names))
+    groups = {name: f"leaf {leaves.get(name, 0)}" for name in names} if len(set(leaves.values())) > 1 else {}
+    solution = pairs.solve(rates, names, groups)
+    return PairSweep(nodes=names, rates=rates, groups=groups, solution=solution, finding=pairs.judge(solution, METRIC))
+
+
+def link_rates(histories: Sequence[History], world: int) -> Floats:
+    """from x to x trains, in bytes/s, NaN where there is none: of the probes of links."""
+    import numpy as np
+
+    trains: dict[tuple[int, int], list[float]] = {}
+    for history in histories:
+        for event in history.of(LinkPair):
+            slopes = [float(value) for value in event.data.trains or ()]
+            if event.data.rank is not None and event.data.peer is not None:
+                trains.setdefault((event.data.rank, event.data.peer), []).extend(slopes)
+    rates = np.full((world, world, max((len(values) for values in trains.values()), default=1)), np.nan)
+    for (sender, receiver), values in trains.items():
+        if sender < world and receiver < world:
+            rates[sender, receiver, : len(values)] = [1 / value if value > 0 else np.nan for value in values]
+    return rates
+
+
+def document(sweep: PairSweep) -> dict[str, Any]:
+    """As JSON: rates in bytes/s, null where there is none."""
+    table = [[None if math.isnan(rate) else float(rate) for rate in row] for row in sweep.medians]
+    culprit = lambda part: {  # noqa: E731
+        "kind": part.kind, "parts": list(part.parts), "slowdown": part.slowdown, "confidence": part.confidence,
+    }  # fmt: skip
+    return {
+        "nodes": list(sweep.nodes),
+        "groups": dict(sweep.groups),
+        "rates_bytes_per_s": table,
+        "sigma": None if math.isnan(sweep.solution.sigma) else sweep.solution.sigma,
+        "culprits": [culprit(part) for part in sweep.solution.culprits],
+        "alternatives": [culprit(part) for part in sweep.solution.alternatives],
+    }
