@@ -22,7 +22,7 @@ from .render import terminal
 
 #: In the order of the life of beds and runs, as ``--help`` shows them.
 VERBS = (
-    "up", "down", "status", "plan", "run", "nightly", "resume", "watch",
+    "up", "down", "status", "plan", "run", "nightly", "sweep", "resume", "watch",
     "logs", "exec", "check", "judge", "report", "compare", "runs", "trend", "baseline", "bundle",
     "size", "list", "heal", "prune", "doctor", "image",
 )  # fmt: skip

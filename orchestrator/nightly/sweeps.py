@@ -162,14 +162,17 @@ def link_rates(histories: Sequence[History], world: int) -> Floats:
 def document(sweep: PairSweep) -> dict[str, Any]:
     """As JSON: rates in bytes/s, null where there is none."""
     table = [[None if math.isnan(rate) else float(rate) for rate in row] for row in sweep.medians]
-    culprit = lambda part: {  # noqa: E731
-        "kind": part.kind, "parts": list(part.parts), "slowdown": part.slowdown, "confidence": part.confidence,
-    }  # fmt: skip
     return {
         "nodes": list(sweep.nodes),
         "groups": dict(sweep.groups),
         "rates_bytes_per_s": table,
         "sigma": None if math.isnan(sweep.solution.sigma) else sweep.solution.sigma,
-        "culprits": [culprit(part) for part in sweep.solution.culprits],
-        "alternatives": [culprit(part) for part in sweep.solution.alternatives],
+        "culprits": [_part(part) for part in sweep.solution.culprits],
+        "alternatives": [_part(part) for part in sweep.solution.alternatives],
     }
+
+
+def _part(culprit: pairs.Culprit) -> dict[str, Any]:
+    return {
+        "kind": culprit.kind, "parts": list(culprit.parts), "slowdown": culprit.slowdown, "confidence": culprit.confidence,
+    }  # fmt: skip
