@@ -38,7 +38,7 @@ class History:
 def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row], options: Mapping[str, Any]) -> int:
     """Return the exit code of a night that is sealed. Nothing that fails after the judgement changes it."""
     history = _read_history(session, directory, night)
-    judgement = _judge(directory, rows, history)
+    judgement = _judge(directory, rows, history, options)
     notes = [*judgement.notes]
     try:
         night_files.write_judgement(directory, judgement)
@@ -88,12 +88,13 @@ def _read_history(session: Session, directory: Path, night: Night) -> History:
         return History(notes=(f"the history cannot be read, so nothing is compared with earlier nights: {error}",))
 
 
-def _judge(directory: Path, rows: Sequence[Row], history: History) -> NightJudgement:
+def _judge(directory: Path, rows: Sequence[Row], history: History, options: Mapping[str, Any]) -> NightJudgement:
     """A night that cannot be judged is unknown, if its rows are no worse."""
-    from ..nightly import judging
+    from ..nightly import baselines, judging
 
     try:
-        judgement = judging.judge(directory, history.earlier)
+        floors = baselines.read_all(Path(options["baselines"]))
+        judgement = judging.judge(directory, history.earlier, floors)
     except CcbedError as error:
         code = night_rows.worst((EXIT_UNKNOWN, night_rows.exit_code(rows)))
         return NightJudgement(

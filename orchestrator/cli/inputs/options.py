@@ -31,6 +31,16 @@ def runs_dir(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def baselines(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--baselines",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path("inventories/baselines"),
+        show_default=True,
+        help="The directory of the baselines: a file of floors for each hardware model.",
+    )(function)
+
+
 def as_json(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")(function)
 

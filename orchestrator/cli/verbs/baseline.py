@@ -28,12 +28,6 @@ def _share(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
         raise UsageError(f"--margin: {error} (got {text!r})") from None
 
 
-_directory = click.option(
-    "--baselines", type=click.Path(path_type=Path, file_okay=False), default=Path("inventories/baselines"), show_default=True,
-    help="The directory of the baselines, a file for each hardware model.",
-)  # fmt: skip
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "CCBED"})
 def command() -> None:
     """Accept floors of a hardware model from runs that passed, and show them.
@@ -56,7 +50,7 @@ def command() -> None:
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file; default: by the hardware model."
 )
 @click.option("--dry-run", is_flag=True, help="Print the floors, and write nothing.")
-@_directory
+@options.baselines
 @options.runs_dir
 @click.pass_obj
 def accept(
@@ -97,7 +91,7 @@ def accept(
 
 @command.command(context_settings={"auto_envvar_prefix": "CCBED"})
 @click.argument("model", required=False)
-@_directory
+@options.baselines
 @options.as_json
 @click.pass_obj
 def show(session: Session, model: str | None, baselines: Path, as_json: bool) -> int:

@@ -31,6 +31,7 @@ from ..inputs.session import Session
     metavar="URL|COMMAND",
     help="Post the result to a webhook, or run a command with it. Repeatable.",
 )
+@options.baselines
 @click.option(
     "--install-timer", metavar="WHEN", help="Print a systemd service and timer for this night, such as 02:00."
 )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from ..gates.nights import Key, Metric, Record
-from ..run_record import versions_of
+from ..run_record import MEASURED, versions_of
 from . import rows
 from .entries import NightEntry, RunEntry, Trend, TrendPoint
 from .tables import measurements, nights, runs, series, skipped, suspects
@@ -221,7 +221,8 @@ def _joined() -> sa.FromClause:
 
 def _recorded(root: int) -> list[sa.ColumnElement[bool]]:
     """Sealed runs that a row of a recorded night names: a twin, or a run that was cut off, is not evidence of the night."""
-    return [runs.c.root_id == root, nights.c.number > 0, runs.c.cell != "", runs.c.is_sealed.is_(True)]
+    is_measured = runs.c.is_sealed.is_(True) & runs.c.outcome.in_(MEASURED)
+    return [runs.c.root_id == root, nights.c.number > 0, runs.c.cell != "", is_measured]
 
 
 def _literal(text: str) -> str:

@@ -76,9 +76,9 @@ def _waiting(findings: Sequence[Judged]) -> str:
     """The gates that have no history yet, with the longest history that one of their metrics has."""
     gates: dict[str, str] = {}
     for judged in findings:
-        _, is_waiting, rest = judged.finding.text.partition("no history yet ")
+        _, is_waiting, rest = judged.finding.text.partition("no history yet (")
         if is_waiting and not judged.is_counted:
-            gates[judged.finding.gate] = max(gates.get(judged.finding.gate, ""), rest.partition(")")[0] + ")")
+            gates[judged.finding.gate] = max(gates.get(judged.finding.gate, ""), rest.partition(")")[0])
     return (
-        f"no history yet for {', '.join(f'{gate} {count}' for gate, count in sorted(gates.items()))}" if gates else ""
+        f"no history yet: {', '.join(f'{gate} has {count}' for gate, count in sorted(gates.items()))}" if gates else ""
     )

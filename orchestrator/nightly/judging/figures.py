@@ -10,8 +10,8 @@ from ..run_record import MEASURED, RunRecord, nodes_of, versions_of
 
 #: Metrics that are judged without being named in a suite or a baseline, by their last words.
 JUDGED = ("busbw", "time p50", "ttr", "train_s", "images_per_s", "link beta")
-#: The workload whose figures are all judged.
-NODE_PROBE = "node-probe"
+#: The workload whose figures are all judged, but for those of the run as a whole.
+NODE_PROBE, OF_RUN = "node-probe", ("duration", "goodput")
 
 
 @dataclass(slots=True)
@@ -45,7 +45,9 @@ class Series:
 
 def is_judged(name: str, key: Key) -> bool:
     """By default: the figures of node probes, and of other runs the rates, the medians and the time to recover."""
-    return key.workload == NODE_PROBE or any(f" {name}".endswith(f" {ending}") for ending in JUDGED)
+    if key.workload == NODE_PROBE:
+        return name not in OF_RUN
+    return any(f" {name}".endswith(f" {ending}") for ending in JUDGED)
 
 
 def collect(runs: Iterable[tuple[str, RunRecord]]) -> dict[tuple[str, Key], Series]:
