@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from orchestrator.nightly import night_files, reports
 from orchestrator.nightly.gates.finding import Finding
 from orchestrator.nightly.night_judgement import Judged, NightJudgement
-from orchestrator.nightly.reports import changes, grafana, junit, metrics, page, summary
+from orchestrator.nightly.reports import changes, grafana, junit, metrics, night_report, page, summary
 from orchestrator.nightly.reports.night_report import NightReport, PreviousNight, culprits, floors
 from orchestrator.nightly.suite import Row
 
@@ -171,7 +171,10 @@ def test_a_trend_marks_tonight_and_shows_the_bad_node_and_each_value() -> None:
     figure = text[text.index('<figure class="trend"') :]
     figure = figure[: figure.index("</figure>")]
     assert 'class="tonight"' in figure
-    assert re.search(r"<title>2026-11-10T02:00:07Z: [\d.]+ TFLOP/s, [\d.]+ to [\d.]+; n5 [\d.]+</title>", figure)
+    assert re.search(
+        r"<title>2026-11-10T02:00:07Z: [\d.]+ TFLOP/s, [\d.]+ TFLOP/s to [\d.]+ TFLOP/s; n5 [\d.]+ TFLOP/s</title>",
+        figure,
+    )
     assert figure.count('class="hit"') == 30
 
 
@@ -277,6 +280,15 @@ def test_an_earlier_night_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 def test_no_night_beside_this_one_is_no_previous_night(tmp_path: Path) -> None:
     assert reports.read_previous(tmp_path / bad().night.name, bad().night) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(0.007407, "s", "7.407 ms"), (9.646e-10, "s/byte", "964.6 ps/byte"), (61.234, "TFLOP/s", "61.23 TFLOP/s"), (0.9666, "1", "0.9666"),
+     (0.0, "s", "0 s"), (-0.002, "s", "-2 ms"), (75.0, "s", "75 s")],
+)  # fmt: skip
+def test_quantities_have_a_prefix_that_fits(value: float, unit: str, text: str) -> None:
+    assert night_report.quantity(value, unit) == text
 
 
 # --- the summary --------------------------------------------------------------------------------------------------------

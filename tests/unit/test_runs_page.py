@@ -64,7 +64,14 @@ def trend() -> Trend:
         )
         for record in records
     )
-    return Trend(bed="lab", trial="gemm", cells=("gemm",), metric=records[0].metric, key=records[0].key, points=points)
+    return Trend(
+        bed="lab",
+        trial="gemm",
+        cells=("gemm",),
+        metric=dataclasses.replace(records[0].metric, name="train_s"),
+        key=records[0].key,
+        points=points,
+    )
 
 
 class Elements(HTMLParser):
@@ -130,7 +137,7 @@ def test_a_value_that_is_not_known_is_null(tmp_path: Path) -> None:
 
 def test_a_metric_with_two_nights_has_a_trend_and_one_with_one_night_has_none(tmp_path: Path) -> None:
     page = runs_page.render(tmp_path, [run(tmp_path, 0)], metrics=[trend()]).decode()
-    assert "<b>rate</b>" in page and "gemm on lab · 4 nodes" in page
+    assert "<b>train_s</b>" in page and "gemm on lab · 4 nodes" in page
     single = dataclasses.replace(trend(), points=tuple(point for point in trend().points if point.night == 1))
     assert runs_page.from_index(single) is None
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from ..gates.nights import Key, Metric, Record
 from ..night_judgement import Judged
+from ..run_record import nodes_of
 from ..suite import Row
-from .night_report import ROW_ORDER, NightReport, PreviousNight, parts, worst
+from .night_report import ROW_ORDER, NightReport, PreviousNight, parts, quantity, worst
 from .trends import noun
 
 #: A median that moved by less is not listed.
@@ -22,7 +23,7 @@ _BAD = ("fail", "xpass", "warn")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """``kind``: worse, better, version, node or note."""
+    """``kind``: worse, better, version, node, note, or moved: of a median that changed, which the gates judge."""
 
     kind: str
     text: str
@@ -45,7 +46,7 @@ def changes(report: NightReport) -> tuple[Change, ...]:
         lines.append(Change(kind="note", text=f"Findings and rows are not compared: {report.previous}"))
     elif report.previous is None and not earlier:
         lines.append(Change(kind="note", text="No earlier recorded night to compare with"))
-    order = ("note", "worse", "version", "node", "better")
+    order = ("note", "worse", "version", "node", "better", "moved")
     return tuple(sorted(lines, key=lambda change: order.index(change.kind)))
 
 
@@ -103,9 +104,7 @@ def _states(rows: Iterable[Row]) -> Mapping[str, str]:
 
 
 def _nodes(earlier: tuple[Record, ...], tonight: tuple[Record, ...]) -> Iterator[Change]:
-    before, now = (
-        {record.node for record in records if record.node and "->" not in record.node} for records in (earlier, tonight)
-    )
+    before, now = ({node for record in records for node in nodes_of(record.node)} for records in (earlier, tonight))
     if not now:
         return
     for text, names in (("not measured tonight", before - now), ("not measured in the last night", now - before)):
@@ -130,7 +129,9 @@ def _versions(earlier: tuple[Record, ...], tonight: tuple[Record, ...]) -> Itera
 def _suspects(records: Iterable[Record]) -> Mapping[str, Mapping[str, str]]:
     versions: dict[str, dict[str, str]] = {}
     for record in records:
-        versions.setdefault(record.node, {}).update(record.suspects)
+        nodes = nodes_of(record.node)
+        if len(nodes) == 1:
+            versions.setdefault(nodes[0], {}).update(record.suspects)
     return versions
 
 
@@ -147,10 +148,11 @@ def _moves(
         old, new = (statistics.median(values[metric, key][node] for node in both) for values in (before, now))
         if old <= 0 or new <= 0 or abs(new / old - 1) < LEAST_MOVE:
             continue
-        is_worse = metric.sign * (new - old) > 0
-        text = f"{metric.name} ({cells[metric.name, key] or key.workload}) {new / old - 1:+.1%}: {old:.4g} -> {new:.4g} {metric.unit}"
+        direction = "worse" if metric.sign * (new - old) > 0 else "better"
+        text = f"{metric.name} ({cells[metric.name, key] or key.workload}) {new / old - 1:+.1%}, {direction}:"
+        text += f" {quantity(old, metric.unit)} -> {quantity(new, metric.unit)}"
         text += f", median of {len(both)} {noun([dict.fromkeys(both, 0.0)])}s" if len(both) > 1 else ""
-        moves.append((abs(math.log(new / old)), Change(kind="worse" if is_worse else "better", text=text)))
+        moves.append((abs(math.log(new / old)), Change(kind="moved", text=text)))
     moves.sort(key=lambda move: -move[0])
     return [change for _, change in moves[:MOST_MOVES]]
 

@@ -207,3 +207,17 @@ def message(judged: Judged) -> str:
     finding = judged.finding
     text = finding.text.removeprefix(f"{finding.node}: ") if finding.node else finding.text
     return text.removeprefix(f"{finding.metric} ").removeprefix(f"{finding.metric}: ") if finding.metric else text
+
+
+#: Prefixes for times, which are far below their unit.
+_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"), (1e-12, "p"))
+
+
+def quantity(value: float, unit: str) -> str:
+    """Four digits with the unit: 7.407 ms, 0.9646 ns/byte, 61.2 TFLOP/s, 0.967 for a share."""
+    if unit == "1":
+        return f"{value:.4g}"
+    if unit in ("s", "s/byte") and 0 < abs(value) < 1:
+        factor, prefix = next((entry for entry in _PREFIXES if abs(value) >= entry[0]), _PREFIXES[-1])
+        return f"{value / factor:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"

@@ -12,7 +12,7 @@ from ...core.verdict.sentence import count, seconds
 from ..night_judgement import Judged
 from . import trends
 from .changes import changes
-from .night_report import Culprit, NightReport, cells, culprits, floors, grouped
+from .night_report import Culprit, NightReport, cells, culprits, floors, grouped, quantity
 
 #: Lines of each table; findings.json has all findings.
 CULPRITS, FINDINGS, CHANGES, GROUPS, FLOORS, NODES = 64, 4, 24, 40, 40, 12
@@ -35,7 +35,7 @@ def environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.ChoiceLoader(loaders), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters.update(duration=duration, plural=count, nodes=name_nodes)
+    made.filters.update(duration=duration, plural=count, nodes=name_nodes, quantity=quantity)
     return made
 
 
@@ -118,16 +118,22 @@ def name_nodes(nodes: tuple[str, ...]) -> str:
     return f"{', '.join(nodes[:3])} and {len(nodes) - 3} more"
 
 
+def _earlier(report: NightReport) -> str:
+    earlier = report.judgement.earlier
+    if len(earlier) < 2:
+        return earlier[0] if earlier else "no earlier night"
+    return f"{len(earlier)} nights: {earlier[0]} to {earlier[-1]}"
+
+
 def facts(report: NightReport) -> list[tuple[str, str]]:
     night = report.night
-    earlier = report.judgement.earlier
     return [
         ("night", night.name),
         ("suite", f"{night.suite.name}, seed {night.suite.seed}"),
         ("bed", f"{night.bed} ({night.provider})"),
         ("started", night.started),
         ("nodes", name_nodes(tuple(night.hosts))),
-        ("compared with", f"{len(earlier)} nights: {earlier[0]} to {earlier[-1]}" if earlier else "no earlier night"),
+        ("compared with", _earlier(report)),
         ("ccbed", night.ccbed),
         ("exit", str(report.judgement.exit)),
     ]

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from ...core.verdict.sentence import count, seconds
+from ..judging.figures import is_judged
 from . import page, trends
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def render(
     for run in runs:
         by_trial.setdefault(run.trial, []).append(run)
     most = sorted(by_trial.items(), key=lambda item: (-len(item[1]), item[0]))
-    drawn = [trend for metric in metrics if (trend := from_index(metric)) is not None]
+    judged = (metric for metric in metrics if is_judged(metric.metric.name, metric.key))
+    drawn = [trend for metric in judged if (trend := from_index(metric)) is not None]
     values: Mapping[str, Any] = {
         "title": f"{count(len(runs), 'run')}" + (f", {count(len(nights), 'night')}" if nights else ""),
         "directory": str(directory),

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from ...reports.page import svg
 from ..gates.nights import Key, Metric, Record
-from .night_report import FINDING_ORDER, NightReport, worst
+from .night_report import FINDING_ORDER, NightReport, quantity, worst
 
 #: Nights of a trend, the newest ones.
 NIGHTS = 30
@@ -90,9 +90,13 @@ def _trend(
 
 
 def noun(values: Iterable[Mapping[str, float]]) -> str:
-    """What a metric is of: nodes, directions between two of them, or the run as a whole."""
+    """What a metric is of: whole runs, nodes, their devices, or directions between two of them."""
     names = {name for of_night in values for name in of_night}
-    return "run" if names == {""} else "direction" if any("->" in name for name in names) else "node"
+    if names == {""}:
+        return "run"
+    if any("->" in name for name in names):
+        return "direction"
+    return "device" if any(":" in name for name in names) else "node"
 
 
 def _label(number: int, dates: Mapping[int, str], report: NightReport) -> str:
@@ -187,10 +191,12 @@ def describe(trend: Trend, index: int) -> str:
     text = f"{trend.nights[index]}: "
     if span is None:
         return f"{text}not measured"
-    low, median, high = (f"{value:.4g}" for value in span)
-    text += f"{median} {unit}" + (f", {low} to {high}" if low != high else "")
+    low, median, high = (quantity(value, unit) for value in span)
+    text += median + (f", {low} to {high}" if low != high else "")
     values = ((node, line[index]) for node, line in trend.lines.items())
-    return text + "".join(f"; {node} {'not measured' if value is None else f'{value:.4g}'}" for node, value in values)
+    return text + "".join(
+        f"; {node} {'not measured' if value is None else quantity(value, unit)}" for node, value in values
+    )
 
 
 def _band(trend: Trend, x: Sequence[float], y: Scale) -> Iterator[Markup]:
