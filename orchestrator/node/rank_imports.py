@@ -39,7 +39,25 @@ def preload() -> None:
         pass
     else:
         _imported_hashes.append(code_hash or b"")
+    remember()
+
+
+def remember() -> None:
+    """Note which modules of the ranks' code are imported now."""
     _imported.update({name: sys.modules[name] for name in sys.modules if _is_of_rank(name)})
+
+
+def has_imported() -> bool:
+    """Is the ranks' code of the archive imported?"""
+    return bool(_imported_hashes)
+
+
+def is_same_code(payload: str) -> bool:
+    """Is the code of a payload the code that is imported?"""
+    try:
+        return Path(payload, payloads.RANK_HASH).read_bytes() in _imported_hashes
+    except OSError:
+        return False
 
 
 def _import() -> None:
@@ -54,10 +72,7 @@ def _import() -> None:
 
 def adopt(payload: str) -> None:
     """In a rank: use the imported modules as those of the payload, or forget them if the payload's code differs."""
-    try:
-        is_equal = Path(payload, payloads.RANK_HASH).read_bytes() in _imported_hashes
-    except OSError:
-        is_equal = False
+    is_equal = is_same_code(payload)
     for name, module in _imported.items():
         if is_equal:
             _relocate(name, module, payload)

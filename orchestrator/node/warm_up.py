@@ -35,7 +35,7 @@ def import_modules() -> None:
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     for name in (name for name, value in HUGE_PAGES.items() if os.environ.get(name) == value):
         del os.environ[name]
-    with _without_gpus():
+    with without_gpus():
         _import_torch()
         for name in MODULES:
             importlib.import_module(name)
@@ -64,7 +64,8 @@ def _import_torch() -> None:
 
 
 @contextlib.contextmanager
-def _without_gpus() -> Iterator[None]:
+def without_gpus() -> Iterator[None]:
+    """torch sees no GPU within the block."""
     before = {name: os.environ.get(name) for name in NO_GPU}
     os.environ.update(NO_GPU)
     try:

@@ -103,6 +103,7 @@ class Agent:
         self._beat()
         self._reap()
         self._take_commands()
+        self._ranks.prepare_reserves()
 
     def _beat(self) -> None:
         os.pwrite(self._heartbeat, f"{self._incarnation} {next(self._beats):>12}\n".encode(), 0)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...model import codec
 from ...model.events.commands import GangStopDone
 from ...model.events.ranks import RankExit
 from ...model.gang import GangSpec
@@ -27,10 +28,13 @@ from ..files.inbox import Respond
 from ..oslayer import forks, launched_workers, processes
 from ..oslayer.event_loop import Loop, Timer
 from . import inspection
+from .reserve_ranks import ReserveRanks
 
 STOP_S = 5.0
 DUMP_S = 0.2
 EXIT_POLL_S = 0.02
+#: A gang that has recovered has made its first steps after this time, in seconds.
+RECOVERED_S = 5.0
 #: An error file is read up to this size, and its message up to this length.
 ERROR_BYTES = 1 << 20
 ERROR_LETTERS = 500
@@ -45,6 +49,7 @@ class Gang:
     pids: dict[int, int] = field(default_factory=dict)
     release: dict[int, int] = field(default_factory=dict)
     deadline: Timer | None = None
+    began: float = field(default_factory=time.monotonic)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,6 +81,8 @@ class RankProcesses:
         self._log = log
         self._reap = reap
         self._gangs: dict[tuple[str, int], Gang] = {}
+        self._reserves = ReserveRanks(loop, directory, self._incarnation, run_order)
+        self._count = 1
 
     def are_running(self, run: str | None = None, epoch: int | None = None) -> bool:
         """Do ranks of any gang live, or those of the named gang?"""
@@ -87,11 +94,21 @@ class RankProcesses:
         gang = Gang(spec=spec)
         Path(spec.out).mkdir(parents=True, exist_ok=True)
         self._gangs[run, spec.epoch] = gang
+        self._count = len(spec.ranks)
         for rank in spec.ranks:
-            self._fork(run, gang, rank)
+            self._begin_rank(run, gang, rank)
         gang.deadline = self._loop.call_later(spec.deadline_s, lambda: self._expire(gang))
         self._write_ranks(gang)
         return gang.pids
+
+    def prepare_reserves(self) -> None:
+        """Keep as many reserves as the last gang had ranks on this node.
+
+        They are forked while no rank runs, or ``RECOVERED_S`` after a recovery that took them: not while a first attempt measures.
+        """
+        running = [gang for gang in self._gangs.values() if gang.alive]
+        has_recovered = all(gang.spec.epoch and time.monotonic() - gang.began > RECOVERED_S for gang in running)
+        self._reserves.prepare(self._count, is_idle=has_recovered)
 
     def release(self, run: str, epoch: int, rank: int, hold: str) -> str:
         """End the hold of a rank; the problem, or an empty string."""
@@ -161,30 +178,27 @@ class RankProcesses:
                 if not gang.alive and gang.deadline:
                     gang.deadline.cancel()
                 return True
-        return False
+        return self._reserves.exited(pid)
 
-    def _fork(self, run: str, gang: Gang, rank: int) -> None:
-        spec, agent = gang.spec, os.getpid()
-        read, write = os.pipe2(os.O_CLOEXEC)
+    def _begin_rank(self, run: str, gang: Gang, rank: int) -> None:
+        """Make a reserve the rank, or fork it."""
+        spec = gang.spec
         events = self._directory / "runs" / run / f"rank-{rank}.e{spec.epoch}.{self._incarnation}.jsonl"
-
-        def body() -> int:
-            return run_rank(
-                spec,
-                rank,
-                agent,
-                events_path=str(events),
-                release_fd=read,
-                node=self._node,
-                incarnation=self._incarnation,
-            )
-
-        pid = forks.fork(self._loop, {read}, body)
-        os.close(read)
-        os.set_blocking(write, False)
+        who = {"rank": rank, "events_path": str(events), "node": self._node, "incarnation": self._incarnation}
+        reserve = self._reserves.order({"spec": codec.plain(spec), **who}) if _may_use_reserve(spec) else None
+        pid, release = reserve or self._fork(spec, who)
         gang.alive[pid] = rank
         gang.pids[rank] = pid
-        gang.release[rank] = write
+        gang.release[rank] = release
+
+    def _fork(self, spec: GangSpec, who: Mapping[str, Any]) -> tuple[int, int]:
+        """Fork a rank; its pid and the descriptor that releases its holds."""
+        agent = os.getpid()
+        read, write = os.pipe2(os.O_CLOEXEC)
+        pid = forks.fork(self._loop, {read}, lambda: run_rank(spec, parent=agent, release_fd=read, **who))
+        os.close(read)
+        os.set_blocking(write, False)
+        return pid, write
 
     def _write_ranks(self, gang: Gang) -> None:
         """Store the ranks by pid and start time, so that the keeper can signal one of them."""
@@ -224,8 +238,9 @@ class RankProcesses:
 
         A rank counts until it is reaped: its main thread may be a zombie while its other threads still run.
         """
-        groups = set(spare())
-        living = [process for process in processes.descendants(os.getpid()) if _group(process.pid) not in groups]
+        groups, reserves = set(spare()), self._reserves.pids
+        children = (process for process in processes.descendants(os.getpid()) if process.pid not in reserves)
+        living = [process for process in children if _group(process.pid) not in groups]
         self._reap()
         unreaped = {pid for gang in self._gangs.values() for pid in gang.alive}
         if (living or unreaped) and time.monotonic() < stop.until:
@@ -248,6 +263,19 @@ class RankProcesses:
         print(f"deadline of {gang.spec.deadline_s:g} s is over: ranks {sorted(gang.alive.values())}", file=sys.stderr)
         for number, wait in ((signal.SIGUSR1, 0.0), (signal.SIGKILL, DUMP_S)):
             self._loop.call_later(wait, lambda number=number: _signal_ranks(gang, number))  # type: ignore[misc]
+
+
+def run_order(order: Mapping[str, Any], release_fd: int) -> int:
+    """The body of a rank in a reserve: ``run_rank`` with what the order says."""
+    who = {name: value for name, value in order.items() if name != "spec"}
+    return run_rank(codec.build(GangSpec, order["spec"]), parent=os.getppid(), release_fd=release_fd, **who)
+
+
+def _may_use_reserve(spec: GangSpec) -> bool:
+    """A recovery of ccbed's own workloads, with the code that the reserve has rehearsed. A script starts in a new fork."""
+    return bool(
+        spec.epoch and spec.workload != SCRIPT and spec.backend == "gloo" and rank_imports.is_same_code(spec.payload)
+    )
 
 
 def run_rank(

@@ -17,6 +17,8 @@ from . import plain_files
 
 #: Files in a node's directory: its label; written once its agent takes commands; its ranks by pid and start time.
 NODE_LABEL, READY, RANKS = "node.json", "ready.json", "ranks.json"
+#: How many processes of a node are reserve ranks, which work for no run.
+RESERVES = "reserves.json"
 #: The keeper's directory in the bed's directory, and its label in there.
 KEEPER_DIR, KEEPER_LABEL = "keeper", "keeper.json"
 LOCK = "lock"
@@ -95,6 +97,12 @@ def read_heartbeat(path: Path) -> tuple[str, int] | None:
         return incarnation, int(count)
     except (OSError, ValueError):
         return None
+
+
+def count_reserves(directory: Path, incarnation: str) -> int:
+    """How many processes of this incarnation of a node are reserve ranks."""
+    content = plain_files.read_json(directory / RESERVES)
+    return _integer(content, "count") if content.get("incarnation") == incarnation else 0
 
 
 def _integer(content: Mapping[str, Any], name: str) -> int:

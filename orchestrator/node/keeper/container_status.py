@@ -100,10 +100,10 @@ def _state(hostdir: str, row: Mapping[str, Any], living: int) -> str:
     if row["State"] != "running" or not living:
         return "dead"
     labels = row["Labels"]
-    ready = plain_files.read_json(Path(hostdir) / "nodes" / labels[names.NODE] / label.READY)
-    if ready.get("incarnation") != labels.get(names.INCARNATION):
+    directory, incarnation = Path(hostdir) / "nodes" / labels[names.NODE], labels.get(names.INCARNATION)
+    if plain_files.read_json(directory / label.READY).get("incarnation") != incarnation:
         return "starting"
-    return "busy" if living > IDLE else "warm"
+    return "busy" if living > IDLE + label.count_reserves(directory, str(incarnation)) else "warm"
 
 
 def _main_pid(hostdir: str, row: Mapping[str, Any], engine: str) -> int:

@@ -70,7 +70,7 @@ def _node(bed: BedSpec, name: str, all_processes: list[Process], *, memory: bool
     pages = [processes.resident_mib(process.pid) for process in own_processes] if memory else []
     return NodeStatus(
         name=name,
-        state=_state(own_processes),
+        state=_state(own_processes, label.count_reserves(directory, str(content["incarnation"]))),
         own_mib=round(sum(own for own, _ in pages), 1),
         shared_mib=round(max((shared for _, shared in pages), default=0.0), 1),
         **_identity(content),
@@ -85,10 +85,10 @@ def _dead_node(directory: Path, name: str, left: list[Process]) -> NodeStatus:
     return NodeStatus(name=name, state="dead", reason=reason, **_identity(content))
 
 
-def _state(own_processes: list[Process]) -> NodeState:
+def _state(own_processes: list[Process], reserves: int) -> NodeState:
     if all(process.state == processes.STOPPED for process in own_processes):
         return "paused"
-    return "busy" if len(own_processes) > 1 else "warm"
+    return "busy" if len(own_processes) > 1 + reserves else "warm"
 
 
 def _identity(content: Mapping[str, Any]) -> dict[str, Any]:

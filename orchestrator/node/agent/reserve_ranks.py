@@ -1,0 +1,157 @@
+"""Reserve ranks: forked before they are needed, so that a recovery waits for no fork and for no first use of torch.
+
+A reserve has done once what a rank does first (``rank/runtime/rehearsal.py``) and waits for its order on a socket. Until then it
+belongs to no gang: it has no port, no file of a run, and no child. It ends with the agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import rank_imports, warm_up
+from ..files import label, plain_files
+from ..oslayer import forks, processes
+from ..oslayer.event_loop import Loop
+
+#: The node is idle for this long before a reserve is forked, in seconds.
+IDLE_S = 0.5
+#: A longer order is given to no reserve: a socket takes so many bytes at once.
+ORDER_BYTES = 128 << 10
+_READY = b"ready"
+
+
+@dataclass(slots=True, kw_only=True)
+class Reserve:
+    """``fd``: this agent's end of its socket. ``is_ready``: it has rehearsed and waits."""
+
+    fd: int
+    is_ready: bool = False
+
+
+class ReserveRanks:
+    """The reserves of this agent. ``run``: the body of a rank, called in the reserve with its order and its end of the socket."""
+
+    def __init__(
+        self, loop: Loop, directory: Path, incarnation: str, run: Callable[[Mapping[str, Any], int], int]
+    ) -> None:
+        self._loop, self._directory, self._incarnation, self._run = loop, directory, incarnation, run
+        self._reserves: dict[int, Reserve] = {}
+        self._idle_since = time.monotonic()
+        #: The first failure is the last attempt of this agent: the next one would fail as well.
+        self._has_failed = False
+
+    @property
+    def pids(self) -> set[int]:
+        return set(self._reserves)
+
+    def prepare(self, count: int, *, is_idle: bool) -> None:
+        """Fork the missing reserves once the node has been idle for ``IDLE_S``."""
+        if not is_idle:
+            self._idle_since = time.monotonic()
+        has_rested = is_idle and time.monotonic() - self._idle_since >= IDLE_S
+        if not has_rested or self._has_failed or not rank_imports.has_imported():
+            return
+        missing = count - len(self._reserves)
+        if missing > 0:
+            self._write_count(count)
+        for _ in range(missing):
+            self._fork()
+        if missing > 0:
+            self._write_count(len(self._reserves))
+
+    def order(self, order: Mapping[str, Any]) -> tuple[int, int] | None:
+        """Make a reserve the rank of this order; its pid and the descriptor that releases its holds. None: there is none."""
+        text = json.dumps(order).encode()
+        ready = (pid for pid, reserve in self._reserves.items() if reserve.is_ready)
+        pid = next(ready, None) if len(text) <= ORDER_BYTES else None
+        if pid is None:
+            return None
+        fd = self._reserves.pop(pid).fd
+        self._loop.remove_reader(fd)
+        if _write(fd, text):
+            self._write_count(len(self._reserves))
+            return pid, fd
+        os.close(fd)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return None
+
+    def exited(self, pid: int) -> bool:
+        """A child was reaped: was it a reserve?"""
+        reserve = self._reserves.pop(pid, None)
+        if reserve is None:
+            return False
+        self._has_failed = True
+        self._loop.remove_reader(reserve.fd)
+        os.close(reserve.fd)
+        self._write_count(len(self._reserves))
+        return True
+
+    def _fork(self) -> None:
+        agent = os.getpid()
+        own, other = socket.socketpair(type=socket.SOCK_SEQPACKET)  # one message: the order, or the release of a hold
+        try:
+            pid = forks.fork(self._loop, {other.fileno()}, lambda: self._wait_for_order(agent, other.fileno()))
+        except (OSError, RuntimeError):
+            self._has_failed = True
+            traceback.print_exc()
+            own.close()
+            return
+        finally:
+            other.close()
+        own.setblocking(False)
+        reserve = self._reserves[pid] = Reserve(fd=own.detach())
+        self._loop.add_reader(reserve.fd, lambda: self._take_report(reserve))
+
+    def _take_report(self, reserve: Reserve) -> None:
+        """It is ready; nothing is read where it has ended, and its exit follows."""
+        if os.read(reserve.fd, 64) == _READY:
+            reserve.is_ready = True
+            self._write_count(len(self._reserves))
+
+    def _wait_for_order(self, agent: int, fd: int) -> int:
+        """The body of a reserve."""
+        os.setpgid(0, 0)
+        forks.die_with_parent(agent)
+        _rehearse()
+        os.write(fd, _READY)
+        text = os.read(fd, ORDER_BYTES)
+        return self._run(json.loads(text), fd) if text else 0
+
+    def _write_count(self, count: int) -> None:
+        """Note how many processes of this node are reserves: with no others it is not busy."""
+        ready = sum(reserve.is_ready for reserve in self._reserves.values())
+        pids = sorted(self._reserves)
+        content = {"incarnation": self._incarnation, "count": count, "pids": pids, "ready": ready}
+        with contextlib.suppress(OSError):
+            plain_files.write_json(self._directory / label.RESERVES, content)
+
+
+def _rehearse() -> None:
+    """Raises RuntimeError if what was rehearsed is still there: a thread, or an initialised GPU."""
+    with warm_up.without_gpus():
+        importlib.import_module("orchestrator.rank.runtime.rehearsal").rehearse()
+    rank_imports.remember()
+    if sys.modules["torch"].cuda.is_initialized():
+        raise RuntimeError("the rehearsal initialised CUDA")
+    if processes.count_threads() != 1:
+        raise RuntimeError(f"the rehearsal left {processes.count_threads()} threads")
+
+
+def _write(fd: int, text: bytes) -> bool:
+    try:
+        return os.write(fd, text) == len(text)
+    except OSError:
+        return False

@@ -1,0 +1,31 @@
+"""The reserve ranks of a bed of processes, and the processes of a node beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from orchestrator.node.files import label, plain_files
+from orchestrator.node.oslayer import processes
+
+
+def reserves(workdir: str | Path, *nodes: str) -> set[int]:
+    """The pids of the reserve ranks of these nodes, which their agents fork while no rank runs."""
+    return {pid for node in nodes for pid in _content(workdir, node).get("pids", ())}
+
+
+def ready(workdir: str | Path, node: str, incarnation: str) -> set[int]:
+    """The pids of its reserve ranks if all of them wait for an order."""
+    content = _content(workdir, node)
+    is_ready = content.get("incarnation") == incarnation and content["ready"] == content["count"]
+    return set(content["pids"]) if is_ready else set()
+
+
+def working(bed: Any, node: str) -> list[processes.Process]:
+    """The processes of a node without its agent and its reserve ranks."""
+    children = processes.descendants(bed.status(node).pid)
+    return [process for process in children if process.pid not in reserves(bed.workdir, node)]
+
+
+def _content(workdir: str | Path, node: str) -> dict[str, Any]:
+    return plain_files.read_json(Path(workdir) / "nodes" / node / label.RESERVES)
