@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.nightly import index, night_files
+from orchestrator.nightly.index import scan
 from orchestrator.nightly.index.store import Index
 from orchestrator.nightly.suite import JOURNAL, NIGHT
+from orchestrator.store import bundle, seal
 
 from . import postgres
 from .run_archive import KEY, RATE, Archive, measurement, read
@@ -271,6 +273,11 @@ def test_links_and_hidden_directories_are_no_runs(archive: Archive, opened: Open
     run.rename(archive.directory / ".hidden")
     with opened() as runs:
         assert runs.refresh().read == 0
+
+
+def test_the_names_of_files_are_those_of_the_store() -> None:
+    assert (scan.TRIAL, scan.HISTORY, scan.VERDICTS) == (bundle.TRIAL, bundle.HISTORY, bundle.VERDICTS)
+    assert scan.MANIFEST == seal.MANIFEST
 
 
 def test_a_directory_without_runs_is_empty(tmp_path: Path) -> None:

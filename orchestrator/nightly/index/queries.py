@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -98,15 +98,14 @@ class _Identity(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """The measurements of one identity. ``metric``: the first definition; ``suspects_id``: of the last run."""
+    """The measurements of a series in a night. ``night``: its row; ``suspects_id``: of the last run."""
 
-    metric: Metric
-    night: str
-    started: str
+    night: Any
     trial: str
     values: list[Any] = field(default_factory=list)
     cells: set[str] = field(default_factory=set)
     suspects_id: int | None = None
+    metric: Metric = field(init=False)
 
 
 def records(
@@ -124,7 +123,7 @@ def records(
     for identity, group in sorted(groups.items(), key=lambda item: item[0][:6]):
         yield Record(
             night=identity.number, node=identity.node, metric=group.metric, key=identity.key,
-            values=rows.decoded(group.values), date=group.started,
+            values=rows.decoded(group.values), date=group.night.started,
             suspects=versions_of(versions.get(group.suspects_id or 0, {}), identity.node),
         )  # fmt: skip
 
@@ -147,7 +146,7 @@ def trends(connection: sa.Connection, root: int, conditions: Sequence[sa.ColumnE
 def _point(identity: _Identity, group: _Group) -> TrendPoint:
     values = rows.decoded(group.values)
     return TrendPoint(
-        night=identity.number, name=group.night, date=group.started, node=identity.node, value=rows.median(values),
+        night=identity.number, name=group.night.name, date=group.night.started, node=identity.node, value=rows.median(values),
         values=values,
     )  # fmt: skip
 
@@ -155,7 +154,10 @@ def _point(identity: _Identity, group: _Group) -> TrendPoint:
 def matching(
     trial: str | None, metric: str | None, since_s: float | None, node: str | None, bed: str | None
 ) -> list[sa.ColumnElement[bool]]:
-    """``trial``: of a trial or a cell, with or without its matrix. ``metric``: a name, or its last words. ``node``: also of its links."""
+    """``trial``: of a trial or a cell, with or without its matrix. ``metric``: a name, or its last words.
+
+    ``node``: with its ranks and links.
+    """
     conditions: list[sa.ColumnElement[bool]] = []
     if trial:
         cell = runs.c.cell.like(f"{_literal(trial)}[%", escape="\\")
@@ -166,7 +168,7 @@ def matching(
         conditions.append(nights.c.started_s >= since_s)
     if node is not None:
         label, ends = series.c.node, _literal(node)
-        links = (label.like(f"{ends}{end}", escape="\\") for end in ("->%", ":%->%"))
+        links = (label.like(f"{ends}{end}", escape="\\") for end in ("->%", ":%"))
         to_node = (label.like(f"%->{ends}{end}", escape="\\") for end in ("", ":%"))
         conditions.append(sa.or_(label == node, *links, *to_node))
     if bed is not None:
@@ -177,37 +179,54 @@ def matching(
 def _groups(
     connection: sa.Connection, root: int, conditions: Sequence[sa.ColumnElement[bool]]
 ) -> dict[_Identity, _Group]:
-    """The measurements, in the order of cells and repeats.
+    """The measurements, in the order of cells and repeats. Rows are many, and carry numbers of nights and series only.
 
     Of two nights with one number, as after a copy of a directory, the last one counts.
     """
     query = (
-        sa.select(
-            nights.c.bed, nights.c.number, nights.c.directory, nights.c.name, nights.c.started, runs.c.trial, runs.c.cell,
-            runs.c.suspects_id, *(series.c[name] for name in rows.SERIES), measurements.c["values"],
-        )
+        sa.select(nights.c.id, series.c.id, runs.c.trial, runs.c.cell, runs.c.suspects_id, measurements.c["values"])
         .select_from(_joined())
         .where(*_recorded(root), *conditions)
         .order_by(runs.c.cell, runs.c.repeat, runs.c.started_s, runs.c.id)
-    )  # fmt: skip
+    )
     chosen = _chosen(connection, root)
-    groups: dict[_Identity, _Group] = {}
-    for row in connection.execute(query):
-        if chosen[row.bed, row.number] != row.directory:
+    by_number: dict[tuple[int, int], _Group] = {}
+    for night_id, series_id, trial, cell, suspects_id, values in connection.execute(query):
+        if night_id not in chosen:
             continue
-        identity = _Identity(row.bed, row.number, row.node, row.metric, row.unit, row.better, rows.key(row))
-        group = groups.get(identity)
+        group = by_number.get((night_id, series_id))
         if group is None:
-            group = groups[identity] = _Group(rows.metric(row), row.name, row.started, row.trial)
-        group.values += row.values
-        group.cells.add(row.cell)
-        group.suspects_id = row.suspects_id
+            group = by_number[night_id, series_id] = _Group(chosen[night_id], trial)
+        group.values += values
+        group.cells.add(cell)
+        group.suspects_id = suspects_id
+    return _identified(connection, by_number)
+
+
+def _identified(connection: sa.Connection, by_number: Mapping[tuple[int, int], _Group]) -> dict[_Identity, _Group]:
+    """The groups by what they are. Two series that differ in their ceiling only are one."""
+    numbers = {series_id for _, series_id in by_number}
+    columns = sa.select(series.c.id, *(series.c[name] for name in rows.SERIES))
+    definitions = {row.id: row for row in connection.execute(columns) if row.id in numbers}
+    groups: dict[_Identity, _Group] = {}
+    for (_, series_id), group in by_number.items():
+        row = definitions[series_id]
+        night = group.night
+        identity = _Identity(night.bed, night.number, row.node, row.metric, row.unit, row.better, rows.key(row))
+        group.metric = rows.metric(row)
+        known = groups.setdefault(identity, group)
+        if known is not group:
+            known.values += group.values
+            known.cells |= group.cells
     return groups
 
 
-def _chosen(connection: sa.Connection, root: int) -> dict[tuple[str, int], str]:
-    query = sa.select(nights.c.bed, nights.c.number, nights.c.directory).where(nights.c.root_id == root)
-    return {(row.bed, row.number): row.directory for row in connection.execute(query.order_by(nights.c.directory))}
+def _chosen(connection: sa.Connection, root: int) -> dict[int, Any]:
+    """Number in the database -> row of the night, for one night of each bed and number."""
+    columns = nights.c.id, nights.c.bed, nights.c.number, nights.c.name, nights.c.started
+    query = sa.select(*columns).where(nights.c.root_id == root).order_by(nights.c.directory)
+    by_night = {(row.bed, row.number): row for row in connection.execute(query)}
+    return {row.id: row for row in by_night.values()}
 
 
 def _joined() -> sa.FromClause:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import functools
 import itertools
-import multiprocessing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from ...model.errors import CcbedError
-from .. import night_files
 from ..run_record import RunRecord
 from ..suite import RUNS
 from . import rows, scan
@@ -132,24 +129,32 @@ def _apply(
     with database.write() as connection:
         number = root.create(connection)
         _delete(connection, number, removed)
-    with contextlib.ExitStack() as stack:
-        results = zip(changed, _read_all(stack, root.directory, changed, read), strict=True)
-        while batch := list(itertools.islice(results, BATCH)):
-            with database.write() as connection:
-                _delete(connection, number, [entry.directory for entry, _ in batch])
-                _insert(connection, number, batch)
+    results = zip(changed, _read_all(root.directory, changed, read), strict=True)
+    while batch := list(itertools.islice(results, BATCH)):
+        with database.write() as connection:
+            _delete(connection, number, [entry.directory for entry, _ in batch])
+            _insert(connection, number, batch)
 
 
-def _read_all(
-    stack: contextlib.ExitStack, root: Path, changed: Sequence[scan.Entry], read: ReadRun
-) -> Iterator[_Run | _Night | _Damaged]:
-    """In the order of ``changed``. Two processes read many bundles."""
+def _read_all(root: Path, changed: Sequence[scan.Entry], read: ReadRun) -> Iterator[_Run | _Night | _Damaged]:
+    """In the order of ``changed``. Two processes read many bundles; if one of them is killed, this process reads the others."""
     load = functools.partial(_load, read, root)
-    if len(changed) < MANY:
-        return map(load, changed)
-    context = multiprocessing.get_context("spawn")
-    pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(2, mp_context=context))
-    return pool.map(load, changed, chunksize=50)
+    count = 0
+    if len(changed) >= MANY:
+        import concurrent.futures
+        import multiprocessing
+        from concurrent.futures.process import BrokenProcessPool
+
+        pool = concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            for result in pool.map(load, changed, chunksize=50):
+                yield result
+                count += 1
+        except BrokenProcessPool:
+            pass
+        finally:
+            pool.shutdown(cancel_futures=True)
+    yield from map(load, changed[count:])
 
 
 def _load(read: ReadRun, root: Path, entry: scan.Entry) -> _Run | _Night | _Damaged:
@@ -166,6 +171,8 @@ def _load(read: ReadRun, root: Path, entry: scan.Entry) -> _Run | _Night | _Dama
 
 
 def _load_night(directory: Path, entry: scan.Entry) -> _Night | _Damaged:
+    from .. import night_files
+
     is_closed = night_files.is_closed(directory)
     if is_closed and (problems := night_files.verify(directory)):
         return _Damaged(rows.text("; ".join(problems)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import math
-import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -86,8 +85,11 @@ def decoded(values: Iterable[float | str]) -> tuple[float, ...]:
 
 def median(values: Iterable[float | str]) -> float | None:
     """Of the finite values; None if there is none."""
-    numbers = [value for value in map(float, values) if math.isfinite(value)]
-    return statistics.median(numbers) if numbers else None
+    numbers = sorted(value for value in map(float, values) if math.isfinite(value))
+    middle = len(numbers) // 2
+    if not numbers:
+        return None
+    return numbers[middle] if len(numbers) % 2 else (numbers[middle - 1] + numbers[middle]) / 2
 
 
 def text(value: object) -> str:

@@ -7,11 +7,16 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...store import bundle, seal
 from ..suite import FINDINGS, JOURNAL, NIGHT, RUNS
 
-_OF_NIGHT = (NIGHT, JOURNAL, FINDINGS, seal.MANIFEST)
-_OF_BUNDLE = (seal.MANIFEST, bundle.VERDICTS)
+#: As in ``store.bundle`` and ``store.seal``, which take as long to load as a thousand bundles to scan.
+TRIAL, HISTORY, VERDICTS, MANIFEST = "trial.json", "history.jsonl", "verdicts.json", "manifest-sha256.txt"
+_OF_NIGHT = (NIGHT, JOURNAL, FINDINGS, MANIFEST)
+_OF_OPEN_BUNDLE = (MANIFEST, VERDICTS, HISTORY)
+
+
+#: 30,000 times: objects of paths would take longer than the kernel.
+_stat_file = os.stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,7 @@ def entries(runs: Path, known: Container[str] = ()) -> Iterator[Entry]:
     """Nights, each with its bundles behind it, and the other bundles. ``known``: directories of bundles, as of the last time."""
     for name in _directories(runs):
         path = f"{runs}/{name}"
-        if name in known or _exists(f"{path}/{bundle.TRIAL}"):
+        if name in known or _exists(f"{path}/{TRIAL}"):
             yield Entry(name, False, _bundle_signature(path))
         elif _exists(f"{path}/{NIGHT}"):
             yield Entry(name, True, _signature(path, _OF_NIGHT))
@@ -38,7 +43,7 @@ def entries(runs: Path, known: Container[str] = ()) -> Iterator[Entry]:
 def _bundles(runs: Path, night: str, known: Container[str]) -> Iterator[Entry]:
     for name in _directories(runs / night / RUNS):
         directory = f"{night}/{RUNS}/{name}"
-        if directory in known or _exists(f"{runs}/{directory}/{bundle.TRIAL}"):
+        if directory in known or _exists(f"{runs}/{directory}/{TRIAL}"):
             yield Entry(directory, False, _bundle_signature(f"{runs}/{directory}"), night)
 
 
@@ -56,22 +61,29 @@ def _directories(parent: Path) -> list[str]:
 
 
 def _bundle_signature(path: str) -> str:
-    """A run that is not sealed still writes its history."""
-    signature = _signature(path, _OF_BUNDLE)
-    return signature if "::" not in signature else _signature(path, (*_OF_BUNDLE, bundle.HISTORY))
+    """Of a sealed and judged bundle in one go: there are thousands. A run that is not sealed still writes its history."""
+    try:
+        directory, seal, verdicts = _stat_file(path), _stat_file(f"{path}/{MANIFEST}"), _stat_file(f"{path}/{VERDICTS}")
+    except OSError:
+        return _signature(path, _OF_OPEN_BUNDLE)
+    return (
+        f"{directory.st_mtime_ns}:{seal.st_mtime_ns}-{seal.st_size}-{seal.st_ino}"
+        f":{verdicts.st_mtime_ns}-{verdicts.st_size}-{verdicts.st_ino}"
+    )
 
 
 def _signature(path: str, names: tuple[str, ...]) -> str:
     """The directory changes when a file in it is created or replaced. A file may also change in place."""
-    return ":".join([str(_stat(path)[0]), *("-".join(map(str, _stat(f"{path}/{name}"))) for name in names), ""])
+    return ":".join((_stat(path).partition("-")[0], *(_stat(f"{path}/{name}") for name in names)))
 
 
-def _stat(path: str) -> tuple[int, ...]:
+def _stat(path: str) -> str:
+    """Time, size and inode; empty for a file that does not exist."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - 30,000 times
+        status = _stat_file(path)
     except OSError:
-        return ()
-    return status.st_mtime_ns, status.st_size, status.st_ino
+        return ""
+    return f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
 
 
 def _exists(path: str) -> bool:

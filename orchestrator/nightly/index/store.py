@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from ...model.errors import InfrastructureError
 from ..gates.nights import Record
+from ..run_record import RunRecord
 from . import queries, rows
 from . import refresh as refreshing
 from .database import DamagedIndexError, Database, file_url
@@ -28,7 +29,7 @@ class Index:
     def __init__(self, runs_dir: Path, *, state: Path, url: str = "", read: ReadRun | None = None) -> None:
         """Raises UsageError, InfrastructureError."""
         self.directory = runs_dir.resolve()
-        self._read = read or _reader()
+        self._read = read or _read_bundle
         self._events: list[str] = []
         self._database = Database(url or file_url(self.directory, state))
         # The file of an index moves with its directory; a server knows many directories.
@@ -134,10 +135,11 @@ class Index:
         self._database.prepare()
 
 
-def _reader() -> ReadRun:
+def _read_bundle(directory: Path) -> RunRecord:
+    """Loads what reads bundles only when one changed."""
     from .. import bundle_records
 
-    return bundle_records.read
+    return bundle_records.read(directory)
 
 
 def _clock_notes(nights: tuple[NightEntry, ...]) -> list[str]:
