@@ -38,7 +38,8 @@ class History:
 def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row], options: Mapping[str, Any]) -> int:
     """Return the exit code of a night that is sealed. Nothing that fails after the judgement changes it."""
     history = _read_history(session, directory, night)
-    judgement = _judge(directory, rows, history, options)
+    workdir = _workdir(session, night)
+    judgement = _judge(directory, rows, history, options, workdir)
     notes = [*judgement.notes]
     try:
         night_files.write_judgement(directory, judgement)
@@ -46,6 +47,7 @@ def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row],
         notes.append(f"the findings cannot be saved: {error}")
     notes += _write_reports(directory, night, rows, judgement, history)
     _refresh(session, directory)
+    notes += _accuse(directory, night, judgement, options, workdir)
     notes += _notify(options["notify"], directory, night, judgement)
     if options["as_json"]:
         session.terminal.json(document(directory, night, rows, judgement, notes))
@@ -88,13 +90,47 @@ def _read_history(session: Session, directory: Path, night: Night) -> History:
         return History(notes=(f"the history cannot be read, so nothing is compared with earlier nights: {error}",))
 
 
-def _judge(directory: Path, rows: Sequence[Row], history: History, options: Mapping[str, Any]) -> NightJudgement:
+def _workdir(session: Session, night: Night) -> Path | None:
+    """That of the bed; None if the bed is no longer known."""
+    from ..store import beds
+
+    try:
+        bed = beds.read(session.state, night.bed)
+    except CcbedError:
+        return None
+    return Path(bed.workdir) if bed else None
+
+
+def _accuse(
+    directory: Path, night: Night, judgement: NightJudgement, options: Mapping[str, Any], workdir: Path | None
+) -> list[str]:
+    """Record the offences, and call what --on-culprit names. A sentence for each accused node."""
+    from ..nightly import culprits, quarantine
+
+    lines: list[str] = []
+    accused = culprits.accused(night, judgement)
+    try:
+        if workdir is not None:
+            quarantine.record(workdir, night, [(culprit.node, culprit.reason) for culprit in accused])
+            lines += quarantine.lines(workdir)
+    except (CcbedError, OSError) as error:
+        lines.append(f"the offences cannot be recorded: {error}")
+    if options["on_culprit"]:
+        lines += culprits.handle(directory, night, judgement, options["on_culprit"], is_applied=options["apply"])
+    return lines
+
+
+def _judge(
+    directory: Path, rows: Sequence[Row], history: History, options: Mapping[str, Any], workdir: Path | None
+) -> NightJudgement:
     """A night that cannot be judged is unknown, if its rows are no worse."""
-    from ..nightly import baselines, judging
+    from ..nightly import baselines, judging, quarantine
 
     try:
         floors = baselines.read_all(Path(options["baselines"]))
-        judgement = judging.judge(directory, history.earlier, floors)
+        night = night_files.read_night(directory)
+        known = quarantine.read(workdir).nodes(before=night.number or None) if workdir else {}
+        judgement = judging.judge(directory, history.earlier, floors, known)
     except CcbedError as error:
         code = night_rows.worst((EXIT_UNKNOWN, night_rows.exit_code(rows)))
         return NightJudgement(

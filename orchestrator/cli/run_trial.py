@@ -102,7 +102,9 @@ def _bed(session: Session, options: Mapping[str, Any]) -> tuple[CcbedError | Non
             raise UsageError("--bed and --inventory exclude each other; give one of them")
         return None, beds.wanted(session, options["inventory"])
     try:
-        return None, beds.choose(session, options["bed"])
+        bed = beds.choose(session, options["bed"])
+        beds.mention_quarantine(session, bed)
+        return None, bed
     except CcbedError as error:
         return error, None
 

@@ -69,6 +69,14 @@ def choose(session: sessions.Session, name: str | None) -> BedSpec:
     return choose(session, known[0])
 
 
+def mention_quarantine(session: sessions.Session, bed: BedSpec) -> None:
+    """Warn of the nodes that two recorded nights accused."""
+    from ...nightly import quarantine
+
+    for line in quarantine.lines(Path(bed.workdir)):
+        session.terminal.warn(line)
+
+
 def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:
     """Raises UsageError with the name of the run while one is open on the bed. A run that has ended is closed first."""
     settle(session, bed)

@@ -33,6 +33,13 @@ from ..inputs.session import Session
 )
 @options.baselines
 @click.option(
+    "--on-culprit",
+    metavar="COMMAND",
+    default="",
+    help="Print the call of COMMAND for every node that failed; {node}, {host}, {reason}, {night}, {evidence} are replaced.",
+)
+@click.option("--apply", is_flag=True, help="With --on-culprit: call the command.")
+@click.option(
     "--install-timer", metavar="WHEN", help="Print a systemd service and timer for this night, such as 02:00."
 )
 @click.option("--system", is_flag=True, help="With --install-timer: for the whole system, not for this user.")

@@ -31,6 +31,7 @@ def command(session: Session, inventory: Path, as_json: bool) -> int:
         session.terminal.json({"bed": codec.plain(bed), **plan, "empty": diff.empty and not due})
         return 0
     bed_view.away(session.terminal, bed, diff)
+    beds.mention_quarantine(session, bed)
     if diff.empty:
         session.terminal.line(f"bed {bed.name}: nothing to change")
     else:

@@ -60,6 +60,7 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
         bed, (status, diff, provider) = _prepared(session, bed, prepare)
         bed = departed.without_empty_hosts(bed, diff.departed)
         bed_view.away(session.terminal, bed, diff)
+        beds.mention_quarantine(session, bed)
         if diff.empty:
             store.write(session.state, bed)
             if store.needs_preflight(session.state, bed.name):

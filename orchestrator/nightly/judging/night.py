@@ -21,12 +21,17 @@ from . import bits, conclusion, figures, floors, metrics, parts
 from .figures import Series
 
 RUN = "run"
+#: In place of a ticket.
+QUARANTINE = "quarantine"
 #: Nights for which a metric that is no longer measured is missed.
 RECENT = 3
 
 
-def judge(directory: Path, history: Iterable[Record], baselines: Iterable[Baseline] = ()) -> NightJudgement:
-    """``history``: records of recorded nights of the bed. Raises UsageError and TornBundleError for a night that cannot be read.
+def judge(
+    directory: Path, history: Iterable[Record], baselines: Iterable[Baseline] = (), quarantined: Iterable[str] = ()
+) -> NightJudgement:
+    """``history``: records of recorded nights of the bed. ``quarantined``: nodes whose failures are expected.
+    Raises UsageError and TornBundleError for a night that cannot be read.
 
     A bundle that cannot be read is a note, and its row a finding.
     """
@@ -42,7 +47,7 @@ def judge(directory: Path, history: Iterable[Record], baselines: Iterable[Baseli
         *_judge_series(night, number, series, groups),
     ]
     findings += bits.judge((cell, run.workload, Path(run.directory)) for cell, run in runs)
-    findings = _apply_known_defects(night, findings)
+    findings = _expect_failures_of(frozenset(quarantined), _apply_known_defects(night, findings))
     return conclusion.conclude(
         rows, tuple(findings), earlier=_earlier(series, groups), notes=(*notes, *_notes(night, runs, series, past)),
     )  # fmt: skip
@@ -143,6 +148,19 @@ def _apply_known_defects(night: Night, findings: Sequence[Judged]) -> list[Judge
                 finding = Finding(gate="xfail", outcome="fail", metric=rule.metric, text=text)
                 result.append(Judged(finding=finding, state="xpass", cell=cell.name, ticket=rule.xfail))
     return result
+
+
+def _expect_failures_of(nodes: frozenset[str], findings: Sequence[Judged]) -> list[Judged]:
+    """A node in quarantine is probed, so that its repair shows; that it is still bad fails no further night."""
+
+    def is_expected(judged: Judged) -> bool:
+        names = nodes_of(judged.finding.node or "")
+        return judged.state in ("fail", "warn") and bool(names) and set(names) <= nodes
+
+    return [
+        dataclasses.replace(judged, state="xfail", ticket=QUARANTINE) if is_expected(judged) else judged
+        for judged in findings
+    ]
 
 
 def _earlier(

@@ -1,8 +1,8 @@
-"""Pair sweeps of a night, solved for culprits; the nodes that a finding accuses."""
+"""Pair sweeps of a night, solved for culprits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ..gates import deviations, nights, pairs
 from ..gates.nights import Record
@@ -39,10 +39,3 @@ def judge_pairs(series: Series, past: Sequence[Record], night: int, date: str) -
         reference="the same directions on earlier nights" if has_reference else "the other pairs of the same night",
         is_counted=finding.outcome != "unknown",
     )  # fmt: skip
-
-
-def accused(judged: Judged, nodes: Mapping[str, str]) -> tuple[str, ...]:
-    """The nodes that a finding names: its own, or the parts of its culprits that are nodes. ``nodes``: of the bed."""
-    words = [judged.finding.node or "", *(word for culprit in judged.finding.culprits for word in culprit.split())]
-    names = (part.partition(":")[0] for word in words for part in word.split("->"))
-    return tuple(sorted({name for name in names if name in nodes}))

@@ -1,0 +1,36 @@
+"""Show the nodes of a bed in quarantine, which two recorded nights accused, and release them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ...model import codec
+from ..inputs import beds, options
+from ..inputs.session import Session
+
+
+@options.command()
+@options.bed
+@click.option("--release", metavar="NODE", help="Take NODE out of quarantine: it was repaired or replaced.")
+@options.as_json
+@click.pass_obj
+def command(session: Session, bed: str | None, release: str | None, as_json: bool) -> int:
+    """Show the nodes in quarantine, with the night and the reason, or release one."""
+    from ...nightly import quarantine
+
+    workdir = Path(beds.choose(session, bed).workdir)
+    if release:
+        quarantine.release(workdir, release)
+        session.terminal.line(f"{release} is released; its earlier offences no longer count")
+        return 0
+    nodes = quarantine.read(workdir).nodes()
+    if as_json:
+        session.terminal.json([codec.plain(offence) for offence in nodes.values()])
+    elif not nodes:
+        session.terminal.line("no node is in quarantine")
+    else:
+        rows = [(node, entry.host, entry.night, entry.reason) for node, entry in nodes.items()]
+        session.terminal.table(("NODE", "HOST", "LAST NIGHT", "REASON"), rows)
+    return 0

@@ -1,0 +1,143 @@
+"""Nodes that a night accuses: an archive of the evidence for the vendor, and the call of a command that takes the node out."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import tarfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..model.errors import UsageError
+from ..store import paths
+from .night_judgement import Judged, NightJudgement
+from .run_record import nodes_of
+from .suite import RUNS, Night
+
+EVIDENCE = "evidence"
+DEADLINE_S = 60.0
+#: Kinds of culprits in a sweep that are one node. A link or direction accuses neither of its ends.
+_NODE_KINDS = ("node", "egress", "ingress")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accused:
+    """``reason``: the worst finding in words; ``runs``: the bundles that the findings rest on."""
+
+    node: str
+    host: str
+    reason: str
+    runs: tuple[str, ...]
+
+
+def accused(night: Night, judgement: NightJudgement) -> tuple[Accused, ...]:
+    """The nodes that a failure names, and those that a pair sweep names as a culprit."""
+    by_node: dict[str, list[Judged]] = {}
+    for judged in judgement.findings:
+        for node in _nodes(judged, night.hosts):
+            by_node.setdefault(node, []).append(judged)
+    return tuple(
+        Accused(
+            node=node, host=night.hosts[node], reason=findings[0].finding.text,
+            runs=tuple(dict.fromkeys(run for judged in findings for run in judged.runs)),
+        )
+        for node, findings in sorted(by_node.items())
+    )  # fmt: skip
+
+
+def _nodes(judged: Judged, hosts: Mapping[str, str]) -> set[str]:
+    finding = judged.finding
+    if judged.state != "fail" and not (finding.gate == "pairs" and judged.state == "warn"):
+        return set()
+    names = set(nodes_of(finding.node or "")) if len(nodes_of(finding.node or "")) == 1 else set()
+    for culprit in finding.culprits:
+        kind, _, name = culprit.rpartition(" ")
+        if kind in ("", *_NODE_KINDS):
+            names.add(name.partition(":")[0])
+    return {name for name in names if name in hosts}
+
+
+def write_evidence(directory: Path, culprit: Accused) -> Path:
+    """Archive the night's own files and the bundles of the runs concerned. Raises OSError, TornBundleError."""
+    target = directory / EVIDENCE / f"{culprit.node}.tar.gz"
+    target.parent.mkdir(exist_ok=True)
+    temporary = target.with_name(f".{target.name}.part")
+    files = [entry.name for entry in sorted(directory.iterdir()) if entry.is_file() and not entry.is_symlink()]
+    for run in culprit.runs:
+        if (directory / RUNS / run).is_dir():
+            files += [f"{RUNS}/{run}/{path}" for path in paths.walk(directory / RUNS / run)]
+    try:
+        with tarfile.open(temporary, "w:gz", compresslevel=6) as archive:
+            for path in files:
+                archive.add(directory / path, arcname=f"{directory.name}/{path}", recursive=False)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def check(command: str) -> None:
+    """Raises UsageError for a command that cannot be split into words."""
+    try:
+        shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--on-culprit: cannot be split into words: {error} (got {command!r})") from None
+
+
+def argv(command: str, culprit: Accused, night: Night, evidence: Path) -> list[str]:
+    """The words of a command, with {node}, {host}, {reason}, {night} and {evidence} replaced. No shell reads it."""
+    values = {
+        "node": culprit.node, "host": culprit.host or culprit.node, "reason": culprit.reason, "night": night.name,
+        "evidence": str(evidence),
+    }  # fmt: skip
+    words = shlex.split(command)
+    for name, value in values.items():
+        words = [word.replace(f"{{{name}}}", value) for word in words]
+    return words
+
+
+def call(words: Sequence[str], deadline_s: float = DEADLINE_S) -> str:
+    """Run a command; an empty text, or why it failed. It never changes the verdict."""
+    try:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        )  # fmt: skip
+    except OSError as error:
+        return f"{words[0]}: {error.strerror}"
+    try:
+        _, output = process.communicate(timeout=deadline_s)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stderr:
+            process.stderr.close()
+        return f"{words[0]}: did not end within {deadline_s:g} s"
+    text = output.decode(errors="replace").strip()[-200:]
+    return f"{words[0]}: exit code {process.returncode}{f': {text}' if text else ''}" if process.returncode else ""
+
+
+def handle(
+    directory: Path, night: Night, judgement: NightJudgement, command: str, *, is_applied: bool
+) -> tuple[str, ...]:
+    """Write the evidence of every accused node and call the command, or say what would be called. A sentence for each."""
+    lines = []
+    for culprit in accused(night, judgement):
+        try:
+            evidence = write_evidence(directory, culprit)
+        except (OSError, paths.TornBundleError) as error:
+            lines.append(f"{culprit.node}: its evidence cannot be archived: {error}")
+            continue
+        words = argv(command, culprit, night, evidence)
+        if not is_applied:
+            lines.append(f"{culprit.node}: would call: {shlex.join(words)}     to call it: --apply")
+            continue
+        reason = call(words)
+        lines.append(
+            f"{culprit.node}: the call failed: {reason}" if reason else f"{culprit.node}: called {shlex.join(words)}"
+        )
+    return tuple(lines)
