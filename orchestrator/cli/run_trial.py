@@ -6,14 +6,14 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.spec import parse_trial, plan, redact, trial_draft
 from ..model import codec
 from ..model.bed import BedSpec
-from ..model.errors import EXIT_INTERRUPTED, PRECEDENCE, CcbedError, Interrupted, UsageError
+from ..model.errors import CcbedError, UsageError
 from ..model.event import Event
 from ..model.events import RunEnd
 from ..model.launch import Request, Result
@@ -51,9 +51,11 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
         return detached.start(session, Path(bed.workdir))
     once = functools.partial(run_once, session, source, trial, redaction, bed, data_dir, exports, options)
     if options["repeat"] is None:
-        code = summary.show(session, once(), as_json=options["as_json"])
+        code = summary.show(session, once(options["runs_dir"]), as_json=options["as_json"])
     else:
-        code = _repeat(session, once, options["repeat"], as_json=options["as_json"])
+        from . import repeated_run
+
+        code = repeated_run.run(session, bed, trial.name, options["repeat"], once, options)
     if all(host.connection == "local" for host in bed.hosts):
         prune.automatic(session, bed, options["runs_dir"], quiet=options["as_json"])
     return code
@@ -66,33 +68,6 @@ def _require_agent(session: Session, bed: BedSpec) -> None:
             f"bed {bed.name} runs the agent of another version of ccbed ({bed.agent[:6]}, not {session.agent()[:6]})",
             hint=f"ccbed up {short_path(bed.inventory)}",
         )
-
-
-def _repeat(session: Session, once: Callable[[], Result], count: int, *, as_json: bool) -> int:
-    """Show every run as it ends, or with ``--json`` all of them in one document at the end, with the error that ended it."""
-    codes: list[int] = []
-    documents: list[dict[str, Any]] = []
-    error: CcbedError | None = None
-    while error is None and len(codes) < count and EXIT_INTERRUPTED not in codes:
-        try:
-            result = once()
-            codes.append(result.code)
-            if as_json:
-                documents.append(summary.document(result))
-            else:
-                summary.show(session, result)
-        except KeyboardInterrupt:
-            error = Interrupted("interrupted")
-        except CcbedError as problem:
-            error = problem
-    codes += [error.exit_code] if error else []
-    code = next(code for code in PRECEDENCE if code in codes)
-    if as_json:
-        failure = {"error": {"problems": list(error.problems), "next": error.hint}} if error else {}
-        session.terminal.json({"runs": documents, "exit": code, **failure})
-    if error:
-        session.terminal.error(error.problems, error.hint)
-    return code
 
 
 def _bed(session: Session, options: Mapping[str, Any]) -> tuple[CcbedError | None, BedSpec | None]:
@@ -205,6 +180,8 @@ def run_once(
     data_dir: str | None,
     exports: Mapping[str, str],
     options: Mapping[str, Any],
+    runs: Path,
+    reason: str = "by hand",
 ) -> Result:
     quiet = bool(options["as_json"])
     if options["inventory"]:
@@ -233,7 +210,8 @@ def run_once(
             bed=bed,
             provider=session.provider(bed),
             catalogue=session.catalogue,
-            runs=str(options["runs_dir"]),
+            runs=str(runs),
+            reason=reason,
             state=str(session.state),
             command=redaction.text(shlex.join(["ccbed", *redaction.arguments(session.argv)])),
             data_dir=data_dir,

@@ -16,6 +16,7 @@ from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import InfrastructureError, Interrupted
 from orchestrator.model.launch import Request, Result
+from orchestrator.nightly import night_files
 
 from .beds import LOCAL
 from .fake_bed import FakeProvider
@@ -34,7 +35,7 @@ class Desk:
 
     def __call__(self, *args: str) -> int:
         out, err, bed = io.StringIO(), io.StringIO(), FakeProvider()
-        for line in (("up", str(self.root / "local.yml")), args):
+        for line in (("up", str(self.root / "local.yml")), (*args, "--runs-dir", str(self.root / "runs"))):
             out.seek(0)
             out.truncate()
             session = Session(
@@ -91,7 +92,9 @@ def test_repeated_runs_are_one_document(
 def test_one_repetition_has_the_shape_of_many_and_a_run_without_the_option_its_own(tmp_path: Path) -> None:
     ccbed = desk(tmp_path, (0, 0))
     assert ccbed("run", "dp-ring", "--repeat", "1", "--json") == 0
-    assert [*json.loads(ccbed.out)] == ["runs", "exit"]
+    document = json.loads(ccbed.out)
+    assert [*document] == ["runs", "exit", "directory", "distribution"]
+    assert night_files.is_closed(Path(document["directory"]))
     assert ccbed("run", "dp-ring", "--json") == 0
     assert json.loads(ccbed.out)["run"] == "run"
 

@@ -150,7 +150,7 @@ def _address(run: Path, html: Path) -> str:
 def _group(handle: str, runs_dir: Path) -> list[Path]:
     """The runs of ``8aa1,77cd``, or of a directory of runs without their twins; one run for any other handle."""
     if Path(handle).is_dir() and not (Path(handle) / bundle.TRIAL).is_file():
-        runs = [entry.directory for entry in index.runs(Path(handle)) if not _is_twin(entry.directory)]
+        runs = [entry.directory for entry in index.runs(Path(handle), nested=True) if not _is_twin(entry.directory)]
         if not runs:
             raise UsageError(f"{handle}: no runs in this directory", hint="ccbed list runs --runs-dir DIRECTORY")
         return runs
