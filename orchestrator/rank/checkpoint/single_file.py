@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,8 +90,7 @@ def encode(step: int, epoch: int, state: Mapping[str, Any], personal: Mapping[in
     return _saved(
         {
             **state,
-            "rng": {rank: dict(part.states) for rank, part in personal.items()},
-            "loss": {rank: part.loss for rank, part in personal.items()},
+            **_stacked([personal[rank] for rank in range(len(personal))]),
             "step": step,
             "epoch": epoch,
         }
@@ -100,7 +99,16 @@ def encode(step: int, epoch: int, state: Mapping[str, Any], personal: Mapping[in
 
 def personal(content: Mapping[str, Any], rank: int) -> Personal | None:
     """The personal state of ``rank``; None if the checkpoint's world had no such rank."""
-    return Personal(content["rng"][rank], content["loss"][rank]) if rank in content["rng"] else None
+    if rank >= len(content["loss"]):
+        return None
+    states = {name: stacked[rank].clone() for name, stacked in content["rng"].items()}
+    return Personal(states, float(content["loss"][rank].item()))
+
+
+def _stacked(parts: Sequence[Personal]) -> dict[str, Any]:
+    """One tensor with a row per rank for each random state, and one for the losses: a load takes 0.1 ms for every tensor."""
+    rng = {name: torch.stack([part.states[name] for part in parts]) for name in parts[0].states}
+    return {"rng": rng, "loss": torch.tensor([part.loss for part in parts], dtype=torch.float64)}
 
 
 def load(resume: gang_model.Resume) -> dict[str, Any]:
