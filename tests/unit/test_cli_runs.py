@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.nightly import bundle_records
+from orchestrator.nightly import baselines, bundle_records
+from orchestrator.nightly.baselines import Floor
 from orchestrator.nightly.index import retention
 from orchestrator.nightly.suite import NIGHT, RUNS
 from orchestrator.store import index as runs_index
@@ -179,6 +180,30 @@ def test_prune_keeps_recorded_nights_that_gates_compare_with(
     assert [night.exists() for night in (*nights, other, casual)] == [False, True, True, True, False]
     assert ccbed("runs", "prune", "--keep", "30d", "--recorded") == 0
     assert not any(night.exists() for night in (*nights, other))
+
+
+@pytest.mark.parametrize("directory", ["inventories/baselines", "other"])
+def test_prune_never_removes_the_evidence_of_a_baseline(ccbed: Desk, archive: Archive, directory: str) -> None:
+    night, run, old = archive.recorded_night(1, 90.0), archive.run(), archive.run()
+    (in_night,) = (night / RUNS).iterdir()
+    for path in (night, run, old):
+        age(path, 400)
+    floor = Floor(
+        metric="copy rate", floor=80.0, unit="GB/s", better="higher", measured=90.0, margin=0.1, n=2, trial="copy",
+        evidence=(in_night.name, run.name), accepted="2026-11-01", workload="node-probe",
+    )  # fmt: skip
+    file = ccbed.root / directory / "h100.yml"
+    file.parent.mkdir(parents=True)
+    file.write_text(baselines.merge(file, "h100", [floor]))
+    options = ("--keep", "30d", "--recorded", "--baselines", directory)
+    assert ccbed("runs", "prune", *options, "--dry-run") == 0
+    assert f"evidence of copy rate in {file}" in ccbed.out
+    assert ccbed("runs", "prune", *options) == 0
+    assert (night.exists(), run.exists(), old.exists()) == (True, True, False)
+    assert ccbed("prune", "--runs", "--older-than", "0s", "--baselines", directory) == 0
+    assert (night.exists(), run.exists()) == (True, True)
+    file.write_text("hardware: [")
+    assert ccbed("runs", "prune", *options) == 3 and night.exists()
 
 
 def test_prune_keeps_a_night_that_has_not_ended(ccbed: Desk, archive: Archive) -> None:

@@ -39,12 +39,13 @@ if TYPE_CHECKING:
     help="Keep this much on each host and in each directory.",
 )
 @click.option("--runs", is_flag=True, help="Also remove sealed bundles and closed runs of the runs directory.")
+@options.baselines
 @options.runs_dir
 @options.as_json
 @click.pass_obj
 def command(
-    session: Session, bed: str | None, dry_run: bool, older_than: str, keep_size: str, runs: bool, runs_dir: Path,
-    as_json: bool,
+    session: Session, bed: str | None, dry_run: bool, older_than: str, keep_size: str, runs: bool, baselines: Path,
+    runs_dir: Path, as_json: bool,
 ) -> int:  # fmt: skip
     """Remove the leftovers of ended runs on BED (without BED: on all beds), in the state directory, and beside runs.
 
@@ -55,7 +56,9 @@ def command(
     limits = Limits(
         older_than_s=times.age_s("--older-than", older_than), keep_bytes=_size(keep_size), age=age, size=size
     )
-    report = prune(session, _beds(session, bed), limits, runs_dir, runs=runs, dry_run=dry_run)
+    report = prune(
+        session, _beds(session, bed), limits, runs_dir, baselines=baselines if runs else None, dry_run=dry_run
+    )
     if as_json:
         session.terminal.json({**codec.plain(document(report)), "dry_run": dry_run})
     else:
@@ -74,10 +77,13 @@ def automatic(session: Session, bed: BedSpec, runs_dir: Path | None = None, *, q
 
 
 def prune(
-    session: Session, beds: Iterable[BedSpec], limits: Limits, runs_dir: Path | None = None, *, runs: bool = False,
-    dry_run: bool = False,
+    session: Session, beds: Iterable[BedSpec], limits: Limits, runs_dir: Path | None = None, *,
+    baselines: Path | None = None, dry_run: bool = False,
 ) -> Report:  # fmt: skip
-    """Return what was removed, or in a dry run would be removed. ``runs``: also runs and nights that no gate needs."""
+    """Return what was removed, or in a dry run would be removed.
+
+    ``baselines``: their directory, if runs and nights that neither they nor the gates need are removed as well.
+    """
     from ...run import pruning
     from ...store import leftovers
 
@@ -87,20 +93,22 @@ def prune(
     local = [*leftovers.of_state(session.state, now)]
     if runs_dir is not None:
         local += (
-            of_runs(session, runs_dir, now, recorded=False)
-            if runs
+            of_runs(session, runs_dir, now, baselines, recorded=False)
+            if baselines
             else leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=False)
         )
     pruning.prune_local(report, local, limits, dry_run=dry_run)
     return report
 
 
-def of_runs(session: Session, runs_dir: Path, now: float, *, recorded: bool) -> tuple[LocalLeftover, ...]:
+def of_runs(
+    session: Session, runs_dir: Path, now: float, baselines: Path, *, recorded: bool
+) -> tuple[LocalLeftover, ...]:
     """Return runs and nights, each with the reason to keep it. ``recorded``: those that gates compare with may go as well."""
     from ...nightly.index import retention
     from ...store import leftovers
 
-    in_use = retention.reasons(runs_dir, session.state, recorded=recorded)
+    in_use = retention.reasons(runs_dir, baselines, recorded=recorded)
     return leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=True, in_use=in_use)
 
 

@@ -91,6 +91,7 @@ def _time(value: float | None) -> str:
 )
 @click.option("--recorded", is_flag=True, help="Also remove recorded nights that gates still compare with.")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed and what would stay, and stop.")
+@options.baselines
 @options.runs_dir
 @options.as_json
 @click.pass_obj
@@ -100,6 +101,7 @@ def prune(
     keep_last: int | None,
     recorded: bool,
     dry_run: bool,
+    baselines: Path,
     runs_dir: Path,
     as_json: bool,
 ) -> int:
@@ -110,7 +112,7 @@ def prune(
     if (keep is None) == (keep_last is None):
         raise UsageError("give --keep TIME or --keep-last N", hint="ccbed runs prune --keep 30d --dry-run")
     limits = pruning.Limits(older_than_s=times.age_s("--keep", keep) if keep else 0.0, keep_bytes=sys.maxsize, age=age)
-    listed = pruned.of_runs(session, runs_dir, time.time(), recorded=recorded)
+    listed = pruned.of_runs(session, runs_dir, time.time(), baselines, recorded=recorded)
     report = pruning.Report()
     pruning.prune_local(report, _keep_newest(listed, keep_last or 0), limits, dry_run=dry_run)
     if as_json:
