@@ -63,4 +63,8 @@ def command(session: Session, /, **values: Any) -> int:
         return nightly_run.resume(session, values["resume"], values)
     if not values["suite"]:
         raise UsageError("no suite is named", hint="ccbed nightly quick; the others: ccbed list suites")
+    if values["install_timer"]:
+        from .. import install_timer
+
+        return install_timer.run(session, values["suite"], values)
     return nightly_run.run(session, values["suite"], values)

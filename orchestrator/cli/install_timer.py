@@ -1,0 +1,118 @@
+"""Carry out `ccbed nightly --install-timer`: print the systemd units, and write them only with --yes."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..model.errors import InfrastructureError, UsageError
+from ..nightly import timer_units
+from .inputs.session import Session
+
+_SYSTEM = Path("/etc/systemd/system")
+_SECONDS = 30
+_WHEN = "--install-timer"
+_OWN = (_WHEN, "--system", "--yes")
+
+
+def run(session: Session, suite: str, options: Mapping[str, Any]) -> int:
+    """Raises UsageError for a wrong time, InfrastructureError where the units cannot be written or started."""
+    schedule = _schedule(session, suite, options)
+    folder = _SYSTEM if options["system"] else _user_folder()
+    files = {
+        folder / f"{schedule.name}.service": timer_units.service(schedule),
+        folder / f"{schedule.name}.timer": timer_units.timer(schedule),
+    }
+    terminal = session.terminal
+    for path, text in files.items():
+        terminal.line(f"# {path}")
+        terminal.line(text)
+    if not options["yes"]:
+        terminal.line("nothing was written; to write the units and start the timer, add --yes")
+        return 0
+    _write(files)
+    scope = [] if options["system"] else ["--user"]
+    for arguments in (["daemon-reload"], ["enable", "--now", f"{schedule.name}.timer"]):
+        _systemctl([*scope, *arguments])
+    terminal.line(
+        f"timer {schedule.name} is started     next: systemctl {' '.join([*scope, 'list-timers', schedule.name + '.timer'])}"
+    )
+    if not options["system"]:
+        terminal.line(f"it runs only while you are logged in, unless: loginctl enable-linger {getpass.getuser()}")
+    terminal.line(
+        f"undo: systemctl {' '.join([*scope, 'disable', '--now', schedule.name + '.timer'])}; rm {folder}/{schedule.name}.*"
+    )
+    return 0
+
+
+def _schedule(session: Session, suite: str, options: Mapping[str, Any]) -> timer_units.Schedule:
+    try:
+        schedule = timer_units.Schedule(
+            suite=Path(suite).stem,
+            bed=options["bed"] or (options["inventory"].stem if options["inventory"] else ""),
+            calendar=timer_units.calendar(options["install_timer"]),
+            command=tuple(_command(session.argv)),
+            directory=str(Path.cwd()),
+            environment={"XDG_STATE_HOME": str(session.state.parent)},
+        )
+        timer_units.service(schedule)
+    except ValueError as error:
+        raise UsageError(f"--install-timer: {error}", hint="--install-timer 02:00") from None
+    _check_calendar(schedule.calendar)
+    return schedule
+
+
+def _command(words: Sequence[str]) -> Iterator[str]:
+    """The same command line without the options of the timer; relative paths hold, because it runs in the same directory."""
+    yield from (sys.executable, "-P", "-m", "orchestrator.cli")
+    skips_next = False
+    for word in words:
+        if not skips_next and word not in _OWN and not word.startswith(f"{_WHEN}="):
+            yield word
+        skips_next = word == _WHEN and not skips_next
+
+
+def _check_calendar(expression: str) -> None:
+    """systemd itself judges its expressions, where it is installed."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        return
+    done = subprocess.run(
+        [program, "calendar", expression], capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+    if done.returncode:
+        raise UsageError(f"--install-timer: not a time of systemd (got {expression})", hint="--install-timer 02:00")
+
+
+def _user_folder() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd" / "user"
+
+
+def _write(files: Mapping[Path, str]) -> None:
+    for path, text in files.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o600)  # --notify may name a secret address
+        except OSError as error:
+            raise InfrastructureError(
+                f"{path}: cannot be written: {error.strerror}", hint="sudo, or without --system"
+            ) from None
+
+
+def _systemctl(arguments: list[str]) -> None:
+    program = shutil.which("systemctl")
+    if program is None:
+        raise InfrastructureError(
+            "the units are written, but systemctl is not installed", hint="start the timer by hand"
+        )
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise InfrastructureError(f"systemctl {' '.join(arguments)}: {reason}", hint=f"systemctl {' '.join(arguments)}")
