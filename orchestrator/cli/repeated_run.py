@@ -84,7 +84,7 @@ def run(session: Session, bed: BedSpec, trial: str, count: int, once: Once, opti
         document = {"runs": [summary.document(result) for result in repeats.results], "exit": code, **failure}
         document |= {"directory": str(directory), "distribution": [codec.plain(figure) for figure in figures]}
         session.terminal.json(document)
-    _write_report(directory, trial, rows, figures, code)
+    _write_report(directory, night, rows, figures, code)
     if error:
         session.terminal.error(error.problems, error.hint)
     elif not options["as_json"] and count > 1:
@@ -123,14 +123,20 @@ def _figures(directory: Path, rows: Iterable[Row]) -> tuple[distribution.Distrib
 
 
 def _write_report(
-    directory: Path, trial: str, rows: tuple[Row, ...], figures: tuple[distribution.Distribution, ...], code: int
+    directory: Path, night: Night, rows: tuple[Row, ...], figures: tuple[distribution.Distribution, ...], code: int
 ) -> None:
+    from ..nightly import reports
+    from ..nightly.reports import repeats_page
+
+    trial = night.suite.name
     content = {"trial": trial, "exit": code, "rows": codec.plain(rows), "distribution": codec.plain(figures)}
     paths.write(directory / DOCUMENT, json.dumps(content, indent=1).encode() + b"\n")
     lines = [f"# {trial}, {len(rows)} runs", "", _counts(rows), ""]
     lines += ["| figure | n | median | interval of 95 % | least | greatest |", "|---|---|---|---|---|---|"]
     lines += [f"| {' | '.join(map(str, _columns(figure)))} |" for figure in figures]
     paths.write(directory / "report" / "summary.md", "\n".join([*lines, ""]).encode())
+    page = repeats_page.render(night, rows, figures, reports.link_runs(directory, rows))
+    paths.write(directory / "report" / "index.html", page)
 
 
 def _show(
@@ -142,7 +148,7 @@ def _show(
         session.terminal.table(
             ("FIGURE", "N", "MEDIAN", "INTERVAL OF 95 %", "LEAST", "GREATEST"), map(_columns, figures)
         )
-    session.terminal.line(f"report   {short_path(directory)}/report/summary.md")
+    session.terminal.line(f"report   {short_path(directory)}/report/index.html")
 
 
 def _counts(rows: tuple[Row, ...]) -> str:

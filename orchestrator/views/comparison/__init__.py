@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .groups import LEVEL as GROUP_LEVEL
-from .groups import Figure, Grouped, Groups, compare_figures, compare_groups, run_figures
+from .groups import Figure, Grouped, Groups, compare_figures, compare_groups
 from .pairs import LEVEL, MARGIN, Compared, Comparison, compare, of_samples, verdict
 
 __all__ = [
@@ -19,6 +19,5 @@ __all__ = [
     "compare_figures",
     "compare_groups",
     "of_samples",
-    "run_figures",
     "verdict",
 ]

@@ -76,7 +76,7 @@ def compare_groups(before: Sequence[Run], after: Sequence[Run]) -> Groups:
     for side, runs in (("A", before), ("B", after)):
         if any(_job(run) != _job(runs[0]) for run in runs):
             raise ValueError(f"{side}: its runs are of different trials, or of one trial with different options")
-    rows = compare_figures(*([run_figures(run) for run in runs] for runs in (before, after)))
+    rows = compare_figures(*([_figures(run) for run in runs] for runs in (before, after)))
     level = LEVEL / max(1, len(rows))
     return Groups(
         rows=rows, level=level, least_runs=statistics.least_group(level), is_separate=_is_separate(before, after),
@@ -145,7 +145,7 @@ def _judge(change: collectives.Interval, margin: float, figure: Figure) -> Judge
 # --- the figures of one run ---------------------------------------------------------------------------------------------
 
 
-def run_figures(run: Run) -> dict[str, Figure]:
+def _figures(run: Run) -> dict[str, Figure]:
     """A run that did not finish has no figures: its times would be those of what it did not do."""
     view = training.view(run)
     if view.outcome != "finished":
