@@ -20,7 +20,7 @@ from ..model.errors import EXIT_FINDING, EXIT_INTERRUPTED, EXIT_PASS, CcbedError
 from ..model.events import RunEnd
 from ..model.launch import Request, Result
 from ..model.trial import Trial
-from ..nightly import bundle_records, night_files, parse_suite, requirements
+from ..nightly import bundle_records, night_files, parse_suite, selector
 from ..nightly.runner import Attempt
 from ..nightly.suite import RUNS, Cell
 from ..run import judging
@@ -48,7 +48,7 @@ class NightTrials:
     _built: dict[str, tuple[trials.Source, Trial, redact.Redaction]] = field(default_factory=dict)
 
     def obstacle(self, cell: Cell) -> str:
-        missing = requirements.missing(cell.needs, self.bed)
+        missing = selector.missing(cell.needs, self.bed)
         if missing:
             return missing
         try:

@@ -51,7 +51,7 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
         return detached.start(session, Path(bed.workdir))
     once = functools.partial(run_once, session, source, trial, redaction, bed, data_dir, exports, options)
     if options["repeat"] is None:
-        code = summary.show(session, once(options["runs_dir"]), as_json=options["as_json"])
+        code = summary.show(session, once(), as_json=options["as_json"])
     else:
         from . import repeated_run
 
@@ -180,7 +180,7 @@ def run_once(
     data_dir: str | None,
     exports: Mapping[str, str],
     options: Mapping[str, Any],
-    runs: Path,
+    runs: Path | None = None,
     reason: str = "by hand",
 ) -> Result:
     quiet = bool(options["as_json"])
@@ -210,7 +210,7 @@ def run_once(
             bed=bed,
             provider=session.provider(bed),
             catalogue=session.catalogue,
-            runs=str(runs),
+            runs=str(runs or options["runs_dir"]),
             reason=reason,
             state=str(session.state),
             command=redaction.text(shlex.join(["ccbed", *redaction.arguments(session.argv)])),

@@ -13,7 +13,7 @@ from ..core.spec import parse_trial, source_positions, trial_draft, values
 from ..model.bed import BedSpec
 from ..model.errors import UsageError
 from ..model.plugin import Catalogue
-from . import requirements
+from . import selector
 from .suite import Cell, MetricRule, Suite
 
 #: ``nodes: all`` in the world of a cell: every node of the bed.
@@ -164,8 +164,8 @@ class _Parser:
         except ValueError as error:
             draft.add_problem((*where, "precision"), str(error), arguments.pop("precision"))
         for need in arguments.get("needs", ()):
-            if need not in requirements.KNOWN:
-                draft.add_problem((*where, "needs"), f"unknown; {values.nearest(need, requirements.KNOWN)}", need)
+            if need not in selector.REQUIREMENTS:
+                draft.add_problem((*where, "needs"), f"unknown; {values.nearest(need, selector.REQUIREMENTS)}", need)
         return arguments
 
     def _entry(self, where: source_positions.Path, item: Any, defaults: Mapping[str, Any]) -> None:

@@ -1,16 +1,25 @@
-"""The order of a night's cells, and which of them fit into its budget. Pure."""
+"""Which cells of a suite run: their order, those that fit into the budget, and those that the bed can run. Pure."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ..model.bed import BedSpec, NodeSpec
 from .suite import Row, Suite
 
 #: Earlier nights whose findings count.
 NIGHTS = 10
+#: What a suite may require of a bed: name -> (what is missing without it, whether a bed has it).
+REQUIREMENTS: Mapping[str, tuple[str, Callable[[BedSpec], bool]]] = {
+    "gpu": ("a GPU on every node", lambda bed: all(node.gpus for node in _members(bed))),
+    "containers": ("nodes that are containers", lambda bed: all(node.container for node in _members(bed))),
+    "fabric": ("nodes with a shaped link of their own (ccbed_link)", lambda bed: bed.fabric),
+    "spare": ("a warm spare", lambda bed: any(node.role == "spare" for node in bed.nodes)),
+    "hosts": ("more than one host", lambda bed: len({node.host for node in _members(bed)}) > 1),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +88,13 @@ def _past(nights: Sequence[PastNight], name: str) -> Past:
         duration_s=median(durations) if durations else None,
         findings=sum(night.findings.get(name, 0) for night in nights[:NIGHTS]),
     )
+
+
+def missing(needs: Sequence[str], bed: BedSpec) -> str:
+    """The first requirement that the bed lacks, as a sentence; empty if it has all."""
+    lacking = next((need for need in needs if not REQUIREMENTS[need][1](bed)), None)
+    return f"needs {REQUIREMENTS[lacking][0]}; bed {bed.name} has none" if lacking else ""
+
+
+def _members(bed: BedSpec) -> tuple[NodeSpec, ...]:
+    return tuple(node for node in bed.nodes if node.role == "node")

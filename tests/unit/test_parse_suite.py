@@ -9,7 +9,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.core.spec import parse_trial, source_positions
 from orchestrator.model.errors import UsageError
-from orchestrator.nightly import parse_suite, requirements
+from orchestrator.nightly import parse_suite, selector
 from orchestrator.nightly.suite import MetricRule, Suite
 from orchestrator.store import shipped
 
@@ -76,8 +76,8 @@ def test_all_nodes_are_those_of_the_bed() -> None:
 
 
 def test_a_requirement_that_the_bed_lacks_is_a_sentence() -> None:
-    assert requirements.missing(("spare",), beds.local()) == ""
-    assert requirements.missing(("spare", "gpu"), beds.local()) == "needs a GPU on every node; bed local has none"
+    assert selector.missing(("spare",), beds.local()) == ""
+    assert selector.missing(("spare", "gpu"), beds.local()) == "needs a GPU on every node; bed local has none"
 
 
 def test_every_mistake_is_one_line_and_all_come_at_once() -> None:

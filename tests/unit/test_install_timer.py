@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main
+from orchestrator.cli import install_timer, main
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
-from orchestrator.nightly import timer_units
 
-SCHEDULE = timer_units.Schedule(
+SCHEDULE = install_timer.Schedule(
     suite="standard", bed="lab", calendar="*-*-* 02:00:00", command=("/bin/true", "nightly", "standard"), directory="/tmp",
     environment={"XDG_STATE_HOME": "/var/lib/me"},
 )  # fmt: skip
@@ -26,21 +25,21 @@ SCHEDULE = timer_units.Schedule(
     [("2:00", "*-*-* 02:00:00"), ("23:59", "*-*-* 23:59:00"), ("Mon..Fri 02:00", "Mon..Fri 02:00")],
 )
 def test_a_time_of_day_is_every_day(text: str, expected: str) -> None:
-    assert timer_units.calendar(text) == expected
+    assert install_timer.calendar(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", " ", "02:00\nExecStart=/bin/rm"])
 def test_no_calendar(text: str) -> None:
     with pytest.raises(ValueError, match="must be a time"):
-        timer_units.calendar(text)
+        install_timer.calendar(text)
 
 
 def test_a_word_keeps_its_meaning() -> None:
-    assert timer_units.quote("https://x/%n?a=$B") == '"https://x/%%n?a=$$B"'
-    assert timer_units.quote('a "b" \\') == '"a \\"b\\" \\\\"'
-    assert timer_units.quote("--only=a,b") == "--only=a,b"
+    assert install_timer.quote("https://x/%n?a=$B") == '"https://x/%%n?a=$$B"'
+    assert install_timer.quote('a "b" \\') == '"a \\"b\\" \\\\"'
+    assert install_timer.quote("--only=a,b") == "--only=a,b"
     with pytest.raises(ValueError, match="control character"):
-        timer_units.service(dataclasses.replace(SCHEDULE, command=("/bin/true", "a\nExecStart=/bin/rm")))
+        install_timer.service(dataclasses.replace(SCHEDULE, command=("/bin/true", "a\nExecStart=/bin/rm")))
 
 
 def complaints(directory: Path, name: str, units: dict[str, str]) -> list[str]:
@@ -56,7 +55,7 @@ def complaints(directory: Path, name: str, units: dict[str, str]) -> list[str]:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     hard = dataclasses.replace(SCHEDULE, command=(*SCHEDULE.command, "--notify", "sh -c 'a; b' $HOME %h \"x\""))
-    for suffix, text in (("service", timer_units.service(hard)), ("timer", timer_units.timer(hard))):
+    for suffix, text in (("service", install_timer.service(hard)), ("timer", install_timer.timer(hard))):
         (tmp_path / f"{hard.name}.{suffix}").write_text(text)
     units = [str(path) for path in sorted(tmp_path.iterdir())]
     done = subprocess.run(
