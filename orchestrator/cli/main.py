@@ -23,7 +23,7 @@ from .render import terminal
 #: In the order of the life of beds and runs, as ``--help`` shows them.
 VERBS = (
     "up", "down", "status", "plan", "run", "nightly", "sweep", "resume", "watch",
-    "logs", "exec", "check", "judge", "report", "compare", "runs", "trend", "baseline", "quarantine", "bundle",
+    "logs", "exec", "check", "judge", "report", "compare", "runs", "trend", "baseline", "quarantine", "accept", "bundle",
     "size", "list", "heal", "prune", "doctor", "image",
 )  # fmt: skip
 #: Errors of the machine, not of ccbed.

@@ -105,10 +105,12 @@ def _accuse(
     directory: Path, night: Night, judgement: NightJudgement, options: Mapping[str, Any], workdir: Path | None
 ) -> list[str]:
     """Record the offences, and call what --on-culprit names. A sentence for each accused node."""
-    from ..nightly import culprits, quarantine
+    from ..nightly.culprits import hook, quarantine
 
     lines: list[str] = []
-    accused = culprits.accused(night, judgement)
+    accused = hook.accused(night, judgement)
+    if hook.is_common_cause(night, accused):
+        return [hook.common_cause(night, accused)]
     try:
         if workdir is not None:
             quarantine.record(workdir, night, [(culprit.node, culprit.reason) for culprit in accused])
@@ -116,7 +118,7 @@ def _accuse(
     except (CcbedError, OSError) as error:
         lines.append(f"the offences cannot be recorded: {error}")
     if options["on_culprit"]:
-        lines += culprits.handle(directory, night, judgement, options["on_culprit"], is_applied=options["apply"])
+        lines += hook.handle(directory, night, judgement, options["on_culprit"], is_applied=options["apply"])
     return lines
 
 
@@ -124,7 +126,8 @@ def _judge(
     directory: Path, rows: Sequence[Row], history: History, options: Mapping[str, Any], workdir: Path | None
 ) -> NightJudgement:
     """A night that cannot be judged is unknown, if its rows are no worse."""
-    from ..nightly import baselines, judging, quarantine
+    from ..nightly import baselines, judging
+    from ..nightly.culprits import quarantine
 
     try:
         floors = baselines.read_all(Path(options["baselines"]))

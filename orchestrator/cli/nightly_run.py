@@ -13,7 +13,8 @@ from .. import __version__
 from ..core.spec import redact
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
-from ..nightly import baselines, culprits, night_files, notify, runner, selector
+from ..nightly import baselines, night_files, notify, runner, selector
+from ..nightly.culprits import hook
 from ..nightly.suite import Night, Suite
 from ..store import beds as store
 from . import night_end, night_trials
@@ -31,7 +32,7 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
     bed = _bed(session, options, is_new=True)
     suite = suites.with_options(suites.open_suite(session, name, bed), options)
     baselines.read_all(Path(options["baselines"]))
-    culprits.check(options["on_culprit"])
+    hook.check(options["on_culprit"])
     runs = Path(options["runs_dir"])
     past = _past(session, runs, bed, suite)
     if options["dry_run"]:

@@ -79,9 +79,9 @@ def test_comments_and_edited_floors_of_others_are_kept(tmp_path: Path) -> None:
     )
     (tmp_path / "b.yml").write_text(edited)
     later = write_bundle(tmp_path / RUN.replace("00ff", "00fe"), rate(80.0, 80.0))
-    again = accept(later, tmp_path / "b.yml", margin=0.05)
-    assert "floor: 76 # agreed with the vendor" in again
-    assert "# reviewed by ops" in again
+    second_text = accept(later, tmp_path / "b.yml", margin=0.05)
+    assert "floor: 76 # agreed with the vendor" in second_text
+    assert "# reviewed by ops" in second_text
     by_metric = {floor.metric: floor for floor in baselines.read(tmp_path / "b.yml").floors}
     assert (by_metric["gemm"].floor, by_metric["gemm"].margin, by_metric["disk"].floor) == (76, 0.05, 4.5)
 

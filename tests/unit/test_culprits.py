@@ -15,7 +15,8 @@ from orchestrator.cli import main
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import UsageError
-from orchestrator.nightly import culprits, judging, night_files, quarantine
+from orchestrator.nightly import judging, night_files
+from orchestrator.nightly.culprits import hook, quarantine
 from orchestrator.nightly.gates.finding import Finding
 from orchestrator.nightly.night_judgement import Judged, NightJudgement
 from orchestrator.nightly.suite import Cell, MetricRule, Night
@@ -42,10 +43,10 @@ def sweep(*labels: str) -> NightJudgement:
 
 def test_a_node_that_failed_is_accused_with_the_runs_of_its_findings(tmp_path: Path) -> None:
     _, night, judgement = night_of(tmp_path, 1, "n2")
-    [culprit] = culprits.accused(night, judgement)
+    [culprit] = hook.accused(night, judgement)
     assert (culprit.node, culprit.host, len(culprit.runs)) == ("n2", "host-n2", 1)
     assert culprit.reason == "n2: gemm 80 TFLOP/s is worse than its floor 90"
-    assert culprits.accused(night, night_of(tmp_path / "clean", 1)[2]) == ()
+    assert hook.accused(night, night_of(tmp_path / "clean", 1)[2]) == ()
 
 
 @pytest.mark.parametrize(
@@ -54,14 +55,14 @@ def test_a_node_that_failed_is_accused_with_the_runs_of_its_findings(tmp_path: P
 )
 def test_a_sweep_accuses_a_node_but_neither_end_of_a_link(tmp_path: Path, label: str, nodes: list[str]) -> None:
     _, night, _ = night_of(tmp_path, 1)
-    assert [culprit.node for culprit in culprits.accused(night, sweep(label))] == nodes
+    assert [culprit.node for culprit in hook.accused(night, sweep(label))] == nodes
 
 
 def test_the_evidence_has_the_night_and_the_runs_concerned(tmp_path: Path) -> None:
     directory, night, judgement = night_of(tmp_path, 1, "n2")
     night_files.write_judgement(directory, judgement)
-    [culprit] = culprits.accused(night, judgement)
-    with tarfile.open(culprits.write_evidence(directory, culprit)) as archive:
+    [culprit] = hook.accused(night, judgement)
+    with tarfile.open(hook.write_evidence(directory, culprit)) as archive:
         names = {name.removeprefix(f"{directory.name}/") for name in archive.getnames()}
     assert {"night.json", "night.jsonl", "findings.json", "manifest-sha256.txt"} <= names
     assert {f"runs/{culprit.runs[0]}/metrics.jsonl", f"runs/{culprit.runs[0]}/nodes/n2/system.json"} <= names
@@ -71,10 +72,10 @@ def test_the_call_is_printed_and_made_only_when_it_is_applied(tmp_path: Path) ->
     directory, night, judgement = night_of(tmp_path, 1, "n2")
     script = f"import sys; open({str(tmp_path / 'called')!r}, 'w').write(' '.join(sys.argv[1:]))"
     command = f'{sys.executable} -c "{script}" {{node}} {{host}} {{evidence}}'
-    [line] = culprits.handle(directory, night, judgement, command, is_applied=False)
+    [line] = hook.handle(directory, night, judgement, command, is_applied=False)
     assert line.startswith("n2: would call: ")
     assert not (tmp_path / "called").exists()
-    [line] = culprits.handle(directory, night, judgement, command, is_applied=True)
+    [line] = hook.handle(directory, night, judgement, command, is_applied=True)
     assert line.startswith("n2: called ")
     node, host, evidence = (tmp_path / "called").read_text().split()
     assert (node, host, Path(evidence).name) == ("n2", "host-n2", "n2.tar.gz")
@@ -82,24 +83,24 @@ def test_the_call_is_printed_and_made_only_when_it_is_applied(tmp_path: Path) ->
 
 def test_no_shell_reads_what_a_night_says(tmp_path: Path) -> None:
     _, night, _ = night_of(tmp_path, 1)
-    culprit = culprits.Accused(node="n2", host="h; rm -rf /", reason="$(reboot)", runs=())
-    words = culprits.argv("drain '{host}' Reason={reason}", culprit, night, tmp_path)
+    culprit = hook.Accused(node="n2", host="h; rm -rf /", reason="$(reboot)", runs=())
+    words = hook.argv("drain '{host}' Reason={reason}", culprit, night, tmp_path)
     assert words == ["drain", "h; rm -rf /", "Reason=$(reboot)"]
 
 
 def test_a_call_that_fails_or_hangs_is_a_sentence(tmp_path: Path) -> None:
-    assert culprits.call([str(tmp_path / "absent")]).endswith("No such file or directory")
-    assert "exit code 3: why" in culprits.call(
+    assert hook.call([str(tmp_path / "absent")]).endswith("No such file or directory")
+    assert "exit code 3: why" in hook.call(
         [sys.executable, "-c", "import sys; sys.exit(sys.stderr.write('why') and 3)"]
     )
-    assert "did not end within 0.2 s" in culprits.call(["sleep", "60"], deadline_s=0.2)
+    assert "did not end within 0.2 s" in hook.call(["sleep", "60"], deadline_s=0.2)
     with pytest.raises(UsageError, match="cannot be split"):
-        culprits.check("drain 'x")
+        hook.check("drain 'x")
 
 
 def offend(tmp_path: Path, number: int) -> quarantine.Quarantine:
     _, night, judgement = night_of(tmp_path / str(number), number, "n2")
-    accused = [(culprit.node, culprit.reason) for culprit in culprits.accused(night, judgement)]
+    accused = [(culprit.node, culprit.reason) for culprit in hook.accused(night, judgement)]
     quarantine.record(tmp_path, night, accused)
     return quarantine.record(tmp_path, night, accused)  # judged again
 
@@ -124,7 +125,7 @@ def test_a_casual_night_is_no_offence(tmp_path: Path) -> None:
     document = json.loads((directory / "night.json").read_text())
     (directory / "night.json").write_text(json.dumps({**document, "number": 0}))
     night = night_files.read_night(directory)
-    accused = [(culprit.node, culprit.reason) for culprit in culprits.accused(night, judgement)]
+    accused = [(culprit.node, culprit.reason) for culprit in hook.accused(night, judgement)]
     assert len(quarantine.record(tmp_path, night, accused).offences) == 1
 
 
@@ -146,6 +147,13 @@ def test_a_node_in_quarantine_fails_no_further_night_and_another_does(tmp_path: 
     assert [judged.ticket for judged in judgement.findings if judged.state == "xfail"] == ["quarantine"]
     other, _, _ = night_of(tmp_path / "other", 3, "n2", "n3")
     assert judging.judge(other, (), (), ["n2"]).outcome == "fail"
+
+
+def test_many_accused_nodes_have_a_common_cause_and_none_is_called_out(tmp_path: Path) -> None:
+    directory, night, judgement = night_of(tmp_path, 1, "n1", "n2", "n3")
+    assert hook.is_common_cause(night, hook.accused(night, judgement))
+    assert hook.handle(directory, night, judgement, "false", is_applied=True) == ()
+    assert not (directory / hook.EVIDENCE).exists()
 
 
 def test_a_damaged_file_is_said(tmp_path: Path) -> None:

@@ -138,7 +138,10 @@ def test_early_nights_wait_for_history_and_are_not_unknown(tmp_path: Path) -> No
     waiting = [judged for judged in judgement.findings if judged.state == "unknown"]
     assert {judged.finding.gate for judged in waiting} == {"relative", "drift", "intermittent", "fleet"}
     assert not any(judged.is_counted for judged in waiting)
-    assert "no history yet: drift has 3 of 14 nights, fleet has 3 of 8 nights, intermittent has" in judgement.sentence
+    assert (
+        "no history yet: drift has 3 of 14 nights, fleet has 3 of 8 nights, relative has 3 of 20 nights."
+        in judgement.sentence
+    )
 
 
 def test_the_nights_that_a_gate_is_said_to_need_are_enough(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def choose(session: sessions.Session, name: str | None) -> BedSpec:
 
 def mention_quarantine(session: sessions.Session, bed: BedSpec) -> None:
     """Warn of the nodes that two recorded nights accused."""
-    from ...nightly import quarantine
+    from ...nightly.culprits import quarantine
 
     for line in quarantine.lines(Path(bed.workdir)):
         session.terminal.warn(line)

@@ -83,7 +83,7 @@ def accept(
             file.chmod(0o644)
         verb = "would be in" if dry_run else "in"
         session.terminal.line(
-            f"{hardware}: {len(floors)} floors {verb} {short_path(file)}; review them before you commit it"
+            f"{hardware}: {len(floors)} floor{'s' * (len(floors) > 1)} {verb} {short_path(file)}; review them before you commit it"
         )
         _table(session, floors)
     return 0

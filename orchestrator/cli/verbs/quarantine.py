@@ -18,7 +18,7 @@ from ..inputs.session import Session
 @click.pass_obj
 def command(session: Session, bed: str | None, release: str | None, as_json: bool) -> int:
     """Show the nodes in quarantine, with the night and the reason, or release one."""
-    from ...nightly import quarantine
+    from ...nightly.culprits import quarantine
 
     workdir = Path(beds.choose(session, bed).workdir)
     if release:

@@ -106,7 +106,7 @@ def _waiting_reason(panel: Panel, finding: Finding) -> str:
     if needed is not None and earlier < needed:
         return f"no history yet ({earlier} of {needed} nights)"
     if finding.gate == "intermittent":
-        return f"no history yet ({earlier} nights; too few repeats)"
+        return "too few earlier nights with 3 repeats or more"
     return finding.text.removeprefix(f"{finding.node}: ").removeprefix(panel.metric.name).strip(": ")
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..model import codec
-from ..model.errors import UsageError
-from ..store import paths
-from .suite import Night
+from ...model import codec
+from ...model.errors import UsageError
+from ...store import paths
+from ..suite import Night
 
 FILE = "quarantine.json"
 #: Offences that lead to quarantine, and the recorded nights in which they count.

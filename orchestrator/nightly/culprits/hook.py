@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..model.errors import UsageError
-from ..store import paths
-from .night_judgement import Judged, NightJudgement
-from .run_record import nodes_of
-from .suite import RUNS, Night
+from ...model.errors import UsageError
+from ...store import paths
+from ..night_judgement import Judged, NightJudgement
+from ..run_record import nodes_of
+from ..suite import RUNS, Night
 
 EVIDENCE = "evidence"
 DEADLINE_S = 60.0
@@ -59,6 +59,19 @@ def _nodes(judged: Judged, hosts: Mapping[str, str]) -> set[str]:
         if kind in ("", *_NODE_KINDS):
             names.add(name.partition(":")[0])
     return {name for name in names if name in hosts}
+
+
+def is_common_cause(night: Night, culprits: Sequence[Accused]) -> bool:
+    """Whether so many nodes are accused that the cause is common to them: a driver, a floor that is wrong, a switch.
+
+    Then no node is called out and none is put into quarantine: a command must not drain a cluster.
+    """
+    return len(culprits) > max(1, len(night.hosts) // 4)
+
+
+def common_cause(night: Night, culprits: Sequence[Accused]) -> str:
+    names = ", ".join(culprit.node for culprit in culprits[:4])
+    return f"{len(culprits)} of {len(night.hosts)} nodes are accused ({names}, …): a common cause; none is called out or quarantined"
 
 
 def write_evidence(directory: Path, culprit: Accused) -> Path:
@@ -125,8 +138,9 @@ def handle(
     directory: Path, night: Night, judgement: NightJudgement, command: str, *, is_applied: bool
 ) -> tuple[str, ...]:
     """Write the evidence of every accused node and call the command, or say what would be called. A sentence for each."""
-    lines = []
-    for culprit in accused(night, judgement):
+    lines: list[str] = []
+    culprits = accused(night, judgement)
+    for culprit in culprits if not is_common_cause(night, culprits) else ():
         try:
             evidence = write_evidence(directory, culprit)
         except (OSError, paths.TornBundleError) as error:

@@ -1,0 +1,1 @@
+"""Nodes that nights accuse: their evidence, the call of a command, and quarantine."""

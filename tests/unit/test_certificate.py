@@ -1,0 +1,75 @@
+"""The acceptance certificate: rejected, accepted or not decided, never accepted without a floor."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.model.errors import UsageError
+from orchestrator.nightly import judging, night_files
+from orchestrator.nightly.judging import certificate
+from orchestrator.store import seal
+
+from .night_bundles import figure, write_night
+from .test_culprits import FLOOR, NODES, rates
+
+
+def certified(
+    tmp_path: Path, *slow: str, has_floor: bool = True, nodes: tuple[str, ...] = NODES
+) -> tuple[Path, dict[str, Any]]:
+    cell = FLOOR if has_floor else dataclasses.replace(FLOOR, rules=())
+    directory = write_night(tmp_path, 1, {"gemm": rates(*slow)}, nodes=nodes, cells=[cell])
+    night_files.write_judgement(directory, judging.judge(directory, ()))
+    return directory, certificate.write(directory)
+
+
+def test_a_cluster_that_meets_its_floors_is_accepted_with_its_figures(tmp_path: Path) -> None:
+    directory, document = certified(tmp_path)
+    assert (document["decision"], document["exit"]) == ("ACCEPTED", 0)
+    node = document["nodes"][2]
+    assert (node["node"], node["host"], node["hardware"]) == ("n2", "host-n2", "8x H100, 64x Xeon, 512 GiB")
+    assert node["versions"]["driver"] == "580.159"
+    assert node["figures"][0]["median"] == 100.0
+    assert json.loads((directory / certificate.DOCUMENT).read_text()) == document
+
+
+def test_a_node_below_its_floor_is_named_and_the_cluster_rejected(tmp_path: Path) -> None:
+    directory, document = certified(tmp_path, "n2")
+    assert (document["decision"], document["exit"]) == ("REJECTED", 1)
+    assert [node["node"] for node in document["nodes"] if node["outcome"] == "fail"] == ["n2"]
+    assert "- fail: n2: gemm 80 TFLOP/s is worse than its floor 90" in (directory / certificate.SUMMARY).read_text()
+
+
+def test_without_a_floor_nothing_is_accepted(tmp_path: Path) -> None:
+    _, document = certified(tmp_path, has_floor=False)
+    assert (document["decision"], document["exit"]) == ("NOT DECIDED", 2)
+    assert document["not_checked"][0].startswith("floors: no baseline has a floor for this hardware")
+
+
+def test_too_few_peers_and_nodes_that_took_no_part_are_said(tmp_path: Path) -> None:
+    directory = write_night(tmp_path, 1, {"gemm": rates()}, nodes=NODES, cells=[FLOOR])
+    document = json.loads((directory / "night.json").read_text())
+    (directory / "night.json").write_text(json.dumps({**document, "hosts": {**document["hosts"], "n9": "h9"}}))
+    night_files.write_judgement(directory, judging.judge(directory, ()))
+    result = certificate.write(directory)
+    assert result["not_checked"][0] == "peers: gemm: has 3 peers of its hardware tonight; 5 are needed on 4 nodes"
+    assert "n9: took part in no run" in result["not_checked"]
+    assert result["nodes"][-1]["outcome"] == "not measured"
+
+
+def test_the_certificate_and_its_evidence_are_sealed(tmp_path: Path) -> None:
+    directory, _ = certified(tmp_path)
+    sums = seal.read(directory, certificate.SEAL)
+    assert {certificate.DOCUMENT, certificate.SUMMARY, "findings.json", seal.MANIFEST} <= set(sums)
+    assert all(seal.digest(directory / name) == digest for name, digest in sums.items())
+    assert any(name.startswith("runs/") for name in sums)
+
+
+def test_a_night_that_was_not_judged_has_no_certificate(tmp_path: Path) -> None:
+    directory = write_night(tmp_path, 1, {"gemm": [[figure("gemm", 1.0, node="n0")]]})
+    with pytest.raises(UsageError, match="not judged yet"):
+        certificate.write(directory)
