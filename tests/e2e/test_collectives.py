@@ -49,6 +49,8 @@ def every_item() -> list[dict[str, Any]]:
             items += [{**item, "dtype": "bfloat16", "operator": "avg"}, {**item, "dtype": "int8", "operator": "bxor"}]
         if item["operation"] in ("broadcast", "reduce", "gather", "scatter") and item["algorithm"] != "auto":
             items.append({**item, "root": 2, "trials": 1})
+    for operation in ("all-to-all", "all-gather"):  # large messages, which direct receives one after the other
+        items.append({"operation": operation, "bytes": 1 << 18, "trials": 2, "algorithm": "direct"})
     shares = {"operation": "all-to-all", "bytes": 4096, "shares": [0.25, 0.25, 0.1, 0.4], "trials": 2}
     return [*items, {**shares, "algorithm": "library"}, {**shares, "algorithm": "auto"}]
 
