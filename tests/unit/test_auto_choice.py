@@ -52,6 +52,12 @@ def test_a_clear_winner_of_the_model_needs_no_measurement() -> None:
     assert result.rivals == ("chain",) and not algorithm_choice.can_measure(result, 1e9)
 
 
+def test_one_rank_measures_nothing() -> None:
+    entry = case("all-reduce", 4096, 1)
+    result = algorithm_choice.choose(entry, algorithm_choice.candidates(entry), None)
+    assert result.rivals == () and not algorithm_choice.can_measure(result, 1e9)
+
+
 def test_start_ups_of_a_busy_machine_make_more_rivals() -> None:
     idle, busy = (choice("all-reduce", 27720 * 4, busy_alpha=alpha) for alpha in (0.0, 2e-3))
     assert {"ring", "bidirectional-ring"} <= set(idle.rivals) < set(busy.rivals)
