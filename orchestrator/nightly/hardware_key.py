@@ -19,7 +19,7 @@ from ..model.trial import Trial
 from .gates.nights import Key
 
 #: Facts of a node's system.json that are compared across, and named when a figure changes with them.
-SUSPECTS = ("driver", "vbios", "bios", "kernel", "cuda", "nccl", "torch", "python", "image", "agent")
+SUSPECTS = ("driver", "vbios", "bios", "microcode", "kernel", "cuda", "nccl", "torch", "python", "image", "agent")
 #: The workload whose figures belong to one node: they do not depend on how many other nodes take part.
 NODE_PROBE = "node-probe"
 _EMPTY: tuple[Any, ...] = (None, "", 0, False, [], {})

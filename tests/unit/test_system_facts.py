@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.node.agent import system_facts
 
-LABEL = {"node": "n0", "incarnation": "7c1e"}
+LABEL = {"node": "n0", "incarnation": "7c1e", "agent": "7a369e57f342"}
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build  (x@y)\n"
 
 
@@ -21,11 +21,12 @@ VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  R
 def root(tmp_path: Path) -> Path:
     """A host with two GPUs, as /proc and /sys show it."""
     files = {
-        "proc/cpuinfo": "processor\t: 0\nmodel name\t: Some CPU @ 2GHz\nprocessor\t: 1\nmodel name\t: Other\n",
+        "proc/cpuinfo": "processor\t: 0\nmodel name\t: Some CPU @ 2GHz\nmicrocode\t: 0xb000590\nprocessor\t: 1\nmodel name\t: Other\n",
         "proc/meminfo": "MemTotal:       16384000 kB\nMemFree: 1 kB\n",
         "proc/driver/nvidia/version": VERSION,
-        "proc/driver/nvidia/gpus/0000:17:00.0/information": "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ: 1\n",
+        "proc/driver/nvidia/gpus/0000:17:00.0/information": "Model: \t\t NVIDIA H100 80GB HBM3\nVideo BIOS: \t 96.00.89\n",
         "proc/driver/nvidia/gpus/0000:03:00.0/information": "Model: \t\t NVIDIA A100\nIRQ: 1\n",
+        "sys/class/dmi/id/bios_version": "2.1.3\n",
         "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
     }
     for name, text in files.items():
@@ -41,7 +42,8 @@ def test_a_node_tells_what_it_runs_on(root: Path, monkeypatch: pytest.MonkeyPatc
     expected = {
         "node": "n0", "incarnation": "7c1e", "image": "sha256:1234", "engine": "20.10.24", "cpu": "Some CPU @ 2GHz",
         "memory_mib": 16000, "clocksource": "tsc", "driver": "570.86.10", "gpus": ["NVIDIA A100", "NVIDIA H100 80GB HBM3"],
-        "kernel": os.uname().release,
+        "kernel": os.uname().release, "vbios": ["unknown", "96.00.89"], "bios": "2.1.3", "microcode": "0xb000590",
+        "agent": "7a369e57f342",
     }  # fmt: skip
     assert {name: facts.get(name) for name in expected} == expected
 

@@ -28,6 +28,7 @@ SYSTEM, GPUS = "system.json", "gpu.xml"
 GPUS_S = 20.0
 #: Facts that are one line of a file.
 LINES = {
+    "bios": "/sys/class/dmi/id/bios_version",
     "clocksource": "/sys/devices/system/clocksource/clocksource0/current_clocksource",
     "cpu_governor": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
     "huge_pages": "/sys/kernel/mm/transparent_hugepage/enabled",
@@ -46,8 +47,10 @@ def collect_facts(node_label: Mapping[str, Any], root: Path = Path("/")) -> dict
         "hostname": platform.node(),
         "kernel": os.uname().release,
         "architecture": platform.machine(),
+        "agent": node_label.get("agent"),
         "boot": host_facts.boot_id(),
         "cpu": _field(root / "proc/cpuinfo", "model name") or platform.machine(),
+        "microcode": _field(root / "proc/cpuinfo", "microcode"),
         "cores": len(os.sched_getaffinity(0)),
         "memory_mib": _mib(_field(root / "proc/meminfo", "MemTotal")),
         "python": platform.python_version(),

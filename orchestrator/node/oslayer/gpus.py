@@ -17,15 +17,22 @@ _DRIVER = "proc/driver/nvidia"
 
 
 def driver_facts(root: Path = Path("/")) -> dict[str, Any]:
-    """``driver``: its version; ``gpus``: the models by PCI address. Empty if no driver is loaded. Does not touch a GPU."""
+    """``driver``: its version; ``gpus``: the models by PCI address; ``vbios``: their firmware, where the driver shows it.
+
+    Empty if no driver is loaded. Does not touch a GPU.
+    """
     try:
         with open(root / _DRIVER / "version") as file:
             line = file.readline().strip()
     except OSError:
         return {}
     version = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", line)
-    models = [_model(path) for path in sorted((root / _DRIVER / "gpus").glob("*/information"))]
-    return {"driver": version[1] if version else line, "gpus": models}
+    files = sorted((root / _DRIVER / "gpus").glob("*/information"))
+    firmware = [_field(path, "Video BIOS") for path in files]
+    return {
+        "driver": version[1] if version else line, "gpus": [_field(path, "Model") for path in files],
+        **({"vbios": firmware} if set(firmware) - {"unknown"} else {}),
+    }  # fmt: skip
 
 
 def check_health(limit_s: float = 2.0) -> dict[str, Any]:
@@ -73,10 +80,10 @@ def start_report(path: Path) -> subprocess.Popen[bytes] | None:
         )
 
 
-def _model(path: Path) -> str:
+def _field(path: Path, name: str) -> str:
     try:
         text = path.read_text(errors="replace")
     except OSError:
         return "unknown"
-    match = re.search(r"^Model\s*:\s*(.+?)\s*$", text, re.MULTILINE)
+    match = re.search(rf"^{name}\s*:\s*(.+?)\s*$", text, re.MULTILINE)
     return match[1] if match else "unknown"
