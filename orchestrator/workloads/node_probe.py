@@ -15,6 +15,7 @@ METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("no-step-lost", "no-hang", "hardware-probed", "same-bits")
 #: dtypes of matrix products on a GPU, and those that a CPU computes as well. tf32 is float32 on tensor cores.
 DTYPES = ("float32", "float64", "bfloat16", "float16", "tf32")
+DISK_TOOLS = ("auto", "fio", "ccbed")
 ON_CPU = ("float32", "float64", "bfloat16", "float16")
 
 
@@ -27,6 +28,7 @@ class Params:
     repeat_s    approximate seconds of one repeat of a rate
     dtypes      of matrix products: float32 | float64 | float16 | bfloat16 | tf32 (GPU); empty: float32 and float64, on a GPU all
     disk_mib    MiB of the file that the disk probe writes and reads
+    disk_tool   auto: fio where it is installed on the node, else ccbed | fio | ccbed; figures by fio have other names
     memory_mib  MiB of each of the three arrays of the memory probe; 0: four times the last-level cache, 256 at most
     nic_mib     MiB that each node sends to the next one while the counters of its interface are watched
     in_turn     ranks on one host are probed one after the other; otherwise at the same time
@@ -37,6 +39,7 @@ class Params:
     repeat_s: float = 0.2
     dtypes: tuple[str, ...] = ()
     disk_mib: int = 64
+    disk_tool: str = "auto"
     memory_mib: int = 0
     nic_mib: int = 16
     in_turn: bool = True
@@ -72,6 +75,8 @@ def _problems(params: Params) -> Iterator[str]:
     ):
         if not least <= getattr(params, field) <= greatest:
             yield f"{field}: must be from {least} to {greatest} (got {getattr(params, field)})"
+    if params.disk_tool not in DISK_TOOLS:
+        yield f"disk_tool: must be one of {', '.join(DISK_TOOLS)} (got {params.disk_tool!r})"
     if not 0.001 <= params.repeat_s <= 60:
         yield f"repeat_s: must be from 0.001 to 60 (got {params.repeat_s:g})"
 

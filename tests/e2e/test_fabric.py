@@ -39,6 +39,22 @@ INVENTORY = ROOT / "inventories/fabric.yml"
 NODES = ("n0", "n1", "n2", "n3", "n4")
 #: Bytes from one node to another, and what of them is left out of the measurement: the bucket is full when it begins.
 SENT, UNTIMED = 6_000_000, 1_000_000
+SHAPER = (
+    "tc",
+    "qdisc",
+    "change",
+    "dev",
+    "eth0",
+    "root",
+    "handle",
+    "1:",
+    "tbf",
+    "burst",
+    "250000",
+    "limit",
+    "67108864",
+    "rate",
+)
 RECEIVE = f"""
 import socket, sys, time
 listener = socket.create_server((sys.argv[1], 0))
@@ -218,30 +234,41 @@ def test_the_probe_is_reused_until_a_link_changes_and_then_names_the_slow_direct
     known = json.loads((Path(bed.spec.workdir) / "links.json").read_bytes())["links"]["run"]
     second, slow = _probed(bed)
     assert slow == [] and (second.reused_from == known or second.changed), "a busy machine may not confirm it"
-    shaper = [
-        "tc",
-        "qdisc",
-        "change",
-        "dev",
-        "eth0",
-        "root",
-        "handle",
-        "1:",
-        "tbf",
-        "burst",
-        "250000",
-        "limit",
-        "67108864",
-        "rate",
-    ]
     pid = pids(bed)["n2"]
-    output(*within(pid, *shaper, "500mbit"))
+    output(*within(pid, *SHAPER, "500mbit"))
     try:
         third, slow = _probed(bed)
     finally:
-        output(*within(pid, *shaper, "1gbit"))
+        output(*within(pid, *SHAPER, "1gbit"))
     assert slow == ["n2 -> n0", "n2 -> n1", "n2 -> n3"]
     assert third.changed and third.changed.startswith("rank 2 -> ") and not third.reused_from
+
+
+def test_a_sweep_names_the_slow_end_of_a_link_and_nothing_on_equal_links(bed: Bed, tmp_path: Path) -> None:
+    params = {
+        "operation": "send-recv",
+        "algorithm": ["library"],
+        "sizes": ["4K"],
+        "iterations": 1,
+        "warmup": 1,
+        "probe_s": 0.5,
+    }
+    file = tmp_path / "links.json"
+    file.write_text(
+        json.dumps({"trial": "links", "workload": "collective", "params": params, "recovery": {"policy": "none"}})
+    )
+    sweep = ("sweep", str(file), "--each-pair", "--bed", "fabric", "--runs-dir", str(bed.runs), "--json")
+    code, text = bed.ccbed(*sweep)
+    assert (code, json.loads(text)["culprits"]) == (0, []), text
+    pid = pids(bed)["n2"]
+    output(*within(pid, *SHAPER, "800mbit"))
+    try:
+        code, text = bed.ccbed(*sweep)
+    finally:
+        output(*within(pid, *SHAPER, "1gbit"))
+    (culprit,) = json.loads(text)["culprits"]
+    assert (code, culprit["kind"], culprit["parts"]) == (2, "egress", ["n2"])
+    assert 0.15 < culprit["slowdown"] < 0.25
 
 
 def test_a_node_is_lost_in_a_collective_and_training_comes_back_bit_exact(bed: Bed) -> None:

@@ -35,7 +35,7 @@ def no_nvml() -> Any:
 
 
 def node(tmp_path: Path, *, nvml: Any = None, system: Path = Path("/"), **params: Any) -> Node:
-    values = {"repeats": 2, "repeat_s": 0.002, "disk_mib": 1, "memory_mib": 1} | params
+    values = {"repeats": 2, "repeat_s": 0.002, "disk_mib": 1, "memory_mib": 1, "disk_tool": "ccbed"} | params
     return Node(
         params=node_probe.Params(**values), rank=0, world=1, local_rank=0, device=torch.device("cpu"), interface="lo",
         directory=tmp_path, shared=tmp_path, sharers=(0,), load_nvml=(lambda: nvml) if nvml else no_nvml, system=system,
@@ -80,6 +80,34 @@ def test_matrix_products_memory_and_disk_are_measured_for_real(tmp_path: Path) -
     assert measured["gemm tf32"] == Missing(name="gemm tf32", reason="needs a GPU")
     assert isinstance(measured["disk shared"], Missing)
     assert list(tmp_path.iterdir()) == []
+
+
+FIO = """#!/bin/sh
+test "$FIO_FAILS" && { echo "fio: unknown option" >&2; exit 1; }
+echo '{"jobs": [{"error": 0, "job_runtime": 500, "write": {"io_bytes": 67108864}, "read": {"io_bytes": 33554432},
+ "sync": {"lat_ns": {"percentile": {"50.000000": 2000000, "99.000000": 9000000}}}}]}'
+"""
+
+
+def test_fio_measures_where_it_is_installed_and_its_figures_have_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin/fio"
+    write(program, FIO)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    here = node(tmp_path, disk_tool="auto")
+    measured = by_name(disk.measure(here))
+    assert measured["disk node write (fio)"].values == (pytest.approx(134.2, rel=0.01),) * 2
+    assert measured["disk node read (fio)"].values == (pytest.approx(67.1, rel=0.01),) * 2
+    assert measured["disk node fsync p99 (fio)"].values == (pytest.approx(0.009),) * 2
+    assert "disk node write" not in measured
+    monkeypatch.setenv("FIO_FAILS", "1")
+    measured = by_name(disk.measure(here))
+    assert measured["disk node write (fio)"] == Missing(name="disk node write (fio)", reason="fio: fio: unknown option")
+    monkeypatch.setenv("PATH", "/nonexistent")
+    measured = by_name(disk.measure(node(tmp_path, disk_tool="fio")))
+    assert measured["disk node"].reason == "fio is not installed on the node"
 
 
 def test_a_probe_that_raises_keeps_what_it_measured_before(tmp_path: Path) -> None:

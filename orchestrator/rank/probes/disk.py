@@ -1,9 +1,10 @@
-"""Rates and latency of the disk: sequential write and read, fsync; node directory and shared directory; ours, without fio."""
+"""Rates and latency of the disk: sequential write and read, fsync; node directory and shared directory; by fio where installed."""
 
 from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import statistics
 import tempfile
 import time
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...model.events import ProbeFigure
+from ..node_probe import fio
 from ..node_probe.results import Fact, Missing, Node, Result
 
 BLOCK = 1 << 20
@@ -28,6 +30,17 @@ def measure(node: Node) -> Iterator[Result]:
 
 
 def _directory(node: Node, label: str, directory: Path) -> Iterator[Result]:
+    program = shutil.which("fio") if node.params.disk_tool != "ccbed" else None
+    if program:
+        yield Fact(name=f"disk {label}", text=file_system(node, directory))
+        yield from fio.measure(node, program, label, directory)
+    elif node.params.disk_tool == "fio":
+        yield Missing(name=f"disk {label}", reason="fio is not installed on the node")
+    else:
+        yield from _by_ccbed(node, label, directory)
+
+
+def _by_ccbed(node: Node, label: str, directory: Path) -> Iterator[Result]:
     yield Fact(
         name=f"disk {label}",
         text=f"{file_system(node, directory)}, {node.params.disk_mib} MiB in blocks of 1 MiB, by ccbed",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...views.collectives import Direction, Measured, ReplayGaps, Row, phrases
+from ...views.probes import NodeFigure
 
 
 def cases(measured: Measured) -> str:
@@ -54,6 +55,18 @@ def gaps(measured_gaps: ReplayGaps) -> str:
             "held": int(gap.is_held), "kept": int(gap.is_kept),
         }
         for gap in measured_gaps.measured
+    ])  # fmt: skip
+
+
+def probed(figures: Iterable[NodeFigure]) -> str:
+    """A line for each figure of each node."""
+    return _written([
+        {
+            "node": figure.node, "rank": figure.rank, "probe": figure.probe, "figure": figure.name, "unit": figure.unit,
+            "better": figure.better, "median": figure.median, "least": min(figure.repeats), "greatest": max(figure.repeats),
+            "repeats": len(figure.repeats), "ceiling": figure.ceiling,
+        }
+        for figure in figures
     ])  # fmt: skip
 
 
