@@ -35,7 +35,13 @@ def no_nvml() -> Any:
 
 
 def node(tmp_path: Path, *, nvml: Any = None, system: Path = Path("/"), **params: Any) -> Node:
-    values: dict[str, Any] = {"repeats": 2, "repeat_s": 0.002, "disk_mib": 1, "memory_mib": 1, "disk_tool": "ccbed"} | params
+    values: dict[str, Any] = {
+        "repeats": 2,
+        "repeat_s": 0.002,
+        "disk_mib": 1,
+        "memory_mib": 1,
+        "disk_tool": "ccbed",
+    } | params
     return Node(
         params=node_probe.Params(**values), rank=0, world=1, local_rank=0, device=torch.device("cpu"), interface="lo",
         directory=tmp_path, shared=tmp_path, sharers=(0,), load_nvml=(lambda: nvml) if nvml else no_nvml, system=system,
