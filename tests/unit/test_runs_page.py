@@ -142,6 +142,17 @@ def test_a_metric_with_two_nights_has_a_trend_and_one_with_one_night_has_none(tm
     assert runs_page.from_index(single) is None
 
 
+def test_repeated_runs_are_no_night(tmp_path: Path) -> None:
+    (night,) = nights(tmp_path)
+    name = "2026-11-23T01-06-03Z-repeat-dp-ring-f056"
+    group = dataclasses.replace(
+        night, name=name, directory=str(tmp_path / name), suite="dp-ring", number=0, outcome=None, runs=6
+    )
+    page = runs_page.render(tmp_path, [run(tmp_path, 0)], (night, group)).decode()
+    assert "<h1>1 run, 1 night</h1>" in page
+    assert "Repeated runs" in page and "not judged" not in page
+
+
 # --- in a browser -------------------------------------------------------------------------------------------------------
 
 #: Uses the page as its reader does, and leaves what it shows in the title.

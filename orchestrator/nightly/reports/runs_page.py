@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FILE = "index.html"
 #: Nights and trials with a row, the newest and the most frequent ones; values of a picture.
 NIGHTS, TRIALS, VALUES = 14, 60, 60
+#: In the name of a directory of repeated runs, which the index lists beside the nights.
+_REPEATS = "Z-repeat-"
 #: What HTML reads within a script, as JSON may write it.
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
@@ -54,6 +56,8 @@ def render(
     by_trial: dict[str, list[RunEntry]] = {}
     for run in runs:
         by_trial.setdefault(run.trial, []).append(run)
+    groups = [entry for entry in nights if _REPEATS in entry.name]
+    nights = [entry for entry in nights if _REPEATS not in entry.name]
     most = sorted(by_trial.items(), key=lambda item: (-len(item[1]), item[0]))
     judged = (metric for metric in metrics if is_judged(metric.metric.name, metric.key))
     drawn = [trend for metric in judged if (trend := from_index(metric)) is not None]
@@ -64,6 +68,8 @@ def render(
         "figures": figures(runs, nights),
         "nights": [(night, _night_address(directory, night)) for night in reversed(nights[-NIGHTS:])],
         "more_nights": max(0, len(nights) - NIGHTS),
+        "groups": [(entry, _night_address(directory, entry)) for entry in reversed(groups[-NIGHTS:])],
+        "more_groups": max(0, len(groups) - NIGHTS),
         "trials": [_trial(name, of_trial, index) for index, (name, of_trial) in enumerate(most[:TRIALS])],
         "more_trials": max(0, len(most) - TRIALS),
         "most": VALUES,
