@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from ..files import inbox, label, plain_files
 from ..files.event_log import EventLog
 from ..files.inbox import Inbox, Item, Respond, required
 from ..hostlink.fork_server import ForkServer
-from ..oslayer import host_facts, process_tag, processes
+from ..oslayer import gpu_leases, host_facts, process_tag, processes
 from ..oslayer.event_loop import Loop
 from .container_lifecycle import ContainerLifecycle
 from .external_nodes import OUTSIDE, ExternalNodes
@@ -57,6 +58,7 @@ class Keeper:
         """
         is_external = backend == OUTSIDE
         directory = workdir / label.KEEPER_DIR
+        self._directory = workdir / "nodes"
         writer = OUTSIDE if is_external else label.KEEPER_DIR
         self._loop = Loop()
         self._log = EventLog(directory / "events.jsonl", writer=writer, key=_signing_key(directory / KEY))
@@ -71,6 +73,7 @@ class Keeper:
             OUTSIDE: ExternalNodes,
         }
         self._nodes: Any = lifecycles[backend](self._loop, workdir, bed, archive, self._note_node)
+        self._gpus = gpu_leases.GpuLeases(bed)
         leases = Leases(directory / "leases")
         self._faults = FaultLifecycle(self._loop, leases, self._nodes.get, self._note_fault, is_driven, holder=writer)
         self._fork_server = ForkServer(self._loop, workdir, archive) if backend == CONTAINERS else None
@@ -79,6 +82,7 @@ class Keeper:
         """Serve until killed. ``ready`` is called once the keeper takes commands."""
         self._loop.on_child_exit(self._reap)
         self._nodes.adopt()
+        self._lease_adopted()
         self._faults.resume()
         if self._inbox.fd >= 0:  # else the kernel has no inotify instance left, and the poll takes the commands
             self._loop.add_reader(self._inbox.fd, self._take_commands)
@@ -87,6 +91,14 @@ class Keeper:
         ready()
         self._loop.call_every(POLL_S, self._poll)
         self._loop.run()
+
+    def _lease_adopted(self) -> None:
+        """The nodes of an earlier keeper still use their GPUs. What another bed took meanwhile stays with that bed."""
+        for directory in sorted(self._directory.glob("*")):
+            node = self._nodes.get(directory.name)
+            if node.alive:
+                with suppress(gpu_leases.InUseError):
+                    self._gpus.take(node.name, gpu_leases.devices(node.wanted))
 
     def _poll(self) -> None:
         """Do what a lost inotify event or signal would have triggered."""
@@ -152,6 +164,11 @@ class Keeper:
         wanted = node.wanted if order.hash is None else item.command.value
         node.ready_s = max(node.ready_s, item.command.deadline_s)
         if not node.alive or node.starting:
+            try:
+                self._gpus.take(node.name, gpu_leases.devices(wanted))
+            except gpu_leases.InUseError as error:
+                self._respond(item, "fail", CommandFailed(reason=str(error)))
+                return
             self._nodes.start(node, wanted, self._responder(item))
         elif node.label["spec_hash"] != wanted["hash"]:
             reason = f"{node.name} runs with spec {node.label['spec_hash']}; end it first"
@@ -160,12 +177,16 @@ class Keeper:
             self._respond(item, "ok", NodeApplyDone(**node.identity))
 
     def _kill_node(self, item: Item, order: NodeKill) -> None:
+        name = str(item.command.node)
+
         def ended(killed: list[int], left: int) -> None:
+            if not left:
+                self._gpus.release(name)
             reason = f"{left} processes still live after SIGKILL" if left else None
             done = NodeKillDone(killed=tuple(killed), left=left, reason=reason)
             self._respond(item, "fail" if left else "ok", done)
 
-        self._nodes.end(self._nodes.get(str(item.command.node)), ended)
+        self._nodes.end(self._nodes.get(name), ended)
 
     def _responder(self, item: Item) -> Respond:
         return lambda kind, payload: self._respond(item, kind, payload)
