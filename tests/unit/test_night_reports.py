@@ -133,6 +133,23 @@ def test_a_page_of_many_cells_repeats_and_metrics_fits() -> None:
     assert (len(text) <= 1 << 20, len(re.findall(r"<[a-z]", text)) <= 5000) == (True, True)
 
 
+def test_a_page_of_a_night_in_which_everything_fails_fits() -> None:
+    """64 bad nodes, 40 metrics, 400 cells: the tables of parts and cells are as long as they can be."""
+    report = synthetic_nights.report(nodes=4, nights=3, count=40)
+    bad_findings = [
+        judged("fail", f"n{node}", gate, key=entry.key, runs=tuple(f"run{n}" for n in range(10)))
+        for node in range(64) for gate in ("floor", "relative", "drift", "peers", "intermittent") for entry in report.judgement.findings[:1]
+    ]  # fmt: skip
+    report = judge(report, *report.judgement.findings, *bad_findings, outcome="fail", code=1)
+    rows = tuple(
+        dataclasses.replace(row, cell=f"cell{cell}", repeat=n)
+        for cell in range(400)
+        for n, row in enumerate(report.rows[:3])
+    )
+    text = text_of(dataclasses.replace(report, rows=rows, links={f"run{n}": "x" for n in range(10)}))
+    assert (len(text) <= 1 << 20, len(re.findall(r"<[a-z]", text)) <= 5000) == (True, True)
+
+
 def test_the_page_begins_with_the_verdict_then_the_changes_then_the_culprits() -> None:
     text = text_of(bad())
     order = [

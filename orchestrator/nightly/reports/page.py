@@ -12,12 +12,14 @@ from ...core.verdict.sentence import count, seconds
 from ..night_judgement import Judged
 from . import trends
 from .changes import changes
-from .night_report import Culprit, NightReport, cells, culprits, floors, grouped, quantity
+from .night_report import CellRows, Culprit, NightReport, cells, culprits, floors, grouped, quantity
 
 #: Lines of each table; findings.json has all findings.
-CULPRITS, FINDINGS, CHANGES, GROUPS, FLOORS, NODES = 64, 4, 24, 40, 40, 12
+CULPRITS, FINDINGS, CELLS, CHANGES, GROUPS, FLOORS, NODES = 40, 4, 150, 24, 25, 30, 12
+#: Elements of a page, and those of a row of each table: browsers become slow with more of them.
+ELEMENTS, CELL, CULPRIT, LINE = 4900, 9, 30, 9
 #: Repeats that a page links; a suite with more of them shows those that did not pass.
-REPEATS = 1200
+REPEATS = 800
 
 
 def render(report: NightReport) -> bytes:
@@ -43,6 +45,7 @@ def values(report: NightReport) -> Mapping[str, Any]:
     """Everything that the template shows."""
     night, judgement = report.night, report.judgement
     named, all_trends = culprits(report), trends.trends(report)
+    drawn = list(trends.pictures(all_trends, _free_elements(report, len(named))))
     listed = changes(report)
     unknown = grouped(report.with_states("unknown"))
     expected = grouped(report.with_states("xfail", "xpass"))
@@ -59,16 +62,31 @@ def values(report: NightReport) -> Mapping[str, Any]:
         "expected": expected[:GROUPS],
         "unknown": unknown[:GROUPS],
         "more_unknown": max(0, len(unknown) - GROUPS),
-        "cells": cells(report),
+        "cells": shown_cells(report),
+        "more_cells": max(0, len(cells(report)) - CELLS),
         "links_all": len(report.rows) <= REPEATS,
         "links": report.links,
         "floors": floors(report)[:FLOORS],
-        "trends": list(trends.pictures(all_trends)),
-        "more_trends": max(0, len(all_trends) - trends.PICTURES),
+        "trends": drawn,
+        "more_trends": len(all_trends) - len(drawn),
         "notes": judgement.notes,
         "facts": facts(report),
         "command": night.command,
     }
+
+
+def _free_elements(report: NightReport, named: int) -> int:
+    """What the tables leave for pictures."""
+    names = {*report.night.order, *(cell.name for cell in report.night.suite.cells), *(row.cell for row in report.rows)}
+    tables = CELL * min(len(names), CELLS) + min(len(report.rows), REPEATS) + CULPRIT * min(named, CULPRITS)
+    return ELEMENTS - tables - LINE * (2 * GROUPS + FLOORS + CHANGES)
+
+
+def shown_cells(report: NightReport) -> list[CellRows]:
+    """In their order; of a suite with more cells than a page can hold first those that did not pass."""
+    every = cells(report)
+    ranked = sorted(range(len(every)), key=lambda index: (every[index].state == "passed", index))
+    return [every[index] for index in sorted(ranked[:CELLS])]
 
 
 def _recorded(report: NightReport) -> str:

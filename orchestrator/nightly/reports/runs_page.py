@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ..index.entries import NightEntry, RunEntry, Trend
 
 FILE = "index.html"
+#: Elements of the pictures of metrics.
+ELEMENTS = 2200
 #: Nights and trials with a row, the newest and the most frequent ones; values of a picture.
 NIGHTS, TRIALS, VALUES = 14, 60, 60
 #: In the name of a directory of repeated runs, which the index lists beside the nights.
@@ -61,6 +63,7 @@ def render(
     most = sorted(by_trial.items(), key=lambda item: (-len(item[1]), item[0]))
     judged = (metric for metric in metrics if is_judged(metric.metric.name, metric.key))
     drawn = [trend for metric in judged if (trend := from_index(metric)) is not None]
+    pictures = list(trends.pictures(drawn, ELEMENTS))
     values: Mapping[str, Any] = {
         "title": f"{count(len(runs), 'run')}" + (f", {count(len(nights), 'night')}" if nights else ""),
         "directory": str(directory),
@@ -73,8 +76,8 @@ def render(
         "trials": [_trial(name, of_trial, index) for index, (name, of_trial) in enumerate(most[:TRIALS])],
         "more_trials": max(0, len(most) - TRIALS),
         "most": VALUES,
-        "trends": list(trends.pictures(drawn)),
-        "more_trends": max(0, len(drawn) - trends.PICTURES),
+        "trends": pictures,
+        "more_trends": len(drawn) - len(pictures),
         "data": as_script(table(directory, runs, nights)),
         "notes": tuple(notes),
     }

@@ -17,8 +17,8 @@ from .night_report import FINDING_ORDER, NightReport, quantity, worst
 NIGHTS = 30
 #: Nodes with a line of their own: those with the worst findings.
 NODES = 4
-#: Pictures of a page; a page has 5,000 elements at most.
-PICTURES, ELEMENTS = 60, 2200
+#: Pictures of a page, and the elements of one without its hover values.
+PICTURES, FRAME = 60, 28
 WIDTH, HEIGHT, MARGIN = 360.0, 84.0, 7.0
 
 #: A value -> its height in the picture.
@@ -130,12 +130,14 @@ def measure_span(values: Iterable[float]) -> tuple[float, float, float] | None:
     return (min(finite), statistics.median(finite), max(finite)) if finite else None
 
 
-def pictures(shown: Sequence[Trend]) -> Iterator[tuple[Trend, Markup]]:
-    """As many as a page can hold. Pictures without a finding come last, and lose their hover values first."""
-    budget = ELEMENTS
+def pictures(shown: Sequence[Trend], elements: int) -> Iterator[tuple[Trend, Markup]]:
+    """As many as fit into so many elements. Those without a finding come last; they lose their hover values first."""
     for index, trend in enumerate(shown[:PICTURES]):
-        has_values = budget >= 2 * len(trend.nights)
-        budget -= 2 * len(trend.nights) if has_values else 0
+        left = elements - FRAME * min(PICTURES, len(shown) - index)
+        has_values = left >= 2 * len(trend.nights)
+        elements -= FRAME + (2 * len(trend.nights) if has_values else 0)
+        if elements < 0:
+            return
         yield trend, draw(trend, f"trend{index}", has_values=has_values)
 
 
