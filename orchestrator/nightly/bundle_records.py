@@ -38,6 +38,7 @@ _OF_SIZE = re.compile(
 )
 #: Figures of the run itself, which its record has in fields of their own.
 _DURATION, _TTR = "duration", "ttr"
+_REUSED = "links: the probe of an earlier run was reused, so that this run measured none (fresh_probe: true)"
 
 
 class Line(msgspec.Struct, kw_only=True):
@@ -83,7 +84,7 @@ def _read(directory: Path) -> RunRecord:
     about: Mapping[str, Any] = _document(decoder.About, directory, bundle.BUNDLE)
     fingerprint: Mapping[str, Any] = _document(decoder.Fingerprint, directory, bundle.FINGERPRINT)
     outcome = index.read_state(directory)
-    lines = tuple(read_lines(directory))
+    lines, link_note = _without_reused_links(directory, tuple(read_lines(directory)))
     facts = {node: read_facts(directory, node) for node in dict.fromkeys((*plan.slots, *plan.spares))}
     keys = _Keys(trial, plan, facts)
     measurements, notes = _measurements(trial, plan, keys, lines)
@@ -98,8 +99,20 @@ def _read(directory: Path) -> RunRecord:
         leaves={name: str(node.leaf) for name, node in plan.nodes.items()}, suspects={
             node: hardware_key.suspects(known, str(fingerprint.get("code", ""))) for node, known in facts.items() if known
         },
-        notes=notes,
+        notes=(*notes, *link_note),
     )  # fmt: skip
+
+
+def _without_reused_links(directory: Path, lines: tuple[Line, ...]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
+    """The lines without the probe of an earlier run, which a run writes again (run/known_links.py); and a note on that.
+
+    A copy is no measurement of this run: as a repeat it would hide a link that changed since, or count a disturbance twice.
+    """
+    if not any(_LINK.fullmatch(line.metric) for line in lines):
+        return lines, ()
+    if b'"reused_from":"' not in paths.data(directory, bundle.HISTORY):
+        return lines, ()
+    return tuple(line for line in lines if not _LINK.fullmatch(line.metric)), (_REUSED,)
 
 
 def read_facts(directory: Path, node: str) -> Mapping[str, Any]:

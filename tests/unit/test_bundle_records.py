@@ -63,6 +63,18 @@ def test_a_link_is_named_by_its_nodes_and_belongs_to_the_gang(tmp_path: Path) ->
     assert list(by_name) == [("b->a", "link beta")]
 
 
+def test_links_that_an_earlier_run_probed_are_no_measurement_of_this_run(tmp_path: Path) -> None:
+    links = figure("link 1-0 beta", 1e-9, "s/byte", node="b", rank=1)
+    directory = write_bundle(tmp_path / "r", [links, figure("all-reduce busbw", 2.0)], nodes=("a", "b"))
+    assert ("b->a", "link beta") in measured(bundle_records.read(directory))
+    (directory / "history.jsonl").write_text(
+        '{"f":"link.fit","value":{"rank":0,"reused_from":"2026-11-21T02-00-07Z-links-3f9c"}}\n'
+    )
+    record = bundle_records.read(directory)
+    assert [name for _, name in measured(record)] == ["all-reduce busbw"]
+    assert "reused" in record.notes[0]
+
+
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_a_value_that_is_not_finite_is_a_note_and_no_number(tmp_path: Path, value: str) -> None:
     record = read(tmp_path, figure("gemm", value, node="n0"), figure("gemm", 3.0, node="n1"))
