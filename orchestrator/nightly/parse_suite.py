@@ -20,7 +20,7 @@ from .suite import Cell, MetricRule, Suite
 ALL = "all"
 MAX_CELLS = 1000
 MAX_REPEATS = 10_000
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 _PATHS = ("params", "world", "recovery", "liveness", "seed")
 
 #: The name of a trial in a suite -> its name for `ccbed run`, and its document. Raises UsageError.
@@ -126,7 +126,7 @@ class _Parser:
         draft = self._draft
         head = draft.convert_arguments((), Head, draft.content, "key")
         name = head.get("suite", "")
-        if "suite" in head and not _NAME.fullmatch(name):
+        if "suite" in head and not NAME.fullmatch(name):
             draft.add_problem(
                 ("suite",), "must be 1 to 60 letters, digits, . _ - and begin with a letter or digit", name
             )
@@ -250,13 +250,13 @@ class _Parser:
                     (*where, metric), "must be a mapping with floor, minimum_absolute or xfail", body
                 )
                 continue
-            arguments = self._draft.convert_arguments((*where, metric), _Rule, body or {}, "key")
+            arguments = self._draft.convert_arguments((*where, metric), Rule, body or {}, "key")
             rules.append(MetricRule(metric=metric, **arguments))
         return tuple(rules)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rule:
+class Rule:
     """The keys of a metric's rule: the fields of MetricRule but its name."""
 
     floor: float | None = None

@@ -13,6 +13,7 @@ from orchestrator.core.spec import parameter_docs, parse_faults, parse_trial, va
 from orchestrator.model.act import SAFETY_ORDER
 from orchestrator.model.plugin import Catalogue
 from orchestrator.model.trial import PHASES, POLICIES, THEIRS, Liveness, Trial, World
+from orchestrator.nightly import parse_suite, selector
 
 Schema = dict[str, Any]
 
@@ -160,6 +161,47 @@ def checks(catalogue: Catalogue) -> Schema:
         bodies[name] = {"anyOf": [parameters(plugin.module.Params), *bare], "description": f"{plugin.summary}."}
     named = {"type": "object", "properties": bodies, "minProperties": 1, "maxProperties": 1}
     return {"type": ["array", "null"], "items": {"anyOf": [known(bodies), named]}}
+
+
+# --- suites -------------------------------------------------------------------------------------------------------------
+
+
+def suite(catalogue: Catalogue) -> Schema:
+    """The form of a suite's YAML."""
+    needs = {"enum": sorted(selector.REQUIREMENTS)}
+    named = {"needs": {"anyOf": [{"type": "array", "items": needs}, {"type": "string"}]}, "world": world()}
+    named["world"]["properties"]["nodes"]["anyOf"].append({"const": parse_suite.ALL})
+    precision = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^\s*([\d.]+\s*%?\s*)?$"}]}
+    common = {**named, "precision": precision}
+    rule = parameters(parse_suite.Rule)
+    entry = _with(parse_suite.Entry, {
+        **common, "trial": known(catalogue.trials),
+        "matrix": {"type": ["object", "null"], "additionalProperties": {"type": "array", "minItems": 1}},
+        "params": {"type": ["object", "null"]}, "faults": faults(catalogue),
+        "metrics": {"type": ["object", "null"], "additionalProperties": rule},
+    })  # fmt: skip
+    item = {"anyOf": [{"type": "string"}, {**entry, "type": "object", "required": ["trial"]}]}
+    head = _with(parse_suite.Head, {
+        "suite": {"type": "string", "pattern": f"^{parse_suite.NAME.pattern}$"}, "defaults": _with(parse_suite.Defaults, common),
+        "trials": {"type": "array", "minItems": 1, "items": item},
+    })  # fmt: skip
+    return {
+        "$schema": DRAFT, "title": "A suite of ccbed", **head, "type": "object", "required": ["suite", "trials"],
+        "definitions": KINDS,
+    }  # fmt: skip
+
+
+def _with(cls: Any, more: Mapping[str, Schema]) -> Schema:
+    """``parameters`` with other schemas for some fields; their meanings stay."""
+    schema = parameters(cls)
+    for name, other in more.items():
+        meaning = (
+            {"description": schema["properties"][name]["description"]}
+            if "description" in schema["properties"][name]
+            else {}
+        )
+        schema["properties"][name] = {**other, **meaning}
+    return schema
 
 
 # --- inventories --------------------------------------------------------------------------------------------------------

@@ -13,13 +13,15 @@ from orchestrator import plugins
 from orchestrator.core.inventory import variables
 from orchestrator.core.spec import parse_trial, source_positions
 from orchestrator.model.errors import UsageError
+from orchestrator.nightly import parse_suite
+from orchestrator.store import shipped
 
 from . import schemas
 from .golden import same_as_golden
 
 ROOT = Path(__file__).parents[2]
 CATALOGUE = plugins.discover()
-TRIAL, INVENTORY = schemas.trial(CATALOGUE), schemas.inventory()
+TRIAL, INVENTORY, SUITE = schemas.trial(CATALOGUE), schemas.inventory(), schemas.suite(CATALOGUE)
 GOLDEN = sorted((ROOT / "tests/golden/trials").glob("*.yml"))
 TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,), "array": (list,), "string": (str,), "boolean": (bool,), "null": (type(None),), "integer": (int,),
@@ -81,6 +83,7 @@ def _combines(schema: Any, value: Any, root: Any) -> bool:
     [
         ("orchestrator/trials/trial.schema.json", TRIAL),
         ("orchestrator/core/inventory/inventory.schema.json", INVENTORY),
+        ("orchestrator/suites/suite.schema.json", SUITE),
     ],
 )
 def test_the_schema_of_the_repository_is_that_of_the_parser(path: str, schema: Any) -> None:
@@ -143,6 +146,46 @@ def test_parser_and_schema_reject_what_is_unknown(form: str) -> None:
     text = f"trial: t\nworkload: train-dp\n{form}\n"
     assert not is_parsed(text)
     assert not accepts(TRIAL, source_positions.load(text, "t.yml").content, TRIAL)
+
+
+def is_suite(text: str) -> bool:
+    try:
+        parse_suite.parse(text, "s.yml", CATALOGUE, lambda name: (name, source_positions.load(trial_text(name), name)))
+    except UsageError:
+        return False
+    return True
+
+
+def trial_text(name: str) -> str:
+    return Path(CATALOGUE.trials[name]).read_text()
+
+
+@pytest.mark.parametrize("path", shipped.suites().values(), ids=lambda path: path.name)
+def test_the_shipped_suites_have_no_mark_in_an_editor(path: Path) -> None:
+    assert accepts(SUITE, source_positions.load(path.read_text(), path.name).content, SUITE)
+
+
+@pytest.mark.parametrize(
+    ("form", "is_good"),
+    [
+        ("budget: 30m\ntrials: [barrier]", True),
+        ("trials: [{trial: barrier, deadline: 5s, precision: 2%, needs: [gpu], world: {nodes: all}}]", True),
+        ("trials: [{trial: barrier, matrix: {world.nodes: [2, 4]}, metrics: {busbw: {floor: 2, xfail: T-1}}}]", True),
+        ("defaults: {repeats: 3, deadline_s: 5}\ntrials: [{trial: dp-ring, faults: [crash-node: {node: 1}]}]", True),
+        ("trials: []", False),
+        ("trials: [{name: barrier}]", False),
+        ("trials: [{trial: barrier, need: [gpu]}]", False),
+        ("trials: [{trial: barrier, needs: [gpus]}]", False),
+        ("trials: [{trial: barrier, matrix: {root: 0}}]", False),
+        ("trials: [{trial: barrier, metrics: {busbw: {flor: 2}}}]", False),
+        ("budget: soon\ntrials: [barrier]", False),
+        ("defaults: {params: {}}\ntrials: [barrier]", False),
+    ],
+)
+def test_parser_and_schema_agree_on_a_suite(form: str, is_good: bool) -> None:
+    text = f"suite: s\n{form}\n"
+    document = source_positions.load(text, "s.yml").content
+    assert (is_suite(text), accepts(SUITE, document, SUITE)) == (is_good, is_good)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "inventories").glob("*.yml")), ids=lambda path: path.name)
