@@ -22,6 +22,7 @@ NO_IDEA = {"utils", "util", "helpers", "helper", "common", "manager", "managers"
 #: Pages that the project may point at; everything else would rot, or be fetched by somebody.
 HOSTS = {
     "www.apache.org",
+    "example.org",
     "www.w3.org",
     "archive.ics.uci.edu",
     "doi.org",

@@ -12,7 +12,7 @@ from orchestrator.rank.collective import algorithm_choice, cases, link_fit, memo
 BETA = 8 / 145e6
 
 
-def choice(operation: str, size: int, world: int = 7, **more: float) -> algorithm_choice.Choice:
+def choice(operation: str, size: int, world: int = 7, **more: Any) -> algorithm_choice.Choice:
     entry = case(operation, size, world)
     return algorithm_choice.choose(
         entry, algorithm_choice.candidates(entry), link_fit.Fit(more.pop("alpha", 5e-5), BETA), **more

@@ -18,7 +18,7 @@ import pytest
 from orchestrator.node.oslayer import gpu_leases
 from orchestrator.node.oslayer.gpu_leases import GpuLeases, InUseError
 
-NOBODY = 65534
+OTHER_USER = 65534
 UUIDS = {str(index): f"GPU-{index}111-2222" for index in range(4)}
 HOLDER = """
 import sys
@@ -94,7 +94,7 @@ def test_another_user_is_refused_and_may_take_what_is_free() -> None:
         before = leases(directory, "x")
         before.take("n0", ["3"])
         before.release("n0")
-        pid, ready = fork_as(NOBODY, lambda: leases(directory, "theirs").take("n0", ["3"]))
+        pid, ready = fork_as(OTHER_USER, lambda: leases(directory, "theirs").take("n0", ["3"]))
         assert ready == b"held"
         with pytest.raises(InUseError, match=r"GPU 3 of .* is used by bed theirs of user nobody .pid"):
             leases(directory).take("n0", ["3"])

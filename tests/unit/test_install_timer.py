@@ -61,8 +61,8 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, check=False
     )
-    mine = [line for line in done.stderr.splitlines() if hard.name in line]
-    assert mine == []
+    reported = [line for line in done.stderr.splitlines() if hard.name in line]
+    assert reported == []
 
 
 def test_the_units_are_printed_and_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

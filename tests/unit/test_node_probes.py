@@ -78,8 +78,8 @@ def test_a_repeat_has_as_many_calls_as_last_its_time() -> None:
 
 
 def test_matrix_products_memory_and_disk_are_measured_for_real(tmp_path: Path) -> None:
-    here = node(tmp_path, dtypes=("float32", "tf32"))
-    measured = by_name(gemm.measure(here)) | by_name(memory.measure(here)) | by_name(disk.measure(here))
+    probed = node(tmp_path, dtypes=("float32", "tf32"))
+    measured = by_name(gemm.measure(probed)) | by_name(memory.measure(probed)) | by_name(disk.measure(probed))
     for name in ("memory host copy", "memory host triad", "disk node write", "disk node read", "disk node fsync p50"):
         assert len(measured[name].values) == 2
         assert min(measured[name].values) > 0
@@ -102,14 +102,14 @@ def test_fio_measures_where_it_is_installed_and_its_figures_have_names_of_their_
     write(program, FIO)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    here = node(tmp_path, disk_tool="auto")
-    measured = by_name(disk.measure(here))
+    probed = node(tmp_path, disk_tool="auto")
+    measured = by_name(disk.measure(probed))
     assert measured["disk node write (fio)"].values == (pytest.approx(134.2, rel=0.01),) * 2
     assert measured["disk node read (fio)"].values == (pytest.approx(67.1, rel=0.01),) * 2
     assert measured["disk node fsync p99 (fio)"].values == (pytest.approx(0.009),) * 2
     assert "disk node write" not in measured
     monkeypatch.setenv("FIO_FAILS", "1")
-    measured = by_name(disk.measure(here))
+    measured = by_name(disk.measure(probed))
     assert measured["disk node write (fio)"] == Missing(name="disk node write (fio)", reason="fio: fio: unknown option")
     monkeypatch.setenv("PATH", "/nonexistent")
     measured = by_name(disk.measure(node(tmp_path, disk_tool="fio")))

@@ -209,8 +209,8 @@ def test_the_proxy_of_the_environment_is_used(
 ) -> None:
     proxy = serve(200)
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
-    assert send("http://webhook.invalid/x", tmp_path).is_delivered
-    assert proxy.requests[0][0] == "http://webhook.invalid/x"
+    assert send("http://example.org/x", tmp_path).is_delivered
+    assert proxy.requests[0][0] == "http://example.org/x"
 
 
 # --- commands -----------------------------------------------------------------------------------------------------------
