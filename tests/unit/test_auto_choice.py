@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestrator.rank.collective import algorithm_choice, cases, link_fit, memory_demand
 
