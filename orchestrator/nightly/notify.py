@@ -58,17 +58,26 @@ def notify(
     ``pause_s``: the scale of the pauses between requests, which grow and are random. Raises nothing that the target causes.
     """
     name = describe(target)
-    text = _summary(night_dir, judgement)
-    if _is_url(target):
-        body = json.dumps(document(night_dir, night, judgement, text)).encode()
-        reason = _within(deadline_s, lambda: _post(target, body, night.name, deadline_s, pause_s))
-    else:
-        reason = _run(target, night_dir, text.encode(errors="replace"), deadline_s)
+    try:
+        reason = _deliver(target, night_dir, night, judgement, deadline_s, pause_s)
+    except (OSError, ValueError, RuntimeError) as error:  # no space, no thread, a word that is no argument
+        reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
     if reason:
         return Notification(
             is_delivered=False, text=f"notification failed: {name}: {reason}; the verdict stays as it is"
         )
     return Notification(is_delivered=True, text=f"notified {name}")
+
+
+def _deliver(
+    target: str, night_dir: Path, night: Night, judgement: NightJudgement, deadline_s: float, pause_s: float
+) -> str:
+    """Empty, or why it failed."""
+    text = _summary(night_dir, judgement)
+    if not _is_url(target):
+        return _run(target, night_dir, text.encode(errors="replace"), deadline_s)
+    body = json.dumps(document(night_dir, night, judgement, text)).encode()
+    return _within(deadline_s, lambda: _post(target, body, night.name, deadline_s, pause_s))
 
 
 def describe(target: str) -> str:

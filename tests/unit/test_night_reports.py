@@ -14,6 +14,7 @@ import pytest
 import xmlschema
 from prometheus_client.parser import text_string_to_metric_families
 
+from orchestrator.model.errors import InfrastructureError
 from orchestrator.nightly import night_files, reports
 from orchestrator.nightly.gates.finding import Finding
 from orchestrator.nightly.night_judgement import Judged, NightJudgement
@@ -100,14 +101,25 @@ def test_write_links_the_page_of_each_run_that_has_one(tmp_path: Path) -> None:
     (tmp_path / "runs" / with_page / "report" / "index.html").touch()
     (tmp_path / "runs" / without).mkdir()
     paths = reports.write(tmp_path, report.night, report.rows, report.judgement, report.records)
-    assert [path.name for path in paths] == ["index.html", "summary.md", "junit.xml", "metrics.prom", "grafana.json"]
-    text = paths[0].read_text()
+    assert [path.name for path in paths] == ["summary.md", "junit.xml", "metrics.prom", "grafana.json", "index.html"]
+    text = paths[-1].read_text()
     links = set(re.findall(r'href="(\.\./runs/[^"]*)"', text))
     assert links == {f"../runs/{with_page}/report/index.html", f"../runs/{without}/"}
-    assert all((paths[0].parent / link).exists() for link in links)
+    assert all((paths[-1].parent / link).exists() for link in links)
     assert reports.write(tmp_path, report.night, report.rows, report.judgement, report.records) == paths, (
         "written again"
     )
+
+
+def test_a_report_that_cannot_be_made_does_not_take_the_others_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(junit, "render", lambda report: 1 / 0)
+    report = clean()
+    with pytest.raises(InfrastructureError, match=r"junit\.xml: ZeroDivisionError"):
+        reports.write(tmp_path, report.night, report.rows, report.judgement, report.records)
+    names = {path.name for path in (tmp_path / "report").iterdir()}
+    assert names == {"summary.md", "metrics.prom", "grafana.json", "index.html"}
 
 
 # --- the page -----------------------------------------------------------------------------------------------------------
@@ -219,6 +231,14 @@ def test_findings_without_a_history_are_one_line_with_the_number_of_nodes() -> N
     text = text_of(synthetic_nights.report(nodes=64, nights=1, is_broken=False))
     assert text.count("<td>has too few earlier nights for a reference of its own") == 1
     assert "n0, n1, n10 and 61 more" in text
+
+
+def test_an_unknown_that_counts_comes_before_a_gate_without_a_history() -> None:
+    text = text_of(
+        judge(clean(), judged("unknown", gate="relative", is_counted=False), judged("unknown", gate="pairs"))
+    )
+    part = text[text.index("h-unknown") :]
+    assert part.index('>pairs <span class="badge unknown">') < part.index(">relative</th>")
 
 
 # --- changes ------------------------------------------------------------------------------------------------------------

@@ -252,7 +252,8 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("target", "reason"),
-    [("/no/such/program", "No such file or directory"), ("", "not a command"), ("echo 'open", "not a command: No closing quotation")],
+    [("/no/such/program", "No such file or directory"), ("", "not a command"), ("echo 'open", "not a command: No closing quotation"),
+     ("a\0b", "ValueError"), ("a \ud800", "UnicodeEncodeError")],
 )  # fmt: skip
 def test_a_command_that_cannot_be_started_is_said(target: str, reason: str, tmp_path: Path) -> None:
     sent = send(target, tmp_path)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from ...model.errors import CcbedError
+from ...model.errors import CcbedError, InfrastructureError
 from .. import night_files
 from ..gates.nights import Record
 from ..night_judgement import NightJudgement
-from ..suite import RUNS, Night, Row
+from ..suite import FINDINGS, RUNS, Night, Row
 from .night_report import NightReport, PreviousNight
 
 REPORT = "report"
@@ -25,7 +25,8 @@ def write(
     """Write the files of ``report/`` and return them.
 
     ``trends``: records of the bed's recorded nights, this one included if it is recorded. ``previous``: the recorded night
-    before this one, or why it cannot be read; it is looked for beside this night if it is None. Raises OSError.
+    before this one, or why it cannot be read; it is looked for beside this night if it is None. A file that cannot be made
+    does not keep the others from being written. Raises OSError, InfrastructureError that names the files that are missing.
     """
     if previous is None:
         previous = read_previous(night_dir, night)
@@ -35,24 +36,35 @@ def write(
     )  # fmt: skip
     folder = night_dir / REPORT
     folder.mkdir(exist_ok=True)
-    paths = []
-    for name, content in render(report).items():
-        path = folder / name
-        path.write_bytes(content)
-        paths.append(path)
+    paths, problems = [], []
+    for name, render_file in renderers().items():
+        try:
+            content = render_file(report)
+        except Exception as error:  # noqa: BLE001 - a defect of one report must not take the others with it
+            problems.append(f"{folder / name}: {type(error).__name__}: {error}")
+            continue
+        (folder / name).write_bytes(content)
+        paths.append(folder / name)
+    if problems:
+        raise InfrastructureError(*problems, hint=f"report this; the verdict is in {night_dir / FINDINGS}")
     return tuple(paths)
 
 
 def render(report: NightReport) -> Mapping[str, bytes]:
     """Name of a file -> its content."""
+    return {name: render_file(report) for name, render_file in renderers().items()}
+
+
+def renderers() -> Mapping[str, Callable[[NightReport], bytes]]:
+    """The files of a report. The page comes last: what fails in it leaves the files for programs."""
     from . import grafana, junit, metrics, page, summary
 
     return {
-        "index.html": page.render(report),
-        "summary.md": summary.render(report),
-        "junit.xml": junit.render(report),
-        "metrics.prom": metrics.render(report),
-        "grafana.json": grafana.render(),
+        "summary.md": summary.render,
+        "junit.xml": junit.render,
+        "metrics.prom": metrics.render,
+        "grafana.json": lambda report: grafana.render(),
+        "index.html": page.render,
     }
 
 

@@ -177,7 +177,7 @@ def _rank(judged: Judged, better: str | None) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Findings with one message. ``metrics`` and ``nodes``: those that it is about."""
+    """Findings with one message. ``metrics`` and ``nodes``: those that it is about. ``is_counted``: see Judged."""
 
     state: str
     gate: str
@@ -185,20 +185,22 @@ class Group:
     metrics: tuple[str, ...]
     nodes: tuple[str, ...]
     ticket: str = ""
+    is_counted: bool = True
 
 
 def grouped(findings: Iterable[Judged]) -> tuple[Group, ...]:
     """Findings with one state, gate, ticket and message together: 64 nodes without a history are one line, not 64."""
-    groups: dict[tuple[str, str, str, str], list[Judged]] = {}
+    groups: dict[tuple[str, str, str, str, bool], list[Judged]] = {}
     for judged in findings:
-        groups.setdefault((judged.state, judged.finding.gate, message(judged), judged.ticket), []).append(judged)
+        identity = judged.state, judged.finding.gate, message(judged), judged.ticket, judged.is_counted
+        groups.setdefault(identity, []).append(judged)
     return tuple(
         Group(
-            state=state, gate=gate, message=text, ticket=ticket,
+            state=state, gate=gate, message=text, ticket=ticket, is_counted=is_counted,
             metrics=tuple(dict.fromkeys(judged.finding.metric for judged in group if judged.finding.metric)),
             nodes=tuple(dict.fromkeys(judged.finding.node for judged in group if judged.finding.node)),
         )
-        for (state, gate, text, ticket), group in groups.items()
+        for (state, gate, text, ticket, is_counted), group in groups.items()
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def values(report: NightReport) -> Mapping[str, Any]:
     named, all_trends = culprits(report), trends.trends(report)
     drawn = list(trends.pictures(all_trends, _free_elements(report, len(named))))
     listed = changes(report)
-    unknown = grouped(report.with_states("unknown"))
+    unknown = sorted(grouped(report.with_states("unknown")), key=lambda group: not group.is_counted)
     expected = grouped(report.with_states("xfail", "xpass"))
     return {
         "outcome": judgement.outcome,
