@@ -12,7 +12,8 @@ from ..oslayer.event_loop import Loop
 from . import host_primitives, node_primitives
 from .node_protocol import Node, Observed, Unsupported
 
-POLL_S = 0.002
+#: The pause between two observations doubles from the first to the second: one may scan all processes, which takes 5 ms of a core.
+POLL_S, LONGEST_POLL_S = 0.002, 0.032
 #: How long the state of one primitive among several may take to show.
 STEP_S = 2.0
 #: Hosts are observed less often than processes.
@@ -106,7 +107,7 @@ def observe_until(
     pause_s = HOST_POLL_S if any(map(host_primitives.is_of_host, primitives)) else POLL_S
     repeated = [item for item in repeatable if item.kind in REPEATED and not host_primitives.is_of_host(item)]
 
-    def poll() -> None:
+    def poll(pause_s: float) -> None:
         if not is_in_force():
             then(False, {"overtaken": "healed before it was verified"})
             return
@@ -117,9 +118,10 @@ def observe_until(
             return
         for primitive in repeated:
             _perform(primitive, node)
-        loop.call_later(pause_s, poll)
+        longer_s = max(pause_s, min(2 * pause_s, LONGEST_POLL_S))
+        loop.call_later(pause_s, lambda: poll(longer_s))
 
-    loop.call_later(POLL_S, poll)
+    loop.call_later(POLL_S, lambda: poll(pause_s))
 
 
 def observe_once(

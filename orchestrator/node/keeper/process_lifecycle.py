@@ -24,7 +24,8 @@ from . import fabric
 from .process_node import OnEnd, ProcessNode
 
 END_S = 5.0
-RETRY_S = 0.002
+#: The pause between two scans of all processes doubles from the first to the second: a scan takes 5 ms of a core that recovery needs.
+RETRY_S, LONGEST_RETRY_S = 0.002, 0.016
 _READY = b"ready\n"
 
 Note = Callable[[ProcessNode, Payload], None]
@@ -93,13 +94,14 @@ class ProcessLifecycle:
     def _end(self, node: ProcessNode, ending: list[OnEnd]) -> None:
         is_ending, node.ending, node.end_by = bool(node.ending), ending, time.monotonic() + END_S
         if not is_ending:
-            self._kill_until_ended(node, set())
+            self._kill_until_ended(node, set(), RETRY_S)
 
-    def _kill_until_ended(self, node: ProcessNode, killed: set[int]) -> None:
+    def _kill_until_ended(self, node: ProcessNode, killed: set[int], pause_s: float) -> None:
         living = node.processes()
         if (living or node.alive) and time.monotonic() <= node.end_by:
             killed.update(processes.kill(process for process in living if process.pid not in killed))
-            self._loop.call_later(RETRY_S, lambda: self._kill_until_ended(node, killed))
+            longer_s = min(2 * pause_s, LONGEST_RETRY_S)
+            self._loop.call_later(pause_s, lambda: self._kill_until_ended(node, killed, longer_s))
             return
         ending, node.ending = node.ending, []
         for then in ending:
