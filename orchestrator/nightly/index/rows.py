@@ -94,6 +94,8 @@ def median(values: Iterable[float | str]) -> float | None:
 
 def text(value: object) -> str:
     """Databases reject NUL and halves of a surrogate pair."""
+    if isinstance(value, str) and value.isascii() and "\0" not in value:
+        return value
     return str(value).encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 

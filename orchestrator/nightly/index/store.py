@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import socket
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self, TypeVar
@@ -33,7 +33,7 @@ class Index:
         self._events: list[str] = []
         self._database = Database(url or file_url(self.directory, state))
         # The file of an index moves with its directory; a server knows many directories.
-        host, path = (socket.gethostname(), str(self.directory)) if url else ("", "")
+        host, path = (os.uname().nodename, str(self.directory)) if url else ("", "")
         self._root = refreshing.Root(directory=self.directory, host=rows.text(host), path=rows.text(path))
         try:
             self._database.prepare()
