@@ -11,6 +11,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pytest
+import sqlalchemy as sa
+
 #: Where Debian keeps the programs, beside PATH.
 _DEBIAN = Path("/usr/lib/postgresql")
 
@@ -21,6 +24,31 @@ def programs() -> Path | None:
     folders = [Path(on_path).resolve().parent] if on_path else []
     folders += sorted(_DEBIAN.glob("*/bin"), reverse=True)
     return next((folder for folder in folders if (folder / "pg_ctl").exists() and (folder / "postgres").exists()), None)
+
+
+def required() -> Path:
+    """``programs``, or the test is skipped."""
+    folder = programs()
+    if folder is None:
+        pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server_url() -> Iterator[str]:
+    """A server for the tests of a module."""
+    with server(required()) as url:
+        yield url
+
+
+def empty(url: str) -> str:
+    """The URL, after all tables of its database were dropped."""
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP SCHEMA public CASCADE"))
+        connection.execute(sa.text("CREATE SCHEMA public"))
+    engine.dispose()
+    return url
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ def test_a_trend_is_a_table_by_night_and_node(ccbed: Desk, archive: Archive) -> 
         archive.recorded_night(number, value)
     assert ccbed("trend", "copy", "--metric", "rate") == 0
     lines = [line.split() for line in ccbed.out.splitlines()]
-    assert ccbed.out.startswith("copy: copy rate, GB/s, higher is better; bed lab, h100, dtype=float32\n")
+    assert ccbed.out.startswith("copy: copy rate, GB/s, higher is better\n  bed lab; h100; dtype=float32\n")
     assert ["n0", "3", "90", "99", "+10.0", "%", "▅▁█"] in lines
     assert ["2", "2026-11-02", "02:00", "80", "79"] in lines
     assert ccbed("trend", "copy rate", "--node", "n1", "--json") == 0

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,18 +19,12 @@ from orchestrator.nightly.suite import JOURNAL, NIGHT
 from orchestrator.store import bundle, seal
 
 from . import postgres
+from .postgres import server_url
 from .run_archive import KEY, RATE, Archive, measurement, read
 
+__all__ = ["server_url"]
+
 Open = Callable[[], Index]
-
-
-@pytest.fixture(scope="module")
-def server_url() -> Iterator[str]:
-    folder = postgres.programs()
-    if folder is None:
-        pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
-    with postgres.server(folder) as url:
-        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -39,13 +32,7 @@ def url(request: pytest.FixtureRequest) -> str:
     """Of an empty database; empty for the file."""
     if request.param == "sqlite":
         return ""
-    address: str = request.getfixturevalue("server_url")
-    engine = sa.create_engine(address)
-    with engine.begin() as connection:
-        connection.execute(sa.text("DROP SCHEMA public CASCADE"))
-        connection.execute(sa.text("CREATE SCHEMA public"))
-    engine.dispose()
-    return address
+    return postgres.empty(request.getfixturevalue("server_url"))
 
 
 @pytest.fixture
@@ -334,7 +321,7 @@ def test_one_database_holds_several_directories(url: str, tmp_path: Path) -> Non
 ACTIONS = ("add", "add to a night", "new night", "remove", "change", "damage", "close", "nothing")
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_refresh_after_any_changes_is_a_rebuild(
     data: st.DataObject, url: str, tmp_path_factory: pytest.TempPathFactory

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,10 +22,11 @@ from orchestrator.nightly.index.database import FILE, Database
 from orchestrator.nightly.index.store import Index
 
 from . import postgres, run_archive
+from .postgres import server_url
 from .run_archive import Archive
 from .test_cli import Desk, ccbed
 
-__all__ = ["ccbed"]
+__all__ = ["ccbed", "server_url"]
 
 
 @pytest.fixture
@@ -46,15 +45,10 @@ def values(runs: Index) -> list[tuple[float, ...]]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with contextlib.ExitStack() as stack:
-        if request.param == "sqlite":
-            yield f"sqlite:///{tmp_path}/migrated.sqlite3"
-            return
-        folder = postgres.programs()
-        if folder is None:
-            pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
-        yield stack.enter_context(postgres.server(folder))
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/migrated.sqlite3"
+    return postgres.empty(request.getfixturevalue("server_url"))
 
 
 def test_the_first_tables_are_upgraded_with_their_data(archive: Archive, empty_url: str) -> None:
@@ -210,9 +204,7 @@ def test_a_server_that_is_away_is_one_error_without_the_password(ccbed: Desk, mo
 
 
 def test_a_server_that_went_away_loses_nothing(tmp_path: Path) -> None:
-    folder = postgres.programs()
-    if folder is None:
-        pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
+    folder = postgres.required()
     archive = Archive(tmp_path / "runs")
     archive.recorded_night(1, 90.0)
     with postgres.server(folder) as url:

@@ -30,6 +30,7 @@ def show(terminal: Terminal, trends: Sequence[Trend], *, by_night: bool) -> None
     """A line per node; ``by_night``: also a table of the nights."""
     for trend in trends:
         terminal.line(terminal.style(title(trend), "head"))
+        terminal.line(terminal.style(f"  {context(trend)}", "dim"))
         rows = [_summary(trend, node) for node in trend.nodes]
         terminal.table(("NODE", "NIGHTS", "FIRST", "LAST", "CHANGE", f"TREND, {verdict_word(trend)}"), rows)
         if by_night:
@@ -37,9 +38,13 @@ def show(terminal: Terminal, trends: Sequence[Trend], *, by_night: bool) -> None
 
 
 def title(trend: Trend) -> str:
-    """``copy: copy rate, GB/s, higher is better; bed lab, h100, dtype=float32``."""
-    key = ", ".join(part for part in (trend.key.hardware, trend.key.parameters) if part)
-    return f"{trend.trial}: {trend.metric.name}, {trend.metric.unit}, {trend.metric.better} is better; bed {trend.bed}, {key}"
+    """``copy: copy rate, GB/s, higher is better``."""
+    return f"{trend.trial}: {trend.metric.name}, {trend.metric.unit}, {trend.metric.better} is better"
+
+
+def context(trend: Trend) -> str:
+    """The bed, and what values share: ``bed lab; h100; dtype=float32``."""
+    return "; ".join(part for part in (f"bed {trend.bed}", trend.key.hardware, trend.key.parameters) if part)
 
 
 def verdict_word(trend: Trend) -> str:
