@@ -180,6 +180,7 @@ def run_lock(workdir: Path, run: str, directory: Path) -> Iterator[None]:
 @contextmanager
 def night_lock(workdir: Path, night: str) -> Iterator[None]:
     """Held by the process that runs a night on a bed; freed by the kernel when it dies. Raises UsageError when held."""
+    workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = _flock(workdir / NIGHT_LOCK, tries=5)
     if fd is None:
         raise _night(workdir)

@@ -1,0 +1,84 @@
+"""A trial of a night that hangs where its engine cannot end it is interrupted after its deadline, and its row says so."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main, night_trials
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import terminal
+from orchestrator.model.errors import EXIT_INTERRUPTED, Interrupted
+from orchestrator.model.launch import Request, Result
+
+from .beds import LOCAL
+from .fake_bed import FakeProvider
+
+SUITE = "suite: s\ntrials: [{trial: barrier, deadline: 0.1s}]\n"
+
+
+def nightly(root: Path, launch: Callable[[Request], Result]) -> tuple[int, dict[str, Any], str]:
+    """Exit code, document and errors of a night on a bed that is only simulated."""
+    (root / "local.yml").write_text(LOCAL)
+    (root / "s.yml").write_text(SUITE)
+    out, err, bed = io.StringIO(), io.StringIO(), FakeProvider()
+    for line in (
+        ("up", str(root / "local.yml")),
+        ("nightly", str(root / "s.yml"), "--runs-dir", str(root / "runs"), "--json"),
+    ):
+        out.seek(0)
+        out.truncate()
+        session = Session(
+            state=root / "state", terminal=terminal.Terminal(out=out, err=err), providers={"process": lambda state: bed},
+            agent=lambda: "a" * 64, launch=launch,
+        )  # fmt: skip
+        code = main.run(line, session)
+    text = out.getvalue()
+    return code, json.loads(text) if text.startswith("{") else {}, err.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(night_trials, "GRACE_S", 0.1)
+
+
+def hang(request: Request) -> Result:
+    assert request.trial.liveness.wall_s == 0.1
+    time.sleep(600)
+    raise AssertionError("not interrupted")
+
+
+def hang_in_the_loop(request: Request) -> Result:
+    """The loop of a run turns the signal into an interruption, as for Ctrl-C."""
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        return Result(run="r", directory="", code=EXIT_INTERRUPTED)
+    raise AssertionError("not interrupted")
+
+
+@pytest.mark.parametrize("launch", [hang, hang_in_the_loop])
+def test_a_launch_that_hangs_is_an_unfinished_row(tmp_path: Path, launch: Callable[[Request], Result]) -> None:
+    begin = time.monotonic()
+    code, document, _ = nightly(tmp_path, launch)
+    (row,) = document["rows"]
+    assert (code, row["state"]) == (1, "unfinished")
+    assert row["reason"].startswith("hung: not ended 0.1 s after twice its deadline of 0.1 s")
+    assert time.monotonic() - begin < 60
+
+
+def interrupted(request: Request) -> Result:
+    raise Interrupted("interrupted by hand", hint="ccbed resume r")
+
+
+def test_an_interruption_before_the_deadline_is_that_of_the_user(tmp_path: Path) -> None:
+    code, document, errors = nightly(tmp_path, interrupted)
+    assert (code, document) == (EXIT_INTERRUPTED, {})
+    assert "the night is open" in errors
+    assert "ccbed nightly --resume " in errors
