@@ -40,7 +40,7 @@ def main(
 
     def begin() -> tuple[str, ...]:
         """The environment is written before the event: a rank that reports its start has recorded its environment."""
-        start_only = _set_environment(gang, rank, node, incarnation)
+        start_only = set_environment(gang, rank, node, incarnation)
         files = recorder.sums(Path(gang.out), (f"env-r{rank}.json",))
         notes.note(
             RankStart(
@@ -86,7 +86,7 @@ def _run(
         return 1
 
 
-def _set_environment(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> tuple[str, ...]:
+def set_environment(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> tuple[str, ...]:
     """Set the environment, write a redacted copy of it, and return what a script in this process would lack of it."""
     wanted = environment.complete(gang, rank, node, incarnation, os.environ)
     is_script = gang.workload == environment.SCRIPT
@@ -98,7 +98,7 @@ def _set_environment(gang: gang_model.GangSpec, rank: int, node: str, incarnatio
     return start_only
 
 
-def _reseed(gang: gang_model.GangSpec, rank: int) -> None:
+def reseed(gang: gang_model.GangSpec, rank: int) -> None:
     """Derive new random states from the trial's seed and the rank: a fork inherits those of its parent."""
     import torch
 
@@ -133,7 +133,7 @@ def _work(
     if torch.distributed.is_available():
         torch.distributed.set_debug_level_from_env()  # type: ignore[attr-defined]
     if getattr(workload, "SEEDED", True):
-        _reseed(gang, rank)
+        reseed(gang, rank)
     else:
         _unseed()
     ctx: context.RankContext = context.RankContext(

@@ -1,6 +1,7 @@
 """What a rank does first, done once before it is needed: a reserve rank has its code loaded and its memory copied when its order comes.
 
-Nothing of it stays: no process group, port, file or thread. The random states that it changes are set anew by every rank.
+Nothing of it stays: no process group, port, file or thread; libuv keeps a pipe of its own. The random states that it
+changes are set anew by every rank.
 """
 
 from __future__ import annotations
@@ -9,54 +10,90 @@ import contextlib
 import ctypes
 import datetime
 import io
+import json
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ...model import codec
+from ...model import gang as gang_model
 from ..checkpoint import single_file, tensor_digest
-from ..exchange import communicator  # noqa: F401 a step needs it
 from ..reference_models import classifier
+from . import context, main, recorder
 
 #: Its stubs export neither the store nor what a process group does.
 dist: Any = torch.distributed
+LOOPBACK = "127.0.0.1"
 TIMEOUT = datetime.timedelta(seconds=10)
 #: mallopt(3): parameter -> value. Freed memory up to so many bytes stays with the process, so that the rank need not get it again.
 KEPT_MEMORY = {-3: 32 << 20, -1: 64 << 20}  # M_MMAP_THRESHOLD (glibc's own upper limit), M_TRIM_THRESHOLD
 
 
 def rehearse() -> None:
-    """Join a group, train the reference classifier for a step, save and load a checkpoint."""
+    """Begin as a rank does, join a group, train the reference classifier for a step, load a checkpoint."""
     for parameter, value in KEPT_MEMORY.items():
         if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
             mallopt(parameter, value)
-    with _loopback():
-        _join_alone()
+    with _own_environment(), _own_files() as directory:
+        _begin(directory)
         _exchange()
     for _ in range(2):
         _train()
 
 
 @contextlib.contextmanager
-def _loopback() -> Iterator[None]:
-    """gloo on the loopback interface: without it gloo looks up the name of this host."""
-    before = os.environ.get("GLOO_SOCKET_IFNAME")
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+def _own_environment() -> Iterator[None]:
+    """Restore the environment variables after the block."""
+    before = dict(os.environ)
     try:
         yield
     finally:
-        os.environ.pop("GLOO_SOCKET_IFNAME")
-        os.environ.update({} if before is None else {"GLOO_SOCKET_IFNAME": before})
+        os.environ.clear()
+        os.environ.update(before)
 
 
-def _join_alone() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
+@contextlib.contextmanager
+def _own_files() -> Iterator[str]:
+    """A directory whose files are closed and removed after the block: a rank closes them by its exit."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield directory
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if descriptor.readlink().is_relative_to(directory):
+                    os.close(int(descriptor.name))
+
+
+def _begin(directory: str) -> None:
+    """Read an order, set the environment, and join a gang of one rank, whose store closes its port at the end."""
+    store = dist.TCPStore(LOOPBACK, 0, 1, True, wait_for_workers=False)
+    order = json.dumps(codec.plain(_gang(directory, store.port)))
+    gang = codec.build(gang_model.GangSpec, json.loads(order))
+    main.set_environment(gang, 0, "", "")
+    notes = recorder.Notes(f"{directory}/events.jsonl", node="", incarnation="", rank=0, epoch=gang.epoch)
+    main.reseed(gang, 0)
+    rank = context.RankContext(gang, 0, params=None, notes=notes, release_fd=-1)
+    rank.connect()
     try:
+        rank.begin_step(1)
+        rank.end_step(0.0, torch.nn.Linear(8, 8))
+        rank.broadcast(torch.zeros(8))
         dist.broadcast(torch.zeros(8), 0)
     finally:
         dist.destroy_process_group()
+
+
+def _gang(directory: str, port: int) -> gang_model.GangSpec:
+    return gang_model.GangSpec(
+        run="", epoch=0, world_size=1, nodes=1, group_rank=0, ranks=(0,), master_addr=LOOPBACK, master_port=port,
+        backend="gloo", timeout_s=TIMEOUT.total_seconds(), max_restarts=0, workload="", params={}, seed=0, payload="",
+        out=directory, checkpoints=directory, interface="lo", holds=(gang_model.Hold(id="", rank=0, step=1, phase=""),),
+        resume=gang_model.Resume(name="", path="", step=0, sha256=""),
+    )  # fmt: skip
 
 
 def _exchange() -> None:
