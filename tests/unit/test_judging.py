@@ -379,6 +379,46 @@ def test_a_slow_direction_is_named_on_the_first_night(tmp_path: Path) -> None:
     assert (clean.outcome, clean.exit) == ("pass", 0)
 
 
+def write_bits(directory: Path, digests: Mapping[str, str]) -> None:
+    """The digests that the nodes computed, in the history of the night's only run."""
+    [run] = (directory / RUNS).iterdir()
+    lines = []
+    for number, (node, digest) in enumerate(digests.items(), start=1):
+        bits = {"device": "H100", "software": "torch 2.13", "digest": digest, "seconds": 2.0}
+        event = {
+            "seq": number, "t": 1.0, "type": "note", "f": "probe.done", "node": node, "epoch": 0,
+            "at": {"boot": "b", "mono": 1.0, "wall": 1.0},
+            "source": {"node": node, "incarnation": "i", "writer": "rank 0", "n": number},
+            "value": {"rank": number - 1, "probe": "sdc", "bits": [bits]},
+        }  # fmt: skip
+        lines.append(json.dumps(event))
+    (run / "history.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_a_node_whose_bits_differ_fails_and_equal_bits_are_no_pass(tmp_path: Path) -> None:
+    nodes = NODES[:4]
+    figures_of_sdc = [[figure("seconds", 2.0, node=node) for node in nodes]]
+    odd = write_night(tmp_path / "odd", 1, {"sdc": figures_of_sdc}, nodes=nodes)
+    write_bits(odd, {"n0": "aa", "n1": "aa", "n2": "ab", "n3": "aa"})
+    judgement = judging.judge(odd, ())
+    assert (judgement.outcome, bad(judgement)) == ("fail", [("sdc", "n2", "fail")])
+    equal = write_night(tmp_path / "equal", 1, {"sdc": figures_of_sdc}, nodes=nodes)
+    write_bits(equal, dict.fromkeys(nodes, "aa"))
+    judgement = judging.judge(equal, ())
+    [finding] = [judged for judged in judgement.findings if judged.finding.gate == "sdc"]
+    assert (judgement.outcome, finding.state, finding.is_counted) == ("pass", "unknown", False)
+    assert "no mismatch in 8 GPU-seconds on 4 nodes" in finding.finding.text
+
+
+def test_digests_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:
+    directory = write_night(tmp_path, 1, {"sdc": [[figure("seconds", 2.0, node="n0")]]})
+    [run] = (directory / RUNS).iterdir()
+    (run / "history.jsonl").write_text("{}\n{}\n")
+    judgement = judging.judge(directory, ())
+    assert (judgement.outcome, judgement.exit) == ("unknown", 2)
+    assert judgement.sentence.startswith(f"the digests of {run.name} cannot be read")
+
+
 def test_judging_again_gives_the_same_bytes_and_later_nights_change_nothing(tmp_path: Path) -> None:
     directory = write_night(tmp_path, NIGHT, {"gemm": rates(from_night(NIGHT - 1, "n3", 0.06), NIGHT)}, nodes=NODES)
     history = history_of(directory, from_night(NIGHT - 1, "n3", 0.06))

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ...model.events import ProbeDone
-from ...store import bundle
+from ...store import bundle, paths
 from ..gates import digests
+from ..gates.finding import Finding
 from ..night_judgement import Judged
 from .figures import NODE_PROBE
 
@@ -19,7 +20,13 @@ def judge(runs: Iterable[tuple[str, str, Path]]) -> Iterator[Judged]:
     for cell, workload, directory in runs:
         if workload != NODE_PROBE:
             continue
-        results = tuple(_digests(directory))
+        try:
+            results = tuple(_digests(directory))
+        except paths.TornBundleError as error:
+            text = f"the digests of {directory.name} cannot be read: {'; '.join(error.problems)}"
+            finding = Finding(gate=digests.GATE, outcome="unknown", text=text)
+            yield Judged(finding=finding, state="unknown", cell=cell, runs=(directory.name,))
+            continue
         computed += results
         if results:
             names.append(directory.name)
