@@ -258,7 +258,6 @@ def test_throttling_of_the_cpu_is_the_growth_of_its_counters(tmp_path: Path) -> 
     assert measured["cpu throttled by heat"].values == (3.0,)
     assert isinstance(measured["cpu throttled by its limit"], Missing)
     assert measured["cpu stolen"].values == (0.1,)
-    assert "3 times" in measured["Problem"].text
     write(tmp_path / "proc/self/cgroup", "0::/bed/n1\n")
     write(tmp_path / "sys/fs/cgroup/bed/n1/cpu.stat", "usage_usec 5\nnr_throttled 12\n")
     assert cpu._counters(tmp_path)["cpu throttled by its limit"] == 12

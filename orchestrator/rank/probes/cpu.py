@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...model.events import ProbeFigure
 from ..node_probe import ceilings
-from ..node_probe.results import Missing, Node, Problem, Result
+from ..node_probe.results import Missing, Node, Result
 
 _CPUS = "sys/devices/system/cpu"
 
@@ -88,8 +88,6 @@ def _differences(before: dict[str, float | None], after: dict[str, float | None]
             yield Missing(name=name, reason="the kernel does not report it")
             continue
         yield ProbeFigure(name=name, unit="count", better="lower", values=(last - first,))
-        if last > first and name.endswith("heat"):
-            yield Problem(text=f"{name} {last - first:g} times while a core was busy")
     spans = [(before[name], after[name]) for name in ("stolen", "total")]
     (stolen, total) = (None if a is None or b is None else b - a for a, b in spans)
     if stolen is None or not total:
