@@ -177,6 +177,16 @@ def test_trends_are_of_one_key_and_found_by_cell_metric_node_and_bed(archive: Ar
         assert runs.metrics() == (("copy", "copy rate"),)
 
 
+def test_a_node_has_the_trends_of_its_ranks_and_links(archive: Archive, opened: Open) -> None:
+    labels = ("n1", "n1:3", "n1->n2", "n2->n1", "n1:0->n2:1", "n2:1->n1:0", "n10", "n10:1", "n2->n10", "xn1", "n2", "")
+    archive.repeat(archive.night(1), *(measurement((1.0,), label) for label in labels))
+    with opened() as runs:
+        runs.refresh()
+        (trend,) = runs.trend(node="n1")
+        assert trend.nodes == tuple(sorted(labels[:6]))
+        assert runs.trend(node="n_") == runs.trend(node="%") == ()
+
+
 def lab_start(number: int) -> float:
     return 1793498400.0 + (number - 1) * 86400.0
 

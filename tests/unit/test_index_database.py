@@ -114,6 +114,20 @@ def test_damage_that_a_query_finds_is_mended_as_well(archive: Archive) -> None:
         assert any("it was moved to" in note for note in runs.notes)
 
 
+def test_two_processes_that_notice_the_damage_both_go_on(archive: Archive) -> None:
+    with opened(archive) as first, opened(archive) as second:
+        first.refresh()
+        before = values(first)
+        assert values(second) == before
+        file = archive.directory / FILE
+        for suffix in ("", "-wal", "-shm"):
+            file.with_name(f"{FILE}{suffix}").unlink(missing_ok=True)
+        file.write_bytes(b"no database" * 500)
+        first.close()
+        second.close()
+        assert values(first) == before == values(second)
+
+
 def test_pages_that_are_overwritten_never_give_other_values(archive: Archive) -> None:
     for number in range(2, 8):
         archive.recorded_night(number, 90.0 + number)

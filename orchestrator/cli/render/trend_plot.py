@@ -34,7 +34,8 @@ def write(trends: Sequence[Trend], file: Path) -> None:
         for node in trend.nodes:
             values = [float("nan") if value is None else value for value in trend_view.by_night(trend, node)]
             axes.plot(nights, values, marker="o", markersize=3, linewidth=1, label=node or "all")
-        axes.set_title(f"{trend_view.title(trend)}\n{trend_view.context(trend)}", fontsize=8, loc="left", wrap=True)
+        heading = f"{trend_view.title(trend)}\n{trend_view.context(trend)}"
+        axes.set_title(heading, fontsize=8, loc="left", wrap=True, parse_math=False)
         axes.set_xlabel("night")
         axes.set_ylabel(trend.metric.unit)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

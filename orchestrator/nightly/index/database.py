@@ -97,11 +97,15 @@ class Database:
             raise self._explained(error) from error
 
     def move_aside(self, suffix: str) -> Path:
-        """Rename the file of a damaged index; the next connection makes a new one. Returns its new path."""
+        """Rename the file of a damaged index; the next connection makes a new one. Returns its new path.
+
+        Another process may have done so in the meantime.
+        """
         assert self.file is not None
         self._engine.dispose()
         target = self.file.with_name(f"{self.file.name}.damaged-{suffix}")
-        self.file.replace(target)
+        with contextlib.suppress(FileNotFoundError):
+            self.file.replace(target)
         for name in ("-wal", "-shm"):
             self.file.with_name(self.file.name + name).unlink(missing_ok=True)
         return target
