@@ -84,6 +84,15 @@ def test_the_least_median_wins_whatever_the_model_expects() -> None:
     assert result.why.endswith(expected.why)
 
 
+def test_what_cannot_be_told_apart_is_decided_by_messages_at_a_time() -> None:
+    """Bidirectional ring has the least median, and the interval of ring's contains it; ring sends one message at a time."""
+    expected = choice("all-reduce", 27720 * 4)
+    near = {"ring": [3.0, 4.1, 5.0] * 3, "bidirectional-ring": [3.0, 4.0, 5.0] * 3}
+    clear = {"ring": [4.5, 4.6, 4.7] * 3, "bidirectional-ring": [3.9, 4.0, 4.1] * 3}
+    assert algorithm_choice.after_measurement(expected, near).name == "ring"
+    assert algorithm_choice.after_measurement(expected, clear).name == "bidirectional-ring"
+
+
 def test_what_is_slower_than_the_best_is_measured_no_further() -> None:
     machine = Machine(ring=[1.0, 3.0, 1.0], direct=[1.5], pairwise=[2.0, 1.02, 2.0])
     times = machine.measure()
@@ -95,7 +104,7 @@ def test_what_is_slower_than_the_best_is_measured_no_further() -> None:
 
 def test_near_ones_are_measured_until_their_medians_are_known() -> None:
     assert len(Machine(ring=[1.0], direct=[1.01]).measure()["ring"]) == 6
-    noisy = Machine(ring=[1.0, 1.1, 1.2] * 10, direct=[1.2, 1.1, 1.0] * 10).measure()
+    noisy = Machine(ring=[1.0, 1.2] * 30, direct=[1.2, 1.0] * 30).measure()
     assert [len(values) for values in noisy.values()] == [algorithm_choice.MOST_TURNS] * 2
 
 

@@ -19,21 +19,22 @@ EQUAL = 0.03
 #: Measured times are within these shares of the expected ones, if a start-up takes what it takes on the busy machine.
 LEAST_SHARE, MOST_SHARE = 0.9, 1.1
 #: Turns of a measurement in the warm-up. Fewer decide nothing.
-LEAST_TURNS, MOST_TURNS = 3, 30
+LEAST_TURNS, MOST_TURNS = 3, 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """The chosen algorithm. ``seconds``: name -> expected time, the fastest first.
 
-    ``rivals``: the algorithms that may be the fastest, because the model cannot tell them from the fastest. ``measured``: name ->
-    median seconds in the warm-up.
+    ``rivals``: the algorithms that may be the fastest, because the model cannot tell them from the fastest. ``at_once``: name ->
+    the most messages at a time; ``measured``: name -> median seconds in the warm-up.
     """
 
     name: str
     seconds: dict[str, float]
     why: str
     rivals: tuple[str, ...] = ()
+    at_once: dict[str, int] = field(default_factory=dict)
     measured: dict[str, float] = field(default_factory=dict)
 
 
@@ -84,7 +85,8 @@ def choose(
     expected = {name: cost.seconds(size, alpha, beta) for name, cost in costs.items()}
     names = sorted(expected, key=lambda name: (float(f"{expected[name]:.6g}"), costs[name].rounds, name))
     equal = [name for name in names if expected[name] <= expected[names[0]] * (1 + EQUAL)]
-    first = min(equal, key=lambda name: most_at_once(case, algorithms[name]))
+    at_once = {name: most_at_once(case, algorithm) for name, algorithm in algorithms.items()}
+    first = min(equal, key=lambda name: at_once[name])
     latest = min(cost.seconds(size, max(alpha, busy_alpha), beta) for cost in costs.values()) * MOST_SHARE
     return Choice(
         name=first,
@@ -92,6 +94,7 @@ def choose(
         why=f"{_compared(first, names, expected)}; alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/B"
         + (f"; ranks {_behind(tiers.groups)} behind shared uplinks" if tiers else ""),
         rivals=tuple(name for name in names if link and expected[name] * LEAST_SHARE <= latest),
+        at_once=at_once,
     )
 
 
@@ -129,11 +132,16 @@ def measure_in_turns(
 
 def _undecided(times: Mapping[str, Sequence[float]]) -> list[str]:
     """The algorithms to measure further; none if one is left, or if the medians of all are known to EQUAL."""
+    rivals = _maybe_fastest(times)
+    is_known = all(precision.median(times[name]).is_within(EQUAL) for name in rivals)
+    return [] if len(rivals) == 1 or is_known else rivals
+
+
+def _maybe_fastest(times: Mapping[str, Sequence[float]]) -> list[str]:
+    """The algorithms that are not known to be slower than another."""
     medians = {name: precision.median(seconds) for name, seconds in times.items()}
     best = min(medians.values(), key=lambda median: median.value)
-    rivals = [name for name in times if not _is_slower(medians[name], min(times[name]), best)]
-    is_known = all(medians[name].is_within(EQUAL) for name in rivals)
-    return [] if len(rivals) == 1 or is_known else rivals
+    return [name for name in times if not _is_slower(medians[name], min(times[name]), best)]
 
 
 def _is_slower(median: precision.Median, least: float, best: precision.Median) -> bool:
@@ -144,13 +152,14 @@ def _is_slower(median: precision.Median, least: float, best: precision.Median) -
 
 
 def after_measurement(choice: Choice, times: Mapping[str, Sequence[float]]) -> Choice:
-    """The rival with the least median."""
+    """Of those that the measurement cannot tell from the fastest, the one with the fewest messages at a time; then the least median."""
     medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     names = sorted(medians, key=lambda name: medians[name])
+    name = min(_maybe_fastest(times), key=lambda name: (choice.at_once[name], medians[name]))
     text = ", ".join(f"{name} {_ms(medians[name])}" for name in names)
     turns = max(len(seconds) for seconds in times.values())
     return replace(
-        choice, name=names[0], measured={name: medians[name] for name in names},
+        choice, name=name, measured={name: medians[name] for name in names},
         why=f"measured in the warm-up, medians of up to {turns}: {text}; {choice.why}",
     )  # fmt: skip
 
