@@ -11,6 +11,8 @@ import pytest
 import xmlschema
 from prometheus_client.parser import text_string_to_metric_families
 
+from orchestrator.nightly.gates.finding import Finding
+from orchestrator.nightly.night_judgement import Judged
 from orchestrator.nightly.reports import grafana, junit, metrics
 from orchestrator.nightly.reports.night_report import NightReport
 
@@ -67,6 +69,15 @@ def test_a_gate_without_a_history_does_not_count() -> None:
     assert cases(judge(clean(), early))["gemm/metric rate"] == "skipped"
     assert cases(judge(clean(), early, judged("pass")))["gemm/metric rate"] == "passed"
     assert cases(judge(clean(), early, judged("unknown", gate="pairs")))["gemm/metric rate"] == "error"
+
+
+def test_a_finding_that_repeats_a_row_is_no_case_of_its_own() -> None:
+    run = Judged(finding=Finding(gate="run", outcome="fail", text="gemm, repeat 1: failed"), state="fail", cell="gemm")
+    assert not [name for name in cases(judge(clean(), run)) if "metric" in name]
+    lost = Judged(
+        finding=Finding(gate="run", outcome="unknown", text="its bundle cannot be read"), state="unknown", cell="gemm"
+    )
+    assert "error" in cases(judge(clean(), lost)).values(), "a passed row alone would hide it"
 
 
 def test_an_expected_failure_names_its_ticket() -> None:

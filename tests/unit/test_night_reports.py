@@ -185,6 +185,24 @@ def test_the_bad_node_is_the_first_culprit_with_its_driver() -> None:
     assert culprit.since.startswith("2026-11-09"), "the night before the last"
 
 
+def test_a_row_that_failed_accuses_no_node_and_a_figure_of_a_run_its_cell_alone() -> None:
+    run = Judged(finding=Finding(gate="run", outcome="fail", text="gemm, repeat 1: failed"), state="fail", cell="gemm")
+    gang = Judged(
+        finding=Finding(gate="relative", outcome="warn", text="busbw is slow", metric="busbw"),
+        state="warn",
+        cell="allreduce",
+    )
+    fleet = Judged(
+        finding=Finding(gate="fleet", outcome="warn", text="rate -7 %", metric="rate"), state="warn", cell="gemm"
+    )
+    report = judge(clean(), run, gang, fleet, outcome="fail", code=1)
+    assert [(part.name, part.state) for part in culprits(report)] == [
+        ("all nodes", "warn"),
+        ("allreduce (whole run)", "warn"),
+    ]
+    assert not [change for change in changes.changes(report) if "repeat 1" in change.text], "the rows say so"
+
+
 def test_a_clean_night_names_no_culprit_that_failed() -> None:
     assert [culprit for culprit in culprits(clean()) if culprit.state != "warn"] == []
 

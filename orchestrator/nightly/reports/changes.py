@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..gates.nights import Key, Metric, Record
+from ..judging.night import RUN
 from ..night_judgement import Judged
 from ..run_record import nodes_of
 from ..suite import Row
@@ -69,7 +70,7 @@ def _identity(judged: Judged) -> tuple[object, ...]:
 
 def _findings(report: NightReport, previous: PreviousNight) -> Iterator[Change]:
     before = {_identity(judged): judged for judged in previous.judgement.findings}
-    for judged in report.with_states(*_BAD):
+    for judged in (entry for entry in report.gate_findings() if entry.state in _BAD):
         earlier = before.get(_identity(judged))
         if earlier is None or earlier.state not in _BAD:
             yield Change(
@@ -81,6 +82,8 @@ def _findings(report: NightReport, previous: PreviousNight) -> Iterator[Change]:
     now = {_identity(judged): judged for judged in report.judgement.findings}
     for identity, judged in before.items():
         after = now.get(identity)
+        if judged.finding.gate == RUN:
+            continue
         if judged.state in _BAD and after is not None and after.state in ("pass", "xfail"):
             yield Change(kind="better", text=f"{after.state}, was {judged.state}: {after.finding.text}")
         elif judged.state in _BAD and (after is None or after.state == "unknown"):

@@ -35,7 +35,7 @@ def render(report: NightReport) -> bytes:
     root = ET.Element("testsuites", name=clean(report.night.name))
     _suite(root, report, "night", [_night(report)])
     metrics: dict[str, dict[str, list[Judged]]] = {}
-    for judged in report.judgement.findings:
+    for judged in report.gate_findings():
         metrics.setdefault(judged.cell, {}).setdefault(judged.finding.metric or judged.finding.gate, []).append(judged)
     for cell in cells(report):
         repeats = [_repeat(row, report) for row in cell.rows]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..gates.nights import Key, Record
+from ..judging.night import RUN
 from ..night_judgement import Judged, NightJudgement
 from ..suite import Night, Row
 
@@ -13,8 +14,8 @@ from ..suite import Night, Row
 FINDING_ORDER = ("fail", "xpass", "warn", "unknown", "xfail", "pass")
 #: States of repeats, from the worst to the best.
 ROW_ORDER = ("failed", "error", "unfinished", "unknown", "skipped", "passed")
-#: A gate of a whole fleet names no node.
-FLEET = "all nodes"
+#: The gate of a change that all nodes share, and what it names.
+FLEET_GATE, FLEET = "fleet", "all nodes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,12 @@ class NightReport:
             if judged.key is not None and judged.finding.metric:
                 cells.setdefault((judged.finding.metric, judged.key), judged.cell)
         return cells
+
+    def gate_findings(self) -> tuple[Judged, ...]:
+        """Without those that only repeat a row. A passed row whose bundle cannot be read has an unknown finding."""
+        return tuple(
+            judged for judged in self.judgement.findings if judged.finding.gate != RUN or judged.state == "unknown"
+        )
 
     def with_states(self, *states: str) -> tuple[Judged, ...]:
         """The findings in these states, in the order of the judgement."""
@@ -130,8 +137,13 @@ def cells(report: NightReport) -> tuple[CellRows, ...]:
 
 
 def parts(judged: Judged) -> tuple[str, ...]:
-    """The parts that a finding names."""
-    return judged.finding.culprits or ((judged.finding.node,) if judged.finding.node else (FLEET,))
+    """The parts that a finding names. A row of a run names none, and a figure of a whole run only its cell."""
+    finding = judged.finding
+    if finding.culprits or finding.node:
+        return finding.culprits or (finding.node or "",)
+    if finding.gate == FLEET_GATE:
+        return (FLEET,)
+    return (f"{judged.cell or 'the suite'} (whole run)",) if finding.metric else ()
 
 
 def culprits(report: NightReport) -> tuple[Culprit, ...]:
