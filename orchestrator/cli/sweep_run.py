@@ -11,6 +11,7 @@ from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import PRECEDENCE, UsageError
 from ..model.launch import Result
+from ..model.plan import Plan
 from ..model.trial import Trial
 from ..nightly import bundle_records, sweeps
 from ..nightly.gates.finding import Finding
@@ -87,10 +88,10 @@ def _judge_nodes(directories: Sequence[Path]) -> tuple[Finding, ...]:
 
 def _judge_pairs(directories: Sequence[Path]) -> sweeps.PairSweep:
     """All rounds ran on the same nodes in the same order, because the bed is the same."""
-    plan = paths.document(directories[-1], bundle.PLAN)
-    nodes = [str(name) for name in plan["slots"]]
-    leaves = {name: int(plan["nodes"].get(name, {}).get("leaf", 0)) for name in nodes}
-    return sweeps.judge_pairs([bundle.read_history(directory) for directory in directories], nodes, leaves)
+    plan: Plan = paths.built(Plan, directories[-1], bundle.PLAN)
+    leaves = {name: plan.nodes[name].leaf for name in plan.slots}
+    histories = [bundle.read_history(directory) for directory in directories]
+    return sweeps.judge_pairs(histories, plan.slots, leaves, bundle_records.link_hosts(plan))
 
 
 def _show_runs(session: Session, results: Sequence[Result]) -> None:

@@ -96,7 +96,7 @@ def _read(directory: Path) -> RunRecord:
         exit=EXIT_CODES.get(outcome), duration_s=_first(lines, _DURATION), ttr_s=_first(lines, _TTR),
         night=directory.parent.parent.name if is_night else "", cell=cell, repeat=repeat, measurements=measurements,
         hardware={node: keys.hardware[node] for node in plan.slots},
-        leaves={name: str(node.leaf) for name, node in plan.nodes.items()}, suspects={
+        leaves={name: str(node.leaf) for name, node in plan.nodes.items()}, link_hosts=link_hosts(plan), suspects={
             node: hardware_key.suspects(known, str(fingerprint.get("code", ""))) for node, known in facts.items() if known
         },
         notes=(*notes, *link_note),
@@ -113,6 +113,13 @@ def _without_reused_links(directory: Path, lines: tuple[Line, ...]) -> tuple[tup
     if b'"reused_from":"' not in paths.data(directory, bundle.HISTORY):
         return lines, ()
     return tuple(line for line in lines if not _LINK.fullmatch(line.metric)), (_REUSED,)
+
+
+def link_hosts(plan: Plan) -> dict[str, str]:
+    """Node -> its host; empty in an emulated fabric with a rate, where every node has a link of its own."""
+    if plan.link and plan.link.rate:
+        return {}
+    return {name: node.host or name for name, node in plan.nodes.items()}
 
 
 def read_facts(directory: Path, node: str) -> Mapping[str, Any]:

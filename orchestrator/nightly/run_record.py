@@ -28,7 +28,8 @@ class RunRecord:
     """A bundle. ``started``: ISO 8601, UTC. ``outcome``: as `ccbed list runs` prints it. ``ttr_s``: time to recover of its first
     failover. ``night``: the name of the night it belongs to, else empty. ``suspects``: node -> driver, NCCL, torch, … -> version.
     ``hardware``: node that held ranks when it began -> its description, empty if not known; ``leaves``: node -> its switch
-    group. ``notes``: what was left out of it, and why.
+    group; ``link_hosts``: node -> its host, of nodes that use the link of their host, not a shaped one of their own.
+    ``notes``: what was left out of it, and why.
     """
 
     run: str
@@ -48,6 +49,7 @@ class RunRecord:
     measurements: tuple[Measurement, ...] = ()
     hardware: Mapping[str, str] = field(default_factory=dict)
     leaves: Mapping[str, str] = field(default_factory=dict)
+    link_hosts: Mapping[str, str] = field(default_factory=dict)
     suspects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

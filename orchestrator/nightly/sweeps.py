@@ -130,15 +130,18 @@ def _digests(histories: Iterable[History]) -> list[digests.Digest]:
     ]  # fmt: skip
 
 
-def judge_pairs(histories: Sequence[History], nodes: Sequence[str], leaves: Mapping[str, int]) -> PairSweep:
-    """The culprits among links, directions, nodes and switches. ``nodes``: by rank; ``leaves``: node -> its leaf switch.
+def judge_pairs(
+    histories: Sequence[History], nodes: Sequence[str], leaves: Mapping[str, int], hosts: Mapping[str, str] | None = None
+) -> PairSweep:
+    """The culprits among links, directions, nodes and switches. ``nodes``: by rank; ``leaves``: node -> its leaf switch;
+    ``hosts``: node -> its host, of nodes that use the link of their host.
 
     The trains of all histories count together.
     """
     names = tuple(nodes)
     rates = link_rates(histories, len(names))
     groups = {name: f"leaf {leaves.get(name, 0)}" for name in names} if len(set(leaves.values())) > 1 else {}
-    solution = pairs.solve(rates, names, groups)
+    solution = pairs.solve(rates, names, groups, hosts=hosts)
     return PairSweep(nodes=names, rates=rates, groups=groups, solution=solution, finding=pairs.judge(solution, METRIC))
 
 

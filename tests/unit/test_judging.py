@@ -419,6 +419,14 @@ def test_digests_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:
     assert judgement.sentence.startswith(f"the digests of {run.name} cannot be read")
 
 
+def test_directions_between_nodes_of_one_host_are_not_judged(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"nodes": NODES[:6], "workload": "collective", "hosts": dict.fromkeys(NODES, "h0")}
+    judgement = judging.judge(write_night(tmp_path, 1, {"links": links({"n1->n4": 1.25})}, **options), ())
+    [judged] = [judged for judged in judgement.findings if judged.finding.gate == "pairs"]
+    assert (judgement.outcome, judged.state, judged.is_counted) == ("pass", "unknown", False)
+    assert "not judged: n0, n1, n2, n3, n4 and n5 share host h0 and have no link of their own" in judged.finding.text
+
+
 def test_judging_again_gives_the_same_bytes_and_later_nights_change_nothing(tmp_path: Path) -> None:
     directory = write_night(tmp_path, NIGHT, {"gemm": rates(from_night(NIGHT - 1, "n3", 0.06), NIGHT)}, nodes=NODES)
     history = history_of(directory, from_night(NIGHT - 1, "n3", 0.06))

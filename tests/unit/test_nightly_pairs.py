@@ -42,7 +42,7 @@ def test_the_slow_part_is_named_with_its_direction(slow: list[tuple[int, int]], 
     result = pairs.solve(rates(*slow), NODES)
     assert [culprit.label for culprit in result.culprits] == [label]
     assert result.culprits[0].slowdown == pytest.approx(0.2, abs=0.02)
-    assert result.culprits[0].confidence > 0.9
+    assert 0.9 < result.culprits[0].confidence <= 0.99
     assert pairs.judge(result, "busbw").outcome == "warn"
 
 
@@ -111,3 +111,12 @@ def test_synthetic_sweeps_at_twenty_percent_are_solved() -> None:
     for case in cases:
         result = pairs.solve(case.rates, case.nodes, case.groups)
         assert {(culprit.kind, culprit.parts) for culprit in result.culprits} == case.truth
+
+
+def test_pairs_of_nodes_on_one_host_are_left_out_and_the_others_judged() -> None:
+    hosts = {node: f"h{index // 2}" for index, node in enumerate(NODES)}
+    inside = [(a, a ^ 1) for a in range(8)]
+    result = pairs.solve(rates(*inside, (1, 4), by=0.5), NODES, hosts=hosts)
+    assert [culprit.label for culprit in result.culprits] == ["direction b -> e"]
+    assert (result.pairs, len(result.shared)) == (48, 4)
+    assert pairs.judge(pairs.solve(rates(*inside, by=0.5), NODES, hosts=hosts), "rate").outcome == "pass"

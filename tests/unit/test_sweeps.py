@@ -132,6 +132,15 @@ def test_equal_links_pass_and_three_nodes_are_unknown() -> None:
     assert sweeps.judge_pairs([], NODES, LEAVES).finding.outcome == "unknown"
 
 
+def test_nodes_of_one_host_have_no_link_to_judge() -> None:
+    slow = {(1, 3): 0.8}
+    sweep = sweeps.judge_pairs([linked(slow)], NODES, LEAVES, dict.fromkeys(NODES, "localhost"))
+    assert (sweep.finding.outcome, sweeps.exit_code([sweep.finding])) == ("unknown", 2)
+    assert "not judged: n0, n1, n2 and n3 share host localhost" in sweep.finding.text
+    other_hosts = {name: f"host of {name}" for name in NODES}
+    assert sweeps.judge_pairs([linked(slow)], NODES, LEAVES, other_hosts).finding.culprits == ("direction n1 -> n3",)
+
+
 def test_pairs_that_differ_without_a_pattern_are_unknown_and_no_pass() -> None:
     slow = {(0, 1): 0.8, (1, 2): 0.8, (2, 3): 0.8, (3, 0): 0.8, (0, 2): 0.8, (1, 3): 0.8}
     sweep = sweeps.judge_pairs([linked(slow)], NODES, LEAVES)

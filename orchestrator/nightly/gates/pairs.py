@@ -3,7 +3,8 @@
 A pair's rate is that of the slowest part on its way, so its excess over the usual is the largest of its culprits'. Each
 explanation is a set of pairs that are all slow by the same ratio. Explanations are compared by their likelihood with the
 Bayesian information criterion (Schwarz, Annals of Statistics 6, 1978), which asks a smaller set for the same evidence per
-part; the confidence is the best one's share of the posterior weights (Kass and Raftery, JASA 90, 1995). Residuals count up to
+part; the confidence is the best one's share of the posterior weights (Kass and Raftery, JASA 90, 1995), chance included, and
+at most 99 %: what none of the explanations describes, such as other traffic in one sweep, has no weight. Residuals count up to
 8 sigma, so that no single pair decides about a node. The usual rate of a class of pairs is the middle of its shortest interval
 (least median of squares, Rousseeuw, JASA 79, 1984), because two slow nodes of eight slow half of all pairs.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import robust
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 Kind = Literal["direction", "link", "egress", "ingress", "node", "group egress", "group ingress", "group"]
 
 #: Below this slowdown, and below this share of the posterior weight, no part is named.
-MINIMUM_RATIO, CONFIDENCE = 0.03, 0.9
+MINIMUM_RATIO, CONFIDENCE, MOST_CONFIDENCE = 0.03, 0.9, 0.99
 #: By how much a culprit must raise the log-likelihood beyond what the best of as many explanations does by chance.
 EVIDENCE = 4.0
 MOST_CULPRITS = 2
@@ -56,7 +57,8 @@ class Culprit:
 class Sweep:
     """``culprits``: the explanation. ``alternatives``: explanations that fit alike; with any, the sweep cannot tell.
 
-    ``unexplained``: pairs that are far from usual, faster or slower, and belong to no culprit.
+    ``unexplained``: pairs that are far from usual, faster or slower, and belong to no culprit. ``shared``: host -> its nodes,
+    which have no links of their own, so that their pairs are not judged.
     """
 
     culprits: tuple[Culprit, ...]
@@ -65,12 +67,19 @@ class Sweep:
     pairs: int
     has_baseline: bool
     unexplained: int = 0
+    shared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def solve(
-    rates: Floats, nodes: tuple[str, ...], groups: Mapping[str, str] | None = None, reference: Floats | None = None
+    rates: Floats,
+    nodes: tuple[str, ...],
+    groups: Mapping[str, str] | None = None,
+    reference: Floats | None = None,
+    hosts: Mapping[str, str] | None = None,
 ) -> Sweep:
     """``rates``: from x to x repeats, NaN where there is no measurement. ``groups``: node -> switch group.
+
+    ``hosts``: node -> host, of nodes that use the link of their host: two nodes of one host have no link between them.
 
     ``reference``: usual rates (from x to). Without one, a pair is compared with the pairs of its class: within a group, or
     between groups, which are slower behind an oversubscribed leaf. The second-best of the repeats counts: a slow part is slow
@@ -78,9 +87,10 @@ def solve(
     """
     import numpy as np
 
-    usable = np.where(np.isfinite(rates) & (rates > 0), rates, np.nan)
+    owners = np.array([(hosts or {}).get(node, node) for node in nodes])
+    has_link = (owners[:, None] != owners)[..., None]
+    usable = np.where(np.isfinite(rates) & (rates > 0) & has_link, rates, np.nan)
     slowness = robust.quantile(np.moveaxis(-np.log(usable), -1, 0), 0.4)
-    np.fill_diagonal(slowness, np.nan)
     membership = [(groups or {}).get(node, "") for node in nodes]
     if reference is not None:
         slowness = slowness + np.log(reference)
@@ -89,7 +99,7 @@ def solve(
         group = np.array(membership)
         classes = [group[:, None] == group, group[:, None] != group]
     pairs = int(np.sum(~np.isnan(slowness)))
-    has_baseline = pairs >= 2 and (reference is not None or len(nodes) >= LEAST_NODES)
+    has_baseline = pairs >= 2 and (reference is not None or len(set(owners)) >= LEAST_NODES)
     culprits: list[Culprit] = []
     alternatives: tuple[Culprit, ...] = ()
     sigma = math.nan
@@ -109,12 +119,25 @@ def solve(
         unexplained = int(np.sum(np.abs(excess) > max(MINIMUM_RATIO, CUT_SIGMAS * sigma)))
     return Sweep(
         culprits=tuple(culprits), alternatives=alternatives, sigma=sigma, pairs=pairs, has_baseline=has_baseline,
-        unexplained=unexplained,
+        unexplained=unexplained, shared=_shared_hosts(nodes, hosts or {}),
     )  # fmt: skip
+
+
+def _shared_hosts(nodes: tuple[str, ...], hosts: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    names = sorted({hosts[node] for node in nodes if node in hosts})
+    members = {name: tuple(node for node in nodes if hosts.get(node) == name) for name in names}
+    return {name: inside for name, inside in members.items() if len(inside) > 1}
 
 
 def judge(sweep: Sweep, metric: str) -> Finding:
     """A suspect on one night: peers alone never fail a part. A sweep without a culprit passes only if it could have shown one."""
+    without_link = "; ".join(
+        f"{', '.join(nodes[:-1])} and {nodes[-1]} share host {host} and have no link of their own"
+        for host, nodes in sweep.shared.items()
+    )
+    if without_link and not sweep.pairs:
+        text = f"{metric}: not judged: {without_link}"
+        return Finding(gate="pairs", outcome="unknown", metric=metric, text=text)
     if not sweep.has_baseline:
         text = f"{metric}: {sweep.pairs} pairs, too few to know the usual rate without a reference"
         return Finding(gate="pairs", outcome="unknown", metric=metric, text=text)
@@ -192,8 +215,11 @@ def _rank(excess: Floats, sigma: float, nodes: tuple[str, ...], membership: list
     others = _fit(rest, sigma, nodes, membership)
     rivals = sorted((fit for fit in fits.items() if fit[0] not in others), key=lambda fit: -fit[1][0])
     weights = [math.exp(gain - best[1][0]) for _, (gain, _) in rivals]
+    total = sum(weights) + math.exp(-best[1][0])  # chance has the gain 0
     return [
-        Culprit(kind=kind, parts=parts, slowdown=-math.expm1(-shift), confidence=weight / sum(weights))
+        Culprit(
+            kind=kind, parts=parts, slowdown=-math.expm1(-shift), confidence=min(weight / total, MOST_CONFIDENCE)
+        )  # fmt: skip
         for weight, ((kind, parts), (_, shift)) in zip(weights, rivals, strict=True)
     ]
 

@@ -25,6 +25,7 @@ class Series:
     runs: dict[str, list[str]] = field(default_factory=dict)
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
     leaves: dict[str, str] = field(default_factory=dict)
+    link_hosts: dict[str, str] = field(default_factory=dict)
     cells: list[str] = field(default_factory=list)
     trials: list[str] = field(default_factory=list)
     participants: set[str] = field(default_factory=set)
@@ -68,6 +69,7 @@ def collect(runs: Iterable[tuple[str, RunRecord]]) -> dict[tuple[str, Key], Seri
             equal_nodes = {node for node, hardware in record.hardware.items() if hardware == measurement.key.hardware}
             entry.participants |= equal_nodes or set(record.hardware)
             entry.leaves.update(record.leaves)
+            entry.link_hosts.update(record.link_hosts)
             entry.cells += [cell] if cell not in entry.cells else []
             entry.trials += [record.trial] if record.trial not in entry.trials else []
     return dict(sorted(series.items(), key=lambda item: (item[0][0], str(item[0][1]))))

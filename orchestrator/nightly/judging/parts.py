@@ -31,7 +31,8 @@ def judge_pairs(series: Series, past: Sequence[Record], night: int, date: str) -
             usual[cell] = np.nanmedian(known) ** (-panel.metric.sign)
     has_reference = bool((~np.isnan(usual) == ~np.isnan(rates).all(axis=2)).all())
     groups = {node: series.leaves.get(node.partition(":")[0], "") for node in nodes}
-    sweep = pairs.solve(rates, nodes, groups, usual if has_reference else None)
+    hosts = {node: series.link_hosts[name] for node in nodes if (name := node.partition(":")[0]) in series.link_hosts}
+    sweep = pairs.solve(rates, nodes, groups, usual if has_reference else None, hosts)
     finding = pairs.judge(sweep, series.metric.name)
     return Judged(
         finding=finding, state=finding.outcome, cell=series.cells[0], key=series.key,
