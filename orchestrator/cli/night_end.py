@@ -181,7 +181,9 @@ def _show(session: Session, directory: Path, judgement: NightJudgement, notes: S
         terminal.line(f"  … and {len(worst) - _FINDINGS} more; the report has them")
     for note in notes:
         terminal.line(f"  note     {note}")
-    word = _WORDS.get(judgement.exit, "FAIL")
+    if judgement.history:
+        terminal.line(f"history  {judgement.history}")
+    word = "WARN" if judgement.outcome == "warn" and not judgement.exit else _WORDS.get(judgement.exit, "FAIL")
     terminal.line(f"{terminal.style(f'{word:<8}', word)} {judgement.sentence}     exit {judgement.exit}")
     if _page(directory).is_file():
         terminal.line(f"report   {short_path(_page(directory))}")

@@ -40,7 +40,9 @@ def run(session: Session, options: Mapping[str, Any]) -> int:
     redaction = redact.Redaction(mask=secrets.mask(session.state), names=source.secret_names)
     results: list[Result] = []
     for _ in range(options["rounds"]):
-        result = run_trial.run_once(session, source, trial, redaction, bed, bed.data_dir, {}, {**options, **_UNUSED})
+        result = run_trial.run_once(
+            session, source, trial, redaction, bed, bed.data_dir, {}, {**options, **_UNUSED}, Path(options["runs_dir"])
+        )
         results.append(result)
         if result.code not in (0, 1, 2):
             return summary.show(session, result, as_json=options["as_json"])

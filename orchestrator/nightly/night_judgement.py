@@ -34,7 +34,8 @@ class Judged:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightJudgement:
     """``outcome``: the worst of rows and findings. ``exit``: 0, 1 (fail), 2 (unknown), 4 (infrastructure). ``earlier``: nights it
-    was compared with. ``notes``: facts about the history, such as skipped bundles or a clock that went backwards.
+    was compared with; ``history``: what is missing of them, empty if nothing is. ``notes``: facts about the history, such as
+    skipped bundles or a clock that went backwards.
     """
 
     outcome: Literal["pass", "warn", "fail", "unknown"]
@@ -42,4 +43,5 @@ class NightJudgement:
     sentence: str
     findings: tuple[Judged, ...] = ()
     earlier: tuple[str, ...] = ()
+    history: str = ""
     notes: tuple[str, ...] = ()

@@ -131,7 +131,10 @@ def _digests(histories: Iterable[History]) -> list[digests.Digest]:
 
 
 def judge_pairs(
-    histories: Sequence[History], nodes: Sequence[str], leaves: Mapping[str, int], hosts: Mapping[str, str] | None = None
+    histories: Sequence[History],
+    nodes: Sequence[str],
+    leaves: Mapping[str, int],
+    hosts: Mapping[str, str] | None = None,
 ) -> PairSweep:
     """The culprits among links, directions, nodes and switches. ``nodes``: by rank; ``leaves``: node -> its leaf switch;
     ``hosts``: node -> its host, of nodes that use the link of their host.

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -138,10 +139,8 @@ def test_early_nights_wait_for_history_and_are_not_unknown(tmp_path: Path) -> No
     waiting = [judged for judged in judgement.findings if judged.state == "unknown"]
     assert {judged.finding.gate for judged in waiting} == {"relative", "drift", "intermittent", "fleet"}
     assert not any(judged.is_counted for judged in waiting)
-    assert (
-        "no history yet: drift has 3 of 14 nights, fleet has 3 of 8 nights, relative has 3 of 20 nights."
-        in judgement.sentence
-    )
+    assert judgement.sentence == "No metric is worse than its reference; runs: 5 passed."
+    assert re.fullmatch(r"3 of \d+ earlier nights; not judged yet: drift, fleet, relative", judgement.history)
 
 
 def test_the_nights_that_a_gate_is_said_to_need_are_enough(tmp_path: Path) -> None:
@@ -295,6 +294,16 @@ def test_a_metric_that_became_nan_is_unknown_with_a_note(tmp_path: Path) -> None
     assert judgement.notes == ("gemm: n2: gemm is nan: not a number that can be compared",)
 
 
+def test_a_passed_run_without_figures_or_without_known_hardware_is_unknown(tmp_path: Path) -> None:
+    empty = judging.judge(write_night(tmp_path / "a", 1, {"gemm": [[]]}, nodes=NODES), ())
+    assert (empty.outcome, empty.exit) == ("unknown", 2)
+    assert "it has no figure that can be compared" in empty.sentence
+    unknown = write_night(tmp_path / "b", 1, {"gemm": rates(usual, 1)}, nodes=NODES, facts={"n3": {"cpu": ""}})
+    judgement = judging.judge(unknown, ())
+    assert (judgement.outcome, judgement.exit) == ("unknown", 2)
+    assert "the hardware of n3 is not known" in judgement.sentence
+
+
 def test_a_damaged_bundle_is_left_out_and_its_row_unknown(tmp_path: Path) -> None:
     directory = write_night(tmp_path, NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
     history = history_of(directory, usual)
@@ -321,6 +330,16 @@ def test_nodes_gone_or_absent_are_notes_and_no_defect(tmp_path: Path) -> None:
     )
 
 
+def test_a_casual_night_says_which_recorded_nights_it_cannot_use(tmp_path: Path) -> None:
+    directory = write_night(tmp_path, NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
+    history = history_of(directory, usual)
+    document = json.loads((directory / "night.json").read_text())
+    (directory / "night.json").write_text(json.dumps({**document, "number": 0, "started": "2020-01-01T00:00:00Z"}))
+    judgement = judging.judge(directory, history)
+    assert judgement.earlier == ()
+    assert "30 recorded nights are dated after this one" in judgement.notes[0]
+
+
 def test_a_clock_that_went_backwards_is_a_note(tmp_path: Path) -> None:
     directory = write_night(tmp_path, NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
     history = [
@@ -338,8 +357,8 @@ def test_other_hardware_begins_a_new_history(tmp_path: Path) -> None:
     )
     every = write_night(tmp_path / "every", NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
     judgement = judging.judge(directory, history_of(every, usual))
-    assert (judgement.outcome, judgement.exit) == ("pass", 0)
-    assert judgement.notes[-1].startswith("n3: its hardware changed from 8x H100")
+    assert (judgement.outcome, judgement.exit, bad(judgement)) == ("warn", 0, [("hardware", "n3", "warn")])
+    assert judgement.sentence.startswith("n3: its hardware changed from 8x H100")
 
 
 def counters(value: int) -> list[list[dict[str, Any]]]:

@@ -19,6 +19,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "PASS": {"fg": "green", "bold": True},
     "FAIL": {"fg": "red", "bold": True},
     "UNKNOWN": {"fg": "yellow", "bold": True},
+    "WARN": {"fg": "yellow", "bold": True},
     "FAULT": {"fg": "red"},
     "good": {"fg": "green"},
     "bad": {"fg": "red"},

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 Better = Literal["higher", "lower"]
+#: The share of its ceiling by which a value may exceed it.
+CEILING_TOLERANCE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,8 @@ class Metric:
         return 1.0 if self.better == "lower" else -1.0
 
     def exceeds_ceiling(self, value: float) -> bool:
-        return self.ceiling is not None and self.sign * (value - self.ceiling) < 0
+        """By more than the resolution of a clock explains."""
+        return self.ceiling is not None and self.sign * (value - self.ceiling) < -CEILING_TOLERANCE * abs(self.ceiling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

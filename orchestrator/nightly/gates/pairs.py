@@ -217,9 +217,7 @@ def _rank(excess: Floats, sigma: float, nodes: tuple[str, ...], membership: list
     weights = [math.exp(gain - best[1][0]) for _, (gain, _) in rivals]
     total = sum(weights) + math.exp(-best[1][0])  # chance has the gain 0
     return [
-        Culprit(
-            kind=kind, parts=parts, slowdown=-math.expm1(-shift), confidence=min(weight / total, MOST_CONFIDENCE)
-        )  # fmt: skip
+        Culprit(kind=kind, parts=parts, slowdown=-math.expm1(-shift), confidence=min(weight / total, MOST_CONFIDENCE))
         for weight, ((kind, parts), (_, shift)) in zip(weights, rivals, strict=True)
     ]
 

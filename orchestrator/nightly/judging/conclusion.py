@@ -6,6 +6,7 @@ leave the outcome to the runs, the floors and the gates that know: else every ea
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -27,7 +28,7 @@ def conclude(
     outcome = _outcome(rows, findings)
     return NightJudgement(
         outcome=outcome, exit=_exit(outcome, rows), sentence=_sentence(outcome, rows, findings), findings=findings,
-        earlier=earlier, notes=notes,
+        earlier=earlier, history=_history(findings), notes=notes,
     )  # fmt: skip
 
 
@@ -52,7 +53,9 @@ def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged]) -> 
         f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: _ORDER.index(item[0]))
     )
     worst = [judged for judged in findings if judged.is_counted and judged.state in _WORST[outcome]]
-    text = "No metric is worse than its reference" if outcome == "pass" else "Every repeat was skipped"
+    text = (
+        _PASSES[any(judged.state == "pass" for judged in findings)] if outcome == "pass" else "Every repeat was skipped"
+    )
     if worst:
         more = (
             f"; {len(worst) - 1} more such findings"
@@ -64,21 +67,27 @@ def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged]) -> 
         text = f"{worst[0].finding.text}{more}"
     elif not rows:
         text = "Nothing was run"
-    parts = [text, f"runs: {ran}" if ran else "", _waiting(findings)]
-    return "; ".join(part for part in parts if part) + "."
+    return "; ".join(part for part in (text, f"runs: {ran}" if ran else "") if part) + "."
 
 
 _ORDER = ("passed", "failed", "unknown", "error", "unfinished", "skipped")
 _WORST = {"fail": _FAILURES, "unknown": ("unknown",), "warn": ("warn",), "pass": ()}
 
 
-def _waiting(findings: Sequence[Judged]) -> str:
+#: Whether a metric has been compared with anything -> the sentence.
+_PASSES = {True: "No metric is worse than its reference", False: "No metric has a reference yet"}
+_WAITING = re.compile(r"no history yet \((\d+) of (\d+) nights")
+
+
+def _history(findings: Sequence[Judged]) -> str:
     """The gates that have no history yet, with the longest history that one of their metrics has."""
-    gates: dict[str, str] = {}
+    counts: dict[str, tuple[int, int]] = {}
     for judged in findings:
-        _, is_waiting, rest = judged.finding.text.partition("no history yet (")
-        if is_waiting and not judged.is_counted:
-            gates[judged.finding.gate] = max(gates.get(judged.finding.gate, ""), rest.partition(")")[0])
-    return (
-        f"no history yet: {', '.join(f'{gate} has {count}' for gate, count in sorted(gates.items()))}" if gates else ""
-    )
+        match = _WAITING.search(judged.finding.text)
+        if match and not judged.is_counted:
+            number = int(match[1]), int(match[2])
+            counts[judged.finding.gate] = max(counts.get(judged.finding.gate, (0, 0)), number)
+    if not counts:
+        return ""
+    have, needed = (max(numbers) for numbers in zip(*counts.values(), strict=True))
+    return f"{have} of {needed} earlier nights; not judged yet: {', '.join(sorted(counts))}"

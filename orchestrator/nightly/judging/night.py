@@ -37,6 +37,7 @@ def judge(
     """
     night, rows = night_files.read_night(directory), night_files.read_rows(directory)
     runs, notes = read_runs(directory, rows)
+    history = tuple(history)
     past = [record for record in history if _is_before(record, night)]
     number = night.number or max((record.night for record in past), default=0) + 1
     series = figures.collect(runs)
@@ -49,7 +50,7 @@ def judge(
     findings += bits.judge((cell, run.workload, Path(run.directory)) for cell, run in runs)
     findings = _expect_failures_of(frozenset(quarantined), _apply_known_defects(night, findings))
     return conclusion.conclude(
-        rows, tuple(findings), earlier=_earlier(series, groups), notes=(*notes, *_notes(night, runs, series, past)),
+        rows, tuple(findings), earlier=_earlier(series, groups), notes=(*notes, *_unused(history, night), *_notes(night, runs, past)),
     )  # fmt: skip
 
 
@@ -73,17 +74,26 @@ def _is_before(record: Record, night: Night) -> bool:
 
 
 def _judge_rows(rows: Iterable[Row], records: Mapping[str, RunRecord]) -> Iterator[Judged]:
-    """A row that did not pass. A bundle that is missing or damaged makes a passed row unknown."""
+    """A row that did not pass. A passed row is unknown if its figures cannot be compared: no bundle, no figure, no hardware."""
     for row in rows:
         state = conclusion.STATES.get(row.state)
         reason = row.reason
-        if row.state == "passed" and row.run and row.run not in records:
-            state, reason = "unknown", "its bundle cannot be read"
+        if row.state == "passed" and row.run and (gap := _gap(records.get(row.run))):
+            state, reason = "unknown", gap
         if state is None:
             continue
         text = f"{row.cell}, repeat {row.repeat + 1}: {row.state}" + (f": {reason}" if reason else "")
         finding = Finding(gate=RUN, outcome=state, text=text)
         yield Judged(finding=finding, state=state, cell=row.cell, runs=(row.run,) if row.run else ())
+
+
+def _gap(record: RunRecord | None) -> str:
+    """Why the figures of a run that passed cannot be compared; empty if they can."""
+    if record is None:
+        return "its bundle cannot be read"
+    if nodes := [node for node, hardware in record.hardware.items() if not hardware]:
+        return f"the hardware of {', '.join(nodes)} is not known, so that its figures cannot be compared"
+    return "" if record.measurements else "it has no figure that can be compared"
 
 
 def _judge_floors(
@@ -116,8 +126,11 @@ def _judge_series(
             yield parts.judge_pairs(entry, past, number, night.started)
     measured = {key: entry for (_, key), entry in series.items()}
     for (name, key), past in groups.items():
-        if key in measured and (name, key) not in series and figures.is_judged(name, key):
-            yield from _judge_vanished(name, measured[key], past, number)
+        if key in measured and (name, key) not in series:
+            named = [rule for cell in measured[key].cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
+            if figures.is_judged(name, key) or named:
+                yield from _judge_vanished(name, measured[key], past, number)
+    yield from _judge_hardware(series, groups)
 
 
 def _judge_vanished(name: str, other: Series, past: Sequence[Record], number: int) -> Iterator[Judged]:
@@ -143,7 +156,8 @@ def _apply_known_defects(night: Night, findings: Sequence[Judged]) -> list[Judge
             bad = [index for index in concerned if result[index].state in ("fail", "warn")]
             for index in bad:
                 result[index] = dataclasses.replace(result[index], state="xfail", ticket=rule.xfail)
-            if not bad and any(result[index].state == "pass" for index in concerned):
+            is_complete = not any(result[index].state == "unknown" and result[index].is_counted for index in concerned)
+            if not bad and is_complete and any(result[index].state == "pass" for index in concerned):
                 text = f"{rule.metric} passes, although {rule.xfail} says that it fails: remove its xfail"
                 finding = Finding(gate="xfail", outcome="fail", metric=rule.metric, text=text)
                 result.append(Judged(finding=finding, state="xpass", cell=cell.name, ticket=rule.xfail))
@@ -171,13 +185,19 @@ def _earlier(
     return tuple(date or f"night {number}" for number, date in sorted(nights.items()))
 
 
+def _unused(history: Iterable[Record], night: Night) -> Iterator[str]:
+    """A casual night has no place among the recorded ones but its date."""
+    later = {record.night for record in history if not night.number and not _is_before(record, night)}
+    if later:
+        yield f"{len(later)} recorded nights are dated after this one, {night.started}, and are not compared with it"
+
+
 def _notes(
     night: Night,
     runs: Sequence[tuple[str, RunRecord]],
-    series: Mapping[tuple[str, Key], Series],
     past: Sequence[Record],
 ) -> Iterator[str]:
-    """Nodes that are gone, absent or changed, and clocks that went backwards."""
+    """Nodes that are gone or absent, and clocks that went backwards."""
     dates = dict(sorted((record.night, record.date) for record in past if record.date))
     dates[max(dates, default=0) + 1] = night.started
     for before, after in zip(list(dates.values()), list(dates.values())[1:], strict=False):
@@ -190,18 +210,21 @@ def _notes(
             yield f"{node} is no longer part of the bed; it was last measured on {last_seen[node].date}"
         elif node not in present:
             yield f"{node} took no part tonight; it was last measured on {last_seen[node].date}"
-    yield from _hardware_changes(series, past)
 
 
-def _hardware_changes(series: Mapping[tuple[str, Key], Series], past: Sequence[Record]) -> Iterator[str]:
-    """Nodes whose figures have another key than before, by hardware alone: their history begins anew."""
-    before = {
-        (record.node, record.metric.name, record.key.parameters): record.key.hardware for record in past if record.node
-    }
-    changes = {
-        (node, before[identity], key.hardware)
-        for (name, key), entry in series.items() for node in entry.values
-        if (identity := (node, name, key.parameters)) in before and before[identity] != key.hardware and "->" not in node
-    }  # fmt: skip
-    for node, old, new in sorted(changes):
-        yield f"{node}: its hardware changed from {old} to {new}; its history begins anew"
+def _judge_hardware(
+    series: Mapping[tuple[str, Key], Series], groups: Mapping[tuple[str, Key], Sequence[Record]]
+) -> Iterator[Judged]:
+    """Nodes whose figures have another key than before, by hardware alone: a lost GPU or memory module, or new hardware."""
+    past = sorted((record for records in groups.values() for record in records), key=lambda record: record.night)
+    before = {(record.node, record.metric.name, record.key.parameters): record.key.hardware for record in past}
+    changes: dict[tuple[str, str, str], Series] = {}
+    for (name, key), entry in series.items():
+        for node in entry.values:
+            old = before.get((node, name, key.parameters), key.hardware)
+            if old != key.hardware and node and "->" not in node:
+                changes.setdefault((node.partition(":")[0], old, key.hardware), entry)
+    for (node, old, new), entry in sorted(changes.items(), key=lambda item: item[0]):
+        text = f"{node}: its hardware changed from {old} to {new}; its history begins anew"
+        finding = Finding(gate="hardware", outcome="warn", node=node, text=text)
+        yield Judged(finding=finding, state="warn", cell=entry.cells[0], key=entry.key, reference="the nights before")

@@ -152,6 +152,7 @@ def facts(report: NightReport) -> list[tuple[str, str]]:
         ("started", night.started),
         ("nodes", name_nodes(tuple(night.hosts))),
         ("compared with", _earlier(report)),
+        *([("history", report.judgement.history)] if report.judgement.history else []),
         ("ccbed", night.ccbed),
         ("exit", str(report.judgement.exit)),
     ]
