@@ -133,6 +133,13 @@ def test_an_odd_node_on_the_first_night_is_a_suspect_and_no_failure(tmp_path: Pa
     assert (judgement.outcome, judgement.exit, bad(judgement)) == ("warn", 0, [("peers", "n6", "warn")])
 
 
+def test_peers_that_differ_widely_are_unknown_and_no_pass(tmp_path: Path) -> None:
+    judgement = judge(tmp_path, lambda night, node, repeat: 100 * 2 ** (int(node[1:]) % 4), nights=0)
+    [finding] = [judged for judged in judgement.findings if judged.finding.gate == "peers"]
+    assert (finding.state, finding.is_counted) == ("unknown", False)
+    assert finding.finding.text == "gemm: has peers that differ too much to see an odd node on 8 nodes"
+
+
 def test_early_nights_wait_for_history_and_are_not_unknown(tmp_path: Path) -> None:
     judgement = judge(tmp_path, usual, nights=3)
     assert (judgement.outcome, judgement.exit) == ("pass", 0)

@@ -154,6 +154,8 @@ def _read_peers(panel: Panel, result: peers.Peers, node: int, series: Any) -> _R
             f"has {int(result.count[node, 0])} peers of its hardware tonight; {peers.LEAST_PEERS} are needed",
             None,
         )
+    if result.limit[node, 0] > peers.WIDEST and not result.suspects[node, 0]:
+        return "unknown", "has peers that differ too much to see an odd node", None
     text = f"is {_worse(float(result.excess[node, 0]))} than the median of {int(result.count[node, 0])} peers"
     text += f"; this fleet's limit is {result.limit[node, 0]:.1%}"
     is_suspect = bool(result.suspects[node, 0])

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .nights import Flags, Floats
 
 LEAST_PEERS = 5
+#: Where the limit is wider, in logarithms, that a node is within it says nothing.
+WIDEST = 0.5
 MINIMUM_RATIO = 0.02
 #: Chance of a false suspect per metric and node-night.
 FALSE_RATE = 1e-4
