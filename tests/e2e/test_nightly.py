@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -14,7 +15,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli import night_trials
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import terminal
 from orchestrator.nightly import night_files
+from orchestrator.providers.process.process_provider import ProcessProvider
 
 from .conftest import Bed
 
@@ -112,3 +117,16 @@ def test_a_killed_night_is_resumed_and_runs_nothing_twice(bed: Bed, tmp_path: Pa
     assert [count.read_text() for count in counts] == ["run\n"] * 3
     assert "waits" not in ended
     assert nightly(bed, tmp_path, "--resume", night.name[-4:]) == (0, document), "an ended night is judged again"
+
+
+def test_a_node_that_died_between_trials_is_named_and_brought_up_again(bed: Bed, tmp_path: Path) -> None:
+    session = Session(state=bed.state, terminal=terminal.Terminal(out=io.StringIO(), err=io.StringIO()))
+    trials = night_trials.NightTrials(session=session, bed=bed.spec, directory=tmp_path, command="ccbed nightly (test)")
+    assert trials.restore() == {}
+    os.kill(ProcessProvider(bed.state).observe(bed.spec).node("n3").pid, signal.SIGKILL)
+    wait_for(lambda: ProcessProvider(bed.state).observe(bed.spec).node("n3").state == "dead")
+    lost = trials.restore()
+    assert list(lost) == ["n3"]
+    assert lost["n3"].startswith("was dead")
+    assert lost["n3"].endswith("; brought up again")
+    assert bed.unchanged()
