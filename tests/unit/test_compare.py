@@ -221,3 +221,5 @@ def test_two_runs_are_compared_on_a_page_that_links_both(tmp_path: Path) -> None
     assert re.search(r"<title [^>]*>all-reduce.*: \+[\d.]+% to \+[\d.]+%<", text), (
         "the interval is said, not only drawn"
     )
+    code, _, err = ccbed("compare", *map(str, runs.values()), "--html", str(tmp_path / "none" / "x.html"))
+    assert (code, "x.html: cannot be written: No such file or directory" in err) == (EXIT_USAGE, True)

@@ -116,7 +116,7 @@ def _compare_two(
         )
     if html:
         a, b = (compared_page.side(run, _address(path, html)) for run, path in ((before, first), (after, second)))
-        html.write_bytes(compared_page.render(a, b, compared))
+        _write_page(html, compared_page.render(a, b, compared))
     has_limit = fail_over is not None
     late = [row.what for row in compared.rows if fail_over is not None and row.slower_than(fail_over)]
     missing = [f"{what} (only in {which})" for which, what in compared.only] if has_limit else []
@@ -139,6 +139,16 @@ def _compare_two(
             text += f"; {len(undecided)} undecided: needs {compared.least_samples} or more iterations of each run"
         session.terminal.line(f"{word} {text}     exit {code}")
     return code
+
+
+def _write_page(file: Path, content: bytes) -> None:
+    """Raises UsageError where the file cannot be written."""
+    try:
+        file.write_bytes(content)
+    except OSError as error:
+        raise UsageError(
+            f"--html {file}: cannot be written: {error.strerror}", hint="name a file in a directory that exists"
+        ) from error
 
 
 def _address(run: Path, html: Path) -> str:
@@ -221,7 +231,7 @@ def _named(handle: str) -> tuple[str, str]:
 def _show_systems(session: Session, columns: Sequence[System], html: Path | None, *, as_json: bool) -> int:
     """A column for each run. A figure that is not known is a dash; its reason follows the table."""
     if html:
-        html.write_bytes(systems_page.render(columns))
+        _write_page(html, systems_page.render(columns))
     if as_json:
         session.terminal.json({"runs": [codec.plain(column) for column in columns]})
         return EXIT_PASS
