@@ -24,6 +24,8 @@ from .render.terminal import run_path, short_path
 
 #: The workloads whose trials each kind of sweep can judge.
 PROBING, LINKING = "node-probe", "collective"
+#: Rounds that follow where the first ones have a suspect; all rounds are then judged together.
+CONFIRMING = 1
 #: Options of `run` that a sweep does not have.
 _UNUSED: Mapping[str, Any] = {"tee": None, "log_dir": None, "twin": False, "fail_node": ()}
 
@@ -39,16 +41,20 @@ def run(session: Session, options: Mapping[str, Any]) -> int:
         )
     redaction = redact.Redaction(mask=secrets.mask(session.state), names=source.secret_names)
     results: list[Result] = []
-    for _ in range(options["rounds"]):
+    rounds = options["rounds"]
+    while len(results) < rounds:
         result = run_trial.run_once(
             session, source, trial, redaction, bed, bed.data_dir, {}, {**options, **_UNUSED}, Path(options["runs_dir"])
         )
         results.append(result)
         if result.code not in (0, 1, 2):
             return summary.show(session, result, as_json=options["as_json"])
-    directories = [Path(result.directory) for result in results]
-    sweep = _judge_pairs(directories) if options["each_pair"] else None
-    findings = (sweep.finding,) if sweep else _judge_nodes(directories)
+        directories = [Path(result.directory) for result in results]
+        sweep = _judge_pairs(directories) if options["each_pair"] else None
+        findings = (sweep.finding,) if sweep else _judge_nodes(directories)
+        has_suspect = any(finding.outcome == "warn" for finding in findings)
+        if len(results) == options["rounds"] and has_suspect:
+            rounds += CONFIRMING  # what disturbed a link for the time of one probe is not slow in another
     codes = [*(result.code for result in results), sweeps.exit_code(findings)]
     code = next(code for code in PRECEDENCE if code in codes)
     if options["as_json"]:

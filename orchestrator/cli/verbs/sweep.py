@@ -17,7 +17,12 @@ from ..inputs.session import Session
 @click.option("--each-node", is_flag=True, help="Compare the figures of every node with those of its peers.")
 @click.option("--each-pair", is_flag=True, help="Compare the links of all pairs of nodes, in both directions.")
 @click.option(
-    "--rounds", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Run the trial N times."
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Run the trial N times, and once more to confirm a suspect.",
 )
 @options.bed
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
