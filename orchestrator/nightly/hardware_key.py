@@ -6,6 +6,7 @@ of software and firmware are no part of it: nights exist to find the changes tha
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
@@ -14,7 +15,9 @@ from typing import Any
 
 import msgspec
 
+from .. import plugins
 from ..model import codec
+from ..model.errors import UsageError
 from ..model.trial import Trial
 from .gates.nights import Key
 
@@ -103,18 +106,39 @@ def _number(value: Any) -> float:
 def _parameters(trial: Trial, backend: str, threads: int, *, has_nodes: bool = True) -> str:
     """All that a figure depends on beside the hardware, in one line.
 
-    An empty or zero parameter is left out: an option that a later version adds is empty, and does not end the history.
+    A parameter with the default of its workload is left out: one that a later version adds does not end the history. A version
+    that changes a default needs a migration of the index that reads the runs again.
     """
-    values = {**trial.params, "ranks_per_node": trial.world.ranks_per_node, "backend": backend, "threads": threads}
+    values: dict[str, Any] = {"ranks_per_node": trial.world.ranks_per_node, "backend": backend, "threads": threads}
     if has_nodes:
         values["nodes"] = trial.world.nodes
     if trial.faults:
         values |= {"faults": trial.faults, "recovery": trial.recovery, "liveness": trial.liveness}
-    return _words(values)
+    return _words(values, chosen=_chosen(trial))
 
 
-def _words(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={_text(value)}" for name, value in _without_empty(codec.plain(values)).items())
+def _chosen(trial: Trial) -> dict[str, Any]:
+    """The parameters that differ from the defaults; of a workload that is not built in those that are not empty."""
+    defaults = _defaults(trial.workload)
+    plain: dict[str, Any] = codec.plain(dict(trial.params))
+    known = {name: value for name, value in plain.items() if name in defaults and value != defaults[name]}
+    return {**known, **_without_empty({name: value for name, value in plain.items() if name not in defaults})}
+
+
+@functools.cache
+def _defaults(workload: str) -> Mapping[str, Any]:
+    """The parameters of a built-in workload, empty for another one."""
+    workloads = plugins.discover().workloads
+    try:
+        defaults: dict[str, Any] = codec.plain(workloads[workload].module.Params()) if workload in workloads else {}
+    except (TypeError, UsageError):  # a parameter without a default, or a plugin that cannot be loaded
+        return {}
+    return defaults
+
+
+def _words(values: Mapping[str, Any], chosen: Mapping[str, Any] | None = None) -> str:
+    words = {**_without_empty(codec.plain(dict(values))), **(chosen or {})}
+    return " ".join(f"{name}={_text(value)}" for name, value in sorted(words.items()))
 
 
 def _without_empty(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,3 +155,22 @@ def test_memory_is_a_class_that_a_kernels_share_does_not_change(mib: int, gib: f
 def test_a_record_of_a_real_run_has_plain_json_values(tmp_path: Path) -> None:
     record = read(tmp_path, figure("gemm", 1.0, node="n0"))
     assert json.dumps(dataclasses.asdict(record))
+
+
+def test_a_parameter_with_its_default_does_not_change_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def parameters(name: str, params: dict[str, object]) -> str:
+        options: dict[str, Any] = {"params": params, "workload": "collective"}
+        directory = write_bundle(tmp_path / name, [figure("busbw", 1.0)], **options)
+        return bundle_records.read(directory).measurements[0].key.parameters
+
+    usual = parameters("a", {"sizes": [64], "warmup": 5, "probe_s": 3.0, "verify": True})
+    assert usual == "backend=gloo nodes=2 ranks_per_node=1 sizes=[64] threads=1"
+    defaults = {**hardware_key._defaults("collective"), "added_later": 3}
+    monkeypatch.setattr(hardware_key, "_defaults", lambda workload: defaults)
+    assert parameters("later", {"sizes": [64], "warmup": 5, "probe_s": 3.0, "verify": True, "added_later": 3}) == usual
+    changed = {
+        parameters("b", {"sizes": [64], "verify": False}),
+        parameters("c", {"sizes": [64], "added_later": 0}),
+        parameters("d", {"sizes": [64], "warmup": 0}),
+    }
+    assert len({usual, *changed}) == 4, "a value that differs from its default is in the key, also an empty one"
