@@ -79,6 +79,10 @@ def _beside_peers(measurement: Measurement, nodes: Mapping[str, Sequence[float]]
     judged = peers.judge(slowness)
     if not judged.is_known.all():
         return _unknown(metric.name, f"{len(names)} nodes of equal hardware; {peers.LEAST_PEERS + 1} are needed")
+    if float(judged.limit.max()) > peers.WIDEST and not judged.suspects.any():
+        return _unknown(
+            metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-judged.limit.max()):.0%})"
+        )
     odd = [
         (name, float(judged.excess[i, 0]), float(judged.limit[i, 0]))
         for i, name in enumerate(names)

@@ -48,6 +48,16 @@ def nights(directory: Path) -> tuple[Path, ...]:
     return tuple(sorted(path for path in _entries(directory) if not path.is_symlink() and is_night(path)))
 
 
+def night(handle: str, directory: Path) -> Path | None:
+    """The directory of a night, from its path, its name or its last characters; None if the handle is no night's."""
+    paths = [Path(handle), directory / handle, *(path for path in nights(directory) if _token(path).startswith(handle))]
+    return next((path.resolve() for path in paths if handle and is_night(path)), None)
+
+
+def _token(path: Path) -> str:
+    return path.name.rpartition("-")[2]
+
+
 def resolve(handle: str, directory: Path) -> Path:
     """The directory of a run, from its path, its name, its four last characters, or ``latest``. Raises UsageError.
 

@@ -230,3 +230,10 @@ def test_a_night_is_no_leftover_of_a_run_that_never_began(ccbed: Desk, archive: 
 
 def test_a_night_has_the_same_names_in_both_layers() -> None:
     assert (runs_index.NIGHT, runs_index.NIGHT_RUNS) == (NIGHT, RUNS)
+
+
+def test_resume_of_a_night_names_the_command_that_resumes_it(ccbed: Desk, archive: Archive) -> None:
+    night = archive.night(0)
+    for handle in (night.name, night.name.rpartition("-")[2], str(night)):
+        assert ccbed("resume", handle) == 3
+        assert "a night, not a run" in ccbed.err and f"ccbed nightly --resume runs/{night.name}" in ccbed.err

@@ -57,7 +57,14 @@ def test_the_rounds_count_together() -> None:
     assert [finding.outcome for finding in sweeps.judge_nodes(rounds)] == ["pass"]
 
 
-@pytest.mark.parametrize(("values", "reason"), [(fleet(4), "6 are needed"), (fleet(8, n1=0.0), "has no ratio")])
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (fleet(4), "6 are needed"),
+        (fleet(8, n1=0.0), "has no ratio"),
+        ({f"n{index}": [3.0**index] for index in range(8)}, "differ too much"),
+    ],
+)
 def test_what_cannot_be_judged_is_unknown(values: dict[str, list[float]], reason: str) -> None:
     (finding,) = sweeps.judge_nodes([record(values)])
     assert (finding.outcome, reason in finding.text) == ("unknown", True)

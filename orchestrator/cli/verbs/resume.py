@@ -26,6 +26,8 @@ from . import check
 @click.pass_obj
 def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
     """Resume RUN where its history ends; its gang may still be training. A run that has ended is judged again."""
+    if night := index.night(run, runs_dir):
+        raise UsageError(f"{short_path(night)}: a night, not a run", hint=f"ccbed nightly --resume {short_path(night)}")
     directory = _requested_run(index.resolve(run, runs_dir))
     history = bundle.read_history(directory)
     end = history.last(RunEnd)
