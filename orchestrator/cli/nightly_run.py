@@ -117,6 +117,12 @@ def _require_free(session: Session, bed: BedSpec) -> None:
     beds.settle(session, bed)
     open_run = store.open_run(Path(bed.workdir))
     if open_run is not None:
+        night = Path(open_run.directory).parent.parent
+        if not open_run.driver and night_files.is_night(night):
+            raise UsageError(
+                f"bed {bed.name} has an open night, {night.name}, whose orchestrator is gone",
+                hint=f"ccbed nightly --resume {short_path(night)}, or abandon its run: ccbed heal {bed.name}",
+            )
         raise store.busy(Path(bed.workdir), driven=bool(open_run.driver))
 
 

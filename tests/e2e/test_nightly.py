@@ -108,6 +108,9 @@ def test_a_killed_night_is_resumed_and_runs_nothing_twice(bed: Bed, tmp_path: Pa
         process.send_signal(signal.SIGKILL)
         process.wait()
     ended = {row.cell for row in night_files.read_rows(night)}
+    code, output = bed.ccbed("nightly", file, "--runs-dir", str(tmp_path / "other"))
+    assert code == 3
+    assert f"bed local has an open night, {night.name}, whose orchestrator is gone" in output
     end.touch()
     code, document = nightly(bed, tmp_path, "--resume", str(night))
     assert {row["cell"]: row["state"] for row in document["rows"]} == dict.fromkeys(

@@ -131,6 +131,11 @@ trials:
         ("suite: s", "trials: is empty: a suite has one trial at least"),
         ("suite: s\ntrials: []", "s.yml:2: trials: is empty: a suite has one trial at least"),
         ("suite: s\ntrials: barrier", "s.yml:2: trials: must be a list of trials (got barrier)"),
+        ("suite: s\nbudget: .nan\ntrials: [barrier]", "s.yml:2: budget: must be a finite number (got nan)"),
+        (
+            "suite: s\ntrials: [{trial: barrier, deadline: .inf}]",
+            "trials[0].deadline: must be a finite number (got inf)",
+        ),
         ("trials: [barrier]", "suite: is missing"),
         ("suite: s\ntrials: [{trial: barrier, repeats: 100000}]", "trials[0].repeats: must be <= 10000 (got 100000)"),
         ("suite: s\ntrials: [{trial: barrier, matrix: {root: []}}]", "trials[0].matrix.root: must be a list of values"),

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -56,6 +57,8 @@ def seconds(value: Any) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         if value < 0:
             raise ValueError("must be >= 0")
+        if not value < sys.float_info.max:
+            raise ValueError("must be a finite number")
         return float(value)
     match = _DURATION.fullmatch(str(value))
     if not match:
