@@ -134,10 +134,11 @@ def _judge(
         night = night_files.read_night(directory)
         known = quarantine.read(workdir).nodes(before=night.number or None) if workdir else {}
         judgement = judging.judge(directory, history.earlier, floors, known)
-    except CcbedError as error:
+    except Exception as error:  # noqa: BLE001 a night always ends with a report
         code = night_rows.worst((EXIT_UNKNOWN, night_rows.exit_code(rows)))
+        reason = str(error) if isinstance(error, CcbedError) else f"internal error: {type(error).__name__}: {error}"
         return NightJudgement(
-            outcome="fail" if code == 1 else "unknown", exit=code, sentence=f"The night cannot be judged: {error}."
+            outcome="fail" if code == 1 else "unknown", exit=code, sentence=f"The night cannot be judged: {reason}."
         )
     return replace(judgement, notes=(*judgement.notes, *history.notes))
 

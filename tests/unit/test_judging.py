@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli import night_end
 from orchestrator.model import codec
 from orchestrator.nightly import judging, night_files
 from orchestrator.nightly.baselines import Baseline, Floor
@@ -445,12 +446,39 @@ def test_digests_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:
     assert judgement.sentence.startswith(f"the digests of {run.name} cannot be read")
 
 
+def test_links_whose_unit_changed_are_judged_without_the_nights_before(tmp_path: Path) -> None:
+    directory = write_night(tmp_path, 2, {"links": links({})}, nodes=NODES[:6], workload="collective")
+    past = [
+        dataclasses.replace(record, night=1, metric=dataclasses.replace(record.metric, unit="ns/byte"))
+        for record in records_of(directory)
+    ]
+    judgement = judging.judge(directory, past)
+    assert (judgement.outcome, judgement.exit) == ("unknown", 2)
+    assert "changed its unit or direction" in judgement.sentence
+    [pairs] = [judged for judged in judgement.findings if judged.finding.gate == "pairs"]
+    assert pairs.state == "pass"
+
+
 def test_directions_between_nodes_of_one_host_are_not_judged(tmp_path: Path) -> None:
     options: dict[str, Any] = {"nodes": NODES[:6], "workload": "collective", "hosts": dict.fromkeys(NODES, "h0")}
     judgement = judging.judge(write_night(tmp_path, 1, {"links": links({"n1->n4": 1.25})}, **options), ())
     [judged] = [judged for judged in judgement.findings if judged.finding.gate == "pairs"]
     assert (judgement.outcome, judged.state, judged.is_counted) == ("pass", "unknown", False)
     assert "not judged: n0, n1, n2, n3, n4 and n5 share host h0 and have no link of their own" in judged.finding.text
+
+
+def test_an_error_of_a_gate_is_an_unknown_night_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise ValueError("two definitions")
+
+    monkeypatch.setattr(judging, "judge", fail)
+    options = {"baselines": str(tmp_path)}
+    directory = write_night(tmp_path, 1, {"gemm": rates(usual, 1)}, nodes=NODES)
+    judgement = night_end._judge(directory, night_files.read_rows(directory), night_end.History(), options, None)
+    assert (judgement.outcome, judgement.exit) == ("unknown", 2)
+    assert judgement.sentence == "The night cannot be judged: internal error: ValueError: two definitions."
 
 
 def test_judging_again_gives_the_same_bytes_and_later_nights_change_nothing(tmp_path: Path) -> None:

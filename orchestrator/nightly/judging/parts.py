@@ -17,6 +17,8 @@ def judge_pairs(series: Series, past: Sequence[Record], night: int, date: str) -
     """The culprits of all directions that were measured, against their usual rates where earlier nights show them."""
     import numpy as np
 
+    definition = series.metric.unit, series.metric.better
+    past = [record for record in past if (record.metric.unit, record.metric.better) == definition]
     panel = nights.build_panel([*past, *series.records(night, date)], series.metric.name, series.key, tonight=night)
     ends = {label: label.split("->") for label in series.values}
     nodes = tuple(sorted({node for pair in ends.values() for node in pair}))
