@@ -269,6 +269,18 @@ def test_a_known_defect_is_expected_and_an_unexpected_pass_fails(tmp_path: Path)
     assert "OPS-17" in unexpected.sentence
 
 
+def test_a_known_defect_of_a_node_that_took_no_part_is_no_unexpected_pass(tmp_path: Path) -> None:
+    cell = dataclasses.replace(FLOOR, rules=(MetricRule(metric="gemm", floor=90.0, xfail="OPS-17"),))
+    before = write_night(tmp_path / "before", 1, {"gemm": rates(from_night(1, "n1", 0.2), 1)}, nodes=NODES)
+    rest = [node for node in NODES if node != "n1"]
+    directory = write_night(tmp_path, 2, {"gemm": rates(usual, 2, nodes=rest)}, nodes=rest, cells=[cell])
+    document = json.loads((directory / "night.json").read_text())
+    document["hosts"]["n1"] = "host-n1"
+    (directory / "night.json").write_text(json.dumps(document))
+    judgement = judging.judge(directory, records_of(before))
+    assert (judgement.outcome, bad(judgement)) == ("pass", [])
+
+
 @pytest.mark.parametrize(
     ("row", "outcome", "exit_code"),
     [

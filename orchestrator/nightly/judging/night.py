@@ -48,7 +48,9 @@ def judge(
         *_judge_series(night, number, series, groups),
     ]
     findings += bits.judge((cell, run.workload, Path(run.directory)) for cell, run in runs)
-    findings = _expect_failures_of(frozenset(quarantined), _apply_known_defects(night, findings))
+    findings = _expect_failures_of(
+        frozenset(quarantined), _apply_known_defects(night, findings, _is_node_absent(night, runs, past))
+    )
     return conclusion.conclude(
         rows, tuple(findings), earlier=_earlier(series, groups), notes=(*notes, *_unused(history, night), *_notes(night, runs, past)),
     )  # fmt: skip
@@ -142,7 +144,7 @@ def _judge_vanished(name: str, other: Series, past: Sequence[Record], number: in
     yield Judged(finding=finding, state="unknown", cell=other.cells[0], key=other.key)
 
 
-def _apply_known_defects(night: Night, findings: Sequence[Judged]) -> list[Judged]:
+def _apply_known_defects(night: Night, findings: Sequence[Judged], is_node_absent: bool) -> list[Judged]:
     """A rule with a ticket: its failures are expected, and where all is well the unexpected pass fails."""
     result = list(findings)
     for cell in night.suite.cells:
@@ -157,11 +159,22 @@ def _apply_known_defects(night: Night, findings: Sequence[Judged]) -> list[Judge
             for index in bad:
                 result[index] = dataclasses.replace(result[index], state="xfail", ticket=rule.xfail)
             is_complete = not any(result[index].state == "unknown" and result[index].is_counted for index in concerned)
-            if not bad and is_complete and any(result[index].state == "pass" for index in concerned):
+            if (
+                not bad
+                and is_complete
+                and not is_node_absent
+                and any(result[index].state == "pass" for index in concerned)
+            ):
                 text = f"{rule.metric} passes, although {rule.xfail} says that it fails: remove its xfail"
                 finding = Finding(gate="xfail", outcome="fail", metric=rule.metric, text=text)
                 result.append(Judged(finding=finding, state="xpass", cell=cell.name, ticket=rule.xfail))
     return result
+
+
+def _is_node_absent(night: Night, runs: Iterable[tuple[str, RunRecord]], past: Iterable[Record]) -> bool:
+    """Whether a node of the bed that was measured before took no part: a known defect may be its own."""
+    present = {node for _, record in runs for node in record.hardware}
+    return any(node in night.hosts and node not in present for record in past for node in nodes_of(record.node))
 
 
 def _expect_failures_of(nodes: frozenset[str], findings: Sequence[Judged]) -> list[Judged]:
