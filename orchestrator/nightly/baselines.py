@@ -176,7 +176,7 @@ def accept(measured: Sequence[Measured], margin: float, day: datetime.date) -> d
     """Hardware of nodes -> floors at a margin from the median, towards worse. A gang of several kinds of nodes has none."""
     floors: dict[str, list[Floor]] = {}
     for entry in measured:
-        hardware = _node_hardware(entry.key.hardware) if entry.gang else entry.key.hardware
+        hardware = node_hardware(entry.key.hardware) if entry.gang else entry.key.hardware
         if not hardware:
             continue
         median = statistics.median(entry.values)
@@ -191,7 +191,7 @@ def accept(measured: Sequence[Measured], margin: float, day: datetime.date) -> d
     return {hardware: tuple(entries) for hardware, entries in floors.items()}
 
 
-def _node_hardware(gang: str) -> str:
+def node_hardware(gang: str) -> str:
     """The nodes of a gang of one kind, from the description that ``hardware_key`` makes; empty for several kinds."""
     kinds = re.findall(r"(?:^|; )\d+ nodes of ([^;]+)", gang)
     return kinds[0] if len(kinds) == 1 else ""

@@ -16,7 +16,6 @@ import pytest
 from orchestrator.cli import night_end
 from orchestrator.model import codec
 from orchestrator.nightly import judging, night_files
-from orchestrator.nightly.baselines import Baseline, Floor
 from orchestrator.nightly.gates.nights import Record
 from orchestrator.nightly.judging import figures
 from orchestrator.nightly.judging.night import read_runs
@@ -206,81 +205,6 @@ def test_a_gang_has_no_peers_and_names_the_driver_with_its_slowdown(tmp_path: Pa
     assert judging.judge(*gang(tmp_path / "clean", 1)).outcome == "pass"
 
 
-FLOOR = Cell(name="gemm", trial="probe", rules=(MetricRule(metric="gemm", floor=90.0),))
-
-
-def test_the_floor_of_a_suite_fails_a_worse_node_and_only_that(tmp_path: Path) -> None:
-    judgement = judge(tmp_path, from_night(1, "n1", 0.2), nights=0, cells=[FLOOR])
-    assert bad(judgement, "floor") == [("floor", "n1", "fail")]
-    assert (judgement.outcome, judgement.exit) == ("fail", 1)
-
-
-def test_a_metric_that_a_node_lacks_fails_its_floor(tmp_path: Path) -> None:
-    without = [[line for line in repeat if line["node"] != "n4"] for repeat in rates(usual, 1)]
-    judgement = judging.judge(write_night(tmp_path, 1, {"gemm": without}, nodes=NODES, cells=[FLOOR]), ())
-    assert bad(judgement) == [("floor", "n4", "fail")]
-    assert judgement.sentence.startswith("n4: gemm was not measured; its floor is 90")
-
-
-def test_a_metric_that_no_run_has_fails_its_floor_but_a_skipped_cell_does_not(tmp_path: Path) -> None:
-    rule = dataclasses.replace(FLOOR, rules=(MetricRule(metric="memory", floor=1.0),))
-    judgement = judging.judge(write_night(tmp_path / "a", 1, {"gemm": rates(usual, 1)}, nodes=NODES, cells=[rule]), ())
-    assert bad(judgement) == [("floor", None, "fail")]
-    skipped = dataclasses.replace(rule, name="memory")
-    row = Row(cell="memory", repeat=0, state="skipped", reason="over the budget")
-    night = write_night(tmp_path / "b", 1, {"gemm": rates(usual, 1)}, nodes=NODES, cells=[skipped], rows=[row])
-    assert judging.judge(night, ()).outcome == "pass"
-
-
-def baseline_of(directory: Path, **changes: Any) -> Baseline:
-    record = records_of(directory)[0]
-    floor = Floor(
-        metric="gemm", floor=90, unit="TFLOP/s", better="higher", measured=100, margin=0.1, n=5, evidence=("r",),
-        accepted="2026-01-01", trial="probe", workload=record.key.workload, parameters=record.key.parameters,
-    )  # fmt: skip
-    return Baseline(hardware=record.key.hardware, floors=(dataclasses.replace(floor, **changes),), file="h100.yml")
-
-
-def test_the_floor_of_a_baseline_holds_for_its_hardware_only(tmp_path: Path) -> None:
-    night = write_night(tmp_path, 1, {"gemm": rates(from_night(1, "n1", 0.2), 1)}, nodes=NODES)
-    [failed] = [judged for judged in judging.judge(night, (), [baseline_of(night)]).findings if judged.state == "fail"]
-    assert (failed.finding.node, failed.finding.gate) == ("n1", "floor")
-    assert failed.reference == "the floor of h100.yml, accepted 2026-01-01, 10% below 100 TFLOP/s"
-    other = dataclasses.replace(baseline_of(night), hardware="8x H200")
-    assert bad(judging.judge(night, (), [other]), "floor") == []
-
-
-def test_a_metric_of_a_baseline_that_is_missing_fails_and_one_in_another_unit_is_unknown(tmp_path: Path) -> None:
-    night = write_night(tmp_path, 1, {"gemm": rates(usual, 1)}, nodes=NODES)
-    assert bad(judging.judge(night, (), [baseline_of(night, metric="disk")])) == [("floor", None, "fail")]
-    other_unit = judging.judge(night, (), [baseline_of(night, unit="GFLOP/s")])
-    assert (other_unit.outcome, other_unit.exit) == ("unknown", 2)
-    assert bad(judging.judge(night, (), [baseline_of(night, metric="disk", trial="other")])) == []
-
-
-def test_a_known_defect_is_expected_and_an_unexpected_pass_fails(tmp_path: Path) -> None:
-    rules = (MetricRule(metric="gemm", floor=90.0, xfail="OPS-17"),)
-    cell = dataclasses.replace(FLOOR, rules=rules)
-    expected = judge(tmp_path / "a", from_night(1, "n1", 0.2), nights=0, cells=[cell])
-    assert (expected.outcome, expected.exit) == ("pass", 0)
-    assert ("floor", "n1", "xfail") in bad(expected)
-    unexpected = judge(tmp_path / "b", usual, nights=0, cells=[cell])
-    assert (unexpected.outcome, unexpected.exit, bad(unexpected)) == ("fail", 1, [("xfail", None, "xpass")])
-    assert "OPS-17" in unexpected.sentence
-
-
-def test_a_known_defect_of_a_node_that_took_no_part_is_no_unexpected_pass(tmp_path: Path) -> None:
-    cell = dataclasses.replace(FLOOR, rules=(MetricRule(metric="gemm", floor=90.0, xfail="OPS-17"),))
-    before = write_night(tmp_path / "before", 1, {"gemm": rates(from_night(1, "n1", 0.2), 1)}, nodes=NODES)
-    rest = [node for node in NODES if node != "n1"]
-    directory = write_night(tmp_path, 2, {"gemm": rates(usual, 2, nodes=rest)}, nodes=rest, cells=[cell])
-    document = json.loads((directory / "night.json").read_text())
-    document["hosts"]["n1"] = "host-n1"
-    (directory / "night.json").write_text(json.dumps(document))
-    judgement = judging.judge(directory, records_of(before))
-    assert (judgement.outcome, bad(judgement)) == ("pass", [])
-
-
 @pytest.mark.parametrize(
     ("row", "outcome", "exit_code"),
     [
@@ -298,8 +222,9 @@ def test_rows_that_did_not_pass_count(tmp_path: Path, row: Row, outcome: str, ex
 
 def test_a_night_of_skipped_rows_or_without_rows_is_unknown(tmp_path: Path) -> None:
     row = Row(cell="gemm", repeat=0, state="skipped", reason="over the budget")
+    cell = Cell(name="gemm", trial="probe", rules=(MetricRule(metric="gemm", floor=90.0),))
     for name, rows in (("skipped", [row]), ("empty", [])):
-        judgement = judging.judge(write_night(tmp_path / name, 1, {}, cells=[FLOOR], rows=rows), ())
+        judgement = judging.judge(write_night(tmp_path / name, 1, {}, cells=[cell], rows=rows), ())
         assert (judgement.outcome, judgement.exit) == ("unknown", 2)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from ..baselines import Baseline, Floor
+from ..baselines import Baseline, Floor, node_hardware
 from ..gates import judgement
 from ..gates.finding import Finding
 from ..gates.nights import Key
@@ -41,12 +42,29 @@ def judge_suite(cell: Cell, series: Iterable[Series]) -> Iterator[Judged]:
             yield _missing(rule.metric, text, cell.name, "the floor of the suite")
 
 
-def judge_baseline(baseline: Baseline, series: Mapping[tuple[str, Key], Series]) -> Iterator[Judged]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tonight:
+    """What a baseline is applied to. ``hardware``: of the nodes that took part; ``tried``: trials of which a repeat was run, as
+    the suite names them, with a cell of each.
+    """
+
+    series: Mapping[tuple[str, Key], Series]
+    hardware: frozenset[str]
+    tried: Mapping[str, str]
+
+    def keys(self, trial: str) -> set[Key]:
+        """The keys under which a trial was measured."""
+        return {key for (_, key), entry in self.series.items() if trial in entry.trials}
+
+    def cell(self, key: Key) -> str:
+        return next(entry.cells[0] for (_, other), entry in self.series.items() if other == key)
+
+
+def judge_baseline(baseline: Baseline, tonight: Tonight) -> Iterator[Judged]:
     """The floors of a baseline for hardware and trials that were measured tonight."""
-    measured = {key: entry for (_, key), entry in series.items()}
     for floor in baseline.floors:
         key = baseline.key(floor)
-        entry = series.get((floor.metric, key))
+        entry = tonight.series.get((floor.metric, key))
         reference = _reference(baseline, floor)
         if entry is not None and (entry.metric.unit, entry.metric.better) != (floor.unit, floor.better):
             text = f"{floor.metric} is in {entry.metric.unit}, its floor in {floor.unit}: they cannot be compared"
@@ -54,9 +72,84 @@ def judge_baseline(baseline: Baseline, series: Mapping[tuple[str, Key], Series])
             yield Judged(finding=finding, state="unknown", cell=entry.cells[0], key=key, reference=reference)
         elif entry is not None:
             yield from _judge(entry, floor.floor, entry.cells[0], reference)
-        elif key in measured and floor.trial in measured[key].trials:
+        elif key in tonight.keys(floor.trial) or _gave_nothing(baseline, floor, tonight):
+            cell = tonight.cell(key) if key in tonight.keys(floor.trial) else tonight.tried[floor.trial]
             text = f"{floor.metric} was not measured; its floor is {floor.floor:g} {floor.unit}"
-            yield _missing(floor.metric, text, measured[key].cells[0], reference, key)
+            yield _missing(floor.metric, text, cell, reference, key)
+    for (trial, key), floors in _unapplied(baseline, tonight).items():
+        yield from _judge_other_keys(baseline, trial, key, floors, tonight)
+
+
+def notes_on(baselines: Iterable[Baseline], tonight: Tonight) -> Iterator[str]:
+    """Floors that say nothing of this night: of trials, or of parameters, that it does not have; and hardware without a baseline."""
+    baselines = tuple(baselines)
+    known = {baseline.hardware for baseline in baselines}
+    for hardware in sorted(tonight.hardware - known) if baselines else ():
+        yield f"no baseline has floors for {hardware}; they are for {'; '.join(sorted(known))}"
+    for baseline in baselines:
+        names = {
+            trial for trial, key in _unapplied(baseline, tonight)
+            if not _keys_without_floor(baseline, trial, key, tonight)
+        }  # fmt: skip
+        if names:
+            yield f"{baseline.file or baseline.hardware}: floors of {', '.join(sorted(names))}: not measured by this suite"
+
+
+def _gave_nothing(baseline: Baseline, floor: Floor, tonight: Tonight) -> bool:
+    """Whether the trial was run on nodes of this hardware, and none of its runs has a figure."""
+    return baseline.hardware in tonight.hardware and floor.trial in tonight.tried and not tonight.keys(floor.trial)
+
+
+def _unapplied(baseline: Baseline, tonight: Tonight) -> dict[tuple[str, Key], list[Floor]]:
+    """The floors for hardware of tonight that no figure of tonight has the key of, by trial and key."""
+    floors: dict[tuple[str, Key], list[Floor]] = {}
+    for floor in baseline.floors if baseline.hardware in tonight.hardware else ():
+        key = baseline.key(floor)
+        is_applied = (floor.metric, key) in tonight.series or key in tonight.keys(floor.trial)
+        if not is_applied and not _gave_nothing(baseline, floor, tonight):
+            floors.setdefault((floor.trial, key), []).append(floor)
+    return floors
+
+
+def _keys_without_floor(baseline: Baseline, trial: str, key: Key, tonight: Tonight) -> list[Key]:
+    """The keys under which the trial was measured tonight on this hardware, if the baseline has no floor for them.
+
+    A baseline may have floors for more parameters than one suite has: only a figure that has none shows that one was lost.
+    """
+    is_of_gang = key.hardware != baseline.hardware
+    covered = {baseline.key(floor) for floor in baseline.floors}
+    candidates = [
+        other for other in tonight.keys(trial) - covered
+        if (node_hardware(other.hardware) if is_of_gang else other.hardware) == baseline.hardware
+    ]  # fmt: skip
+    return sorted(candidates, key=str)
+
+
+def _judge_other_keys(
+    baseline: Baseline, trial: str, key: Key, floors: Sequence[Floor], tonight: Tonight
+) -> Iterator[Judged]:
+    """One finding for all floors of a trial and key: it was measured under another key, so that they cannot be applied."""
+    others = _keys_without_floor(baseline, trial, key, tonight)
+    if not others:
+        return
+    metrics = list(dict.fromkeys(floor.metric for floor in floors))
+    more = f" and of {len(metrics) - 1} other metrics" if len(metrics) > 1 else ""
+    text = (
+        f"{trial}: the floor of {metrics[0]}{more} is for {_describe(key)}; it was measured with "
+        f"{', or '.join(map(_describe, others))}: not applied"
+    )
+    finding = Finding(gate=GATE, outcome="unknown", metric=metrics[0] if len(metrics) == 1 else "", text=text)
+    yield Judged(
+        finding=finding,
+        state="unknown",
+        cell=tonight.cell(others[0]),
+        key=others[0],
+        reference=_reference(baseline, floors[0]),
+    )
+
+
+def _describe(key: Key) -> str:
+    return f"[{key.hardware}; {key.workload}; {key.parameters}]"
 
 
 def _judge(series: Series, floor: float, cell: str, reference: str) -> Iterator[Judged]:

@@ -42,9 +42,12 @@ def judge(
     number = night.number or max((record.night for record in past), default=0) + 1
     series = figures.collect(runs)
     groups = figures.group(past)
+    baselines = tuple(baselines)
+    tonight = _tonight(night, rows, runs, series)
     findings = [
         *_judge_rows(rows, {record.run: record for _, record in runs}),
-        *_judge_floors(night, rows, series, baselines),
+        *_judge_floors(night, rows, series),
+        *(judged for baseline in baselines for judged in floors.judge_baseline(baseline, tonight)),
         *_judge_series(night, number, series, groups),
     ]
     findings += bits.judge((cell, run.workload, Path(run.directory)) for cell, run in runs)
@@ -52,7 +55,8 @@ def judge(
         frozenset(quarantined), _apply_known_defects(night, findings, _is_node_absent(night, runs, past))
     )
     return conclusion.conclude(
-        rows, tuple(findings), earlier=_earlier(series, groups), notes=(*notes, *_unused(history, night), *_notes(night, runs, past)),
+        rows, tuple(findings), earlier=_earlier(series, groups),
+        notes=(*notes, *_unused(history, night), *_notes(night, runs, past), *floors.notes_on(baselines, tonight)),
     )  # fmt: skip
 
 
@@ -98,16 +102,23 @@ def _gap(record: RunRecord | None) -> str:
     return "" if record.measurements else "it has no figure that can be compared"
 
 
-def _judge_floors(
-    night: Night, rows: Iterable[Row], series: Mapping[tuple[str, Key], Series], baselines: Iterable[Baseline]
-) -> Iterator[Judged]:
+def _tonight(
+    night: Night, rows: Iterable[Row], runs: Iterable[tuple[str, RunRecord]], series: Mapping[tuple[str, Key], Series]
+) -> floors.Tonight:
+    tried = {row.cell for row in rows if row.state != "skipped"}
+    return floors.Tonight(
+        series=series,
+        hardware=frozenset(hardware for _, record in runs for hardware in record.hardware.values() if hardware),
+        tried={Path(cell.trial).stem: cell.name for cell in reversed(night.suite.cells) if cell.name in tried},
+    )
+
+
+def _judge_floors(night: Night, rows: Iterable[Row], series: Mapping[tuple[str, Key], Series]) -> Iterator[Judged]:
     """Floors of cells of which a repeat was run: a cell over the budget is not measured, and fails nothing."""
     tried = {row.cell for row in rows if row.state != "skipped"}
     for cell in night.suite.cells:
         if cell.name in tried:
             yield from floors.judge_suite(cell, series.values())
-    for baseline in baselines:
-        yield from floors.judge_baseline(baseline, series)
 
 
 def _judge_series(
