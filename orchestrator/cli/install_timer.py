@@ -19,6 +19,7 @@ from .inputs.session import Session
 _SYSTEM = Path("/etc/systemd/system")
 _SECONDS = 30
 _WHEN = "--install-timer"
+_RESUME_OPEN = "--resume-open"
 _OWN = (_WHEN, "--system", "--yes")
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -89,13 +90,18 @@ def _schedule(session: Session, suite: str, options: Mapping[str, Any]) -> Sched
 
 
 def _command(words: Sequence[str]) -> Iterator[str]:
-    """The same command line without the options of the timer; relative paths hold, because it runs in the same directory."""
+    """The same command line without the options of the timer; relative paths hold, because it runs in the same directory.
+
+    A night whose process died must not block the later ones until a person acts.
+    """
     yield from (sys.executable, "-P", "-m", "orchestrator.cli")
     skips_next = False
     for word in words:
         if not skips_next and word not in _OWN and not word.startswith(f"{_WHEN}="):
             yield word
         skips_next = word == _WHEN and not skips_next
+    if _RESUME_OPEN not in words:
+        yield _RESUME_OPEN
 
 
 def _check_calendar(expression: str) -> None:

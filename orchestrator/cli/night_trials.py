@@ -98,9 +98,7 @@ class NightTrials:
 
     def restore(self) -> Mapping[str, str]:
         """Close the night's run that is still open on the bed, and bring nodes back that are not warm."""
-        open_run = beds.open_run(Path(self.bed.workdir))
-        if open_run and not open_run.driver and Path(open_run.directory).parent == (self.directory / RUNS).resolve():
-            self._heal()
+        self.close_open_run()
         lost = self._lost()
         if not lost:
             return {}
@@ -116,6 +114,12 @@ class NightTrials:
             name: f"was {_state(node)}; " + ("is still not warm" if name in back else "brought up again")
             for name, node in lost.items()
         }
+
+    def close_open_run(self) -> None:
+        """Close the night's run that is still open on the bed, if its process is dead."""
+        open_run = beds.open_run(Path(self.bed.workdir))
+        if open_run and not open_run.driver and Path(open_run.directory).parent == (self.directory / RUNS).resolve():
+            self._heal()
 
     def _lost(self) -> dict[str, NodeStatus]:
         status = self.session.provider(self.bed).observe(self.bed, memory=False)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
+import io
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 from .. import __version__
 from ..core.spec import redact
 from ..model.bed import BedSpec
-from ..model.errors import CcbedError, UsageError
+from ..model.errors import CcbedError, Interrupted, UsageError
 from ..nightly import baselines, night_files, notify, runner, selector
 from ..nightly.culprits import hook
 from ..nightly.suite import Night, Suite
@@ -25,15 +27,22 @@ from .render.terminal import short_path
 
 #: Earlier nights that are read for the order of the cells and the remaining time.
 EARLIER = 30
+#: How old a night is resumed by --resume-open. The figures of an older one belong to another day than its first ones, and under a
+#: daily timer the new night measures the same.
+RESUMED = datetime.timedelta(hours=12)
 
 
 def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
     """Start a night. Returns the exit code. Raises UsageError, InfrastructureError, Interrupted."""
-    bed = _bed(session, options, is_new=True)
+    is_finishing = options["resume_open"] and not options["dry_run"]
+    bed = _bed(session, options, is_new=not is_finishing)
     suite = suites.with_options(suites.open_suite(session, name, bed), options)
     baselines.read_all(Path(options["baselines"]))
     hook.check(options["on_culprit"])
     runs = Path(options["runs_dir"])
+    if is_finishing:
+        _end_open_nights(session, bed, suite, options)
+        bed = _bed(session, options, is_new=True)
     past = _past(session, runs, bed, suite)
     if options["dry_run"]:
         return night_lines.dry_run(
@@ -95,6 +104,48 @@ def _run(
         on_cell=lines.cell,
     ).run()
     return night_end.finish(session, directory, night, rows, options)
+
+
+def _end_open_nights(session: Session, bed: BedSpec, suite: Suite, options: Mapping[str, Any]) -> None:
+    """End the nights of the suite on the bed whose process died, and print a line for each. Raises UsageError, Interrupted."""
+    store.refuse_night(Path(bed.workdir))  # a night that is running holds the lock: every other open night is dead
+    terminal = session.terminal
+    if options["as_json"]:  # one document for one night: the new one
+        session = dataclasses.replace(session, terminal=dataclasses.replace(terminal, out=io.StringIO(), live=False))
+    for directory, night in reversed(list(_nights(session, Path(options["runs_dir"]), bed))):
+        if night.suite.name == suite.name and not night_files.is_closed(directory):
+            with store.night_lock(Path(bed.workdir), night.name):
+                done, code = _end_open_night(session, bed, directory, night, options)
+            text = f"open night {night.name}, begun {night.started}: {done}, exit {code}; the new night begins"
+            (terminal.warn if options["as_json"] else terminal.line)(text)
+
+
+def _end_open_night(
+    session: Session, bed: BedSpec, directory: Path, night: Night, options: Mapping[str, Any]
+) -> tuple[str, int]:
+    """What was done, and the exit code of the night. Raises Interrupted."""
+    if _age(night) < RESUMED:
+        try:
+            past = _past(session, directory.parent, bed, night.suite)
+            return "resumed", _run(session, bed, directory, night, past, options)
+        except Interrupted:
+            raise
+        except CcbedError as error:
+            if night_files.is_closed(directory):
+                raise
+            reason = f"it cannot be resumed: {'; '.join(error.problems)}"
+    else:
+        reason = f"it began more than {RESUMED.total_seconds() / 3600:g} h ago"
+    trials = night_trials.NightTrials(session=session, bed=bed, directory=directory, command=night.command)
+    trials.close_open_run()
+    rows = runner.Runner(directory=directory, night=night, trials=trials, now=time.monotonic).give_up(
+        f"the process of the night died, and {reason}"
+    )
+    return f"closed ({reason})", night_end.finish(session, directory, night, rows, options)
+
+
+def _age(night: Night) -> datetime.timedelta:
+    return datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(night.started)
 
 
 def _bed(session: Session, options: Mapping[str, Any], *, is_new: bool) -> BedSpec:

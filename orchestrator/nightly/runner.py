@@ -71,6 +71,18 @@ class Runner:
         night_files.close(self.directory)
         return result
 
+    def give_up(self, reason: str) -> tuple[Row, ...]:
+        """Seal the night of a process that died, with an unfinished row for every cell that is not complete."""
+        cells = {cell.name: cell for cell in self.night.suite.cells}
+        with night_files.Journal(self.directory) as journal:
+            for name in self.night.order:
+                ended = [row for row in journal.rows if row.cell == name]
+                if not self._is_complete(cells[name], ended):
+                    journal.append(Row(cell=name, repeat=len(ended), state="unfinished", reason=reason))
+            result = tuple(journal.rows)
+        night_files.close(self.directory)
+        return result
+
     def _run_cell(self, cell: Cell, journal: night_files.Journal) -> None:
         ended = [row for row in journal.rows if row.cell == cell.name]
         if self._is_complete(cell, ended):

@@ -122,6 +122,49 @@ def test_a_killed_night_is_resumed_and_runs_nothing_twice(bed: Bed, tmp_path: Pa
     assert nightly(bed, tmp_path, "--resume", night.name[-4:]) == (0, document), "an ended night is judged again"
 
 
+def test_a_timer_ends_the_open_nights_of_its_suite_first(bed: Bed, tmp_path: Path) -> None:
+    """A killed night, left as it is, blocks every later one: a recent one is resumed, an old one closed."""
+    ready, end = tmp_path / "ready", tmp_path / "end"
+    waits = f"import time\npathlib.Path({str(ready)!r}).touch()\nwhile not pathlib.Path({str(end)!r}).exists():\n    time.sleep(0.01)\n"
+    script(tmp_path, "waits", waits)
+    file = suite(tmp_path, "waits.py")
+    command = [
+        sys.executable,
+        "-m",
+        "orchestrator.cli",
+        "nightly",
+        file,
+        "--bed",
+        "local",
+        "--runs-dir",
+        str(tmp_path / "runs"),
+    ]
+    for is_old in (True, False):
+        ready.unlink(missing_ok=True)
+        end.unlink(missing_ok=True)
+        process = subprocess.Popen(
+            command, env={**os.environ, "XDG_STATE_HOME": str(bed.state.parent)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            wait_for(ready.exists)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        (night,) = [path for path in night_files.nights(tmp_path / "runs") if not night_files.is_closed(path)]
+        if is_old:
+            plan = json.loads((night / "night.json").read_text())
+            (night / "night.json").write_text(json.dumps({**plan, "started": "2025-01-01T00:00:00Z"}))
+        end.touch()
+        code, output = bed.ccbed("nightly", file, "--resume-open", "--runs-dir", str(tmp_path / "runs"))
+        assert code == 0, output
+        assert all(map(night_files.is_closed, night_files.nights(tmp_path / "runs")))
+        states = [row.state for row in night_files.read_rows(night)]
+        assert states == (["unfinished"] if is_old else ["passed"]), output
+        done = "closed (it began more than 12 h ago), exit 1" if is_old else "resumed, exit 0"
+        assert f"open night {night.name}" in output
+        assert done in output
+
+
 def test_a_node_that_died_between_trials_is_named_and_brought_up_again(bed: Bed, tmp_path: Path) -> None:
     session = Session(state=bed.state, terminal=terminal.Terminal(out=io.StringIO(), err=io.StringIO()))
     trials = night_trials.NightTrials(session=session, bed=bed.spec, directory=tmp_path, command="ccbed nightly (test)")

@@ -73,7 +73,7 @@ def test_the_units_are_printed_and_not_written(tmp_path: Path, monkeypatch: pyte
     assert main.run(line, session) == 0
     printed = out.getvalue()
     assert "/etc/systemd/system/ccbed-nightly-lab-quick.timer" in printed
-    assert "-P -m orchestrator.cli nightly quick --bed lab --record\n" in printed
+    assert "-P -m orchestrator.cli nightly quick --bed lab --record --resume-open\n" in printed
     assert f"Environment=XDG_STATE_HOME={tmp_path}/state\n" in printed
     assert "nothing was written" in printed
     assert not (tmp_path / "config").exists()

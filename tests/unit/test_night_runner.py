@@ -269,3 +269,18 @@ def test_the_past_of_a_cell() -> None:
     past = selector.past(nights, ["a", "b"])
     assert past["a"] == selector.Past(nights_ago=2, duration_s=6.0, findings=3)
     assert past["b"] == selector.NEVER
+
+
+def test_a_night_that_is_given_up_ends_with_an_unfinished_row_for_each_open_cell(tmp_path: Path) -> None:
+    directory, night = begin(tmp_path, *cells("a", "b", "c", repeats=2))
+    trials = FakeTrials(directory=directory, ends={"b": [0, Killed()]})
+    with pytest.raises(Killed):
+        run(directory, night, trials)
+    launched = list(trials.launched)
+    ended = runner.Runner(directory=directory, night=night, trials=trials, now=trials.now).give_up("died")
+    assert [(row.cell, row.repeat, row.state) for row in ended] == [
+        ("a", 0, "passed"), ("a", 1, "passed"), ("b", 0, "passed"), ("b", 1, "unfinished"), ("c", 0, "unfinished"),
+    ]  # fmt: skip
+    assert trials.launched == launched
+    assert night_files.is_closed(directory)
+    assert rows.exit_code(ended) == 1

@@ -26,6 +26,11 @@ from ..inputs.session import Session
 )
 @click.option("--resume", metavar="NIGHT", help="Go on with a night that was interrupted, or whose orchestrator died.")
 @click.option(
+    "--resume-open",
+    is_flag=True,
+    help="First end the nights of this suite whose process died: resume those of the last 12 hours, close older ones.",
+)
+@click.option(
     "--notify",
     multiple=True,
     metavar="URL|COMMAND",
