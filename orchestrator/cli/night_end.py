@@ -133,7 +133,7 @@ def _judge(
         floors = baselines.read_all(Path(options["baselines"]))
         night = night_files.read_night(directory)
         known = quarantine.read(workdir).nodes(before=night.number or None) if workdir else {}
-        judgement = judging.judge(directory, history.earlier, floors, known)
+        judgement = judging.judge(directory, history.earlier, floors, known, _earlier_judgements(directory, night))
     except Exception as error:  # noqa: BLE001 a night always ends with a report
         code = night_rows.worst((EXIT_UNKNOWN, night_rows.exit_code(rows)))
         reason = str(error) if isinstance(error, CcbedError) else f"internal error: {type(error).__name__}: {error}"
@@ -141,6 +141,24 @@ def _judge(
             outcome="fail" if code == 1 else "unknown", exit=code, sentence=f"The night cannot be judged: {reason}."
         )
     return replace(judgement, notes=(*judgement.notes, *history.notes))
+
+
+def _earlier_judgements(directory: Path, night: Night) -> list[NightJudgement]:
+    """Of the last recorded nights of the bed before this one, if the suite has tickets. One that cannot be read is left out."""
+    from ..nightly.judging import known_defects
+
+    judgements: list[NightJudgement] = []
+    has_tickets = any(rule.xfail for cell in night.suite.cells for rule in cell.rules)
+    for path in reversed(night_files.nights(directory.parent)) if has_tickets else ():
+        with suppress(CcbedError, OSError):
+            other = night_files.read_night(path)
+            is_before = other.number < night.number if night.number else other.started < night.started
+            if other.recorded and other.bed == night.bed and is_before:
+                judgement = night_files.read_judgement(path)
+                judgements += [judgement] if judgement else []
+        if len(judgements) == known_defects.NIGHTS:
+            break
+    return judgements
 
 
 def _refresh(session: Session, directory: Path) -> None:

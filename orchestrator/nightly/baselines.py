@@ -161,6 +161,7 @@ def _floor(draft: trial_draft.Draft, where: source_positions.Path, item: Any) ->
         return None
     problems = len(draft.problems)
     arguments = draft.convert_arguments(where, _Entry, item, "key")
+    draft.enforce_minimums(where, arguments, {"floor": 0})
     if arguments.get("better", "higher") not in ("higher", "lower"):
         draft.add_problem((*where, "better"), "must be higher or lower", arguments["better"])
     try:
@@ -173,13 +174,13 @@ def _floor(draft: trial_draft.Draft, where: source_positions.Path, item: Any) ->
 
 
 def accept(measured: Sequence[Measured], margin: float, day: datetime.date) -> dict[str, tuple[Floor, ...]]:
-    """Hardware of nodes -> floors at a margin from the median, towards worse. A gang of several kinds of nodes has none."""
+    """Hardware of nodes -> floors at a margin from the median, towards worse. None for a gang of several kinds of nodes, or below zero."""
     floors: dict[str, list[Floor]] = {}
     for entry in measured:
         hardware = node_hardware(entry.key.hardware) if entry.gang else entry.key.hardware
-        if not hardware:
-            continue
         median = statistics.median(entry.values)
+        if not hardware or median < 0:
+            continue
         worse = 1 - margin if entry.better == "higher" else 1 + margin
         floors.setdefault(hardware, []).append(
             Floor(

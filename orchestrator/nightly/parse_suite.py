@@ -250,18 +250,38 @@ class _Parser:
                     (*where, metric), "must be a mapping with floor, minimum_absolute or xfail", body
                 )
                 continue
-            arguments = self._draft.convert_arguments((*where, metric), Rule, body or {}, "key")
-            rules.append(MetricRule(metric=metric, **arguments))
+            place = (*where, metric)
+            arguments = self._draft.convert_arguments(place, Rule, body or {}, "key")
+            self._draft.enforce_minimums(place, arguments, {"minimum_absolute": 0})
+            rules.append(MetricRule(metric=metric, **arguments | self._ticket(place, arguments.get("xfail", ""))))
         return tuple(rules)
+
+    def _ticket(self, where: source_positions.Path, content: Any) -> dict[str, Any]:
+        """The fields of MetricRule for a ticket alone, or for ``{ticket: …, nodes: […]}``."""
+        body = content if isinstance(content, dict) else {"ticket": content}
+        problems = len(self._draft.problems)
+        known = self._draft.convert_arguments((*where, "xfail"), Ticket, body, "key")
+        is_complete = known.get("ticket") and known.get("nodes")
+        if isinstance(content, dict) and len(self._draft.problems) == problems and not is_complete:
+            self._draft.add_problem((*where, "xfail"), "needs a ticket and the names of its nodes", content)
+        return {"xfail": known.get("ticket", ""), "xfail_nodes": known.get("nodes", ())}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """The keys of a metric's rule: the fields of MetricRule but its name."""
+    """The keys of a metric's rule."""
 
     floor: float | None = None
     minimum_absolute: float = 0.0
-    xfail: str = ""
+    xfail: Any = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ticket:
+    """``xfail`` as a mapping. ``nodes``: whose failures are expected."""
+
+    ticket: str
+    nodes: tuple[str, ...] = ()
 
 
 def _changes(arguments: Mapping[str, Any], choice: Mapping[str, Any]) -> dict[str, Any]:

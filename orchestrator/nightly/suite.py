@@ -17,12 +17,15 @@ NIGHT, JOURNAL, FINDINGS, RUNS = "night.json", "night.jsonl", "findings.json", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRule:
-    """What a suite demands of a metric. ``floor`` and ``minimum_absolute`` in its unit; ``xfail``: the ticket of a known defect."""
+    """What a suite demands of a metric. ``floor`` and ``minimum_absolute`` in its unit; ``xfail``: the ticket of a known defect, of
+    ``xfail_nodes`` if it names nodes.
+    """
 
     metric: str
     floor: float | None = None
     minimum_absolute: float = 0.0
     xfail: str = ""
+    xfail_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,6 +136,14 @@ def test_every_mistake_of_a_baseline_is_one_line(tmp_path: Path) -> None:
     assert "unknown key" in error.value.problems[3]
 
 
+def test_a_negative_floor_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "b.yml"
+    text = accept(write_bundle(tmp_path / RUN, rate(100.0, 100.0)), file)
+    file.write_text(text.replace("floor: 90\n", "floor: -90\n"))
+    with pytest.raises(UsageError, match=r"b\.yml:6: floors\[0\]\.floor: must be >= 0 \(got -90\.0\)"):
+        baselines.read(file)
+
+
 def test_a_layout_that_cannot_be_edited_is_refused_and_not_damaged(tmp_path: Path) -> None:
     file = tmp_path / "b.yml"
     text = accept(write_bundle(tmp_path / RUN, rate(100.0, 100.0)), file)

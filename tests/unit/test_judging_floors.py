@@ -118,3 +118,58 @@ def test_a_known_defect_of_a_node_that_took_no_part_is_no_unexpected_pass(tmp_pa
     (directory / "night.json").write_text(json.dumps(document))
     judgement = judging.judge(directory, records_of(before))
     assert (judgement.outcome, bad(judgement)) == ("pass", [])
+
+
+def tickets(**rule: Any) -> list[Cell]:
+    return [Cell(name="gemm", trial="probe", rules=(MetricRule(metric="gemm", floor=90.0, **rule),))]
+
+
+def slow(*nodes: str) -> Any:
+    return lambda night, node, repeat: usual(night, node, repeat) * (0.8 if node in nodes else 1)
+
+
+def test_a_node_that_turns_bad_under_a_ticket_is_a_failure(tmp_path: Path) -> None:
+    cells = tickets(xfail="NET-12")
+    first = judge(tmp_path / "first", slow("n3"), nights=0, cells=cells)
+    assert bad(first, "floor") == [("floor", "n3", "xfail")]
+    night = write_night(tmp_path, 2, {"gemm": rates(slow("n3", "n5"), 2)}, nodes=NODES, cells=cells)
+    second = judging.judge(night, (), (), (), [first])
+    assert bad(second, "floor") == [("floor", "n3", "xfail"), ("floor", "n5", "fail")]
+    assert (second.outcome, second.exit) == ("fail", 1)
+    assert "NET-12 does not cover it: n5 was not bad under it before" in second.sentence
+    third = judging.judge(night, (), (), (), [second, first])
+    assert ("floor", "n5", "fail") in bad(third), "a node that was reported is not covered later"
+    same = write_night(tmp_path / "same", 2, {"gemm": rates(slow("n3"), 2)}, nodes=NODES, cells=cells)
+    assert judging.judge(same, (), (), (), [first]).outcome == "pass"
+
+
+def test_a_ticket_with_nodes_covers_these_only(tmp_path: Path) -> None:
+    cells = tickets(xfail="NET-12", xfail_nodes=("n3", "n4"))
+    judgement = judge(tmp_path / "a", slow("n3", "n5"), nights=0, cells=cells)
+    assert bad(judgement, "floor", "xfail") == [
+        ("floor", "n3", "xfail"), ("floor", "n5", "fail"), ("xfail", "n4", "xpass"),
+    ]  # fmt: skip
+    assert judge(tmp_path / "b", slow("n3", "n4"), nights=0, cells=cells).outcome == "pass"
+
+
+def test_cells_with_equal_keys_have_the_rules_of_both(tmp_path: Path) -> None:
+    """One trial under two names is one series: the strictest floor holds, and a ticket of either cell."""
+    loose, strict = (
+        Cell(name=name, trial="probe", rules=(MetricRule(metric="gemm", floor=floor),))
+        for name, floor in (("loose", 10.0), ("strict", 90.0))
+    )
+    both = {"loose": rates(slow("n3"), 1), "strict": rates(slow("n3"), 1)}
+    judgement = judging.judge(write_night(tmp_path / "a", 1, both, nodes=NODES, cells=[loose, strict]), ())
+    assert bad(judgement, "floor") == [("floor", "n3", "fail")]
+    ticket = dataclasses.replace(strict, rules=(MetricRule(metric="gemm", xfail="NET-12"),))
+    floor = dataclasses.replace(loose, rules=strict.rules)
+    judgement = judging.judge(write_night(tmp_path / "b", 1, both, nodes=NODES, cells=[floor, ticket]), ())
+    assert (judgement.outcome, bad(judgement, "floor")) == ("pass", [("floor", "n3", "xfail")])
+    peers = {judged.state for judged in judgement.findings if judged.finding.node == "n3"}
+    assert "warn" not in peers
+
+
+def test_two_tickets_of_one_metric_are_no_unexpected_pass(tmp_path: Path) -> None:
+    rules = (MetricRule(metric="gemm", floor=90.0, xfail="A-1"), MetricRule(metric="*gemm*", xfail="B-2"))
+    cell = Cell(name="gemm", trial="probe", rules=rules)
+    assert judge(tmp_path, slow("n3"), nights=0, cells=[cell]).outcome == "pass"

@@ -161,3 +161,15 @@ def test_the_shipped_suites_are_valid(name: str) -> None:
     path = shipped.suites()[name]
     suite = parse_suite.parse(path.read_text(), str(path), CATALOGUE, read_trial)
     assert (suite.name, suite.text) == (name, path.read_text())
+
+
+def test_a_ticket_may_name_nodes_and_a_negative_difference_is_refused() -> None:
+    head = "suite: mine\ntrials:\n  - trial: barrier\n    metrics:\n      ttr: "
+    [cell] = parse(head + "{xfail: {ticket: T-7, nodes: [n3]}}\n").cells
+    assert cell.rules == (MetricRule(metric="ttr", xfail="T-7", xfail_nodes=("n3",)),)
+    where = "s.yml:5: trials[0].metrics.ttr"
+    assert problems(head + "{minimum_absolute: -1}\n") == [f"{where}.minimum_absolute: must be >= 0 (got -1.0)"]
+    [problem] = problems(head + "{xfail: {ticket: T-7}}\n")
+    assert problem.startswith(f"{where}.xfail: needs a ticket and the names of its nodes (got ")
+    [problem] = problems(head + "{xfail: {ticket: T-7, node: [n3]}}\n")
+    assert problem.startswith(f"{where}.xfail.node: unknown key")

@@ -5,7 +5,6 @@ The same night, history and baselines give the same judgement. Only nights befor
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,21 +16,24 @@ from ..gates.nights import Key, Record
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import RunRecord, nodes_of
 from ..suite import RUNS, Night, Row
-from . import bits, conclusion, figures, floors, metrics, parts
+from . import bits, conclusion, figures, floors, known_defects, metrics, parts
 from .figures import Series
 
 RUN = "run"
-#: In place of a ticket.
-QUARANTINE = "quarantine"
 #: Nights for which a metric that is no longer measured is missed.
 RECENT = 3
 
 
 def judge(
-    directory: Path, history: Iterable[Record], baselines: Iterable[Baseline] = (), quarantined: Iterable[str] = ()
+    directory: Path,
+    history: Iterable[Record],
+    baselines: Iterable[Baseline] = (),
+    quarantined: Iterable[str] = (),
+    earlier: Iterable[NightJudgement] = (),
 ) -> NightJudgement:
-    """``history``: records of recorded nights of the bed. ``quarantined``: nodes whose failures are expected.
-    Raises UsageError and TornBundleError for a night that cannot be read.
+    """``history``: records of recorded nights of the bed. ``quarantined``: nodes whose failures are expected. ``earlier``:
+    judgements of the last recorded nights before this one, for the nodes that tickets cover. Raises UsageError and
+    TornBundleError for a night that cannot be read.
 
     A bundle that cannot be read is a note, and its row a finding.
     """
@@ -51,9 +53,8 @@ def judge(
         *_judge_series(night, number, series, groups),
     ]
     findings += bits.judge((cell, run.workload, Path(run.directory)) for cell, run in runs)
-    findings = _expect_failures_of(
-        frozenset(quarantined), _apply_known_defects(night, findings, _is_node_absent(night, runs, past))
-    )
+    findings = known_defects.apply(night, findings, series, earlier, _is_node_absent(night, runs, past))
+    findings = known_defects.expect_failures_of(frozenset(quarantined), findings)
     return conclusion.conclude(
         rows, tuple(findings), earlier=_earlier(series, groups),
         notes=(*notes, *_unused(history, night), *_notes(night, runs, past), *floors.notes_on(baselines, tonight)),
@@ -155,50 +156,10 @@ def _judge_vanished(name: str, other: Series, past: Sequence[Record], number: in
     yield Judged(finding=finding, state="unknown", cell=other.cells[0], key=other.key)
 
 
-def _apply_known_defects(night: Night, findings: Sequence[Judged], is_node_absent: bool) -> list[Judged]:
-    """A rule with a ticket: its failures are expected, and where all is well the unexpected pass fails."""
-    result = list(findings)
-    for cell in night.suite.cells:
-        for rule in cell.rules:
-            if not rule.xfail:
-                continue
-            concerned = [
-                index for index, judged in enumerate(result)
-                if judged.cell == cell.name and judged.finding.metric and floors.matches(rule, judged.finding.metric)
-            ]  # fmt: skip
-            bad = [index for index in concerned if result[index].state in ("fail", "warn")]
-            for index in bad:
-                result[index] = dataclasses.replace(result[index], state="xfail", ticket=rule.xfail)
-            is_complete = not any(result[index].state == "unknown" and result[index].is_counted for index in concerned)
-            if (
-                not bad
-                and is_complete
-                and not is_node_absent
-                and any(result[index].state == "pass" for index in concerned)
-            ):
-                text = f"{rule.metric} passes, although {rule.xfail} says that it fails: remove its xfail"
-                finding = Finding(gate="xfail", outcome="fail", metric=rule.metric, text=text)
-                result.append(Judged(finding=finding, state="xpass", cell=cell.name, ticket=rule.xfail))
-    return result
-
-
 def _is_node_absent(night: Night, runs: Iterable[tuple[str, RunRecord]], past: Iterable[Record]) -> bool:
     """Whether a node of the bed that was measured before took no part: a known defect may be its own."""
     present = {node for _, record in runs for node in record.hardware}
     return any(node in night.hosts and node not in present for record in past for node in nodes_of(record.node))
-
-
-def _expect_failures_of(nodes: frozenset[str], findings: Sequence[Judged]) -> list[Judged]:
-    """A node in quarantine is probed, so that its repair shows; that it is still bad fails no further night."""
-
-    def is_expected(judged: Judged) -> bool:
-        names = nodes_of(judged.finding.node or "")
-        return judged.state in ("fail", "warn") and bool(names) and set(names) <= nodes
-
-    return [
-        dataclasses.replace(judged, state="xfail", ticket=QUARANTINE) if is_expected(judged) else judged
-        for judged in findings
-    ]
 
 
 def _earlier(
