@@ -97,7 +97,8 @@ def _read(directory: Path) -> RunRecord:
         night=directory.parent.parent.name if is_night else "", cell=cell, repeat=repeat, measurements=measurements,
         hardware={node: keys.hardware[node] for node in plan.slots},
         leaves={name: str(node.leaf) for name, node in plan.nodes.items()}, link_hosts=link_hosts(plan), suspects={
-            node: hardware_key.suspects(known, str(fingerprint.get("code", ""))) for node, known in facts.items() if known
+            node: hardware_key.suspects(known, str(fingerprint.get("code", "")), plan.nodes[node].host if node in plan.nodes else "")
+            for node, known in facts.items() if known
         },
         notes=(*notes, *link_note),
     )  # fmt: skip

@@ -20,6 +20,7 @@ from ..model import codec
 from ..model.errors import UsageError
 from ..model.trial import Trial
 from .gates.nights import Key
+from .gates.suspects import HOST
 
 #: Facts of a node's system.json that are compared across, and named when a figure changes with them.
 SUSPECTS = ("driver", "vbios", "bios", "microcode", "kernel", "cuda", "nccl", "torch", "python", "image", "agent")
@@ -69,10 +70,10 @@ def gang_key(hardware: str, trial: Trial, backend: str, threads: int) -> Key:
     return Key(hardware=hardware, workload=trial.workload, parameters=_parameters(trial, backend, threads))
 
 
-def suspects(facts: Mapping[str, Any], code: str = "") -> dict[str, str]:
-    """The versions that a node ran with. ``code``: the hash of what its ranks executed."""
+def suspects(facts: Mapping[str, Any], code: str = "", host: str = "") -> dict[str, str]:
+    """The versions that a node ran with, and its host. ``code``: the hash of what its ranks executed."""
     versions = {name: _version(facts[name]) for name in SUSPECTS if facts.get(name)}
-    return {**versions, **({"code": code[:12]} if code else {})}
+    return {**versions, **({"code": code[:12]} if code else {}), **({HOST: host} if host else {})}
 
 
 def memory_class(facts: Mapping[str, Any]) -> float:

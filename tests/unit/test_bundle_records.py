@@ -32,7 +32,13 @@ def test_a_record_says_which_run_it_is(tmp_path: Path) -> None:
     assert facts == (RUN, "lab", "probe", "node-probe", "2026-01-02T03:04:05Z")
     assert (record.outcome, record.exit, record.is_sealed) == ("pass", 0, True)
     assert (record.duration_s, record.ttr_s, record.night, record.cell) == (4.5, 0.25, "", "")
-    assert record.suspects["n1"] == {"driver": "580.159", "kernel": "6.1", "torch": "2.13", "code": "c0dec0dec0de"}
+    assert record.suspects["n1"] == {
+        "driver": "580.159",
+        "kernel": "6.1",
+        "torch": "2.13",
+        "code": "c0dec0dec0de",
+        "host": "host-n1",
+    }
 
 
 def test_repeats_of_a_metric_are_one_measurement_by_node(tmp_path: Path) -> None:

@@ -174,6 +174,23 @@ def test_a_change_of_the_whole_fleet_names_the_driver(tmp_path: Path) -> None:
     assert "driver 580.159 -> 580.170 on 8 of 8 nodes" in judgement.sentence
 
 
+def test_the_host_is_named_when_a_node_moved(tmp_path: Path) -> None:
+    directory = write_night(tmp_path, NIGHT, {"gemm": rates(lambda *where: usual(*where) * 0.93, NIGHT)}, nodes=NODES)
+    history = history_of(directory, usual)
+    moved = [
+        dataclasses.replace(record, suspects={**record.suspects, "host": "h9"}) if record.node == "n3" else record
+        for record in history
+    ]
+    assert "; since host h9 -> host-n3 on 1 of 8 nodes" in judging.judge(directory, moved).sentence
+    without = [
+        dataclasses.replace(
+            record, suspects={name: version for name, version in record.suspects.items() if name != "host"}
+        )
+        for record in history
+    ]
+    assert "no recorded version changed" in judging.judge(directory, without).sentence
+
+
 def gang(tmp_path: Path, factor: float, **options: Any) -> tuple[Path, list[Record]]:
     """An all-reduce of the whole gang tonight, and 30 nights before it."""
 

@@ -58,3 +58,29 @@ def test_directions_between_nodes_of_one_host_are_not_judged(tmp_path: Path) -> 
     [judged] = [judged for judged in judgement.findings if judged.finding.gate == "pairs"]
     assert (judgement.outcome, judged.state, judged.is_counted) == ("pass", "unknown", False)
     assert "not judged: n0, n1, n2, n3, n4 and n5 share host h0 and have no link of their own" in judged.finding.text
+
+
+def test_gates_of_history_judge_no_direction_between_nodes_of_one_host(tmp_path: Path) -> None:
+    """A direction that got slower fails between hosts, and is not judged within one: there is no link."""
+    for name, hosts, outcome in (("own", None, "fail"), ("shared", {"n1": "h0", "n4": "h0"}, "pass")):
+        options: dict[str, Any] = {"nodes": NODES[:6], "workload": "collective", "hosts": hosts}
+        directory = write_night(tmp_path / name, 40, {"links": links({"n1->n4": 1.5})}, **options)
+        usual = records_of(write_night(tmp_path / f"{name} before", 1, {"links": links({})}, **options))
+        # Equal repeats of all nights would have no spread at all.
+        history = [
+            dataclasses.replace(
+                record, night=night, key=records_of(directory)[0].key,
+                values=tuple(value * math.exp(random.Random(f"{night} {record.node}").gauss(0, 0.003)) for value in record.values),
+            )
+            for night in range(1, 39) for record in usual
+        ]  # fmt: skip
+        history += [dataclasses.replace(record, night=39) for record in records_of(directory)]
+        judgement = judging.judge(directory, history)
+        failed = {(gate, node) for gate, node, state in bad(judgement) if state == "fail"}
+        assert failed == ({("relative", "n1->n4")} if outcome == "fail" else set())
+        left_out = {
+            judged.finding.gate for judged in judgement.findings
+            if "n1 and n4 share host h0 and have no link of their own" in judged.finding.text
+        }  # fmt: skip
+        expected = {"relative", "intermittent", "drift", "fleet"} if outcome == "pass" else set()
+        assert left_out == expected

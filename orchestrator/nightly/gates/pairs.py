@@ -119,11 +119,20 @@ def solve(
         unexplained = int(np.sum(np.abs(excess) > max(MINIMUM_RATIO, CUT_SIGMAS * sigma)))
     return Sweep(
         culprits=tuple(culprits), alternatives=alternatives, sigma=sigma, pairs=pairs, has_baseline=has_baseline,
-        unexplained=unexplained, shared=_shared_hosts(nodes, hosts or {}),
+        unexplained=unexplained, shared=shared_hosts(nodes, hosts or {}),
     )  # fmt: skip
 
 
-def _shared_hosts(nodes: tuple[str, ...], hosts: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def describe_shared(shared: Mapping[str, tuple[str, ...]]) -> str:
+    """Why directions between nodes of one host are not judged; empty where no host is shared."""
+    return "; ".join(
+        f"{', '.join(nodes[:-1])} and {nodes[-1]} share host {host} and have no link of their own"
+        for host, nodes in shared.items()
+    )
+
+
+def shared_hosts(nodes: tuple[str, ...], hosts: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Host -> those of ``nodes`` that share it, where there are several."""
     names = sorted({hosts[node] for node in nodes if node in hosts})
     members = {name: tuple(node for node in nodes if hosts.get(node) == name) for name in names}
     return {name: inside for name, inside in members.items() if len(inside) > 1}
@@ -131,10 +140,7 @@ def _shared_hosts(nodes: tuple[str, ...], hosts: Mapping[str, str]) -> dict[str,
 
 def judge(sweep: Sweep, metric: str) -> Finding:
     """A suspect on one night: peers alone never fail a part. A sweep without a culprit passes only if it could have shown one."""
-    without_link = "; ".join(
-        f"{', '.join(nodes[:-1])} and {nodes[-1]} share host {host} and have no link of their own"
-        for host, nodes in sweep.shared.items()
-    )
+    without_link = describe_shared(sweep.shared)
     if without_link and not sweep.pairs:
         text = f"{metric}: not judged: {without_link}"
         return Finding(gate="pairs", outcome="unknown", metric=metric, text=text)

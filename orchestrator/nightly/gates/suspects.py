@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 #: A fleet's level has changed if its nodes' median shift is as large as this, and as this many of its own sigmas.
 MINIMUM_RATIO, SIGMAS = 0.02, 5.0
+#: The host of a node: named when the node moved, and not where one of the two nights does not tell it.
+HOST = "host"
 
 
 def changes(panel: Panel, node: str, index: int) -> tuple[str, ...]:
@@ -22,6 +24,8 @@ def changes(panel: Panel, node: str, index: int) -> tuple[str, ...]:
         (panel.suspects[night, node] for night in reversed(panel.nights[:index]) if (night, node) in panel.suspects), {}
     )
     names = sorted(name for name in {*before, *after} if before and before.get(name) != after.get(name))
+    if not (before.get(HOST) and after.get(HOST)):
+        names = [name for name in names if name != HOST]
     return tuple(f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}" for name in names)
 
 

@@ -45,6 +45,13 @@ def judge(
         )
 
 
+def not_judged(series: Series, text: str) -> Iterator[Judged]:
+    """That the gates of links leave out some directions, which is no defect."""
+    for gate in _OF_LINK:
+        finding = Finding(gate=gate, outcome="unknown", metric=series.metric.name, text=text)
+        yield dataclasses.replace(_judged(series, finding), is_counted=False)
+
+
 def _judge_unmeasured(series: Series, panel: Panel, unmeasured: dict[str, str]) -> Iterator[Judged]:
     """A counter of errors is zero on a healthy node: only then no ratio is needed."""
     for node, reason in unmeasured.items():

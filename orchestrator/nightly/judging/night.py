@@ -135,7 +135,11 @@ def _judge_series(
             continue
         past = groups.get((name, key), ())
         minimum = max((rule.minimum_absolute for rule in named), default=0.0)
-        yield from metrics.judge(entry, past, number, night.started, minimum)
+        judged, known, reason = parts.between_hosts(entry, past)
+        if reason:
+            yield from metrics.not_judged(judged, reason)
+        if judged.values:
+            yield from metrics.judge(judged, known, number, night.started, minimum)
         if name == parts.LINK:
             yield parts.judge_pairs(entry, past, number, night.started)
     measured = {key: entry for (_, key), entry in series.items()}

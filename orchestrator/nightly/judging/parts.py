@@ -1,7 +1,8 @@
-"""Pair sweeps of a night, solved for culprits."""
+"""The directions of links in a night: which are judged, and pair sweeps, solved for culprits."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ..gates import deviations, nights, pairs
@@ -11,6 +12,25 @@ from .figures import Series
 
 #: The directions of links with a rate: the time of a byte.
 LINK = "link beta"
+
+
+def between_hosts(series: Series, past: Sequence[Record]) -> tuple[Series, list[Record], str]:
+    """The series and its past without directions between nodes of one host, which have no link; and why, empty if there are none."""
+    hosts = series.link_hosts
+
+    def host_of(end: str) -> str:
+        return hosts.get(end.partition(":")[0], "")
+
+    def is_inside(label: str) -> bool:
+        sender, _, receiver = label.partition("->")
+        return bool(host_of(sender)) and host_of(sender) == host_of(receiver)
+
+    inside = [label for label in series.values if is_inside(label)]
+    ends = {end: host_of(end) for label in inside for end in label.split("->")}
+    shared = pairs.describe_shared(pairs.shared_hosts(tuple(sorted(ends)), ends))
+    reason = f"{series.metric.name}: not judged: {shared}" if inside else ""
+    values = {label: values for label, values in series.values.items() if label not in inside}
+    return dataclasses.replace(series, values=values), [record for record in past if not is_inside(record.node)], reason
 
 
 def judge_pairs(series: Series, past: Sequence[Record], night: int, date: str) -> Judged:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-HEAD = "r3"
+HEAD = "r4"
 #: The table that holds the revision of the database.
 VERSION_TABLE = "ccbed_index_version"
 
