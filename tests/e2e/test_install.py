@@ -69,4 +69,4 @@ def test_an_installed_ccbed_finds_its_inventories_and_plugins(wheel: Path, tmp_p
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=60, check=True)
     inventory, reports = done.stdout.splitlines()
     assert inventory == str(tmp_path / "site" / "orchestrator" / "_shipped" / "inventories" / "local.yml")
-    assert reports.split() == ["collectives", "html", "junit", "metrics", "summary"]
+    assert reports.split() == ["collectives", "html", "junit", "metrics", "probes", "summary"]

@@ -20,7 +20,7 @@ from orchestrator.node.agent import rank_processes, reserve_ranks
 from orchestrator.node.agent.rank_processes import RankProcesses
 from orchestrator.node.files import label
 from orchestrator.node.files.event_log import EventLog
-from orchestrator.node.oslayer import forks
+from orchestrator.node.oslayer import forks, processes
 from orchestrator.node.oslayer.event_loop import Loop, wait_readable
 
 PATIENCE_S = 30.0
@@ -103,6 +103,11 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     monkeypatch.setattr(forks, "fork", fork)
     monkeypatch.setattr(reserve_ranks, "IDLE_S", 0.0)
     monkeypatch.setattr(reserve_ranks, "_rehearse", lambda: None)
+    # A stop kills what the agent has started; this process has started more than this agent.
+    descendants = processes.descendants
+    monkeypatch.setattr(
+        processes, "descendants", lambda pid: [child for child in descendants(pid) if child.pid in agent.pids]
+    )
     monkeypatch.setattr(rank_imports, "has_imported", lambda: True)
     monkeypatch.setattr(rank_imports, "is_same_code", lambda payload: payload == "same")
     monkeypatch.setattr(rank_processes, "run_rank", lambda spec, **who: run_rank("forked", who))

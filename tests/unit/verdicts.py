@@ -11,7 +11,7 @@ from orchestrator.model.verdict import Verdict
 
 from .catalogue import CATALOGUE
 
-#: Nothing is measured in the trainings of these tests, their node files are made up, and no watcher observes them.
+#: Nothing is measured or probed in the trainings of these tests, their node files are made up, and no watcher observes them.
 NAMES = tuple(
     name
     for name in CATALOGUE.checkers
@@ -20,6 +20,8 @@ NAMES = tuple(
         "results-exact",
         "times-possible",
         "gaps-kept",
+        "hardware-probed",
+        "same-bits",
         "evidence-agrees",
         "history-replays",
         "resumed-from",
