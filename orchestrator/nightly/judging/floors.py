@@ -134,9 +134,11 @@ def _judge_other_keys(
         return
     metrics = list(dict.fromkeys(floor.metric for floor in floors))
     more = f" and of {len(metrics) - 1} other metrics" if len(metrics) > 1 else ""
+    is_other_hardware = any(other.hardware != key.hardware for other in others)
+    accepted, *measured = [_describe(other, is_other_hardware) for other in (key, *others)]
     text = (
-        f"{trial}: the floor of {metrics[0]}{more} is for {_describe(key)}; it was measured with "
-        f"{', or '.join(map(_describe, others))}: not applied"
+        f"{trial}: the floor of {metrics[0]}{more} is for {accepted}; "
+        f"it was measured with {', or '.join(measured)}: not applied"
     )
     finding = Finding(gate=GATE, outcome="unknown", metric=metrics[0] if len(metrics) == 1 else "", text=text)
     yield Judged(
@@ -148,8 +150,9 @@ def _judge_other_keys(
     )
 
 
-def _describe(key: Key) -> str:
-    return f"[{key.hardware}; {key.workload}; {key.parameters}]"
+def _describe(key: Key, has_hardware: bool) -> str:
+    """A key without the hardware where that is the same."""
+    return f"[{key.hardware}; {key.parameters}]" if has_hardware else f"[{key.parameters}]"
 
 
 def _judge(series: Series, floor: float, cell: str, reference: str) -> Iterator[Judged]:
