@@ -68,7 +68,7 @@ def slowed(bed: Bed, node: str) -> Iterator[None]:
             send(ranks, signal.SIGCONT)
             while not (computed := any(computed_ns(pid) >= limit for pid, limit in limits.items())):
                 time.sleep(0.0005)
-                if time.monotonic() > begin + 0.01:
+                if ended.is_set() or ranks_of(agent) != ranks:  # on a busy machine 2 ms of CPU time take long
                     break
             if computed:
                 send(ranks, signal.SIGSTOP)
