@@ -143,6 +143,19 @@ def test_a_rank_that_ended_because_of_another_one_blames_it() -> None:
     assert [line.text for line in messages] == ["n2: wrong result: rank 2, element 5: expected 34, got 35"]
 
 
+def test_a_rank_that_was_stopped_before_it_reported_its_error_is_blamed_for_that_error() -> None:
+    bed = history.Bed(trial=history.trial())
+    bed.begin()
+    bed.start()
+    bed.rank(3, "rank.error", kind="wrong result", message="rank 2, element 5: expected 34, got 35", culprit=2)
+    bed.rank(3, "rank.exit", code=1, pid=7)
+    bed.ask("gang.stop", "e0/stop/n2", "n2", {"epoch": 0, "dump": False})
+    bed.rank(2, "rank.exit", code=-9, pid=8)
+    bed.ctl("gang.stop", {"killed": [8], "left": 0}, type="ok", key="e0/stop/n2", node="n2", epoch=0)
+    bed.ctl("run.end", {"outcome": "failed", "reason": "rank 2, element 5: expected 34, got 35; no", "kind": "finding"})
+    assert ask(bed.run(), "finished").text == "wrong result of n2: rank 2, element 5: expected 34, got 35"
+
+
 def test_weights_that_another_rank_holds_after_the_broadcast_are_found_and_those_of_whom_nothing_is_known() -> None:
     run = history.reference()
     assert ask(run, "weights-received").text.startswith("4 of 4 ranks have the weights that rank 0 broadcast (sha256 ")
