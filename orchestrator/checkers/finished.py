@@ -60,11 +60,7 @@ def _reason(reason: str, kind: str) -> str:
 def _first_failure(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | None:
     """The root cause of the end of the last gang, if a rank left by itself before the gang was stopped."""
     cause = views.root_cause(run.history, gangs[-1]) if gangs else None
-    if cause is None:
-        return None
-    if cause.error and cause.rank not in gangs[-1].by_rank(events.RankError):  # stopped before it reported its error
-        return views.finding(f"{cause.error.data.kind} of {cause.node}: {cause.error.data.message}", cause.error)
-    return _left(cause.exit, gangs[-1], cause.followers)
+    return _left(cause.exit, gangs[-1], cause.followers) if cause else None
 
 
 def _left(event: Event[events.RankExit], gang: views.Gang, followers: Sequence[int] = ()) -> views.Finding:

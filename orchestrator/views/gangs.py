@@ -143,7 +143,8 @@ def root_cause(history: History, gang: Gang) -> Cause | None:
     if leaver := _early_leaver(gang, first, lambda event: at(event) <= begin):
         return Cause(rank=leaver.data.rank, exit=leaver, followers=tuple(sorted(times)))
     rank, error = culprit_of(gang, first.data.rank)
-    cause = gang.by_rank(events.RankExit).get(rank, first) if error else first
+    # A culprit that the stop of the gang ended did not leave by itself: the error that names it is the evidence.
+    cause = next((event for event in failed if event.data.rank == rank), first) if error else first
     followers = tuple(sorted(set(times) - {cause.data.rank}))
     return Cause(rank=cause.data.rank, exit=cause, error=error, followers=followers)
 

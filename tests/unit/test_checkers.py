@@ -153,7 +153,9 @@ def test_a_rank_that_was_stopped_before_it_reported_its_error_is_blamed_for_that
     bed.rank(2, "rank.exit", code=-9, pid=8)
     bed.ctl("gang.stop", {"killed": [8], "left": 0}, type="ok", key="e0/stop/n2", node="n2", epoch=0)
     bed.ctl("run.end", {"outcome": "failed", "reason": "rank 2, element 5: expected 34, got 35; no", "kind": "finding"})
-    assert ask(bed.run(), "finished").text == "wrong result of n2: rank 2, element 5: expected 34, got 35"
+    run = bed.run()
+    assert ask(run, "finished").text == "wrong result of n2: rank 2, element 5: expected 34, got 35"
+    assert ask(run, "planned-faults-only").text.startswith("wrong result of rank 2 on n2 was not planned")
 
 
 def test_weights_that_another_rank_holds_after_the_broadcast_are_found_and_those_of_whom_nothing_is_known() -> None:
