@@ -14,8 +14,8 @@ from orchestrator.model import codec
 from orchestrator.model.act import Act, Primitive
 from orchestrator.model.event import Command
 from orchestrator.model.payload import Payload
-from orchestrator.node.files import label
-from orchestrator.node.keeper import fault_lifecycle, node_primitives, primitive_runner
+from orchestrator.node.files import inbox, label
+from orchestrator.node.keeper import fault_lifecycle, keeper, node_primitives, primitive_runner
 from orchestrator.node.keeper.fault_lifecycle import FaultLifecycle
 from orchestrator.node.keeper.lease_records import Lease, Leases
 from orchestrator.node.oslayer.event_loop import Loop
@@ -123,6 +123,40 @@ def test_a_fault_that_is_healed_before_it_is_proved_is_not_injected_again(
         loop.run_once()
     assert done == ["on", "off"]
     assert (answers["act"][0], answers["heal"][0]) == ("fail", "ok")
+
+
+def test_a_node_is_started_again_only_after_the_fault_that_ends_it_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An injection is repeated until it is verified: it killed the next incarnation while that started."""
+    switches = _Switches({"power": "on"}, broken=("power",))
+    monkeypatch.setattr(node_primitives, "perform", switches.apply)
+    monkeypatch.setattr(node_primitives, "observe", switches.holds)
+    made = keeper.Keeper(tmp_path / "host", "b", "hash", keeper.CONTAINERS, str(tmp_path / "no.sock"))
+    started: list[list[str]] = []
+    node = made._nodes.get("n2")
+    node.alive = node.ready = True
+    node.label = {"incarnation": "i1"}
+    monkeypatch.setattr(made._nodes, "start", lambda *_: started.append(list(switches.done)))
+    directory = tmp_path / "host/keeper"
+    off = Primitive(kind="power", args={"state": "off"})
+    inbox.post_command(
+        directory,
+        "R",
+        _command(
+            "fault.act", Act(inject=(off,), verify=(off,), heal=(), verify_heal=(), lease_s=60.0, safety="container")
+        ),
+    )
+    made._take_commands()
+    node.alive = node.ready = False
+    inbox.post_command(directory, "R", Command(f="node.apply", key="e1/apply/n2", node="n2", value={"node": "n2"}))
+    made._take_commands()
+    assert started == []
+    made._loop.call_later(0.05, lambda: switches.state.update(power="off"))
+    while not started:
+        made._loop.run_once()
+    assert len(switches.done) > 1
+    assert started == [switches.done]
 
 
 def test_a_lease_of_a_fault_that_lasts_until_the_run_ends_is_renewed_while_the_run_is_driven(

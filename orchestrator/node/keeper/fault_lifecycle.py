@@ -58,6 +58,8 @@ class FaultLifecycle:
         self._holder = holder
         self._queue = SerialQueue()
         self._timers: dict[tuple[str, str], Timer] = {}
+        #: (node, id) of the faults whose injection is not yet verified.
+        self._injecting: set[tuple[str, str]] = set()
 
     def resume(self) -> None:
         """Continue the leases of an earlier keeper."""
@@ -77,7 +79,17 @@ class FaultLifecycle:
         self._leases.arm(lease)
         self._start_timer(lease)
         self._note(lease, LeaseArmed(key=lease.key, lease_s=lease.act.lease_s, holder=self._holder))
-        self._queue.add(_name(lease), lambda done: self._inspect(lease, node, _respond_then(respond, done)))
+        self._injecting.add((lease.node, lease.id))
+
+        def acted(kind: str, payload: Payload) -> None:
+            self._injecting.discard((lease.node, lease.id))
+            respond(kind, payload)
+
+        self._queue.add(_name(lease), lambda done: self._inspect(lease, node, _respond_then(acted, done)))
+
+    def is_injecting(self, node: str) -> bool:
+        """Is a fault being injected on the node? Until it is verified it is repeated: it would end a new incarnation too."""
+        return any(name == node for name, _ in self._injecting)
 
     def heal(self, run: str, command: Command[FaultHeal], respond: Respond) -> None:
         """Perform a fault.heal, also if the lease has healed the fault already or nothing is in force."""
