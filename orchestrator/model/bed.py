@@ -27,7 +27,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpec:
-    """The connection to a host: the controller itself, or a host behind SSH.
+    """The connection to a host: the controller itself, a host behind SSH, or a node of the bed's Slurm allocation.
 
     ``engine``: path of the container engine's socket there. ``ssh``: further options of ssh from the inventory, with names
     in lower case (``core/inventory/ssh_options.py``). ``power`` (off, on), ``switch_port`` (down, up) and ``ssh_control``
@@ -36,7 +36,7 @@ class HostSpec:
     """
 
     name: str
-    connection: Literal["local", "ssh"] = "local"
+    connection: Literal["local", "ssh", "slurm"] = "local"
     address: str = ""
     port: int = 22
     user: str = ""
@@ -95,6 +95,19 @@ class PortSpec:
     link: LinkSpec = field(default_factory=LinkSpec)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSpec:
+    """The Slurm job of a bed. ``nodes``: the number of its hosts, spares included.
+
+    ``options``: long options of salloc and sbatch, without dashes, in the order of the inventory; the value of a flag is "".
+    ``time_s``: the time limit in seconds; 0: the limit of the partition.
+    """
+
+    nodes: int
+    options: Mapping[str, str] = field(default_factory=dict)
+    time_s: int = 0
+
+
 Role = Literal["node", "spare"]
 
 
@@ -137,7 +150,7 @@ class BedSpec:
     on the controller (private). ``link``: the shaping of a private network (of different hosts the
     highest rate). ``vault``: values from a vault, which no message, bundle or bed file shows (``model/vaulted.py``).
     ``departed``: hosts that left the inventory and have not been cleaned up. ``start_timeout_s``: the time in which a node
-    must become warm.
+    must become warm. ``slurm``: the job whose nodes are the hosts (provider slurm).
     """
 
     name: str
@@ -157,6 +170,7 @@ class BedSpec:
     vault: tuple[str, ...] = field(default=(), repr=False)
     departed: tuple[DepartedHost, ...] = ()
     start_timeout_s: float = 60.0
+    slurm: SlurmSpec | None = None
 
     @property
     def fabric(self) -> bool:
