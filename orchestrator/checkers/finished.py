@@ -58,7 +58,14 @@ def _reason(reason: str, kind: str) -> str:
 
 
 def _first_failure(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | None:
-    """The root cause of the end of the last gang, if a rank left by itself before the gang was stopped."""
+    """The root cause of the end of the last gang, if a rank left by itself before the gang was stopped.
+
+    None where a node was lost: the errors of ranks follow from it, and the reason of the run's end names the node.
+    """
+    refused = run.history.last(events.RecoveryRefused)
+    lost = set(refused.data.lost or ()) if refused else set()
+    if any(event.node in lost for event in run.history.of(events.NodeExit)):
+        return None
     cause = views.root_cause(run.history, gangs[-1]) if gangs else None
     return _left(cause.exit, gangs[-1], cause.followers) if cause else None
 

@@ -331,6 +331,24 @@ def test_a_silent_node_that_nobody_can_restart_is_replaced_by_the_next_policy() 
     assert any(e.f == "rank.finished" for e in book.events)
 
 
+class _FailingStart(FakeBed):
+    """The keeper answers that the agent ended while it started."""
+
+    def perform(self, command: Command) -> None:
+        if command.f == "node.apply":
+            value = {"reason": "its agent ended while it started"}
+            self.cluster.later(0.01, lambda: self.cluster.respond(command, "fail", value, "keeper"))
+        else:
+            super().perform(command)
+
+
+def test_the_end_of_a_run_says_why_a_node_could_not_be_started_again() -> None:
+    bed = _FailingStart(("n0", "n1", "n2", "n3", "n4"))
+    bed.at(0.2, lambda: bed.kill("n2"))
+    _, book = world.run(world.trial(policy=("restart",)), bed)
+    assert "can replace n2: node.apply failed: its agent ended while it started" in str(_end(book)["reason"])
+
+
 class _LateLoss(FakeBed):
     """Starting a node takes a while, and another one is lost meanwhile."""
 

@@ -158,6 +158,27 @@ def test_a_rank_that_was_stopped_before_it_reported_its_error_is_blamed_for_that
     assert ask(run, "planned-faults-only").text.startswith("wrong result of rank 2 on n2 was not planned")
 
 
+def test_a_lost_node_is_blamed_for_the_end_of_a_run_and_not_the_rank_that_lost_its_peer() -> None:
+    def ended(lost: list[str]) -> str:
+        bed = history.Bed(trial=history.trial())
+        bed.begin()
+        bed.start()
+        bed.rank(3, "rank.error", kind="RuntimeError", message="Connection closed by peer [127.0.0.1]:5190")
+        bed.rank(3, "rank.exit", code=1, pid=7)
+        bed.say("keeper", "node.exit", {"code": -9, "pid": 5}, node="n2")
+        bed.ctl(
+            "recovery.refused",
+            {"reason": "no policy can replace n2", "lost": lost, "failed": [3]},
+            key="e0/refused",
+            epoch=0,
+        )
+        bed.ctl("run.end", {"outcome": "failed", "reason": "lost n2; no policy can replace n2", "kind": "finding"})
+        return ask(bed.run(), "finished").text
+
+    assert ended(["n2"]) == "the run failed: lost n2; no policy can replace n2"
+    assert ended([]).startswith("rank 3 (n3) left with exit code 1")
+
+
 def test_weights_that_another_rank_holds_after_the_broadcast_are_found_and_those_of_whom_nothing_is_known() -> None:
     run = history.reference()
     assert ask(run, "weights-received").text.startswith("4 of 4 ranks have the weights that rank 0 broadcast (sha256 ")

@@ -291,8 +291,7 @@ def _preparation_failed(trial: Trial, state: State, event: Event) -> Result:
     if event.command is NodeKill and event.node not in state.slots:
         return gang.on_prepared(trial, state, event)
     if event.command in (NodeApply, NodeKill):
-        state = replace(state, unrestartable=state.unrestartable | {str(event.node)})
-        return abnormal(trial, state, event)
+        return abnormal(trial, recovery.with_unrestartable(state, event), event)
     reason = f"{event.f} on {event.node} failed: {event.data.reason or event.type}"
     return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind="infrastructure"))
 

@@ -53,7 +53,7 @@ def on_response(trial: Trial, state: State, event: Event) -> Result:
     if event.kind is NodeApplyDone:
         return gang.with_applied_node(state, event), ()
     if event.type != "ok":
-        return replace(state, unrestartable=state.unrestartable | {name}), ()
+        return recovery.with_unrestartable(state, event), ()
     dead = replace(state.nodes[name], alive=False, reachable=False)
     return wait(trial, replace(state, nodes={**state.nodes, name: dead}))
 
@@ -98,7 +98,7 @@ def grow(trial: Trial, state: State) -> Result:
 
 
 def _startable(state: State) -> tuple[str, ...]:
-    excluded = state.unrestartable | state.returning
+    excluded = {*state.unrestartable, *state.returning}
     return tuple(name for name in state.absent if not state.usable(name) and name not in excluded)
 
 

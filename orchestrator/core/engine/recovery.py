@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...model.event import Event
 from ...model.events import RankError
 from ...model.trial import SHRINK, Trial
 from . import faults
@@ -73,7 +74,14 @@ def _irreplaceable(trial: Trial, state: State, name: str) -> str:
         return (
             f"{left} node{'s are' if left != 1 else ' is'} left, and the trial needs at least {trial.world.least_nodes}"
         )
-    return f"no policy of {list(state.plan.policy)} can replace {name}"
+    why = f": {state.unrestartable[name]}" if name in state.unrestartable else ""
+    return f"no policy of {list(state.plan.policy)} can replace {name}{why}"
+
+
+def with_unrestartable(state: State, event: Event) -> State:
+    """The state after the node of ``event`` could not be killed or started again: it is not tried again."""
+    reason = f"{event.f} failed: {event.data.reason or event.type}"
+    return replace(state, unrestartable={**state.unrestartable, str(event.node): reason})
 
 
 def with_hopeless_error(state: State, error: RankError) -> State:
@@ -85,7 +93,7 @@ def with_hopeless_error(state: State, error: RankError) -> State:
 
 
 def defeat(state: State, lost: tuple[str, ...], refused: str) -> Ending:
-    """A finding about the system under test, unless a node was lost that is not the target of a planned fault."""
+    """A finding about the system under test, unless a lost node is not the target of a planned fault."""
     unplanned = state.unfit or [name for name in lost if name not in faults.targets(state)]
     ranks = ", ".join(map(str, sorted(state.failed)))
     what = f"rank{'s' * (len(state.failed) > 1)} {ranks} failed" if ranks else state.standstill or "the gang stalled"

@@ -56,7 +56,7 @@ def on_response(trial: Trial, state: State, event: Event) -> Result:
     name = str(event.node)
     state = replace(state, awaited=state.awaited - {str(event.key)})
     if event.type != "ok":
-        state = replace(state, unrestartable=state.unrestartable | {name})
+        state = recovery.with_unrestartable(state, event)
         return _refuse(state, event, name, f"{name} could not be started again: {event.data.reason or event.type}")
     if event.kind is NodeApplyDone:
         return _start(trial, gang.with_applied_node(state, event), name)

@@ -155,7 +155,8 @@ class State:
     event_counts: Mapping[str, int] = field(default_factory=dict)
     saves: tuple[tuple[int, int], ...] = ()
     fence_ordered: int = -1
-    unrestartable: frozenset[str] = frozenset()
+    #: Nodes that could not be killed or started again -> the reason.
+    unrestartable: Mapping[str, str] = field(default_factory=dict)
     hopeless: str = ""
     unfit: bool = False
     resumes: int = 0
