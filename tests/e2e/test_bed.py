@@ -299,10 +299,10 @@ def test_a_crash_is_told_in_order_and_the_exit_by_itself(run: Bed) -> None:
     run.ask("fault.heal", "n1", _fault(CRASH))
     notes = [(e.f, e.node) for e in run.events if e.type == "note" and e.source.writer == "keeper"]
     names = [f for f, node in notes if node == "n1" and f != "node.ended"]
-    order = [
-        "lease.armed", "fault.before", "fault.injected", "node.exit", "fault.verified", "fault.healed", "heal.verified",
-    ]  # fmt: skip
-    assert names == order
+    order = ["lease.armed", "fault.before", "fault.injected", "fault.verified", "fault.healed", "heal.verified"]
+    assert [name for name in names if name != "node.exit"] == order
+    # The keeper verifies the fault by the node's processes, which may be over before the kernel reports their end.
+    assert names.index("fault.injected") < names.index("node.exit") < names.index("fault.healed")
     assert run.note("node.exit", "n1").value["code"] == -signal.SIGKILL
     assert run.note("node.ended", "n1").value["left"] == 0
     assert run.note("fault.injected", "n1").value["id"] == "f0"
