@@ -1,4 +1,4 @@
-"""Entry point of the agent archive; its roles: ``keeper`` and ``follow`` (link server) on a host, ``node`` in a container."""
+"""Entry point of the agent archive: ``keeper``, ``follow`` (link server), ``reverse`` (links) on a host; ``node`` in a container."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ def main(arguments: Sequence[str]) -> int:
     roles = parser.add_subparsers(dest="role", required=True)
     _keeper_options(roles.add_parser("keeper"))
     _link_server_options(roles.add_parser("follow"))
+    _reverse_link_options(roles.add_parser("reverse"))
     roles.add_parser("node").add_argument("--directory", type=Path, required=True)
     options = parser.parse_args(arguments)
-    run_role = {"keeper": _run_keeper, "follow": _run_link_server, "node": _run_agent}
+    run_role = {"keeper": _run_keeper, "follow": _run_link_server, "reverse": _run_reverse_links, "node": _run_agent}
     result: int = run_role[options.role](options)
     return result
 
@@ -39,6 +40,12 @@ def _link_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hostdir", required=True)
     parser.add_argument("--bed", required=True, help="for display in process lists")
     parser.add_argument("--root", action="append", default=[], help="another directory that may be accessed")
+
+
+def _reverse_link_options(parser: argparse.ArgumentParser) -> None:
+    _link_server_options(parser)
+    parser.add_argument("--links", type=Path, required=True, help="the certificate, the tokens and the listeners")
+    parser.add_argument("--host", required=True, help="the name of this host in the bed")
 
 
 def _run_keeper(options: argparse.Namespace) -> int:
@@ -68,6 +75,12 @@ def _run_link_server(options: argparse.Namespace) -> int:
     from .hostlink import link_server
 
     return link_server.main(options.hostdir, options.root)
+
+
+def _run_reverse_links(options: argparse.Namespace) -> int:
+    from .hostlink import reverse_link
+
+    return reverse_link.main(options.links, options.host, options.hostdir, options.root)
 
 
 def _run_agent(options: argparse.Namespace) -> int:

@@ -248,7 +248,14 @@ class LinkServer:
 
 
 def main(hostdir: str, roots: Sequence[str]) -> int:
-    """Serve stdin and stdout. Working threads end with the process; what they started is detached."""
+    """Serve stdin and stdout, then exit."""
+    serve(hostdir, roots, 0, 1)
+    _remove_unused_archive(hostdir)
+    os._exit(0)
+
+
+def serve(hostdir: str, roots: Sequence[str], source: int, sink: int) -> None:
+    """Serve two descriptors until they end. Working threads end with the process; what they started is detached."""
     os.umask(0o077)
     operations = LazyOperations()
     # Load them soon: whatever ends the bed also removes the archive that they are loaded from.
@@ -256,11 +263,9 @@ def main(hostdir: str, roots: Sequence[str]) -> int:
     loading.daemon = True
     loading.start()
     try:
-        LinkServer(hostdir, roots, operations).run(0, 1)
+        LinkServer(hostdir, roots, operations).run(source, sink)
     except (BrokenPipeError, ConnectionError):
         pass
-    _remove_unused_archive(hostdir)
-    os._exit(0)
 
 
 def _remove_unused_archive(hostdir: str) -> None:

@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from . import helper_start, ssh_connection
+from . import helper_start
 from .connection_errors import HostError
 from .requests import Link, RemoteError, Response
 
@@ -30,6 +30,21 @@ TRIES = 2
 #: How often a request is retried that was lost with its connection.
 RETRIES = 4
 T = TypeVar("T")
+
+
+class Transport(Protocol):
+    """What a link to a host is made over: an SSH connection, or a stream that the host opened."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    def is_responding(self, within_s: float) -> bool | None:
+        """Whether the host accepts a new connection; None if that is not known."""
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Transport)
 #: The class that an error of the host is raised as; all others are a RuntimeError.
 _ERRORS: Mapping[str, type[Exception]] = {"OSError": OSError, "ValueError": ValueError}
 
@@ -38,7 +53,7 @@ class LostError(HostError):
     """The connection ended while it was made or used; a retry over a new one may work."""
 
 
-class HostConnection:
+class HostConnection(Generic[C]):
     """``connect`` and ``start`` make a connection and its helper; ``handle`` receives frames that are no responses.
 
     ``initialize`` (may raise what a future raises) prepares a new helper before its first use. ``on_up`` is called, with
@@ -49,8 +64,8 @@ class HostConnection:
         self,
         name: str,
         *,
-        connect: Callable[[float], ssh_connection.Connection],
-        start: Callable[[ssh_connection.Connection, float], helper_start.Started],
+        connect: Callable[[float], C],
+        start: Callable[[C, float], helper_start.Started],
         handle: Callable[[Mapping[str, Any], bytes], None],
         initialize: Callable[[Link, float], None],
         on_up: Callable[[Link], None],
@@ -63,7 +78,7 @@ class HostConnection:
         self._initialize = initialize
         self._on_up = on_up
         self._every_second = every_second
-        self._connection: ssh_connection.Connection | None = None
+        self._connection: C | None = None
         self._tries = 0
         self._closed = False
         self._responded_at: float | None = None
@@ -89,7 +104,7 @@ class HostConnection:
         threading.Thread(target=self._maintain, daemon=True, name=f"ccbed-reach-{self._name}").start()
 
     @property
-    def connection(self) -> ssh_connection.Connection:
+    def connection(self) -> C:
         """The connection. Raises HostError if there is none now."""
         connection = self._connection
         if connection is None or not connection.alive:
@@ -166,7 +181,7 @@ class HostConnection:
             link.close()
             raise HostError(self._name, str(error) or f"no response within {deadline_s:g} s") from error
 
-    def _use(self, connection: ssh_connection.Connection, link: Link) -> None:
+    def _use(self, connection: C, link: Link) -> None:
         with self.state:
             if self._closed or link.is_ended:
                 link.close()

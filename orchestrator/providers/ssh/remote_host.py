@@ -72,6 +72,7 @@ class _PendingFile:
 class RemoteSite:
     """See sites.Site. ``connect`` is called for each new connection; ``open`` makes the first one or raises HostError.
 
+    ``start`` starts the link server over a connection, or waits for it; without it, the host is reached by SSH.
     ``last_problem``: the last error outside of a request. ``capped_nodes``: the nodes whose bulk files reached their cap.
     """
 
@@ -79,8 +80,9 @@ class RemoteSite:
         self,
         bed: BedSpec,
         host: HostSpec,
-        connect: Callable[[HostSpec, float], ssh_connection.Connection] = ssh_connection.connect,
+        connect: Callable[[HostSpec, float], Any] = ssh_connection.connect,
         now: Callable[[], float] = time.monotonic,
+        start: Callable[[Any, float], helper_start.Started] | None = None,
     ):
         roots = [root for root in (bed.shared_dir, bed.data_dir) if root]
         self.host = host
@@ -91,11 +93,12 @@ class RemoteSite:
         self._bed = bed
         self._now = now
         self._mirror = Mirror(self.root, host.name)
-        self._host_connection = HostConnection(
+        self._host_connection: HostConnection[Any] = HostConnection(
             host.name,
             connect=lambda deadline_s: connect(host, deadline_s),
-            start=lambda connection, deadline_s: helper_start.start(
-                connection, bed.hostdir, bed.name, roots, deadline_s
+            start=start
+            or (
+                lambda connection, deadline_s: helper_start.start(connection, bed.hostdir, bed.name, roots, deadline_s)
             ),
             handle=self._handle_frame,
             initialize=self._initialize,
@@ -132,7 +135,8 @@ class RemoteSite:
     @property
     def connection(self) -> ssh_connection.Connection:
         """The connection, for other users of it, such as a client of the engine. Raises HostError if it is lost."""
-        return self._host_connection.connection
+        connection: ssh_connection.Connection = self._host_connection.connection
+        return connection
 
     @property
     def clock(self) -> Reading | None:

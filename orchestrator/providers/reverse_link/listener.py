@@ -1,0 +1,172 @@
+"""The orchestrator's end of reverse links: listens for the hosts of a bed, and hands out their authenticated streams.
+
+A peer that is not authenticated in time, or sends anything but a greeting, is disconnected; it gets no other response.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...node.files import plain_files
+from ...node.hostlink.reverse_link import CERTIFICATE, LISTENERS, MAX_LINE, WELCOME
+from ...node.hostlink.tls_stream import TlsStream, server_context
+from ...node.oslayer import host_facts, processes
+from . import credentials
+
+#: A peer must be authenticated in this time. So many peers may be in this state at once; more are disconnected.
+GREETING_S, MAX_PENDING = 5.0, 64
+_BACKLOG = 256
+
+
+class Listener:
+    """Listens from its creation until ``close``. ``links``: the directory that the hosts read; ``private``: has the key.
+
+    ``rejected``: why peers were disconnected, newest last; a few of them. Raises OSError.
+    """
+
+    def __init__(self, links: Path, private: Path, hosts: Sequence[str], address: str = "") -> None:
+        self._links = links
+        self._hosts = frozenset(hosts)
+        self._context = server_context(links / CERTIFICATE, private / credentials.KEY)
+        self._identity = secrets.token_hex(8)
+        self._streams: dict[str, TlsStream] = {}
+        self._arrival = threading.Condition()
+        self._pending = threading.BoundedSemaphore(MAX_PENDING)
+        self._is_closed = False
+        self.rejected: list[str] = []
+        self._socket = socket.create_server((address, 0), backlog=_BACKLOG)
+        self.port: int = self._socket.getsockname()[1]
+        self._publish([address] if address else _own_addresses())
+        threading.Thread(target=self._accept, daemon=True, name="ccbed-listener").start()
+
+    def take(self, host: str, deadline_s: float) -> TlsStream:
+        """The next stream of a host. Raises TimeoutError."""
+        with self._arrival:
+            if not self._arrival.wait_for(lambda: host in self._streams or self._is_closed, deadline_s):
+                raise TimeoutError
+            if host not in self._streams:
+                raise TimeoutError
+            return self._streams.pop(host)
+
+    def close(self) -> None:
+        """Leave the list of listeners and disconnect all hosts whose stream was not taken."""
+        with self._arrival:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            streams, self._streams = list(self._streams.values()), {}
+            self._arrival.notify_all()
+        with contextlib.suppress(OSError):
+            self._unpublish()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for stream in streams:
+            stream.close()
+
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                peer, address = self._socket.accept()
+            except OSError:  # closed, or this process is out of descriptors
+                time.sleep(0.1)
+                continue
+            if not self._pending.acquire(blocking=False):
+                peer.close()
+                continue
+            threading.Thread(target=self._greet, args=(peer, address[0]), daemon=True).start()
+
+    def _greet(self, peer: socket.socket, address: str) -> None:
+        try:
+            self._add(*self._authenticate(peer))
+        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            peer.close()
+            self.rejected = [*self.rejected[-9:], f"{address}: {str(error)[:200] or type(error).__name__}"]
+        finally:
+            self._pending.release()
+
+    def _authenticate(self, peer: socket.socket) -> tuple[str, TlsStream]:
+        """(name of the host, its stream). Raises OSError, EOFError, ValueError, KeyError, TypeError."""
+        until = time.monotonic() + GREETING_S
+        stream = TlsStream(peer, self._context, is_server=True)
+        stream.handshake(until)
+        greeting = json.loads(stream.receive_line(MAX_LINE, until))
+        host, token = greeting["host"], greeting["token"]
+        if not (isinstance(host, str) and isinstance(token, str) and host in self._hosts):
+            raise ValueError("not a host of this bed")
+        if not credentials.is_token(self._links, host, token):
+            raise ValueError(f"a wrong token for host {host}")
+        if greeting["listener"] != self._identity:
+            raise ValueError(f"host {host} means another listener")
+        stream.sendall(WELCOME + b"\n")
+        return host, stream
+
+    def _add(self, host: str, stream: TlsStream) -> None:
+        """Keep the newest stream of a host."""
+        with self._arrival:
+            if self._is_closed:
+                stream.close()
+                return
+            if earlier := self._streams.get(host):
+                earlier.close()
+            self._streams[host] = stream
+            self._arrival.notify_all()
+
+    def _publish(self, addresses: Sequence[str]) -> None:
+        own = {
+            "id": self._identity,
+            "addresses": list(addresses),
+            "port": self.port,
+            "machine": host_facts.machine_id(),
+            "boot": host_facts.boot_id(),
+            "pid": os.getpid(),
+            "start": processes.start_time(os.getpid()),
+        }
+        with _exclusive(self._links):
+            self._write([*_living(_read(self._links)), own])
+
+    def _unpublish(self) -> None:
+        with _exclusive(self._links):
+            self._write([row for row in _living(_read(self._links)) if row.get("id") != self._identity])
+
+    def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        plain_files.replace_file(self._links / LISTENERS, json.dumps({"listeners": rows}).encode())
+
+
+def _read(links: Path) -> list[dict[str, Any]]:
+    rows = plain_files.read_json(links / LISTENERS).get("listeners", [])
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _living(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The listeners without those of processes of this machine that have ended."""
+    return [row for row in rows if row.get("machine") != host_facts.machine_id() or _is_alive(row)]
+
+
+def _is_alive(row: Mapping[str, Any]) -> bool:
+    is_same_boot = row.get("boot") == host_facts.boot_id()
+    return is_same_boot and processes.is_alive(int(row.get("pid", 0)), int(row.get("start", -1)))
+
+
+def _own_addresses() -> list[str]:
+    """The IPv4 addresses of this machine, that of the default route first; the loopback serves nodes of the same machine."""
+    addresses = [address for address in host_facts.interfaces().values() if not address.startswith("127.")]
+    return [*addresses, "127.0.0.1"]
+
+
+@contextlib.contextmanager
+def _exclusive(links: Path) -> Iterator[None]:
+    """Hold the lock of the list of listeners."""
+    with (links / f"{LISTENERS}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,69 @@
+"""The connection to a host that connects back: the same helper and frames as over SSH, on a TLS stream."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...model.bed import BedSpec, HostSpec
+from ...node.hostlink.tls_stream import TlsStream
+from ..ssh.connection_errors import HostError
+from ..ssh.helper_start import Started
+from ..ssh.remote_host import RemoteSite
+from .listener import Listener
+
+_MAX_HELLO = 1 << 16
+
+
+class ReverseConnection:
+    """See ``ssh.host_connection.Connection``: a stream whose other end is the host's link server already."""
+
+    def __init__(self, stream: TlsStream) -> None:
+        self.stream = stream
+
+    @property
+    def alive(self) -> bool:
+        return not self.stream.is_ended
+
+    def is_responding(self, within_s: float) -> bool | None:
+        """Not known: only the host can open a connection."""
+        return None
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+def start(host: HostSpec, connection: ReverseConnection, deadline_s: float) -> Started:
+    """Wait for the hello of the host's link server. Raises OSError or EOFError."""
+    try:
+        line = connection.stream.receive_line(_MAX_HELLO, time.monotonic() + deadline_s)
+        return Started(channel=connection.stream, hello=json.loads(line)["hello"], rest=b"")
+    except (EOFError, TimeoutError, ValueError, KeyError) as error:
+        raise OSError(f"its link server did not start: {error}") from error
+
+
+def make_site(bed: BedSpec, host: HostSpec, listener: Listener, explain: Callable[[str], str]) -> RemoteSite:
+    """The site of a host that connects back; not opened yet. ``explain``: name of a host -> why it may not have connected.
+
+    ``bed.hostdir`` holds one directory for each host: the nodes of an allocation may be on one machine, or share /tmp.
+    """
+
+    def connect(host: HostSpec, deadline_s: float) -> ReverseConnection:
+        try:
+            return ReverseConnection(listener.take(host.name, deadline_s))
+        except TimeoutError:
+            reason = explain(host.name)
+            text = f"did not connect back within {deadline_s:g} s" + (f": {reason}" if reason else "")
+            raise HostError(host.name, text) from None
+
+    def start_helper(connection: ReverseConnection, deadline_s: float) -> Started:
+        return start(host, connection, deadline_s)
+
+    return RemoteSite(replace(bed, hostdir=host_directory(bed, host.name)), host, connect, start=start_helper)
+
+
+def host_directory(bed: BedSpec, host: str) -> str:
+    """The directory of a bed on one of its hosts."""
+    return f"{bed.hostdir}/{host}"

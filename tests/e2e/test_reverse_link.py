@@ -1,0 +1,341 @@
+"""A host that connects back over TLS: it serves as a host behind SSH does, and every peer that is not it is disconnected."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.bed import BedSpec, HostSpec
+from orchestrator.node.hostlink import reverse_link
+from orchestrator.node.hostlink.tls_stream import TlsStream, client_context
+from orchestrator.providers import archive
+from orchestrator.providers.reverse_link import credentials, listener, reverse_connection
+from orchestrator.providers.ssh.remote_host import RemoteSite
+
+pytestmark = pytest.mark.e2e
+
+HOST, RUN = "h1", "R"
+
+
+@dataclass(kw_only=True)
+class Linked:
+    """A bed with one host, and the process on it that connects back."""
+
+    links: Path
+    bed: BedSpec
+    host: HostSpec
+    listener: listener.Listener
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def site(self) -> RemoteSite:
+        return reverse_connection.make_site(self.bed, self.host, self.listener, lambda host: self.log.read_text())
+
+    @property
+    def hostdir(self) -> Path:
+        return Path(reverse_connection.host_directory(self.bed, HOST))
+
+    @property
+    def token(self) -> str:
+        return (self.links / reverse_link.TOKENS / HOST).read_text()
+
+
+def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "the condition did not hold in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def links(tmp_path: Path) -> Path:
+    directory = tmp_path / "shared" / "links"
+    credentials.ensure_certificate(directory, tmp_path / "bed")
+    credentials.new_token(directory, HOST)
+    return directory
+
+
+@pytest.fixture
+def own(links: Path, tmp_path: Path) -> Iterator[listener.Listener]:
+    server = listener.Listener(links, tmp_path / "bed", [HOST], "127.0.0.1")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def linked(links: Path, own: listener.Listener, tmp_path: Path) -> Iterator[Linked]:
+    host = HostSpec(name=HOST, connection="ssh")
+    bed = BedSpec(
+        name="b", provider="slurm", nodes=(), inventory="", workdir=str(tmp_path / "bed"), agent="", hosts=(host,),
+        shared_dir=str(tmp_path / "shared"), hostdir=str(tmp_path / "hosts"),
+    )  # fmt: skip
+    code, _ = archive.write(tmp_path / "shared" / "agent")
+    hostdir = reverse_connection.host_directory(bed, HOST)
+    argv = [sys.executable, "-I", "-S", str(code), "reverse", "--links", str(links), "--host", HOST]
+    argv += ["--hostdir", hostdir, "--bed", bed.name, "--root", bed.shared_dir]
+    log = tmp_path / "step.log"
+    with log.open("wb") as file, subprocess.Popen(argv, stdout=file, stderr=subprocess.STDOUT) as process:
+        yield Linked(links=links, bed=bed, host=host, listener=own, process=process, log=log)
+        process.kill()
+
+
+def test_a_site_calls_writes_watches_and_fetches(linked: Linked, tmp_path: Path) -> None:
+    site = linked.site()
+    site.open()
+    try:
+        assert site.call("routes") is not None
+        path = linked.hostdir / "nodes/n0/inbox/c.json"
+        site.write(str(path), b"{}")
+        until(path.exists)
+        site.watch(RUN, ["n0"])
+        data = secrets.token_bytes(3 << 20)
+        (linked.hostdir / f"nodes/n0/runs/{RUN}").mkdir(parents=True, exist_ok=True)
+        (linked.hostdir / f"nodes/n0/runs/{RUN}/bulk.bin").write_bytes(data)
+        events = linked.hostdir / f"nodes/n0/runs/{RUN}/agent.a.jsonl"
+        events.write_bytes(b'{"n":1}\n')
+        mirrored = Path(linked.bed.workdir) / f"nodes/n0/runs/{RUN}/agent.a.jsonl"
+        until(lambda: mirrored.exists() and mirrored.read_bytes() == b'{"n":1}\n')
+        received = site.fetch("n0", f"runs/{RUN}/bulk.bin", tmp_path / "received", 1 << 30)
+        assert (received.reason, (tmp_path / "received").read_bytes()) == ("", data)
+        assert "outside of the bed's directories" in site.fetch("n0", "/etc/passwd", tmp_path / "no", 10).reason
+    finally:
+        site.close()
+
+
+def test_a_lost_link_is_made_again(linked: Linked) -> None:
+    site = linked.site()
+    site.open()
+    try:
+        pid = int(Path(f"/proc/{linked.process.pid}/task/{linked.process.pid}/children").read_text().split()[0])
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: site.connection_count == 2 and site.is_connected)
+        assert site.ping().boot
+    finally:
+        site.close()
+
+
+def test_each_command_has_its_own_link(linked: Linked, links: Path, tmp_path: Path) -> None:
+    second = listener.Listener(links, tmp_path / "bed", [HOST], "127.0.0.1")
+    other = reverse_connection.make_site(linked.bed, linked.host, second, lambda host: "")
+    site = linked.site()
+    try:
+        site.open()
+        other.open()
+        assert site.ping().boot == other.ping().boot
+        assert len(reverse_link.read_listeners(links)) == 2
+    finally:
+        other.close()
+        site.close()
+        second.close()
+    assert len(reverse_link.read_listeners(links)) == 1
+
+
+def test_a_listener_of_a_killed_command_leaves_the_list(links: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from orchestrator.providers.reverse_link import listener\n"
+        f"listener.Listener(Path({str(links)!r}), Path({str(tmp_path / 'bed')!r}), ['h1']); print('up', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    argv = [sys.executable, "-c", code]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline() == b"up\n"
+        assert len(reverse_link.read_listeners(links)) == 1
+        process.kill()
+    server = listener.Listener(links, tmp_path / "bed", [HOST], "127.0.0.1")
+    assert [row["port"] for row in reverse_link.read_listeners(links).values()] == [server.port]
+    server.close()
+
+
+def test_a_server_with_another_certificate_gets_no_token(links: Path, tmp_path: Path) -> None:
+    """The host verifies the server before it sends a byte of its token."""
+    credentials.ensure_certificate(tmp_path / "foreign", tmp_path / "foreign-key")
+    credentials.new_token(tmp_path / "foreign", HOST)
+    server = listener.Listener(tmp_path / "foreign", tmp_path / "foreign-key", [HOST], "127.0.0.1")
+    row = next(iter(reverse_link.read_listeners(tmp_path / "foreign").values()))
+    with pytest.raises(OSError, match="another certificate than the pinned one"):
+        reverse_link.connect(row, HOST, reverse_link.read_pinned(links, HOST))
+    until(lambda: server.rejected)
+    assert "token" not in server.rejected[0]
+    server.close()
+
+
+def greet(server: listener.Listener, links: Path, greeting: bytes) -> bytes:
+    """The reply to a peer that knows the certificate and sends this; empty if it was disconnected."""
+    sock = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    certificate = (links / reverse_link.CERTIFICATE).read_bytes()
+    stream = TlsStream(sock, client_context(certificate), is_server=False)
+    stream.handshake(time.monotonic() + 10)
+    try:
+        stream.sendall(greeting)
+        return stream.receive_line(1024, time.monotonic() + 10)
+    except (EOFError, OSError):
+        return b""
+    finally:
+        stream.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"token": "0" * 64},
+        {"token": ""},
+        {"token": None},
+        {"token": ["a"]},
+        {"host": "h2"},
+        {"host": "../tokens/h1"},
+        {"host": None},
+        {"listener": "another"},
+    ],
+    ids=str,
+)
+def test_a_wrong_greeting_is_disconnected(own: listener.Listener, links: Path, change: dict[str, object]) -> None:
+    token = (links / reverse_link.TOKENS / HOST).read_text()
+    identity = next(iter(reverse_link.read_listeners(links)))
+    right = {"host": HOST, "token": token, "listener": identity}
+    assert greet(own, links, json.dumps({**right, **change}).encode() + b"\n") == b""
+    with pytest.raises(TimeoutError):
+        own.take(HOST, 0.0)
+    assert greet(own, links, json.dumps(right).encode() + b"\n") == reverse_link.WELCOME
+
+
+def test_an_earlier_token_is_rejected(own: listener.Listener, links: Path) -> None:
+    identity = next(iter(reverse_link.read_listeners(links)))
+    earlier = (links / reverse_link.TOKENS / HOST).read_text()
+    credentials.new_token(links, HOST)
+    greeting = {"host": HOST, "token": earlier, "listener": identity}
+    assert greet(own, links, json.dumps(greeting).encode() + b"\n") == b""
+    assert "wrong token" in own.rejected[-1]
+
+
+@pytest.mark.parametrize("data", [b"\n", b"[]\n", b"x" * 5000, b"[" * 1000 + b"\n", b"\xff\xfe\n"], ids=range(5))
+def test_garbage_inside_tls_is_disconnected(own: listener.Listener, links: Path, data: bytes) -> None:
+    assert greet(own, links, data) == b""
+
+
+def test_garbage_and_recorded_bytes_outside_of_tls_are_disconnected(own: listener.Listener, links: Path) -> None:
+    """Bytes of an accepted session, sent again, do not even complete a handshake."""
+    recorded = record_session(own, links)
+    assert len(recorded) > 400
+    for data in (b"GET / HTTP/1.0\r\n\r\n", secrets.token_bytes(4096), b"", recorded):
+        with socket.create_connection(("127.0.0.1", own.port), timeout=10) as sock:
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionError):
+                while sock.recv(4096):
+                    pass
+    with pytest.raises(TimeoutError):
+        own.take(HOST, 0.0)
+
+
+def record_session(own: listener.Listener, links: Path) -> bytes:
+    """What a host sends to be accepted, as a peer on the network between records it. Its stream is taken and closed."""
+    relay = socket.create_server(("127.0.0.1", 0))
+    sent = bytearray()
+
+    def forward() -> None:
+        near, _ = relay.accept()
+        far = socket.create_connection(("127.0.0.1", own.port))
+        threads = [threading.Thread(target=copy, args=pair) for pair in ((near, far, sent), (far, near, bytearray()))]
+        for thread in threads:
+            thread.start()
+
+    def copy(source: socket.socket, target: socket.socket, record: bytearray) -> None:
+        try:
+            while data := source.recv(4096):
+                record += data
+                target.sendall(data)
+        except OSError:
+            pass
+        target.close()
+
+    thread = threading.Thread(target=forward)
+    thread.start()
+    row = {**next(iter(reverse_link.read_listeners(links).values())), "port": relay.getsockname()[1]}
+    stream = reverse_link.connect(row, HOST, reverse_link.read_pinned(links, HOST))
+    own.take(HOST, 10).close()
+    stream.close()
+    thread.join()
+    relay.close()
+    return bytes(sent)
+
+
+def test_silent_peers_do_not_keep_a_host_out(
+    own: listener.Listener, links: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More silent peers than may be pending: all of them are disconnected in time, and the host connects."""
+    monkeypatch.setattr(listener, "GREETING_S", 0.5)
+    peers = [socket.create_connection(("127.0.0.1", own.port)) for _ in range(listener.MAX_PENDING + 8)]
+    row = next(iter(reverse_link.read_listeners(links).values()))
+    pinned = reverse_link.read_pinned(links, HOST)
+
+    def is_connected() -> bool:
+        try:
+            reverse_link.connect(row, HOST, pinned)
+        except (OSError, EOFError, ValueError):
+            return False
+        return True
+
+    until(is_connected)
+    for peer in peers:
+        peer.settimeout(10)
+        with suppress(ConnectionError):
+            assert peer.recv(1) == b""
+        peer.close()
+    own.take(HOST, 0.0).close()
+
+
+def test_secrets_that_others_can_access_are_not_used(links: Path) -> None:
+    token = links / reverse_link.TOKENS / HOST
+    assert token.stat().st_mode & 0o777 == 0o600
+    token.chmod(0o640)
+    with pytest.raises(PermissionError, match="chmod 600"):
+        reverse_link.read_pinned(links, HOST)
+    token.chmod(0o600)
+    (links / reverse_link.LISTENERS).write_text('{"listeners": [{"id": "a"}]}')
+    (links / reverse_link.LISTENERS).chmod(0o606)
+    assert reverse_link.read_listeners(links) == {}
+
+
+def test_old_tls_is_rejected(own: listener.Listener) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with socket.create_connection(("127.0.0.1", own.port), timeout=10) as sock, pytest.raises((ssl.SSLError, OSError)):
+        context.wrap_socket(sock)
+
+
+def test_both_directions_of_a_stream_at_once(own: listener.Listener, links: Path) -> None:
+    """Two threads at each end move 16 MiB each way: no byte is lost or doubled, and neither waits for the other."""
+    row = next(iter(reverse_link.read_listeners(links).values()))
+    near = reverse_link.connect(row, HOST, reverse_link.read_pinned(links, HOST))
+    far, data = own.take(HOST, 10), secrets.token_bytes(16 << 20)
+    received: dict[str, bytearray] = {"near": bytearray(), "far": bytearray()}
+
+    def receive(name: str, stream: TlsStream) -> None:
+        while len(received[name]) < len(data):
+            received[name] += stream.recv(1 << 16)
+
+    work = [threading.Thread(target=stream.sendall, args=(data,)) for stream in (near, far)]
+    work += [threading.Thread(target=receive, args=pair) for pair in (("near", near), ("far", far))]
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join(60)
+    assert received["near"] == data
+    assert received["far"] == data
+    near.close()
+    far.close()
