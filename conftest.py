@@ -1,5 +1,5 @@
-"""For all tests: a container engine, an image, and a lab of hosts with its user, started by the first test that asks."""
+"""For all tests: a container engine, an image, a lab of hosts with its user, and a Slurm, started by the first test that asks."""
 
 from __future__ import annotations
 
-pytest_plugins = ("tests.lab.engine", "tests.lab.desk")
+pytest_plugins = ("tests.lab.engine", "tests.lab.desk", "tests.lab.slurm")

@@ -1,0 +1,310 @@
+"""A private Slurm on this machine: munge, a controller and four nodes, in a directory and on ports of its own.
+
+    python -m tests.lab.slurm COMMAND …        run COMMAND with one (SLURM_CONF points to it), e.g. bash
+
+All nodes are this machine (127.0.0.1), each with its own slurmd. The daemons run as root, so they run the jobs of every
+user; nothing is written outside of the directory, and all daemons end with the process that started them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "squeue", "srun", "salloc", "sbatch", "scancel", "scontrol", "sinfo")
+NODES = ("n1", "n2", "n3", "n4")
+#: Its processes have it in their environment, with the node's name; so do those that Slurm starts for a step.
+MARK = "CCBED_LAB_SLURM"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_START_S = 30.0
+_CONFIG = """\
+ClusterName=ccbed
+SlurmctldHost={hostname}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdSpoolDir={folder}/spool-%n
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmdLogFile={folder}/slurmd-%n.log
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,batch_sched_delay=0
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+GresTypes=gpu
+MpiDefault=none
+ReturnToService=2
+MailProg=/bin/true
+KillWait=5
+{settings}
+NodeName=DEFAULT CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=1000 Gres=gpu:2
+NodeName=n[1-4] NodeHostname={hostname} NodeAddr=127.0.0.1 Port=[{ports}] State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=60 PriorityTier=10 State=UP
+PartitionName=short Nodes=ALL MaxTime=5 PriorityTier=10 State=UP
+PartitionName=scavenge Nodes=ALL MaxTime=60 PriorityTier=1 State=UP
+PartitionName=closed Nodes=ALL MaxTime=60 AllowGroups=nogroup State=UP
+PartitionName=paid Nodes=ALL MaxTime=60 AllowAccounts=paying State=UP
+PartitionName=stopped Nodes=ALL MaxTime=60 State=DOWN
+"""
+
+
+class LackingError(RuntimeError):
+    """No Slurm can be started on this machine."""
+
+
+@dataclass(kw_only=True)
+class Slurm:
+    """``environment``: with it, Slurm's clients use this Slurm. Methods return when the cluster is in the new state."""
+
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def run(self, *argv: str, user: str = "", timeout_s: float = 30.0) -> str:
+        """Output of a client of Slurm, as another user if so named. Raises RuntimeError with its errors."""
+        done = self.attempt(*argv, user=user, timeout_s=timeout_s)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def attempt(self, *argv: str, user: str = "", timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*as_user(user), *argv],
+            capture_output=True, text=True, env=self.environment, timeout=timeout_s, check=False, cwd="/",
+        )  # fmt: skip
+
+    def node_states(self) -> dict[str, str]:
+        """Node -> state as sinfo has it, in lower case; ``*`` at its end: the node does not respond."""
+        lines = self.run("sinfo", "--noheader", "--Node", "--Format=NodeList:20,StateLong:40").splitlines()
+        return dict(line.split() for line in lines)
+
+    def jobs(self) -> dict[int, str]:
+        """Job -> state of all that are in the queue."""
+        lines = self.run("squeue", "--noheader", "--Format=JobID:20,State:20").splitlines()
+        return {int(job): state for job, state in (line.split() for line in lines)}
+
+    def start_munge(self) -> None:
+        munge = self.folder / "munge"
+        names = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        options = [f"--{option}={munge / name}" for option, name in names.items()]
+        self._start("munge", "munged", "--foreground", "--force", *options)
+        self._wait((munge / "socket").exists, "munge")
+
+    def start_controller(self) -> None:
+        self._start("controller", "slurmctld", "-D")
+        self._wait(self._controller_responds, "controller")
+
+    def start_node(self, name: str) -> None:
+        self._start(name, "slurmd", "-D", "-N", name)
+
+    def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """End a daemon: ``munge``, ``controller``, or the slurmd of a node; the steps of a node continue."""
+        daemon = self.daemons.pop(name)
+        daemon.send_signal(number)
+        try:
+            daemon.wait(20)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+
+    def restart_controller(self) -> None:
+        """It saves its state and reads it again. A controller that is killed loses the changes of the last seconds."""
+        self.stop("controller")
+        self.start_controller()
+
+    def power_off(self, name: str) -> None:
+        """SIGKILL for the slurmd of a node and for everything that it started there. Slurm notices after SlurmdTimeout."""
+        self.stop(name, signal.SIGKILL)
+        self._kill(name)
+
+    def set_node(self, name: str, state: str, reason: str = "a test") -> None:
+        """``drain``, ``down``, ``resume``; a node that is set down loses its jobs as if it had failed."""
+        self.run("scontrol", "update", f"NodeName={name}", f"State={state}", f"Reason={reason}")
+
+    def wait_until_idle(self) -> None:
+        """Cancel all jobs, put back the nodes that were set down, drained or killed, and wait until all are idle."""
+        for name in NODES:
+            if name not in self.daemons:
+                self.start_node(name)
+        self.cancel_all()
+        self._wait(self._all_idle, "nodes")
+
+    def cancel_all(self) -> None:
+        for job in self.jobs():
+            self.attempt("scancel", str(job))
+        self._wait(lambda: not self.jobs(), "end of jobs")
+
+    def close(self) -> None:
+        """End all jobs, then all daemons by pid, then what Slurm started and left."""
+        with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
+            self.cancel_all()
+        for name in [*(name for name in NODES if name in self.daemons), "controller", "munge"]:
+            if name in self.daemons:
+                self.stop(name)
+        self._kill()
+
+    def _start(self, name: str, *argv: str) -> None:
+        """It ends with this process, also when that is killed."""
+        environment = {**self.environment, MARK: f"{self.folder}:{name}"}
+        with (self.folder / f"{name}.out").open("ab") as file:
+            self.daemons[name] = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", *argv],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, cwd="/", start_new_session=True,
+            )  # fmt: skip
+
+    def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + _START_S
+        while not is_reached():
+            ended = [name for name, daemon in self.daemons.items() if daemon.poll() is not None]
+            if ended or time.monotonic() > end:
+                logs = [self.folder / f"{name}.out" for name in ended or ("controller",)]
+                raise RuntimeError(f"Slurm: {what}: not within {_START_S:.0f} s: {' / '.join(map(_tail, logs))}")
+            time.sleep(0.05)
+
+    def _controller_responds(self) -> bool:
+        return self.attempt("scontrol", "ping", "--local").returncode == 0 and not self.attempt("sinfo").returncode
+
+    def _all_idle(self) -> bool:
+        states = self.node_states()
+        for name, state in states.items():
+            if state.startswith(("drain", "down")):
+                self.attempt("scontrol", "update", f"NodeName={name}", "State=resume")
+        return set(states) == set(NODES) and set(states.values()) == {"idle"}
+
+    def _kill(self, name: str = "") -> None:
+        """SIGKILL for processes of this Slurm, of one node if so named: daemons by their mark, steps by their environment."""
+        names = (name,) if name else NODES
+        marks = {f"{MARK}={self.folder}:{node}".encode() for node in names}
+        steps = {f"SLURMD_NODENAME={node}".encode() for node in names}
+        config = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
+        for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+            try:
+                variables = set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+            except OSError:
+                continue
+            if variables & marks or (variables & steps and config in variables):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def as_user(user: str) -> list[str]:
+    if not user:
+        return []
+    entry = pwd.getpwnam(user)
+    return ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups", "--"]
+
+
+def lack() -> str:
+    """Why no Slurm can be started on this machine; empty where it can."""
+    missing = [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]
+    if missing:
+        return f"no {', '.join(missing)} on this machine; next: .ci/setup engine (as root)"
+    return "" if os.geteuid() == 0 else "only root can start slurmd for the jobs of several users"
+
+
+@contextlib.contextmanager
+def running(settings: str = "") -> Iterator[Slurm]:
+    """A Slurm with these further lines in slurm.conf, ended by pid at the end. Raises LackingError."""
+    if reason := lack():
+        raise LackingError(reason)
+    with tempfile.TemporaryDirectory(prefix="ccbed-slurm-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        slurm = Slurm(folder=folder, environment={"PATH": _PATH, "LC_ALL": "C", "SLURM_CONF": f"{folder}/slurm.conf"})
+        _write(folder, settings)
+        try:
+            slurm.start_munge()
+            slurm.start_controller()
+            for node in NODES:
+                slurm.start_node(node)
+            slurm.wait_until_idle()
+            yield slurm
+        finally:
+            slurm.close()
+
+
+def _write(folder: Path, settings: str) -> None:
+    """The configuration; every user may read it and use the munge socket."""
+    folder.chmod(0o755)
+    (folder / "munge").mkdir(mode=0o755)
+    key = folder / "munge/key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(1024))
+    hostname = socket.gethostname().partition(".")[0]
+    port, *ports = _free_ports(1 + len(NODES))
+    listed = ",".join(map(str, ports))
+    text = _CONFIG.format(folder=folder, hostname=hostname, port=port, ports=listed, settings=settings)
+    (folder / "slurm.conf").write_text(text)
+    (folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [int(listener.getsockname()[1]) for listener in sockets]
+
+
+def _tail(log: Path) -> str:
+    return " / ".join(log.read_text(errors="replace").strip().splitlines()[-3:]) if log.exists() else "no output"
+
+
+@pytest.fixture(scope="session")
+def slurm_daemons() -> Iterator[Slurm]:
+    try:
+        with running() as slurm:
+            yield slurm
+    except LackingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def slurm(slurm_daemons: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
+    """A private Slurm with four idle nodes; clients of the test use it. Jobs of the test are cancelled at its end."""
+    monkeypatch.setenv("SLURM_CONF", slurm_daemons.environment["SLURM_CONF"])
+    yield slurm_daemons
+    slurm_daemons.wait_until_idle()
+
+
+def main(command: list[str]) -> int:
+    """Its exit code; 3 where no Slurm can be started."""
+    if not command:
+        print("usage: python -m tests.lab.slurm COMMAND …", file=sys.stderr)
+        return 3
+    try:
+        with running() as slurm:
+            environment: dict[str, Any] = {**os.environ, "SLURM_CONF": slurm.environment["SLURM_CONF"]}
+            return subprocess.run(command, env=environment, check=False).returncode
+    except LackingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

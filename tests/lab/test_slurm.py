@@ -1,0 +1,79 @@
+"""The private Slurm of the tests is a real one: it runs jobs of several users, loses nodes, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from . import slurm as lab_slurm
+from .slurm import NODES, Slurm
+
+
+def wait_until(is_reached: Callable[[], bool], limit_s: float = 30.0) -> None:
+    end = time.monotonic() + limit_s
+    while not is_reached():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_four_nodes_run_the_steps_of_a_user_without_root(slurm: Slurm) -> None:
+    output = slurm.run("srun", "--nodes=4", "sh", "-c", "echo $SLURMD_NODENAME $(id --user --name)", user="daemon")
+    assert sorted(output.split("\n")[:-1]) == [f"{node} daemon" for node in NODES]
+
+
+def test_a_node_that_lost_its_power_leaves_no_process(slurm: Slurm) -> None:
+    job = slurm.run("sbatch", "--parsable", "--nodelist=n2", "--output=/dev/null", "--wrap", "exec sleep 4321").strip()
+    wait_until(lambda: bool(_sleepers()))
+    slurm.power_off("n2")
+    assert not _sleepers() and slurm.jobs() == {int(job): "RUNNING"}
+    slurm.set_node("n2", "down")
+    wait_until(lambda: slurm.jobs().get(int(job)) != "RUNNING")
+
+
+def test_a_job_outlives_a_restart_of_the_controller_and_a_drain(slurm: Slurm) -> None:
+    slurm.run("salloc", "--no-shell", "--nodes=2")
+    slurm.set_node("n1", "drain")
+    slurm.restart_controller()
+    wait_until(lambda: slurm.node_states()["n1"].startswith("drain"))
+    assert list(slurm.jobs().values()) == ["RUNNING"]
+
+
+def test_no_client_is_identified_while_munge_is_down(slurm: Slurm) -> None:
+    slurm.stop("munge")
+    assert "unge" in slurm.attempt("squeue").stderr
+    slurm.start_munge()
+    assert slurm.jobs() == {}
+
+
+@pytest.mark.skipif(bool(lab_slurm.lack()), reason=lab_slurm.lack())
+def test_two_are_independent_and_end_with_their_files() -> None:
+    """A second one beside the session's; its directory and its processes are gone at its end."""
+    with lab_slurm.running() as other:
+        assert other.jobs() == {}
+        other.run("salloc", "--no-shell", "--nodes=1")
+        marked = _marked(other.folder)
+        assert len(marked) >= 2 + len(NODES)
+    assert not _marked(other.folder) and not other.folder.exists()
+
+
+def _sleepers() -> list[int]:
+    return [pid for pid in _pids() if _read(pid, "cmdline").startswith(b"sleep\x004321")]
+
+
+def _marked(folder: Path) -> list[int]:
+    return [pid for pid in _pids() if f"{lab_slurm.MARK}={folder}:".encode() in _read(pid, "environ")]
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
