@@ -127,7 +127,8 @@ def test_every_emitted_item_holds_whole_elements(size: Desk) -> None:
 
 def test_concurrent_groups_are_emitted(size: Desk) -> None:
     items = size.items("--model gpt2-124m --strategy hybrid --tp 2 --gpus 4 --batch 4")
-    assert [item["groups"] for item in items] == [[[0, 1], [2, 3]], [[0, 2], [1, 3]]]
+    groups = [tuple(map(tuple, item["groups"])) for item in items]
+    assert list(dict.fromkeys(groups)) == [((0, 1), (2, 3)), ((0, 2), (1, 3))]
 
 
 def test_a_module_of_the_user_is_summed_on_the_meta_device(size: Desk) -> None:

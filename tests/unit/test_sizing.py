@@ -92,11 +92,85 @@ def test_presets_have_as_many_parameters_as_the_published_weights(name: str, par
 def test_megatron_reduces_four_times_in_each_layer() -> None:
     # b s h e = 3 x 16 x 8 x 2 bytes; 4 layers x (2 forward + 2 backward). With sequence parallelism the backward pass gathers
     # the inputs of 2 linear layers again: Korthikanti et al., arXiv:2205.05198, section 4.2.2.
-    assert moved("tp", 2, 3) == [("all-reduce", 768, 16)]
-    assert moved("tp", 2, 3, recompute="full") == [("all-reduce", 768, 24)]
-    assert moved("tp", 2, 3, sequence_parallel=True) == [("all-gather", 768, 24), ("reduce-scatter", 768, 16)]
+    def layers(**given: Any) -> list[tuple[str, int, int]]:
+        collectives = traffic.of_step(SMALL, arranged("tp", 2, **given), ADAM, 3)
+        return [(item.operation, item.size, item.count) for item in collectives if item.what.startswith("activations")]
+
+    assert layers() == [("all-reduce", 768, 16)]
+    assert layers(recompute="full") == [("all-reduce", 768, 24)]
+    assert layers(sequence_parallel=True) == [("all-gather", 768, 24), ("reduce-scatter", 768, 16)]
     full: dict[str, Any] = {"sequence_parallel": True, "recompute": "full"}
-    assert moved("tp", 2, 3, **full) == [("all-gather", 768, 32), ("reduce-scatter", 768, 24)]
+    assert layers(**full) == [("all-gather", 768, 32), ("reduce-scatter", 768, 24)]
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_tensor_parallelism_moves_per_layer_what_its_paper_says(tp: int) -> None:
+    """Narayanan et al., arXiv:2104.04473, section 3.2: per layer, device and microbatch 8 b s h (t - 1) / t elements."""
+    model = transformers.preset("gpt3-175b", None, {})
+    assert model.shape is not None
+    made = arranged("tp", tp, model)
+    (layers,) = [row for row in traffic.of_step(model, made, ADAM, 1) if row.what.startswith("activations")]
+    price = prices("ring").of(layers, None)
+    assert price is not None and layers.count == 4 * 96
+    sent = layers.count * layers.size * price.volume
+    assert sent == pytest.approx(96 * 8 * 2048 * 12288 * (tp - 1) / tp * model.element)
+
+
+def vocabulary(style: str, strategy: str, gpus: int, **given: Any) -> list[tuple[str, int, int, layout.Groups]]:
+    shape = SMALL.shape
+    assert shape is not None
+    model = transformers.build("small", shape, transformers.STYLES[style], "bfloat16", "by hand")
+    rows = traffic.of_step(model, arranged(strategy, gpus, model, **given), ADAM, 12)
+    own = ("embedding", "output layer", "loss", "gradients of norms")
+    return [(row.operation, row.size, row.count, row.groups) for row in rows if row.what.startswith(own)]
+
+
+def test_the_vocabulary_is_cut_among_the_ranks() -> None:
+    """Shoeybi et al., arXiv:1909.08053, section 3: an all-reduce after the embedding, and for the loss b s in place of b s v.
+
+    Megatron-LM, megatron/core: VocabParallelEmbedding adds up its rows, ColumnParallelLinear the gradients of its input, and
+    _VocabParallelCrossEntropy three values of 32 bit of each token.
+    """
+    both = ((0, 1),)
+    activations, losses = 12 * 16 * 8 * 2, 12 * 16 * 4
+    whole = [
+        ("all-reduce", activations, 1, both),
+        ("all-reduce", activations, 1, both),
+        ("all-reduce", losses, 3, both),
+    ]
+    assert vocabulary("gpt", "tp", 2) == whole
+    assert vocabulary("llama", "tp", 2) == whole
+    assert vocabulary("gpt", "dp", 2) == [], "no vocabulary is cut"
+
+
+def test_with_sequence_parallelism_the_vocabularys_ends_gather_and_scatter() -> None:
+    """megatron/core: LanguageModelEmbedding scatters at once where no positions are learned; ColumnParallelLinear gathers its
+    input again; finalize_model_grads adds up the gradients of norms and of row-parallel biases.
+    """
+    both, activations, losses = ((0, 1),), 12 * 16 * 8 * 2, 12 * 16 * 4
+    output = [
+        ("all-gather", activations, 2, both), ("reduce-scatter", activations, 1, both), ("all-reduce", losses, 3, both),
+    ]  # fmt: skip
+    norms = (
+        4 * 2 * 8 + 8
+    )  # weights: two of each of 4 layers, and the last; GPT's have biases, as have two matrices of a layer
+    scattered = [("reduce-scatter", activations, 1, both), ("all-gather", activations, 1, both)]
+    reduced = [("all-reduce", activations, 1, both), ("all-gather", activations, 1, both)]
+    llama = [*scattered, *output, ("all-reduce", norms * 2, 1, both)]
+    assert vocabulary("llama", "tp", 2, sequence_parallel=True) == llama
+    gpt = [*reduced, *output, ("all-reduce", (2 * norms + 4 * 2 * 8) * 2, 1, both)]
+    assert vocabulary("gpt", "tp", 2, sequence_parallel=True) == gpt
+
+
+def test_the_first_stage_has_the_embedding_and_the_last_the_loss() -> None:
+    rows = vocabulary("llama", "hybrid", 8, tp=2, pp=2)
+    # 12 samples of 2 replicas in 2 microbatches are 3 each
+    activations, first, last = 3 * 16 * 8 * 2, ((0, 1), (2, 3)), ((4, 5), (6, 7))
+    assert rows == [
+        ("all-reduce", activations, 2, first),
+        ("all-reduce", activations, 2, last),
+        ("all-reduce", 3 * 16 * 4, 6, last),
+    ]
 
 
 def test_zero_3_moves_three_times_the_model() -> None:
@@ -149,11 +223,14 @@ def test_groups_of_a_hybrid_are_laid_out_side_by_side() -> None:
 def test_a_hybrid_is_the_product_of_its_groups() -> None:
     # 16 samples of 2 replicas in 2 microbatches are 4 each; stage 0 has 2 of 4 layers, and the embedding
     collectives = traffic.of_step(SMALL, arranged("hybrid", 8, tp=2, pp=2), ADAM, 16)
-    assert [(item.operation, item.axis, item.size, item.count) for item in collectives][:2] == [
+    assert [(item.operation, item.axis, item.size, item.count) for item in collectives][:5] == [
         ("all-reduce", "tp", 4 * 16 * 8 * 2, 4 * 2 * 2),
+        ("all-reduce", "tp", 4 * 16 * 8 * 2, 2),  # embedding of stage 0
+        ("all-reduce", "tp", 4 * 16 * 8 * 2, 2),  # output layer of stage 1
+        ("all-reduce", "tp", 4 * 16 * 4, 3 * 2),  # loss
         ("send-recv", "pp", 4 * 16 * 8 * 2, 2 * 2),
     ]
-    assert collectives[2].axis == "dp" and collectives[2].operation == "all-reduce"
+    assert collectives[5].axis == "dp" and collectives[5].operation == "all-reduce"
 
 
 def test_buckets_close_with_the_tensor_that_fills_them() -> None:
@@ -231,6 +308,12 @@ def test_a_ring_takes_what_its_cost_model_says() -> None:
 def test_links_are_read(text: str, rate: float, alpha: float) -> None:
     result = cost.parse_link(text)
     assert result.rate == pytest.approx(rate) and result.alpha == pytest.approx(alpha)
+
+
+def test_a_full_frame_has_the_headers_of_its_standards() -> None:
+    """IPv4 20 bytes (RFC 791), TCP 20 (RFC 9293) and its timestamps 12 (RFC 7323) of 1,500; Ethernet 14 (RFC 894)."""
+    assert cost.FRAME_PAYLOAD == 1500 - 20 - 20 - 12
+    assert cost.FRAME == 1500 + 14
 
 
 def test_bits_of_a_link_include_headers_and_bytes_do_not() -> None:

@@ -55,10 +55,13 @@ def of_step(model: Model, layout: Layout, optimizer: Optimizer, batch: int) -> t
         collectives += _gathered_parameters(model, layout)
     if layout.tp > 1:
         collectives += _tensor(model, layout, micro)
+        collectives += _vocabulary(model, layout, micro)
     if layout.ep > 1:
         collectives.append(_experts(model, layout, micro))
     if layout.pp > 1:
         collectives += _pipeline(model, layout, micro)
+    if layout.sequence_parallel:
+        collectives.append(_norm_gradients(model, layout, optimizer))
     if layout.dp > 1:
         collectives += _gradients(model, layout, optimizer)
     if layout.pp > 1 and model.tied_embedding:
@@ -176,6 +179,49 @@ def _tensor(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
         source = f"b s h e; arXiv:{'2205.05198' if layout.sequence_parallel else '1909.08053'}"
         count = (forward + backward) * layers * layout.microbatches
         yield _operation_traffic(operation, size, layout, "tp", model.dtype, what, source, count)
+
+
+def _vocabulary(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
+    """Embedding, output layer and loss, cut along the vocabulary: Shoeybi et al., arXiv:1909.08053, section 3.
+
+    The embedding's partial rows are added up; the gradients of the output layer's input as well. The loss needs of each token
+    the largest logit, the logit of its target and the sum of exponentials, 32 bit each. With sequence parallelism as
+    Megatron-LM's core does it: learned positions are added before the sequence is cut, so that the embedding is all-reduced.
+    """
+    shape, style = model.shape, model.style
+    assert shape is not None and style is not None, "the layout was checked"
+    tokens = micro * shape.sequence
+    size = tokens * shape.hidden * model.element
+    first, last = layout.groups("tp")[: layout.dp], layout.groups("tp")[-layout.dp :]
+    embedding, output = [("all-reduce", 1, "forward")], [("all-reduce", 1, "gradients of its input")]
+    if layout.sequence_parallel:
+        embedding = [("all-reduce" if style.learned else "reduce-scatter", 1, "forward"), ("all-gather", 1, "backward")]
+        output = [
+            ("all-gather", 2, "its input, forward and again backward"),
+            ("reduce-scatter", 1, "gradients of its input"),
+        ]
+    ends = [(first, f"embedding, {what}", operation, count) for operation, count, what in embedding]
+    ends += [(last, f"output layer: {what}", operation, count) for operation, count, what in output]
+    for groups, what, operation, count in ends:
+        yield Collective(
+            operation=operation, size=size, count=count * layout.microbatches, axis="tp", groups=groups, dtype=model.dtype,
+            what=what, source="b s h e; arXiv:1909.08053",
+        )  # fmt: skip
+    yield Collective(
+        operation="all-reduce", size=4 * tokens, count=3 * layout.microbatches, axis="tp", groups=last, dtype="float32",
+        what="loss: largest logit, target's logit, sum of exponentials", source="4 b s; arXiv:1909.08053",
+    )  # fmt: skip
+
+
+def _norm_gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Collective:
+    """With sequence parallelism a rank sees some of the tokens: it adds up the gradients of what every rank holds whole."""
+    layers, _ = rank_share.largest_share(model, layout)
+    parts = [part for layer in layers for part in layer.parts if part.kind == "whole" and part.name != "positions"]
+    size = sum(part.elements for part in parts) * optimizer.for_dtype(model.element).gradients
+    return _operation_traffic(
+        "all-reduce", size, layout, "tp", optimizer.gradient_dtype(model.dtype),
+        "gradients of norms and of biases that every rank holds", "arXiv:2205.05198; Megatron-LM",
+    )  # fmt: skip
 
 
 def _experts(model: Model, layout: Layout, micro: int) -> Collective:
