@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,7 +149,10 @@ def carry_out(fabric: Fabric, case: Case) -> tuple[str, str]:
     measured = collectives.measured(bundle.load(latest.resolve()))
     if measured is None or not measured.trials:
         return "unknown", "nothing was measured"
-    return judge(case, measured), phrases.straggler(measured)
+    judgement = judge(case, measured)
+    if judgement != "right":
+        shutil.copytree(latest.resolve(), table.OUT / f"stragglers-{case.seed}", symlinks=True, dirs_exist_ok=True)
+    return judgement, phrases.straggler(measured)
 
 
 def test_what_is_slow_is_named_and_nothing_in_clean_runs(tmp_path: Path) -> None:
@@ -168,7 +172,9 @@ def test_what_is_slow_is_named_and_nothing_in_clean_runs(tmp_path: Path) -> None
             expected = ", ".join(f"n{a} to n{b}" for a, b in sorted(case.links)) or (
                 f"n{case.node}" if case.node is not None else "nothing"
             )
-            lines.append(f"{judgement:14} seed {case.seed} {case.kind}: {expected} | {text}")
+            lines.append(
+                f"{judgement:14} load {os.getloadavg()[0]:.1f} seed {case.seed} {case.kind}: {expected} | {text}"
+            )
             totals = [f"{kind}: {dict(count)}" for kind, count in sorted(counts.items())]
             out.write_text("\n".join([f"# Stragglers at a load of {LOAD}", "", *totals, "", *lines]) + "\n")
     print("\n" + out.read_text())

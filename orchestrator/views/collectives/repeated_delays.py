@@ -9,6 +9,7 @@ The time in which a process did not run counts neither as its own delay nor as t
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 #: A rank is a straggler if chance explains it less often than this (over all ranks), and it costs at least ``COST``.
 LEVEL = 0.01
 COST = 0.05
+#: What a rank costs is measured without this part of the iterations, in which it costs most: as a fault does that holds it once.
+RARE = 0.2
 #: A link is slow if its transfers take SLOW times as long as the others, in the part OFTEN of the iterations: a fault may begin
 #: after the run.
 SLOW = 1.3
@@ -53,7 +56,8 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """How often each rank was the latest by its own doing, of ``count`` rounds, and how long the others waited for it.
+    """How often each rank was the latest by its own doing, of ``count`` rounds, and how long the others waited for it again and
+    again: in the iterations in which they waited longest as long as in the others.
 
     ``trials``: in how many of ``of_trials`` it was the latest over all rounds together: rounds of an iteration go together.
     """
@@ -161,11 +165,20 @@ def rounds(
             own_rounds = worst == spot
             result.hits[rank] = result.hits.get(rank, 0) + int(own_rounds.sum())
             result.trials[rank] = result.trials.get(rank, 0) + int((over_all == spot).sum())
-            result.waited_s[rank] = result.waited_s.get(rank, 0.0) + float(extra[own_rounds].sum())
+            waited_s = _repeated(np.where(own_rounds, extra, 0.0).sum(axis=0))
+            result.waited_s[rank] = result.waited_s.get(rank, 0.0) + waited_s
             result.expected[rank] = result.expected.get(rank, 0.0) + worst.size / len(ranks)
         count += worst.size
     total = float((pattern.finish - pattern.begin).max(axis=1)[spots].sum())
     return replace(result, count=count, of_trials=len(spots), total_s=total)
+
+
+def _repeated(waited: Floats) -> float:
+    """The sum over all iterations, if the costliest RARE of them cost as much as the others; 0 for a single one."""
+    import numpy as np
+
+    usual = np.sort(waited)[: len(waited) - math.ceil(RARE * len(waited))]
+    return float(usual.mean()) * len(waited) if usual.size else 0.0
 
 
 def latest(cases: list[Rounds]) -> Latest | None:
