@@ -114,7 +114,7 @@ def _accuse(
     try:
         if workdir is not None:
             quarantine.record(workdir, night, [(culprit.node, culprit.reason) for culprit in accused])
-            lines += quarantine.lines(workdir)
+            lines += quarantine.lines(workdir, known=night.quarantined)
     except (CcbedError, OSError) as error:
         lines.append(f"the offences cannot be recorded: {error}")
     if options["on_culprit"]:

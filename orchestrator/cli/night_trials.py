@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ..core.spec import parse_trial, plan, redact, trial_draft
+from ..core.spec import parse_trial, plan, redact, slots, trial_draft
 from ..model.bed import BedSpec, NodeStatus
 from ..model.errors import EXIT_FINDING, EXIT_INTERRUPTED, EXIT_PASS, CcbedError, Interrupted, UsageError
 from ..model.events import RunEnd
 from ..model.launch import Request, Result
+from ..model.plan import Placement
 from ..model.trial import Trial
 from ..nightly import bundle_records, night_files, parse_suite, selector
 from ..nightly.runner import Attempt
-from ..nightly.suite import RUNS, Cell
+from ..nightly.suite import RUNS, Cell, Night
 from ..run import judging
 from ..store import beds, bundle, paths, secrets
-from . import run_trial
+from . import run_trial, sweep_run
 from .inputs import trials
 from .inputs.session import Session
 from .render import live
@@ -39,12 +40,12 @@ _READY = ("warm", "busy")
 
 @dataclass(kw_only=True)
 class NightTrials:
-    """The trials of the night in ``directory``. ``secret_names``: see `ccbed run --secret`."""
+    """The trials of the night in ``directory``."""
 
     session: Session
     bed: BedSpec
     directory: Path
-    command: str
+    night: Night
     _built: dict[str, tuple[trials.Source, Trial, redact.Redaction]] = field(default_factory=dict)
 
     def obstacle(self, cell: Cell) -> str:
@@ -58,11 +59,27 @@ class NightTrials:
             plan.plan(
                 trial, self.bed, provider.observe(self.bed, memory=False), self.session.catalogue, run="(plan)", payload="",
                 capabilities={node.host: provider.capabilities(node.host) for node in self.bed.nodes},
-                data_dir=self.bed.data_dir,
+                data_dir=self.bed.data_dir, placement=self._placement(trial),
             )  # fmt: skip
         except UsageError as error:
             return "; ".join(error.problems)
-        return ""
+        return self._missing_spare(trial)
+
+    def _placement(self, trial: Trial) -> Placement:
+        """Probes measure nodes in quarantine too: else no night could show that they are healthy again."""
+        if self.night.includes_quarantined or is_probe(trial):
+            return Placement()
+        return Placement(quarantined=self.night.quarantined)
+
+    def _missing_spare(self, trial: Trial) -> str:
+        """Why a failover has no spare although the bed has: the time to recover by a restart is another figure."""
+        placement = self._placement(trial)
+        assigned = slots.assign(trial, self.bed, placement)
+        wants_spare = bool(trial.faults) and bool({"auto", "spare"} & set(trial.recovery.policy))
+        if assigned.spares or not wants_spare or not self.night.spares:
+            return ""
+        reasons = slots.describe_excluded(self.bed, placement, assigned.substitutes)
+        return f"no spare is left to recover with: {'; '.join(reasons)}" if reasons else ""
 
     def launch(self, cell: Cell, repeat: int, open_run: str) -> Attempt:
         deadline = _Deadline(cell.deadline_s * 2 + GRACE_S)
@@ -131,15 +148,22 @@ class NightTrials:
         if cell.name not in self._built:
             source = trials.open_source(cell.trial, (), self.session.catalogue)
             redaction = redact.Redaction(mask=secrets.mask(self.session.state), names=source.secret_names)
-            overrides: list[trial_draft.Override] = parse_suite.overrides(cell, self.bed)
-            overrides += trials.absolute_paths(source, {})
-            if source.is_script and "world.nodes" not in cell.overrides:
-                overrides.append(run_trial.all_nodes(source, self.bed))
-            trial = parse_trial.build(source.document, self.session.catalogue, overrides, self.bed.data_dir)
+            trial = self._build(cell, source, Placement())
+            if (placement := self._placement(trial)).excluded:
+                trial = self._build(cell, source, placement)
             wall_s = min(trial.liveness.wall_s, cell.deadline_s)
             trial = dataclasses.replace(trial, liveness=dataclasses.replace(trial.liveness, wall_s=wall_s))
             self._built[cell.name] = (source, run_trial.redacted(source, redaction, trial), redaction)
         return self._built[cell.name]
+
+    def _build(self, cell: Cell, source: trials.Source, placement: Placement) -> Trial:
+        """``nodes: all`` are those that the trial may use. Raises UsageError."""
+        usable = max(1, slots.count_usable(self.bed, placement))
+        overrides: list[trial_draft.Override] = parse_suite.overrides(cell, self.bed, nodes=usable)
+        overrides += trials.absolute_paths(source, {})
+        if source.is_script and "world.nodes" not in cell.overrides:
+            overrides.append(run_trial.all_nodes(source, self.bed, placement))
+        return parse_trial.build(source.document, self.session.catalogue, overrides, self.bed.data_dir)
 
     def _launch(self, cell: Cell, repeat: int, open_run: str, begun: list[str]) -> Result:
         directory = self.directory / RUNS / open_run
@@ -171,7 +195,7 @@ class NightTrials:
                 catalogue=session.catalogue,
                 runs=str(self.directory / RUNS),
                 state=str(session.state),
-                command=self.command,
+                command=self.night.command,
                 reason=night_files.reason(self.directory.name, cell.name, repeat),
                 data_dir=bed.data_dir,
                 resume=str(resume) if resume else "",
@@ -181,6 +205,7 @@ class NightTrials:
                 secret_names=tuple(redaction.names),
                 umask=session.umask,
                 environment=dict(os.environ) if is_local_script else None,
+                placement=self._placement(trial),
                 on_begin=on_begin,
             )
         )
@@ -208,6 +233,13 @@ class NightTrials:
         """The session without the output of verbs that a night calls."""
         terminal = dataclasses.replace(self.session.terminal, out=io.StringIO(), live=False)
         return dataclasses.replace(self.session, terminal=terminal)
+
+
+def is_probe(trial: Trial) -> bool:
+    """Whether the trial measures the hardware of every node, or the links between all of them."""
+    return trial.workload == sweep_run.PROBING or (
+        trial.workload == sweep_run.LINKING and bool(trial.params.get("fresh_probe"))
+    )
 
 
 def _is_abandoned(directory: Path) -> bool:

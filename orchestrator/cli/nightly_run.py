@@ -16,7 +16,7 @@ from ..core.spec import redact
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, Interrupted, UsageError
 from ..nightly import baselines, night_files, notify, runner, selector
-from ..nightly.culprits import hook
+from ..nightly.culprits import hook, quarantine
 from ..nightly.suite import Night, Suite
 from ..store import beds as store
 from . import night_end, night_trials
@@ -49,6 +49,7 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
             session.terminal, suite, selector.order(suite, past), past, as_json=options["as_json"]
         )
     _require_free(session, bed)
+    quarantined = quarantine.reasons(bed)
     now = datetime.datetime.now(datetime.UTC)
     directory = night_files.new(runs, suite.name, now)
     with store.night_lock(Path(bed.workdir), directory.name):
@@ -63,6 +64,9 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
             order=selector.order(suite, past),
             command=redact.command_line(["ccbed", *notify.without_targets(session.argv)]),
             ccbed=__version__,
+            spares={node.name: node.host for node in bed.nodes if node.role == "spare"},
+            quarantined=quarantined,
+            includes_quarantined=options["include_quarantined"],
         )
         night_files.write_night(directory, night)
         return _run(session, bed, directory, night, past, options)
@@ -96,7 +100,7 @@ def _run(
     rows = runner.Runner(
         directory=directory,
         night=night,
-        trials=night_trials.NightTrials(session=session, bed=bed, directory=directory, command=night.command),
+        trials=night_trials.NightTrials(session=session, bed=bed, directory=directory, night=night),
         now=time.monotonic,
         past=past,
         on_start=lines.start,
@@ -136,7 +140,7 @@ def _end_open_night(
             reason = f"it cannot be resumed: {'; '.join(error.problems)}"
     else:
         reason = f"it began more than {RESUMED.total_seconds() / 3600:g} h ago"
-    trials = night_trials.NightTrials(session=session, bed=bed, directory=directory, command=night.command)
+    trials = night_trials.NightTrials(session=session, bed=bed, directory=directory, night=night)
     trials.close_open_run()
     rows = runner.Runner(directory=directory, night=night, trials=trials, now=time.monotonic).give_up(
         f"the process of the night died, and {reason}"

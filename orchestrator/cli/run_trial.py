@@ -6,17 +6,18 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.spec import parse_trial, plan, redact, trial_draft
+from ..core.spec import parse_trial, plan, redact, slots, trial_draft
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
 from ..model.event import Event
 from ..model.events import RunEnd
 from ..model.launch import Request, Result
+from ..model.plan import Placement
 from ..model.trial import Trial
 from ..store import beds as store
 from ..store import secrets
@@ -34,22 +35,26 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     """Return the exit code. ``options``: those of `run`, and those of the workload as ``param_NAME``."""
     missing_bed, bed = _bed(session, options)
     data_dir = _data_dir(options["data_dir"], bed)
+    placement = beds.placement(session, bed, include_quarantined=options["include_quarantined"]) if bed else Placement()
     names = (*options["secret"], *source.secret_names)
     redaction = redact.Redaction(mask=secrets.mask(session.state), names=names)
-    trial = redacted(source, redaction, _trial(session, source, options, bed, data_dir))
+    trial = redacted(source, redaction, _trial(session, source, options, bed, data_dir, placement))
     if bed is None:
         raise missing_bed or RuntimeError("neither a bed nor the reason why there is none")
     store.refuse_night(Path(bed.workdir))
     _require_agent(session, bed)
     trials.require_nodes(source, trial, bed, session.catalogue)
+    slots.assign(trial, bed, placement)
     _require_rank(options["tee"], trial)
     exports = _exports(options["env"])
     trial = trials.without_missing_libraries(session.terminal, trial, bed)
     if options["dry_run"]:
-        return _dry_run(session, trial, bed, data_dir, as_json=options["as_json"])
+        return _dry_run(session, trial, bed, data_dir, placement, as_json=options["as_json"])
     if options["detach"]:
         return detached.start(session, Path(bed.workdir))
-    once = functools.partial(run_once, session, source, trial, redaction, bed, data_dir, exports, options)
+    once = functools.partial(
+        run_once, session, source, trial, redaction, bed, data_dir, exports, options, placement=placement
+    )
     if options["repeat"] is None:
         code = summary.show(session, once(), as_json=options["as_json"])
     else:
@@ -77,9 +82,7 @@ def _bed(session: Session, options: Mapping[str, Any]) -> tuple[CcbedError | Non
             raise UsageError("--bed and --inventory exclude each other; give one of them")
         return None, beds.wanted(session, options["inventory"])
     try:
-        bed = beds.choose(session, options["bed"])
-        beds.mention_quarantine(session, bed)
-        return None, bed
+        return None, beds.choose(session, options["bed"])
     except CcbedError as error:
         return error, None
 
@@ -94,7 +97,12 @@ def _data_dir(option: Path | None, bed: BedSpec | None) -> str | None:
 
 
 def _trial(
-    session: Session, source: trials.Source, options: Mapping[str, Any], bed: BedSpec | None, data_dir: str | None
+    session: Session,
+    source: trials.Source,
+    options: Mapping[str, Any],
+    bed: BedSpec | None,
+    data_dir: str | None,
+    placement: Placement,
 ) -> Trial:
     workload_values = {
         name.removeprefix("param_"): value
@@ -104,7 +112,7 @@ def _trial(
     overrides = trials.overrides(source.document.name, options, workload_values)
     overrides += trials.absolute_paths(source, workload_values)
     if source.is_script and bed is not None and options["nodes"] is None:
-        overrides.append(all_nodes(source, bed))
+        overrides.append(all_nodes(source, bed, placement))
     if options["cold"]:
         overrides.append(trial_draft.Override(path=("params", "cold"), content=True, source="--cold"))
     implying = next((name for name in ("fail_node", "max_restarts", "grow_after") if options[name]), "")
@@ -141,21 +149,24 @@ def redacted(source: trials.Source, redaction: redact.Redaction, trial: Trial) -
     )
 
 
-def all_nodes(source: trials.Source, bed: BedSpec) -> trial_draft.Override:
-    """Give a script every node of the bed, unless it says how many."""
+def all_nodes(source: trials.Source, bed: BedSpec, placement: Placement) -> trial_draft.Override:
+    """Give a script every node of the bed that it may use, unless it says how many."""
     world = source.document.content.get("world")
     count = world["nodes"] if isinstance(world, dict) and "nodes" in world else None
-    members = sum(node.role == "node" for node in bed.nodes)
-    return trial_draft.Override(path=("world", "nodes"), content=count or members, source=f"bed {bed.name}")
+    usable = max(1, slots.count_usable(bed, placement))
+    return trial_draft.Override(path=("world", "nodes"), content=count or usable, source=f"bed {bed.name}")
 
 
-def _dry_run(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None, *, as_json: bool) -> int:
+def _dry_run(
+    session: Session, trial: Trial, bed: BedSpec, data_dir: str | None, placement: Placement, *, as_json: bool
+) -> int:
     """Show what the run would do and where; with ``as_json`` every value."""
     provider = session.provider(bed)
     capabilities = {node.host: provider.capabilities(node.host) for node in bed.nodes}
     planned = plan.plan(
         trial, bed, provider.observe(bed, memory=False), session.catalogue,
         run="(dry run)", payload="", capabilities=capabilities, data_dir=data_dir,
+        placement=placement,
     )  # fmt: skip
     if as_json:
         session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(plan.without_secrets(planned))})
@@ -164,7 +175,7 @@ def _dry_run(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None,
         [
             *trials.describe(trial, planned.last_step),
             *trials.notes(trial, session.catalogue),
-            _bed_line(trial, bed),
+            *_bed_lines(trial, bed, placement),
             *trials.planned(trial, planned),
         ]
     )
@@ -182,16 +193,19 @@ def run_once(
     options: Mapping[str, Any],
     runs: Path | None = None,
     reason: str = "by hand",
+    placement: Placement = plan.ANY_NODE,
 ) -> Result:
     quiet = bool(options["as_json"])
     if options["inventory"]:
         from .verbs.up import up
 
         up(session, bed, quiet=quiet)
-    slots = tuple(node.name for node in bed.nodes if node.role == "node")[: trial.world.nodes]
-    printer = live.Printer(terminal=session.terminal, trial=trial, slots=slots, quiet=quiet)
+    assigned = slots.assign(trial, bed, placement)
+    names = tuple(node.name for node in assigned.slots)
+    printer = live.Printer(terminal=session.terminal, trial=trial, slots=names, quiet=quiet)
     last_step = plan.last_step(trial, session.catalogue, data_dir)
-    printer.head([*trials.describe(trial, last_step), *trials.notes(trial, session.catalogue), _bed_line(trial, bed)])
+    described = (*trials.describe(trial, last_step), *trials.notes(trial, session.catalogue))
+    printer.head([*described, *_bed_lines(trial, bed, placement)])
     tee = _tee(session, source, redaction, bed, printer, options)
 
     def on_begin(directory: str) -> None:
@@ -226,6 +240,7 @@ def run_once(
             umask=session.umask,
             environment=dict(os.environ) if source.is_script and bed.shares_file_system else None,
             exports=exports,
+            placement=placement,
             on_begin=on_begin,
             on_event=on_event,
             on_cached_twin=printer.cached_twin,
@@ -288,9 +303,13 @@ def _exports(variables: Sequence[str]) -> dict[str, str]:
     return {name: value if assigned else os.environ[name] for name, assigned, value in pairs}
 
 
-def _bed_line(trial: Trial, bed: BedSpec) -> str:
-    members = [node.name for node in bed.nodes if node.role == "node"][: trial.world.nodes]
-    spares = [node.name for node in bed.nodes if node.role == "spare"]
+def _bed_lines(trial: Trial, bed: BedSpec, placement: Placement) -> Iterator[str]:
+    """The nodes of the slots, the spares, and each node that the run must not use."""
+    assigned = slots.assign(trial, bed, placement)
+    spares = [node.name for node in assigned.spares]
     spare = f" + spare {' '.join(spares)}" if spares else ""
     policy = ", ".join(trial.recovery.policy)
-    return f"bed    {bed.name}: {' '.join(members)}{spare} · recovery {policy} (change with --recovery)"
+    names = " ".join(node.name for node in assigned.slots)
+    yield f"bed    {bed.name}: {names}{spare} · recovery {policy} (change with --recovery)"
+    yield from (f"note   {text}" for text in slots.describe_excluded(bed, placement, assigned.substitutes))
+    yield from (f"spare  {text}" for text in placement.notes)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from .bed import BedSpec
 from .event import Event
+from .plan import Placement
 from .plugin import Catalogue
 from .provider import Provider
 from .trial import Trial
@@ -23,7 +24,7 @@ class Request:
     ``trial``, ``command`` and ``inputs`` hold placeholders for secrets; ``secrets``: placeholder -> secret;
     ``secret_names``: environment variables that are secret. ``umask``: of the ranks.
     ``environment``: that of the user, for the ranks of a script on this machine; None: they have that of their nodes.
-    ``exports``: variables for all ranks on all nodes.
+    ``exports``: variables for all ranks on all nodes. ``placement``: the nodes that the run must not use; a resumed run has its own.
 
     ``twin``: the run is compared with a twin that is run first; ``twin_after``: with one that follows a short run.
 
@@ -50,6 +51,7 @@ class Request:
     umask: int = 0o077
     environment: Mapping[str, str] | None = field(default=None, repr=False)
     exports: Mapping[str, str] = field(default_factory=dict, repr=False)
+    placement: Placement = field(default_factory=Placement)
     on_begin: Callable[[str], None] = lambda directory: None
     on_event: Callable[[Event], None] = lambda event: None
     on_cached_twin: Callable[[str], None] = lambda run: None

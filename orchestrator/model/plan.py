@@ -83,6 +83,27 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which nodes of a bed a run may use, beyond what the bed says.
+
+    ``quarantined``, ``unfit``: node in quarantine, or spare that a probe found too slow -> why. Such a node gets no rank and is no spare.
+    ``members``: the nodes that get the ranks, in order, whatever their role, without spares; empty: as the bed says.
+    ``spare_probe``: the run that probed the spares, relative to the directory of the run; empty if they were not probed.
+    ``notes``: what that probe says of each spare.
+    """
+
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+    unfit: Mapping[str, str] = field(default_factory=dict)
+    members: tuple[str, ...] = ()
+    spare_probe: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def excluded(self) -> Mapping[str, str]:
+        return {**self.quarantined, **self.unfit}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The plan of a run (``plan.json``). ``slots``: group rank -> node; ``acts``: fault id -> node -> Act, for late targets.
 
@@ -95,6 +116,7 @@ class Plan:
     ``secret_names``: environment variables that are secret; ``umask``: of the ranks;
     ``inputs_left_out``: files of the user that the run uses, or that are beside its script, and are not in the bundle.
     ``work_dir``: where the ranks find the user's script.
+    ``substitutes``: node that the run must not use -> the node that has its slot.
     """
 
     run: str
@@ -123,3 +145,5 @@ class Plan:
     grace_s: float = 0.0
     inputs_left_out: tuple[LeftOut, ...] = ()
     work_dir: WorkDir | None = None
+    placement: Placement = field(default_factory=Placement)
+    substitutes: Mapping[str, str] = field(default_factory=dict)

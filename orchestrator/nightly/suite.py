@@ -63,7 +63,8 @@ class Night:
     """``night.json``: what was planned, written before the first run. ``order``: names of cells, as shuffled and selected.
 
     ``number``: of the recorded nights of this bed in the order of recording, from 1; 0 for a casual night. ``started``: ISO 8601,
-    UTC, by the clock of the controller. ``hosts``: node -> host.
+    UTC, by the clock of the controller. ``hosts``: node -> host; ``spares``: spare -> host. ``quarantined``: node -> why it was in
+    quarantine when the night began; ``includes_quarantined``: such nodes get ranks all the same.
     """
 
     name: str
@@ -77,10 +78,18 @@ class Night:
     command: str
     ccbed: str
     format: int = FORMAT
+    spares: Mapping[str, str] = field(default_factory=dict)
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+    includes_quarantined: bool = False
 
     @property
     def recorded(self) -> bool:
         return self.number > 0
+
+    @property
+    def all_hosts(self) -> Mapping[str, str]:
+        """Of nodes and spares: a spare may take the slot of a node."""
+        return {**self.spares, **self.hosts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

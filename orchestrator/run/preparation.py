@@ -85,7 +85,7 @@ def begin(draft: Draft, directory: Path) -> Plan:
 
 def renew(request: Request, plan: Plan, directory: Path) -> Plan:
     """Plan a run that has its inputs, but no history, for the bed as it is now."""
-    draft = Draft(request=request)
+    draft = Draft(request=replace(request, placement=plan.placement))
     status = request.provider.observe(draft.bed)
     checked = _preflight(draft, status)
     new = _plan(draft, status, run_id=plan.run, payload_path=plan.payload, checked=checked, work_dir=plan.work_dir)
@@ -223,6 +223,7 @@ def _plan(
         data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, free_memory=checked.free_memory,
         twin=request.twin or request.twin_after,
         secret_names=request.secret_names, umask=request.umask, work_dir=work_dir,
+        placement=request.placement,
     )  # fmt: skip
 
 

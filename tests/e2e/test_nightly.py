@@ -19,6 +19,7 @@ from orchestrator.cli import night_trials
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.nightly import night_files
+from orchestrator.nightly.suite import Night, Suite
 from orchestrator.providers.process.process_provider import ProcessProvider
 
 from .conftest import Bed
@@ -27,6 +28,10 @@ pytestmark = pytest.mark.e2e
 
 #: Seconds for a condition that comes within one on an idle machine.
 PATIENCE_S = 90.0
+NIGHT = Night(
+    name="n", suite=Suite(name="s", cells=()), bed="local", provider="process", hosts={}, number=0, started="", order=(),
+    command="ccbed nightly (test)", ccbed="",
+)  # fmt: skip
 COUNTS = "import pathlib\nwith pathlib.Path({file!r}).open('a') as lines:\n    lines.write('run\\n')\n"
 
 
@@ -167,7 +172,7 @@ def test_a_timer_ends_the_open_nights_of_its_suite_first(bed: Bed, tmp_path: Pat
 
 def test_a_node_that_died_between_trials_is_named_and_brought_up_again(bed: Bed, tmp_path: Path) -> None:
     session = Session(state=bed.state, terminal=terminal.Terminal(out=io.StringIO(), err=io.StringIO()))
-    trials = night_trials.NightTrials(session=session, bed=bed.spec, directory=tmp_path, command="ccbed nightly (test)")
+    trials = night_trials.NightTrials(session=session, bed=bed.spec, directory=tmp_path, night=NIGHT)
     assert trials.restore() == {}
     os.kill(ProcessProvider(bed.state).observe(bed.spec).node("n3").pid, signal.SIGKILL)
     wait_for(lambda: ProcessProvider(bed.state).observe(bed.spec).node("n3").state == "dead")

@@ -108,7 +108,7 @@ def offend(tmp_path: Path, number: int) -> quarantine.Quarantine:
 def test_the_second_recorded_night_puts_a_node_into_quarantine(tmp_path: Path) -> None:
     assert offend(tmp_path, 3).nodes() == {}
     nodes = offend(tmp_path, 5).nodes()
-    assert {name: offence.number for name, offence in nodes.items()} == {"n2": 5}
+    assert {name: entry.since.number for name, entry in nodes.items()} == {"n2": 5}
     assert quarantine.read(tmp_path).nodes(before=5) == {}  # as it was when that night began
     [line] = quarantine.lines(tmp_path)
     assert "n2 is in quarantine since 2026-01-05" in line
@@ -159,7 +159,7 @@ def test_many_accused_nodes_have_a_common_cause_and_none_is_called_out(tmp_path:
 def test_a_damaged_file_is_said(tmp_path: Path) -> None:
     (tmp_path / quarantine.FILE).write_text("{")
     [line] = quarantine.lines(tmp_path)
-    assert "cannot be read" in line
+    assert "which nodes are in quarantine is not known" in line
 
 
 def test_a_night_that_is_judged_again_prints_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

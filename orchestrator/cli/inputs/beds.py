@@ -9,6 +9,7 @@ from pathlib import Path
 from ...model import codec, vaulted
 from ...model.bed import BedSpec
 from ...model.errors import InfrastructureError, UsageError
+from ...model.plan import Placement
 from ...store import beds, shipped
 from ..render.terminal import short_path
 from . import session as sessions
@@ -75,6 +76,16 @@ def mention_quarantine(session: sessions.Session, bed: BedSpec) -> None:
 
     for line in quarantine.lines(Path(bed.workdir)):
         session.terminal.warn(line)
+
+
+def placement(session: sessions.Session, bed: BedSpec, *, include_quarantined: bool) -> Placement:
+    """What the run must not use: the nodes in quarantine. Raises InfrastructureError where they are not known."""
+    from ...nightly.culprits import quarantine
+
+    if not include_quarantined:
+        return Placement(quarantined=quarantine.reasons(bed))
+    mention_quarantine(session, bed)
+    return Placement()
 
 
 def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:

@@ -49,6 +49,12 @@ def bed(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--bed", default=None, help="The bed, if several are up.")(function)
 
 
+def include_quarantined(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--include-quarantined", is_flag=True, help="Give ranks to nodes in quarantine too (see ccbed quarantine)."
+    )(function)
+
+
 def force(text: str) -> Wrapper:
     return click.option("--force", is_flag=True, help=text)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...nightly import selector
+from ...nightly.culprits import quarantine
 from ...nightly.suite import Cell, Night, Row, Suite
 from .terminal import Terminal
 
@@ -40,6 +41,7 @@ class NightLines:
             f"suite    {suite.name}: {len(suite.cells)} cells, {repeats} repeats at most{budget}, seed {suite.seed}"
             f" · bed {self.night.bed}, {nodes} nodes · {recorded}"
         )
+        self.terminal.lines(f"note     {text}" for text in quarantine.describe(self.night))
 
     def start(self, cell: Cell, repeat: int) -> None:
         if not self.quiet:

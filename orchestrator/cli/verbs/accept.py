@@ -28,6 +28,7 @@ SUITE = "acceptance"
     metavar="SUITE|FILE.yml",
     help="Another suite of trials than the built-in one.",
 )
+@options.include_quarantined
 @options.baselines
 @options.runs_dir
 @options.as_json

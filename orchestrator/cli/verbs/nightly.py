@@ -36,6 +36,7 @@ from ..inputs.session import Session
     metavar="URL|COMMAND",
     help="Post the result to a webhook, or run a command with it. Repeatable.",
 )
+@options.include_quarantined
 @options.baselines
 @click.option(
     "--on-culprit",

@@ -1,4 +1,4 @@
-"""Show the nodes of a bed in quarantine, which two recorded nights accused, and release them."""
+"""Show the nodes in quarantine, which two recorded nights accused, or release one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from ..inputs.session import Session
 @options.as_json
 @click.pass_obj
 def command(session: Session, bed: str | None, release: str | None, as_json: bool) -> int:
-    """Show the nodes in quarantine, with the night and the reason, or release one."""
+    """Show the nodes in quarantine, with the night and the reason, or release one.
+
+    Two recorded nights of ten that accuse a node put it into quarantine. `run`, `nightly` and `accept` then give it no rank, and a
+    warm spare takes its slot; sweeps and the probes of a night still measure it. --include-quarantined gives it ranks all the same.
+    """
     from ...nightly.culprits import quarantine
 
     workdir = Path(beds.choose(session, bed).workdir)
@@ -27,10 +31,13 @@ def command(session: Session, bed: str | None, release: str | None, as_json: boo
         return 0
     nodes = quarantine.read(workdir).nodes()
     if as_json:
-        session.terminal.json([codec.plain(offence) for offence in nodes.values()])
+        session.terminal.json([{**codec.plain(entry.last), "since": entry.since.night} for entry in nodes.values()])
     elif not nodes:
         session.terminal.line("no node is in quarantine")
     else:
-        rows = [(node, entry.host, entry.night, entry.reason) for node, entry in nodes.items()]
-        session.terminal.table(("NODE", "HOST", "LAST NIGHT", "REASON"), rows)
+        rows = [
+            (node, entry.last.host, entry.since.night, entry.last.night, entry.last.reason)
+            for node, entry in nodes.items()
+        ]
+        session.terminal.table(("NODE", "HOST", "SINCE", "LAST NIGHT", "REASON"), rows)
     return 0

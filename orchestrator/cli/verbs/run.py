@@ -209,6 +209,7 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
 )
 @options.bed
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
+@options.include_quarantined
 @click.option("--data-dir", type=click.Path(path_type=Path), help="The directory of data sets for the ranks.")
 @click.option("--dry-run", is_flag=True, help="Print the trial and its plan, and stop.")
 @options.runs_dir

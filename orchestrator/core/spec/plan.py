@@ -12,12 +12,15 @@ from ...model.bed import BedSpec, BedStatus, NodeSpec
 from ...model.errors import InfrastructureError, UsageError
 from ...model.free_memory import FreeMemory
 from ...model.gang import WorkDir
-from ...model.plan import Gap, HostClock, Plan, PlanNode
+from ...model.plan import Gap, HostClock, Placement, Plan, PlanNode
 from ...model.plugin import Catalogue
 from ...model.trial import SHRINK, THEIRS, Trial
 from ..engine import planned_stop
 from ..verdict import judge
 from . import memory_budget, planned_acts, plugin_files
+from . import slots as assignment
+
+ANY_NODE = Placement()
 
 
 def plan(
@@ -37,16 +40,20 @@ def plan(
     secret_names: Sequence[str] = (),
     umask: int = 0o077,
     work_dir: WorkDir | None = None,
+    placement: Placement = ANY_NODE,
 ) -> Plan:
     """``capabilities``: host -> capabilities from its provider; ``payload``: the directory of the ranks' code.
 
     ``clocks``: as preflight measured them; ``gaps``: nodes that do not share the directory for checkpoints;
     ``free_memory``: of the hosts and containers of the ranks; ``twin``: the run is compared with an undisturbed twin;
-    ``work_dir``: where the ranks find the user's script.
+    ``work_dir``: where the ranks find the user's script; ``placement``: nodes that it must not use.
 
-    Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm.
+    Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm, or too few
+    of them may be used.
     """
-    slots, spares = _assign_slots(trial, bed, status)
+    assigned = _assign_slots(trial, bed, status, placement)
+    slots: Sequence[NodeSpec] = assigned.slots
+    spares: Sequence[NodeSpec] = assigned.spares
     data = data_dir or bed.data_dir
     sharing_problem = _sharing_problem((node.name for node in slots), gaps)
     left_out: Mapping[str, str] = {}
@@ -93,6 +100,8 @@ def plan(
         secret_names=tuple(dict.fromkeys((*secret_names, *_vaulted(bed)))),
         umask=umask,
         work_dir=work_dir,
+        placement=placement,
+        substitutes=assigned.substitutes,
     )
 
 
@@ -130,24 +139,16 @@ def _missing_data(trial: Trial, bed: BedSpec, catalogue: Catalogue, data: str | 
     return (f"{data}: no data set that {trial.workload} can read; set --data-dir or ccbed_data_dir to its directory",)
 
 
-def _assign_slots(trial: Trial, bed: BedSpec, status: BedStatus) -> tuple[Sequence[NodeSpec], Sequence[NodeSpec]]:
-    """The nodes of group ranks 0, 1, …, and the warm spares."""
-    members = [node for node in bed.nodes if node.role == "node"]
-    if trial.world.nodes > len(members):
-        raise UsageError(
-            f"trial {trial.name} needs {trial.world.nodes} nodes; bed {bed.name} has {len(members)}"
-            " (spares are never counted)",
-            hint=f"raise ccbed_nodes in {bed.inventory} and: ccbed up {bed.inventory}",
-        )
-    slots = members[: trial.world.nodes]
-    cold = [node.name for node in slots if status.node(node.name).state != "warm"]
+def _assign_slots(trial: Trial, bed: BedSpec, status: BedStatus, placement: Placement) -> assignment.Assignment:
+    """The nodes of group ranks 0, 1, …, and the warm spares. Raises UsageError, InfrastructureError."""
+    assigned = assignment.assign(trial, bed, placement, lambda name: status.node(name).state == "warm")
+    cold = [node.name for node in assigned.slots if status.node(node.name).state != "warm"]
     if cold:
         listed = (f"node {name} of bed {bed.name} is {_describe_state(status, name)}, not warm" for name in cold)
         busy = all(status.node(name).state == "busy" for name in cold)
         hint = f"ccbed heal {bed.name}, or wait for the running ccbed exec" if busy else f"ccbed up {bed.inventory}"
         raise InfrastructureError(*listed, hint=hint)
-    spares = [node for node in bed.nodes if node.role == "spare" and status.node(node.name).state == "warm"]
-    return slots, spares
+    return assigned
 
 
 def _describe_state(status: BedStatus, name: str) -> str:

@@ -38,11 +38,11 @@ def accused(night: Night, judgement: NightJudgement) -> tuple[Accused, ...]:
     """The nodes that a failure names, and those that a pair sweep names as a culprit."""
     by_node: dict[str, list[Judged]] = {}
     for judged in judgement.findings:
-        for node in _nodes(judged, night.hosts):
+        for node in _nodes(judged, night.all_hosts):
             by_node.setdefault(node, []).append(judged)
     return tuple(
         Accused(
-            node=node, host=night.hosts[node], reason=findings[0].finding.text,
+            node=node, host=night.all_hosts[node], reason=findings[0].finding.text,
             runs=tuple(dict.fromkeys(run for judged in findings for run in judged.runs)),
         )
         for node, findings in sorted(by_node.items())

@@ -34,7 +34,7 @@ def write(directory: Path) -> dict[str, Any]:
         raise UsageError(f"{directory}: the night was not judged yet", hint=f"ccbed nightly --resume {directory.name}")
     rows = night_files.read_rows(directory)
     runs, notes = read_runs(directory, rows)
-    outcome, code = _decide(judgement)
+    outcome, code = _decide(night, judgement)
     document = {
         "format": 1, "decision": _WORDS[outcome], "outcome": outcome, "exit": code,
         "bed": night.bed, "provider": night.provider, "date": night.started, "ccbed": night.ccbed, "night": night.name,
@@ -56,9 +56,12 @@ def write(directory: Path) -> dict[str, Any]:
     return document
 
 
-def _decide(judgement: NightJudgement) -> tuple[str, int]:
-    """Outcome and exit code. Without a floor nothing says what the hardware must reach: all peers may be slow together."""
-    if judgement.outcome in ("pass", "warn") and not _has_floors(judgement):
+def _decide(night: Night, judgement: NightJudgement) -> tuple[str, int]:
+    """Outcome and exit code. Without a floor nothing says what the hardware must reach: all peers may be slow together.
+
+    Failures of a node in quarantine are expected, so that a cluster with one is not accepted.
+    """
+    if judgement.outcome in ("pass", "warn") and (night.quarantined or not _has_floors(judgement)):
         return "unknown", errors.EXIT_UNKNOWN
     return judgement.outcome, judgement.exit
 
@@ -73,9 +76,10 @@ def _node(node: str, night: Night, judgement: NightJudgement, runs: Sequence[tup
     findings = [
         judged for judged in judgement.findings if _is_about(judged, node) and judged.finding.gate not in _OF_HISTORY
     ]
+    outcome = "in quarantine" if node in night.quarantined else _worst(findings)
     return {
         "node": node, "host": night.hosts[node], "hardware": hardware or "not known", "versions": versions,
-        "outcome": "not measured" if not hardware else _worst(findings), "figures": list(_figures(node, runs)),
+        "outcome": outcome if hardware else "not measured", "figures": list(_figures(node, runs)),
         "findings": [_finding(judged) for judged in findings],
     }  # fmt: skip
 
@@ -117,6 +121,7 @@ def _not_checked(night: Night, judgement: NightJudgement, runs: Sequence[tuple[s
     """What a reader might take for checked."""
     if not _has_floors(judgement):
         yield "floors: no baseline has a floor for this hardware; ccbed baseline accept writes one"
+    yield from (f"{node} {reason}" for node, reason in sorted(night.quarantined.items()))
     unknown = [judged.finding for judged in judgement.findings if judged.state == "unknown" and not judged.is_counted]
     named = (f"{finding.gate}: {finding.text}" for finding in unknown if finding.gate in ("peers", "pairs"))
     yield from dict.fromkeys(named)

@@ -11,6 +11,7 @@ from pathlib import Path
 from ...store import paths
 from .. import bundle_records, night_files
 from ..baselines import Baseline
+from ..culprits import quarantine
 from ..gates.finding import Finding
 from ..gates.nights import Key, Record
 from ..night_judgement import Judged, NightJudgement
@@ -186,7 +187,8 @@ def _notes(
     runs: Sequence[tuple[str, RunRecord]],
     past: Sequence[Record],
 ) -> Iterator[str]:
-    """Nodes that are gone or absent, and clocks that went backwards."""
+    """Nodes in quarantine, gone or absent, and clocks that went backwards."""
+    yield from quarantine.describe(night)
     dates = dict(sorted((record.night, record.date) for record in past if record.date))
     dates[max(dates, default=0) + 1] = night.started
     for before, after in zip(list(dates.values()), list(dates.values())[1:], strict=False):
@@ -195,9 +197,9 @@ def _notes(
     last_seen = {node: record for record in past for node in nodes_of(record.node)}
     present = {node for _, record in runs for node in record.hardware}
     for node in sorted(last_seen):
-        if night.hosts and node not in night.hosts:
+        if night.hosts and node not in night.all_hosts:
             yield f"{node} is no longer part of the bed; it was last measured on {last_seen[node].date}"
-        elif node not in present:
+        elif node not in present and node not in night.spares:
             yield f"{node} took no part tonight; it was last measured on {last_seen[node].date}"
 
 

@@ -100,6 +100,7 @@ def run_facts(run: Run, view: RunView) -> Pairs:
         ("format", "" if run.format > 1 else views.NOT_COMPARED),
         ("slots", ", ".join(view.slots)),
         ("spares", ", ".join(map(str, plan.get("spares", ())))),
+        *_placement(plan),
         ("started", started(run)),
         ("duration", sentence.seconds(view.duration_s)),
         ("events", f"{len(run.history.events):,}"),
@@ -108,6 +109,19 @@ def run_facts(run: Run, view: RunView) -> Pairs:
         ("reason", str(document(run, "bundle.json").get("reason", ""))),
     ]
     return [(key, value) for key, value in pairs if value]
+
+
+def _placement(plan: Mapping[str, Any]) -> Pairs:
+    """The nodes that the run must not use, and what a probe said of its spares."""
+    placement, substitutes = plan.get("placement") or {}, plan.get("substitutes") or {}
+    excluded = {**(placement.get("quarantined") or {}), **(placement.get("unfit") or {})}
+    pairs = [
+        (f"without {node}", f"it {reason}" + (f"; {substitutes[node]} has its slot" if node in substitutes else ""))
+        for node, reason in excluded.items()
+    ]
+    notes = "; ".join(map(str, placement.get("notes") or ()))
+    probe = str(placement.get("spare_probe") or "")
+    return [*pairs, ("spares probed", f"{notes} ({probe})" if probe else "")]
 
 
 def fingerprint(run: Run) -> Pairs:

@@ -1,0 +1,219 @@
+"""A node in quarantine gets no rank and is no spare; a healthy spare has its slot, or one error says what to do."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import terminal
+from orchestrator.core.spec import slots
+from orchestrator.model import codec
+from orchestrator.model.errors import EXIT_INFRASTRUCTURE, InfrastructureError, UsageError
+from orchestrator.model.launch import Request, Result
+from orchestrator.model.plan import Placement
+from orchestrator.nightly.culprits import quarantine
+from orchestrator.store import paths
+
+from . import beds
+from .fake_bed import FakeProvider
+from .test_plan import planned, trial
+
+NIGHT = "2026-01-05T02-00-00Z-night-standard-0005"
+REASON = f"is in quarantine since {NIGHT}: gemm 80 is worse than its floor 90"
+#: Six nodes and two spares: n6 and n7.
+LARGE = "all:\n  hosts: {localhost: {ansible_connection: local}}\n  vars: {ccbed_nodes: 6, ccbed_spares: 2}\n"
+
+
+def without(*nodes: str) -> Placement:
+    return Placement(quarantined=dict.fromkeys(nodes, REASON))
+
+
+def test_a_spare_has_the_slot_of_a_node_in_quarantine_and_the_others_keep_theirs() -> None:
+    made = planned(trial("world: {nodes: 4}"), placement=without("n1"))
+    assert (made.slots, made.spares) == (("n0", "n4", "n2", "n3"), ())
+    assert made.substitutes == {"n1": "n4"}
+    assert made.placement.quarantined == {"n1": REASON}
+    assert made.policy == ("restart",)
+    assert planned(trial("world: {nodes: 4}")).slots == ("n0", "n1", "n2", "n3"), "without a quarantine nothing changes"
+
+
+def test_an_unused_node_is_taken_before_a_spare() -> None:
+    bed = beds.local(LARGE)
+    made = planned(trial("world: {nodes: 4}"), bed, placement=without("n0", "n4", "n6"))
+    assert (made.slots, made.spares) == (("n5", "n1", "n2", "n3"), ("n7",))
+
+
+def test_a_spare_that_is_not_warm_takes_no_slot() -> None:
+    bed = beds.local()
+    with pytest.raises(InfrastructureError, match="has 3 that may be used"):
+        planned(trial("world: {nodes: 4}"), bed, beds.up(bed, n4="dead"), placement=without("n1"))
+
+
+def test_a_spare_in_quarantine_is_no_spare() -> None:
+    assert planned(trial("world: {nodes: 4}"), placement=without("n4")).spares == ()
+
+
+def test_too_few_nodes_are_one_error_with_the_reason_and_both_next_steps() -> None:
+    with pytest.raises(InfrastructureError) as caught:
+        planned(trial("world: {nodes: 4}"), placement=without("n1", "n2"))
+    [problem] = caught.value.problems
+    assert "trial t needs 4 nodes; bed local has 3 that may be used" in problem
+    assert f"n1 {REASON}" in problem
+    assert f"n2 {REASON}" in problem
+    assert "ccbed quarantine --bed local --release n1" in caught.value.hint
+    assert "--include-quarantined" in caught.value.hint
+    assert caught.value.exit_code == EXIT_INFRASTRUCTURE
+
+
+def test_a_fault_that_aims_at_a_node_in_quarantine_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"n2 is in quarantine since .*, so that it takes no part"):
+        planned(trial("world: {nodes: 4}", fail="n2"), placement=without("n2"))
+    assert planned(trial("world: {nodes: 4}", fail="2"), placement=without("n2")).slots[2] == "n4"
+
+
+def test_all_nodes_are_those_that_may_be_used() -> None:
+    bed = beds.local()
+    assert [slots.count_usable(bed, without(*names)) for names in ((), ("n0",), ("n0", "n1"), ("n4",))] == [4, 4, 3, 4]
+
+
+@dataclass
+class Console:
+    """Command lines on a bed that is only simulated. ``requests``: the runs that were to start."""
+
+    root: Path
+    requests: list[Request] = field(default_factory=list)
+    provider: FakeProvider = field(default_factory=FakeProvider)
+
+    def run(self, *line: str) -> tuple[int, str]:
+        out = io.StringIO()
+        session = Session(
+            state=self.root / "state", terminal=terminal.Terminal(out=out, err=out), providers={"process": lambda state: self.provider},
+            agent=lambda: "a" * 64, launch=self.launch,
+        )  # fmt: skip
+        return main.run(line, session), out.getvalue()
+
+    def launch(self, request: Request) -> Result:
+        self.requests.append(request)
+        return Result(run="r", directory=str(self.root), code=0)
+
+    def accuse(self, *nodes: str) -> None:
+        offences = tuple(
+            quarantine.Offence(node=node, host="h", night=NIGHT, number=number, reason="gemm 80 is worse than its floor 90")
+            for node in nodes
+            for number in (4, 5)
+        )  # fmt: skip
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        paths.write_json(self.file, codec.plain(quarantine.Quarantine(offences=offences)))
+
+    @property
+    def file(self) -> Path:
+        return self.root / "state" / "beds" / "local" / quarantine.FILE
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Console:
+    (tmp_path / "local.yml").write_text(beds.LOCAL)
+    console = Console(tmp_path)
+    code, output = console.run("up", str(tmp_path / "local.yml"))
+    assert code == 0, output
+    return console
+
+
+def test_a_run_says_who_has_the_slot(console: Console) -> None:
+    console.accuse("n1")
+    _, output = console.run("run", "dp-ring", "--runs-dir", str(console.root / "runs"))
+    [request] = console.requests
+    assert list(request.placement.quarantined) == ["n1"]
+    assert "bed    local: n0 n4 n2 n3 · recovery" in output
+    assert f"note   n1 {REASON}; n4 takes its slot, not probed before" in output
+
+
+def test_nodes_in_quarantine_are_used_on_purpose_only(console: Console) -> None:
+    console.accuse("n1")
+    _, output = console.run("run", "dp-ring", "--include-quarantined", "--runs-dir", str(console.root / "runs"))
+    assert console.requests[0].placement == Placement()
+    assert f"n1 {REASON}" in output
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"offences": 3}', "\0"])
+def test_a_damaged_file_starts_no_run(console: Console, damage: str) -> None:
+    console.accuse("n1")
+    console.file.write_text(damage)
+    for line in (("run", "dp-ring"), ("nightly", "quick"), ("quarantine",)):
+        code, output = console.run(
+            *line, *([] if line[0] == "quarantine" else ["--runs-dir", str(console.root / "runs")])
+        )
+        assert code == EXIT_INFRASTRUCTURE
+        assert "which nodes are in quarantine is not known" in output
+        assert str(console.file) in output
+    assert not console.requests
+
+
+def test_all_nodes_in_quarantine_start_no_run(console: Console) -> None:
+    console.accuse("n0", "n1", "n2", "n3", "n4")
+    code, output = console.run("run", "dp-ring", "--runs-dir", str(console.root / "runs"))
+    assert (code, console.requests) == (EXIT_INFRASTRUCTURE, [])
+    assert "needs 4 nodes; bed local has 0 that may be used" in output
+
+
+def night(console: Console, text: str, *options: str) -> tuple[int, dict[str, Any]]:
+    file = console.root / "s.yml"
+    file.write_text(text)
+    code, output = console.run("nightly", str(file), "--json", "--runs-dir", str(console.root / "runs"), *options)
+    return code, json.loads(output[output.index("{") :])
+
+
+SUITE = """suite: s
+defaults: {world: {nodes: all}}
+trials:
+  - gemm
+  - {trial: sendrecv, params: {fresh_probe: true}}
+  - {trial: allreduce}
+  - {trial: dp-ring, name: failover, faults: [crash-node: {node: 1, at: {step: 30}}]}
+"""
+
+
+def world(console: Console, name: str) -> tuple[int, list[str]]:
+    [request] = [request for request in console.requests if request.trial.name == name]
+    return request.trial.world.nodes, list(request.placement.excluded)
+
+
+def test_probes_of_a_night_measure_a_node_in_quarantine_and_its_other_trials_leave_it_out(console: Console) -> None:
+    console.accuse("n1")
+    _, document = night(console, SUITE)
+    assert world(console, "gemm") == world(console, "sendrecv") == (4, [])
+    assert world(console, "allreduce") == (4, ["n1"])
+    rows = {row["cell"]: row for row in document["rows"]}
+    assert rows["failover"]["state"] == "skipped", "a restart is not compared with a failover to a spare"
+    assert rows["failover"]["reason"].startswith(f"no spare is left to recover with: n1 {REASON}; n4 takes its slot")
+    [plan] = (console.root / "runs").glob("*/night.json")
+    assert json.loads(plan.read_text())["quarantined"] == {"n1": REASON}
+
+
+def test_a_night_without_enough_nodes_has_a_smaller_world(console: Console) -> None:
+    console.accuse("n1", "n2")
+    night(console, SUITE)
+    assert (world(console, "gemm"), world(console, "allreduce")) == ((4, []), (3, ["n1", "n2"]))
+
+
+def test_a_night_includes_nodes_in_quarantine_on_purpose(console: Console) -> None:
+    console.accuse("n1")
+    _, document = night(console, SUITE, "--include-quarantined")
+    assert world(console, "allreduce") == world(console, "dp-ring") == (4, [])
+    assert {row["state"] for row in document["rows"]} == {"passed"}
+
+
+def test_a_sweep_measures_a_node_in_quarantine(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    console.accuse("n1")
+    stop: Callable[..., Any] = console.launch
+    monkeypatch.setattr(console, "launch", lambda request: (stop(request), Result(run="r", directory="", code=130))[1])
+    console.run("sweep", "gemm", "--each-node", "--runs-dir", str(console.root / "runs"))
+    assert world(console, "gemm") == (4, [])
