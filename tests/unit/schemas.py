@@ -8,7 +8,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core.inventory import variables
+from orchestrator.core.inventory import slurm_options, variables
 from orchestrator.core.spec import parameter_docs, parse_faults, parse_trial, values
 from orchestrator.model.act import SAFETY_ORDER
 from orchestrator.model.plugin import Catalogue
@@ -220,7 +220,7 @@ def control(*states: str) -> Schema:
 #: Variable -> (schema, meaning).
 VARIABLES: Mapping[str, tuple[Schema, str]] = {
     "bed": ({"type": "string", "pattern": f"^{variables._NAME.pattern}$"}, "Name of the bed; without it the name of the file."),
-    "provider": ({"enum": list(variables.PROVIDERS)}, "What nodes are: processes of this machine, or containers."),
+    "provider": ({"enum": list(variables.PROVIDERS)}, "What nodes are: processes of this machine, containers, or nodes of a Slurm job."),
     "nodes": (COUNT, "Nodes on each host."),
     "spares": (COUNT, "Warm spare nodes on each host."),
     "standby": (COUNT, "Warm containers beside the nodes of a host; a lost node takes one."),
@@ -261,6 +261,19 @@ VARIABLES: Mapping[str, tuple[Schema, str]] = {
     "switch_port": (control("down", "up"), "Commands that cut and restore the host's link (cut-link)."),
     "known_hosts": ({"type": "string"}, "File of known SSH host keys."),
     "ssh_first_contact": ({"type": "boolean"}, "Accept the key of a host that is contacted for the first time."),
+    "time": (
+        {"type": "string", "pattern": f"^({slurm_options._CLOCK.pattern}|{slurm_options._UNITS.pattern})$"},
+        "Slurm: time limit of the job, such as 2h, 12:00:00 or 1-06:00:00.",
+    ),
+    "partition": (TEXT, "Slurm: partition of the job."),
+    "account": (TEXT, "Slurm: account that is charged."),
+    "qos": (TEXT, "Slurm: quality of service."),
+    "constraint": (TEXT, "Slurm: features of the nodes."),
+    "reservation": (TEXT, "Slurm: reservation to run in."),
+    "exclude": (TEXT, "Slurm: nodes to leave out, such as gpu[07-08]."),
+    "gres": (TEXT, "Slurm: generic resources of each node, such as gpu:8."),
+    "nodelist": (TEXT, "Slurm: nodes that the job must have."),
+    "sbatch": ({"type": "object"}, "Slurm: further long options of sbatch; true for an option without a value."),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core.bed import container_requests, nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.core.spec import plan
-from orchestrator.model.bed import BedSpec, ContainerSpec
+from orchestrator.model.bed import BedSpec, ContainerSpec, SlurmSpec
 from orchestrator.model.trial import Trial, World
 
 FOLDER = Path(__file__).parents[2] / "inventories"
@@ -65,3 +65,12 @@ def test_every_inventory_that_comes_along_is_right() -> None:
         result = bed(path.name)
         assert result.nodes, path
         assert all(isinstance(node.container, ContainerSpec) for node in result.nodes) is (result.provider == "docker")
+
+
+def test_the_slurm_bed_is_one_job_of_three_nodes_and_a_spare() -> None:
+    cluster = bed("slurm.yml")
+    assert cluster.slurm == SlurmSpec(nodes=4, options={"partition": "gpu"}, time_s=7200)
+    assert [(node.name, node.host, node.role) for node in cluster.nodes] == [
+        ("n0", "h0", "node"), ("n1", "h1", "node"), ("n2", "h2", "node"), ("n3", "h3", "spare"),
+    ]  # fmt: skip
+    assert {host.connection for host in cluster.hosts} == {"slurm"} and not cluster.shares_file_system

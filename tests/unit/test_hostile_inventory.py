@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.core.bed import container_requests, nodes_from_inventory
-from orchestrator.core.inventory import literal, parse_inventory, parse_listing, ssh_options, variables
+from orchestrator.core.bed import container_requests, nodes_from_inventory, slurm_job
+from orchestrator.core.inventory import literal, parse_inventory, parse_listing, slurm_options, ssh_options, variables
 from orchestrator.model import codec
 from orchestrator.model.bed import BedSpec, Inventory
 from orchestrator.model.errors import UsageError
@@ -75,6 +75,7 @@ SHAPES: dict[str, Mapping[str, Callable[[str], Any]]] = {
     "link": {f"link {key}": _link(key) for key in ("rate", "burst", "delay", "loss", "groups")},
     "image": {"image": str, "image tag": lambda text: f"ccbed/cpu:{text}"},
     "user": {"user": str, "user group": lambda text: f"1000:{text}"},
+    "sbatch": {"sbatch value": lambda text: {"mem": text}, "sbatch option": lambda text: {text: "1"}},
 }
 KNOWN = {
     shape: (f"ccbed_{name}", make) for name in variables.KNOWN for shape, make in SHAPES.get(name, {name: str}).items()
@@ -87,13 +88,15 @@ SSH = {
 WHERE: dict[str, tuple[str, Callable[[str], Any]]] = {**KNOWN, **REACH, **SSH, "host name": ("", str)}
 #: A process bed honours these; all others belong to containers behind SSH.
 OF_PROCESSES = ("isolation", *SHAPES["link"])
+OF_SLURM = ("time", *slurm_options.NAMED, *SHAPES["sbatch"])
 
 
 def document(where: str, text: str) -> dict[str, Any]:
     key, make = WHERE[where]
     of_processes = where in OF_PROCESSES
     reached = {"ansible_connection": "local"} if of_processes else {"ansible_host": "198.18.0.1"}
-    given: dict[str, Any] = {"ccbed_provider": "process" if of_processes else "docker", "ccbed_bed": "lab", **reached}
+    provider = "process" if of_processes else "slurm" if where in OF_SLURM else "docker"
+    given: dict[str, Any] = {"ccbed_provider": provider, "ccbed_bed": "lab", **reached}
     if key:
         given[key] = make(text)
     return {"all": {"vars": given, "hosts": {text if where == "host name" else "h1": {}}}}
@@ -165,6 +168,9 @@ def _use(bed: BedSpec) -> None:
             assert _through_a_shell(shlex.join(words)) == list(words)
         _, way = destinations.resolve(host, Path("/nonexistent"))
         assert way == "" or _through_a_shell(way)[0] == "ssh"
+    if bed.slurm:
+        options = slurm_job.job_options(bed.slurm, bed.name, "comment")
+        assert _through_a_shell(shlex.join(options)) == options
     for node in (node for node in bed.nodes if node.container):
         request = container_requests.request(bed, node, archive="/a.pyz", owner=(0, 0), addresses={}, tag="t")
         assert set(node.env.values()) <= {item.partition("=")[2] for item in request["Env"]}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator import plugins
-from orchestrator.core.inventory import variables
+from orchestrator.core.inventory import slurm_options, variables
 from orchestrator.core.spec import parse_trial, source_positions
 from orchestrator.model.errors import UsageError
 from orchestrator.nightly import parse_suite
@@ -195,7 +195,7 @@ def test_the_inventories_of_the_repository_have_no_mark_in_an_editor(path: Path)
 
 VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "bed": (["lab"], ["Lab!"]),
-    "provider": (["process", "docker"], ["slurm", "podman"]),
+    "provider": (["process", "docker", "slurm"], ["podman"]),
     "nodes": ([0, 4], [-1, 5000, "many"]),
     "spares": ([1], [-1]),
     "standby": ([1], [-1]),
@@ -226,6 +226,9 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "switch_port": ([{"down": ["a"], "up": ["b"]}], ["a"]),
     "known_hosts": (["/k"], [7]),
     "ssh_first_contact": ([True], ["yes"]),
+    "time": (["30m", "2h", "12:00:00", "1-06", "1-06:00:00"], [90, "soon"]),
+    **dict.fromkeys(slurm_options.NAMED, (["a100", "n[1-4]", "gpu:8"], [["a"]])),
+    "sbatch": ([{"mem": "64G", "exclusive": True}], ["mem=64G"]),
 }
 
 

@@ -17,9 +17,11 @@ from ...model.errors import UsageError
 from ...model.requirements import CPU_IMAGE, ENGINE_SOCKET
 from ..inventory import ssh_options, variables
 from ..spec import values
-from . import departed, fabric, gpu_devices, links
+from . import departed, fabric, gpu_devices, links, slurm_job
 
 START_TIMEOUT_S = 60.0
+#: Providers whose hosts are other machines, so the address of a node is not known here.
+_REMOTE = ("docker", "slurm")
 
 
 def assemble_bed(
@@ -42,6 +44,7 @@ def assemble_bed(
         *_duplicate_hosts(inventory),
     ]
     problems += [*_container_problems(inventory), *_fabric_problems(inventory), *_interpreter_problems(inventory)]
+    problems += slurm_job.host_problems(inventory)
     shared = _bed_wide(inventory)
     name, name_problems = _name(inventory, shared)
     problems += name_problems
@@ -51,11 +54,14 @@ def assemble_bed(
         problems.append(f"{position}: no node; set ccbed_nodes to 1 or more (got {_counts(inventory)})")
     if problems:
         raise UsageError(*problems)
+    provider = shared.get("provider", "process")
+    slurm = slurm_job.read(inventory.hosts[0]) if provider == "slurm" else None
+    if slurm:
+        inventory = replace(inventory, hosts=slurm_job.expand(inventory.hosts[0]))
     link = links.widest([_link(host) for host in inventory.hosts])
     isolated = shared.get("isolation") == "namespace"
     earlier = recorded(name)
     nodes = _nodes(inventory, agent, home, isolated=isolated, earlier=earlier)
-    provider = shared.get("provider", "process")
     workdir, hostdir = _directories(name, inventory, _absolute(shared.get("workdir"), home), state)
     return _with_hash(
         BedSpec(
@@ -69,9 +75,10 @@ def assemble_bed(
             data_dir=_absolute(shared.get("data_dir"), home),
             allow_faults=shared.get("allow_faults", "container"),
             start_timeout_s=shared.get("start_timeout", START_TIMEOUT_S),
-            hosts=tuple(_host(host, home) for host in inventory.hosts) if provider == "docker" else (),
+            hosts=tuple(_host(host, home) for host in inventory.hosts) if provider in _REMOTE else (),
             hostdir=hostdir,
             network=_network(inventory, shared) if provider == "docker" else "private" if isolated else "",
+            slurm=slurm,
             link=link,
             departed=departed.departed_hosts([host.name for host in inventory.hosts], earlier),
         )
@@ -258,6 +265,8 @@ def _directories(name: str, inventory: Inventory, workdir: str | None, state: st
     local = f"{state}/beds/{name}"
     if all(_local(host) for host in inventory.hosts):
         return (workdir or local,) * 2
+    if inventory.hosts[0].variables.get("ccbed_provider") == "slurm":
+        return local, workdir or local
     return local, workdir or f"/var/lib/ccbed/{name}"
 
 
@@ -273,7 +282,7 @@ def _host(host: Host, home: str) -> HostSpec:
     ssh = ssh_options.absolute(_ssh(host), home)
     return HostSpec(
         name=host.name,
-        connection="local" if _local(host) else "ssh",
+        connection="slurm" if _value(host, "provider") == "slurm" else "local" if _local(host) else "ssh",
         address=str(settings.get("ansible_host", host.name)),
         port=int(settings.get("ansible_port", 0) or ssh_options.first(ssh, "port") or 22),
         user=str(settings.get("ansible_user", "") or ssh_options.first(ssh, "user")),
@@ -345,7 +354,7 @@ def _node(name: str, host: Host, kind: str, home: str, gpus: tuple[str, ...]) ->
         role=_role(kind),
         address=_address(host, docker),
         hash="",
-        interface=_value(host, "interface", "" if docker else "lo"),
+        interface=_value(host, "interface", "" if _value(host, "provider") in _REMOTE else "lo"),
         gpus=-1 if gpus == gpu_devices.ALL else len(gpus),
         env=env,
         container=_container(host, gpus) if docker else None,
@@ -356,6 +365,8 @@ def _node(name: str, host: Host, kind: str, home: str, gpus: tuple[str, ...]) ->
 def _address(host: Host, docker: bool) -> str:
     """The inventory's address; for containers without one, the address by which the host is reached."""
     address = _value(host, "address")
+    if _value(host, "provider") == "slurm":
+        return ""
     if address or not docker:
         return str(address or "127.0.0.1")
     try:

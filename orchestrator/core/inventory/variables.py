@@ -11,15 +11,14 @@ from ...model import codec
 from ...model.act import SAFETY_ORDER
 from ..bed import links
 from ..spec import values
-from . import literal
+from . import literal, slurm_options
 
 PREFIX = "ccbed_"
 #: The providers of this version.
-PROVIDERS = ("process", "docker")
+PROVIDERS = ("process", "docker", "slurm")
 PROCESS = ("process",)
 DOCKER = ("docker",)
-#: Planned providers: an inventory for a later version is not mistaken for a typing error.
-LATER_PROVIDERS = ("slurm",)
+SLURM = ("slurm",)
 #: The maximum of nodes, spares and GPUs on a host: a typing error must not fork more.
 MAX_COUNT = 1024
 MAX_START_TIMEOUT_S = 3600.0
@@ -45,9 +44,7 @@ def bed_name(value: Any) -> str:
 def _provider(value: Any) -> str:
     if value in PROVIDERS:
         return str(value)
-    if value in LATER_PROVIDERS:
-        raise ValueError(f"not available in this version; available: {', '.join(PROVIDERS)}")
-    raise ValueError(f"unknown provider; {values.nearest(str(value), PROVIDERS + LATER_PROVIDERS)}")
+    raise ValueError(f"unknown provider; {values.nearest(str(value), PROVIDERS)}")
 
 
 def _count(value: Any) -> int:
@@ -188,7 +185,7 @@ KNOWN: Mapping[str, Variable] = {
     "nodes": Variable(read=_count),
     "spares": Variable(read=_count),
     "gpus": Variable(read=_gpus),
-    "address": Variable(read=literal.numeric_address),
+    "address": Variable(read=literal.numeric_address, honoured_by=PROCESS + DOCKER),
     "interface": Variable(read=literal.interface),
     "workdir": Variable(read=literal.path, bed_wide=True),
     "shared_dir": Variable(read=literal.path, bed_wide=True),
@@ -215,6 +212,9 @@ KNOWN: Mapping[str, Variable] = {
     "switch_port": Variable(read=_control("down", "up"), honoured_by=DOCKER),
     "known_hosts": Variable(read=literal.file, honoured_by=DOCKER),
     "ssh_first_contact": Variable(read=_boolean, honoured_by=DOCKER),
+    "time": Variable(read=slurm_options.time_s, honoured_by=SLURM),
+    **{name: Variable(read=slurm_options.word, honoured_by=SLURM) for name in slurm_options.NAMED},
+    "sbatch": Variable(read=slurm_options.options, honoured_by=SLURM),
 }
 #: Counts, sizes and words of a closed list: they are not secret, even in an encrypted file.
 PUBLIC = (

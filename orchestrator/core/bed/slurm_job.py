@@ -1,0 +1,58 @@
+"""The Slurm job of a bed: from the one entry of its inventory to the job's options, its hosts, and its command lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from ...model.bed import Host, Inventory, SlurmSpec
+from ..inventory import slurm_options, variables
+
+
+def host_problems(inventory: Inventory) -> Iterable[str]:
+    """A bed of provider slurm has one entry, the cluster: Slurm chooses the hosts."""
+    if len(inventory.hosts) > 1 and _value(inventory.hosts[0], "provider") == "slurm":
+        second = inventory.hosts[1]
+        yield (
+            f"{second.position}: a bed of provider slurm has one entry under hosts, the cluster; Slurm chooses the nodes: "
+            "set ccbed_nodes and ccbed_spares, and ccbed_nodelist for certain ones"
+        )
+
+
+def read(host: Host) -> SlurmSpec:
+    """``host``: the cluster."""
+    named = {name: _value(host, name) for name in slurm_options.NAMED}
+    return SlurmSpec(
+        nodes=_count(host, "nodes", 1) + _count(host, "spares", 0),
+        options={name: value for name, value in named.items() if value} | dict(_value(host, "sbatch") or {}),
+        time_s=_value(host, "time") or 0,
+    )
+
+
+def expand(cluster: Host) -> tuple[Host, ...]:
+    """The hosts h0, h1, … of the bed: one for each node, then one for each spare."""
+    nodes, spares = _count(cluster, "nodes", 1), _count(cluster, "spares", 0)
+    return tuple(
+        replace(
+            cluster,
+            name=f"h{number}",
+            variables={**cluster.variables, "ccbed_nodes": int(number < nodes), "ccbed_spares": int(number >= nodes)},
+        )
+        for number in range(nodes + spares)
+    )
+
+
+def job_options(spec: SlurmSpec, bed: str, comment: str) -> list[str]:
+    """The arguments of salloc for the job of a bed. The comment identifies the bed and its owner."""
+    time_limit = [f"--time={slurm_options.format_time(spec.time_s)}"] if spec.time_s else []
+    own = [f"--job-name=ccbed-{bed}", f"--comment={comment}", f"--nodes={spec.nodes}", *time_limit]
+    return own + [f"--{name}={value}" if value else f"--{name}" for name, value in spec.options.items()]
+
+
+def _count(host: Host, name: str, default: int) -> int:
+    return int(_value(host, name) if _value(host, name) is not None else default)
+
+
+def _value(host: Host, name: str) -> Any:
+    return host.variables.get(variables.PREFIX + name)
