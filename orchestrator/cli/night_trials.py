@@ -167,9 +167,10 @@ class NightTrials:
 
     def _launch(self, cell: Cell, repeat: int, open_run: str, begun: list[str]) -> Result:
         directory = self.directory / RUNS / open_run
-        if not open_run or bundle.stage(directory) == "none" or _is_abandoned(directory):
+        state = stage(directory) if open_run else "none"
+        if state == "none":
             return self._run(cell, repeat, None, begun)
-        if bundle.stage(directory) == "closed":
+        if state == "closed":
             return judging.conclude(self.session.catalogue, directory, read_only=True)
         try:
             return self._run(cell, repeat, directory, begun)
@@ -242,9 +243,10 @@ def is_probe(trial: Trial) -> bool:
     )
 
 
-def _is_abandoned(directory: Path) -> bool:
-    end = bundle.read_history(directory).last(RunEnd) if bundle.has_begun(directory) else None
-    return end is not None and end.data.outcome == "interrupted"
+def stage(directory: Path) -> bundle.Stage:
+    """How far a run is that an earlier process began: ``none``, to be run anew, if it never began or was abandoned."""
+    end = bundle.read_history(directory).last(RunEnd) if bundle.stage(directory) != "none" else None
+    return "none" if end is not None and end.data.outcome == "interrupted" else bundle.stage(directory)
 
 
 def _state(node: NodeStatus) -> str:

@@ -41,7 +41,7 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
     hook.check(options["on_culprit"])
     runs = Path(options["runs_dir"])
     if is_finishing:
-        _end_open_nights(session, bed, suite, options)
+        _end_open_nights(session, bed, options)
         bed = _bed(session, options, is_new=True)
     past = _past(session, runs, bed, suite)
     if options["dry_run"]:
@@ -50,6 +50,7 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
         )
     _require_free(session, bed)
     quarantined = quarantine.reasons(bed)
+    _name_open_nights(session, runs, bed)
     now = datetime.datetime.now(datetime.UTC)
     directory = night_files.new(runs, suite.name, now)
     with store.night_lock(Path(bed.workdir), directory.name):
@@ -83,6 +84,7 @@ def resume(session: Session, handle: str, options: Mapping[str, Any]) -> int:
     )
     if bed.name != night.bed:
         raise UsageError(f"{directory}: was begun on bed {night.bed}, not on {bed.name}", hint=f"--bed {night.bed}")
+    _require_free(session, bed, resumed=directory)
     with store.night_lock(Path(bed.workdir), night.name):
         return _run(session, bed, directory, night, _past(session, directory.parent, bed, night.suite), options)
 
@@ -110,18 +112,41 @@ def _run(
     return night_end.finish(session, directory, night, rows, options)
 
 
-def _end_open_nights(session: Session, bed: BedSpec, suite: Suite, options: Mapping[str, Any]) -> None:
-    """End the nights of the suite on the bed whose process died, and print a line for each. Raises UsageError, Interrupted."""
+def _end_open_nights(session: Session, bed: BedSpec, options: Mapping[str, Any]) -> None:
+    """End the nights of any suite on the bed whose process died, and print a line for each. Raises UsageError, Interrupted."""
     store.refuse_night(Path(bed.workdir))  # a night that is running holds the lock: every other open night is dead
     terminal = session.terminal
     if options["as_json"]:  # one document for one night: the new one
         session = dataclasses.replace(session, terminal=dataclasses.replace(terminal, out=io.StringIO(), live=False))
-    for directory, night in reversed(list(_nights(session, Path(options["runs_dir"]), bed))):
-        if night.suite.name == suite.name and not night_files.is_closed(directory):
-            with store.night_lock(Path(bed.workdir), night.name):
-                done, code = _end_open_night(session, bed, directory, night, options)
-            text = f"open night {night.name}, begun {night.started}: {done}, exit {code}; the new night begins"
-            (terminal.warn if options["as_json"] else terminal.line)(text)
+    for directory, night in _open_nights(session, Path(options["runs_dir"]), bed):
+        with store.night_lock(Path(bed.workdir), night.name):
+            done, code = _end_open_night(session, bed, directory, night, options)
+        text = f"open night {night.name}, begun {night.started}: {done}, exit {code}; the new night begins"
+        (terminal.warn if options["as_json"] else terminal.line)(text)
+
+
+def _open_nights(session: Session, runs: Path, bed: BedSpec) -> list[tuple[Path, Night]]:
+    """The nights of the bed that have not ended, oldest first; that of the run that is open on the bed may lie in another directory."""
+    nights = [item for item in _nights(session, runs, bed) if not night_files.is_closed(item[0])]
+    other = _night_of_open_run(bed)
+    if other and other not in [directory.resolve() for directory, _ in nights] and not night_files.is_closed(other):
+        nights.append((other, night_files.read_night(other)))
+    return sorted(nights, key=lambda item: item[1].started)
+
+
+def _night_of_open_run(bed: BedSpec) -> Path | None:
+    """The night to which the run that is open on the bed belongs; None without such a run."""
+    open_run = store.open_run(Path(bed.workdir))
+    night = Path(open_run.directory).parent.parent if open_run else None
+    return night.resolve() if night and night_files.is_night(night) else None
+
+
+def _name_open_nights(session: Session, runs: Path, bed: BedSpec) -> None:
+    """A night that was killed between two runs does not block the bed, but has no report until it is resumed."""
+    for directory, night in _open_nights(session, runs, bed):
+        session.terminal.warn(
+            f"night {night.name} has not ended, and its process is gone; end it: ccbed nightly --resume {short_path(directory)}"
+        )
 
 
 def _end_open_night(
@@ -166,19 +191,24 @@ def _bed(session: Session, options: Mapping[str, Any], *, is_new: bool) -> BedSp
     return beds.choose(session, options["bed"])
 
 
-def _require_free(session: Session, bed: BedSpec) -> None:
-    """Raises UsageError while a night or a run is open on the bed. A run that has ended is closed first."""
+def _require_free(session: Session, bed: BedSpec, resumed: Path | None = None) -> None:
+    """Raises UsageError while a night, or a run that is not of the night ``resumed``, is open on the bed.
+
+    Another run that has ended is closed first.
+    """
     store.refuse_night(Path(bed.workdir))
-    beds.settle(session, bed)
-    open_run = store.open_run(Path(bed.workdir))
-    if open_run is not None:
-        night = Path(open_run.directory).parent.parent
-        if not open_run.driver and night_files.is_night(night):
-            raise UsageError(
-                f"bed {bed.name} has an open night, {night.name}, whose orchestrator is gone",
-                hint=f"ccbed nightly --resume {short_path(night)}, or abandon its run: ccbed heal {bed.name}",
-            )
+    if resumed is None or _night_of_open_run(bed) != resumed:
+        beds.settle(session, bed)
+    open_run, night = store.open_run(Path(bed.workdir)), _night_of_open_run(bed)
+    if open_run is None or (night and night == resumed and not open_run.driver):
+        return
+    if night is None or open_run.driver:
         raise store.busy(Path(bed.workdir), driven=bool(open_run.driver))
+    raise UsageError(
+        f"bed {bed.name} has an open night, {night.name}, whose orchestrator is gone",
+        hint=f"end it: ccbed nightly --resume {short_path(night)}; or begin the new night with --resume-open,"
+        f" which ends it first; or abandon its run: ccbed heal {bed.name}",
+    )
 
 
 def _past(session: Session, runs: Path, bed: BedSpec, suite: Suite) -> dict[str, selector.Past]:

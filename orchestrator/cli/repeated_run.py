@@ -1,39 +1,49 @@
-"""Carry out `ccbed run --repeat N`: the runs in one directory, as a night of one cell, and one report over all of them."""
+"""Carry out `ccbed run --repeat N`: the runs in one directory, as a night of one cell, and one report over all of them.
+
+Runs that were interrupted go on with `--resume DIR`, or `ccbed resume DIR`, which repeats the recorded command line with it.
+"""
 
 from __future__ import annotations
 
 import datetime
 import json
+import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..core.spec import redact
+from ..core.verdict import sentence
 from ..model import codec
 from ..model.bed import BedSpec
-from ..model.errors import CcbedError, Interrupted
+from ..model.errors import EXIT_INTERRUPTED, CcbedError, Interrupted, UsageError
 from ..model.launch import Result
+from ..model.trial import Trial
 from ..nightly import bundle_records, distribution, night_files, runner
 from ..nightly import rows as night_rows
 from ..nightly.suite import RUNS, Cell, Night, Row, Suite
-from ..store import bundle, paths
+from ..run import judging
+from ..store import beds, bundle, paths
+from . import night_trials
 from .inputs.session import Session
 from .render import night_lines, summary
 from .render.terminal import short_path
 
-#: Starts a run: the directory of its bundle's parent, and why it is started -> its result.
-Once = Callable[[Path, str], Result]
+#: Starts a run: the directory of its bundle's parent, why it is started, and the open run to resume -> its result.
+Once = Callable[[Path, str, Path | None], Result]
+RESUME = "--resume"
+#: The beginning of the suite's text: it tells repeated runs from a night.
+_TEXT = "# ccbed run "
 #: The document of all runs, in their directory.
 DOCUMENT = "repeat.json"
 
 
 @dataclass(kw_only=True)
 class _Repeats:
-    """The same trial again and again. The first error ends the repeats; ``error`` is that, ``results`` are those before it."""
+    """The same trial again and again. The first error ends the repeats; ``error`` is that, ``results`` are those of all ended runs."""
 
     session: Session
     directory: Path
@@ -53,28 +63,66 @@ class _Repeats:
 
     def launch(self, cell: Cell, repeat: int, open_run: str) -> runner.Attempt:
         try:
-            result = self.once(self.directory / RUNS, night_files.reason(self.directory.name, cell.name, repeat))
+            result = self._launch(night_files.reason(self.directory.name, cell.name, repeat), open_run)
         except KeyboardInterrupt:
-            self.error = Interrupted("interrupted")
+            self.error = self._interrupted("interrupted")
+            raise
+        except Interrupted as error:
+            self.error = self._interrupted(*error.problems)
             raise
         except CcbedError as error:
             self.error = error
             raise
         self.results.append(result)
+        if result.code == EXIT_INTERRUPTED:
+            self.error = self._interrupted(f"run {result.run} was interrupted")
         bundle.link_latest(self.directory.parent, f"{self.directory.name}/{RUNS}/{result.run}")
         if not self.quiet:
             summary.show(self.session, result)
         return runner.Attempt(run=result.run, exit=result.code)
 
+    def _launch(self, reason: str, open_run: str) -> Result:
+        """``open_run``: a run without a row, which an earlier process began; one that has ended is only judged."""
+        directory = self.directory / RUNS / open_run
+        stage = night_trials.stage(directory) if open_run else "none"
+        if stage == "closed":
+            return judging.conclude(self.session.catalogue, directory, read_only=True)
+        if stage != "none":
+            with suppress(UsageError, paths.TornBundleError):  # abandoned: the repeat is run anew
+                return self.once(self.directory / RUNS, reason, directory)
+        return self.once(self.directory / RUNS, reason, None)
 
-def run(session: Session, bed: BedSpec, trial: str, count: int, once: Once, options: Mapping[str, Any]) -> int:
-    """Returns the exit code of the worst run. With ``as_json`` all runs are one document, with the error that ended them."""
-    night = _begin(session, bed, trial, count, Path(options["runs_dir"]))
-    directory = Path(options["runs_dir"]) / night.name
+    def _interrupted(self, *problems: str) -> Interrupted:
+        return Interrupted(*problems, hint=f"ccbed resume {short_path(self.directory)}")
+
+    def conclude(self, rows: Iterable[Row]) -> None:
+        """Add the results of the runs that an earlier process ended."""
+        for row in rows:
+            with suppress(CcbedError):
+                result = judging.conclude(self.session.catalogue, self.directory / RUNS / row.run, read_only=True)
+                self.results.append(replace(result, code=row.exit if row.exit is not None else result.code))
+
+
+def run(session: Session, bed: BedSpec, trial: Trial, once: Once, command: str, options: Mapping[str, Any]) -> int:
+    """Returns the exit code of the worst run. With ``as_json`` all runs are one document, with the error that ended them.
+
+    ``command``: the command line without secrets. Raises UsageError for runs that cannot be resumed by this command line.
+    """
+    if options["resume"]:
+        directory = Path(options["resume"]).resolve()
+        night = _resumed(directory, bed, trial, options["repeat"])
+    else:
+        night = _begin(bed, trial.name, options["repeat"], Path(options["runs_dir"]), command)
+        directory = Path(options["runs_dir"]) / night.name
     repeats = _Repeats(session=session, directory=directory, once=once, quiet=options["as_json"])
+    repeats.conclude(row for row in night_files.read_rows(directory) if row.run)
     with suppress(Interrupted):  # ``error`` has it
         runner.Runner(directory=directory, night=night, trials=repeats, now=time.monotonic, broken=1).run()
-    error = repeats.error
+    return _finish(session, night, repeats, options)
+
+
+def _finish(session: Session, night: Night, repeats: _Repeats, options: Mapping[str, Any]) -> int:
+    directory, error = repeats.directory, repeats.error
     rows = night_files.read_rows(directory)
     figures = _figures(directory, rows)
     codes = [result.code for result in repeats.results] + ([error.exit_code] if error else [])
@@ -87,26 +135,78 @@ def run(session: Session, bed: BedSpec, trial: str, count: int, once: Once, opti
     _write_report(directory, night, rows, figures, code)
     if error:
         session.terminal.error(error.problems, error.hint)
-    elif not options["as_json"] and count > 1:
-        _show(session, directory, rows, figures)
+    elif not options["as_json"] and night.suite.cells[0].repeats > 1:
+        _show(session, directory, night, rows, figures)
     return code
 
 
-def _begin(session: Session, bed: BedSpec, trial: str, count: int, runs: Path) -> Night:
+def _resumed(directory: Path, bed: BedSpec, trial: Trial, count: int | None) -> Night:
+    """The plan of runs that were interrupted. Raises UsageError unless they are of the same trial, number and bed."""
+    night = night_files.read_night(directory)
+    if not _is_repeated_run(night):
+        raise UsageError(f"{directory}: a night", hint=f"ccbed nightly --resume {directory}")
+    if night_files.is_closed(directory):
+        raise UsageError(f"{directory}: has ended", hint=f"its report: {directory}/report/index.html")
+    cell = night.suite.cells[0]
+    problems = [
+        f"{directory}: was begun {what} {before}, not {what} {now}"
+        for what, before, now in (
+            ("on bed", night.bed, bed.name), ("with trial", cell.name, trial.name), ("with --repeat", cell.repeats, count or cell.repeats),
+        )
+        if before != now
+    ]  # fmt: skip
+    if not problems and any(recorded != trial for recorded in _recorded_trials(directory)):
+        problems = [f"{directory}: this command line makes another trial than the runs that are there"]
+    if problems:
+        raise UsageError(*problems, hint=f"its command: {night.command}")
+    open_run = beds.open_run(Path(bed.workdir))
+    if open_run and (open_run.driver or Path(open_run.directory).parent != directory / RUNS):
+        raise beds.busy(Path(bed.workdir), driven=bool(open_run.driver))
+    return night
+
+
+def _recorded_trials(directory: Path) -> Iterator[Trial]:
+    for path in sorted((directory / RUNS).iterdir()):
+        if night_files.origin(path) is not None:
+            with suppress(CcbedError):
+                yield bundle.load_trial(path)
+
+
+def _is_repeated_run(night: Night) -> bool:
+    return night.suite.text.startswith(_TEXT)
+
+
+def resumed_command(directory: Path) -> tuple[str, ...]:
+    """The words after ``ccbed`` that resume runs that were interrupted; empty for a night. Raises UsageError where a secret is missing."""
+    night = night_files.read_night(directory)
+    if not _is_repeated_run(night):
+        return ()
+    command = night.command.removeprefix("ccbed ")
+    if "<redacted" in command:
+        raise UsageError(
+            f"{directory}: its command line had secrets, which are not recorded",
+            hint=f"repeat it with them: {night.command} {RESUME} {directory}",
+        )
+    words = shlex.split(command)
+    end = words.index("--") if "--" in words else len(words)
+    return (*words[:end], RESUME, str(directory), *words[end:])
+
+
+def _begin(bed: BedSpec, trial: str, count: int, runs: Path, command: str) -> Night:
     """A casual night of one cell. It has no number, so nothing is ever compared with it."""
     now = datetime.datetime.now(datetime.UTC)
     cell = Cell(name=trial, trial=trial, repeats=count)
     directory = bundle.new(runs, f"repeat-{trial}", now)
     night = Night(
         name=directory.name,
-        suite=Suite(name=trial, cells=(cell,), text=f"# ccbed run {trial} --repeat {count}\n"),
+        suite=Suite(name=trial, cells=(cell,), text=f"{_TEXT}{trial} --repeat {count}\n"),
         bed=bed.name,
         provider=bed.provider,
         hosts={node.name: node.host for node in bed.nodes if node.role == "node"},
         number=0,
         started=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
         order=(trial,),
-        command=redact.command_line(["ccbed", *session.argv]),
+        command=command,
         ccbed=__version__,
     )
     night_files.write_night(directory, night)
@@ -129,9 +229,15 @@ def _write_report(
     from ..nightly.reports import repeats_page
 
     trial = night.suite.name
-    content = {"trial": trial, "exit": code, "rows": codec.plain(rows), "distribution": codec.plain(figures)}
+    content = {
+        "trial": trial,
+        "repeats": night.suite.cells[0].repeats,
+        "exit": code,
+        "rows": codec.plain(rows),
+        "distribution": codec.plain(figures),
+    }
     paths.write(directory / DOCUMENT, json.dumps(content, indent=1).encode() + b"\n")
-    lines = [f"# {trial}, {len(rows)} runs", "", _counts(rows), ""]
+    lines = [f"# {trial}, {sentence.count(len(rows), 'run')}", "", _counts(night, rows), ""]
     lines += ["| figure | n | median | interval of 95 % | least | greatest |", "|---|---|---|---|---|---|"]
     lines += [f"| {' | '.join(map(str, _columns(figure)))} |" for figure in figures]
     paths.write(directory / "report" / "summary.md", "\n".join([*lines, ""]).encode())
@@ -140,10 +246,14 @@ def _write_report(
 
 
 def _show(
-    session: Session, directory: Path, rows: tuple[Row, ...], figures: tuple[distribution.Distribution, ...]
+    session: Session,
+    directory: Path,
+    night: Night,
+    rows: tuple[Row, ...],
+    figures: tuple[distribution.Distribution, ...],
 ) -> None:
     session.terminal.line()
-    session.terminal.line(f"repeat   {_counts(rows)}")
+    session.terminal.line(f"repeat   {_counts(night, rows)}")
     if figures:
         session.terminal.table(
             ("FIGURE", "N", "MEDIAN", "INTERVAL OF 95 %", "LEAST", "GREATEST"), map(_columns, figures)
@@ -151,9 +261,10 @@ def _show(
     session.terminal.line(f"report   {short_path(directory)}/report/index.html")
 
 
-def _counts(rows: tuple[Row, ...]) -> str:
+def _counts(night: Night, rows: tuple[Row, ...]) -> str:
     took_s = sum(row.duration_s for row in rows)
-    states = [row.state for row in rows]
+    missing = night.suite.cells[0].repeats - len(rows)
+    states = [*(row.state for row in rows), *(["missing"] * missing)]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     return f"{counts} in {night_lines.duration(took_s)}"
 

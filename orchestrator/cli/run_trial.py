@@ -55,12 +55,12 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     once = functools.partial(
         run_once, session, source, trial, redaction, bed, data_dir, exports, options, placement=placement
     )
-    if options["repeat"] is None:
+    if options["repeat"] is None and options["resume"] is None:
         code = summary.show(session, once(), as_json=options["as_json"])
     else:
         from . import repeated_run
 
-        code = repeated_run.run(session, bed, trial.name, options["repeat"], once, options)
+        code = repeated_run.run(session, bed, trial, once, _command(session, redaction), options)
     if all(host.connection == "local" for host in bed.hosts):
         prune.automatic(session, bed, options["runs_dir"], quiet=options["as_json"])
     return code
@@ -193,8 +193,10 @@ def run_once(
     options: Mapping[str, Any],
     runs: Path | None = None,
     reason: str = "by hand",
+    resume: Path | None = None,
     placement: Placement = plan.ANY_NODE,
 ) -> Result:
+    """``resume``: the directory of an open run, which is resumed in place of a new one."""
     quiet = bool(options["as_json"])
     if options["inventory"]:
         from .verbs.up import up
@@ -227,8 +229,9 @@ def run_once(
             runs=str(runs or options["runs_dir"]),
             reason=reason,
             state=str(session.state),
-            command=redaction.text(shlex.join(["ccbed", *redaction.arguments(session.argv)])),
+            command=_command(session, redaction),
             data_dir=data_dir,
+            resume=str(resume) if resume else "",
             twin=has_twin(source, trial, trials.twin_choice(source, options)),
             twin_after=trials.twin_choice(source, options) is None
             and source.is_script
@@ -251,6 +254,10 @@ def run_once(
     if options["log_dir"]:
         rank_output.copy_logs(Path(result.directory), options["log_dir"], printer.note)
     return result
+
+
+def _command(session: Session, redaction: redact.Redaction) -> str:
+    return redaction.text(shlex.join(["ccbed", *redaction.arguments(session.argv)]))
 
 
 def _tee(

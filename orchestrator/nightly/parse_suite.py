@@ -214,12 +214,21 @@ class _Parser:
             self._draft.add_problem(where, f"more than {MAX_CELLS} cells")
             return
         self._cells[cell.name] = cell
+        problems = self._problems(where, cell, document, self._bed)
+        if (
+            problems and cell.overrides.get("world.nodes") == ALL
+        ):  # too few nodes are no mistake: the night skips the cell
+            problems = self._problems(where, cell, document, None)
+        self._draft.problems += [(self._draft.document.line(*where), problem) for problem in problems]
+
+    def _problems(
+        self, where: source_positions.Path, cell: Cell, document: source_positions.Document, bed: BedSpec | None
+    ) -> tuple[str, ...]:
         try:
-            parse_trial.build(
-                document, self._catalogue, overrides(cell, self._bed, lambda path: self._label(where, path))
-            )
+            parse_trial.build(document, self._catalogue, overrides(cell, bed, lambda path: self._label(where, path)))
         except UsageError as error:
-            self._draft.problems += [(self._draft.document.line(*where), problem) for problem in error.problems]
+            return tuple(error.problems)
+        return ()
 
     def _label(self, where: source_positions.Path, dotted: str) -> str:
         """``file:line: place`` of a value that a cell sets in its trial: in its matrix, else in its own key."""

@@ -29,7 +29,7 @@ class Params(settings.Measuring):
                    nodes and links, with its own choice; mpi:ring and so on: Open MPI with that algorithm
     sizes          1K:64M (doubled), 1K:64M:4 (times 4), or single sizes; K, M, G are powers of 1024. As in nccl-tests: the buffer
                    of a rank, or the total of all ranks for all-gather, reduce-scatter, gather and scatter. Within a range, sizes
-                   are rounded down to whole elements
+                   are rounded down to whole elements; such a total is rounded down to equal parts where the algorithm needs them
     iterations     timed iterations per combination
     dtype          float32 | float64 | float16 | bfloat16 | int32 | int64 | uint8 | int8
     operator       of reductions: sum | prod | min | max | avg | band | bor | bxor
@@ -71,13 +71,15 @@ def check(params: Params) -> list[str]:
 
 def fits(params: Params, world: int) -> list[str]:
     """Why ``world`` ranks cannot run with these values, which are valid in themselves."""
-    problems = [_named(problem) for item in items(params) for problem in algorithm_choice.infeasible(item, world)]
+    problems = [
+        _named(problem) for item in items(params, world) for problem in algorithm_choice.infeasible(item, world)
+    ]
     return list(dict.fromkeys(problems))
 
 
 def memory(params: Params, world: int) -> RequiredMemory | None:
     """The memory that the largest combination needs on each rank."""
-    return memory_demand.of(items(params), world, params, "--sizes", in_turn=True)
+    return memory_demand.of(items(params, world), world, params, "--sizes", in_turn=True)
 
 
 def programs(params: Params) -> Mapping[str, tuple[tuple[str, ...], str]]:
@@ -90,16 +92,16 @@ def last_step(params: Params, data: str | None = None) -> int | None:
     return sum(item.trials for item in items(params))
 
 
-def items(params: Params) -> tuple[cases.Item, ...]:
-    """Every combination, in the order of the table: by size first, by algorithm last."""
-    return tuple(_items(params))
+def items(params: Params, world: int | None = None) -> tuple[cases.Item, ...]:
+    """Every combination, in the order of the table: by size first, by algorithm last. ``world`` None: before it is known."""
+    return tuple(_items(params, _sizes(params, world)))
 
 
 def run(ctx: context.RankContext) -> None:
     """Measure all combinations on this rank."""
     from ..rank.collective import measure
 
-    measure.run(ctx, items(ctx.params), in_turn=True)
+    measure.run(ctx, items(ctx.params, ctx.world), in_turn=True)
 
 
 def notes(params: Params) -> Iterator[str]:
@@ -129,8 +131,30 @@ def _width(params: Params) -> int:
     return max((cases.DTYPES.get(dtype, 1) for dtype in params.dtype), default=1)
 
 
-def _items(params: Params) -> Iterator[cases.Item]:
-    bytes_ = sizes.sizes(params.sizes, _width(params)) if params.operation != "barrier" else (0,)
+def _sizes(params: Params, world: int | None) -> tuple[int, ...]:
+    """Bytes. If a size of a range does not divide among the ranks as an algorithm needs it, all sizes of the range are rounded
+    down, as nccl-tests does. The number of sizes is the same in any world, because the steps of a run depend on it.
+    """
+    if params.operation == "barrier":
+        return (0,)
+    requested = sizes.sizes(params.sizes, _width(params))
+    if world is None or params.operation not in cases.TOTAL or not any(":" in text for text in params.sizes):
+        return requested
+    try:
+        if not any(
+            problem.startswith("bytes: ")
+            for item in _items(params, requested)
+            for problem in algorithm_choice.infeasible(item, world)
+        ):
+            return requested
+        unit = _width(params) * len(sizes.groups(params.groups, world)[0])
+        rounded = sizes.sizes(params.sizes, _width(params), unit)
+    except ValueError:
+        return requested
+    return rounded if len(rounded) == len(requested) else requested
+
+
+def _items(params: Params, bytes_: tuple[int, ...]) -> Iterator[cases.Item]:
     operators = params.operator if params.operation in cases.REDUCING else ("sum",)
     for size in bytes_:
         for dtype in params.dtype if bytes_ != (0,) else params.dtype[:1]:

@@ -127,12 +127,14 @@ def test_a_killed_night_is_resumed_and_runs_nothing_twice(bed: Bed, tmp_path: Pa
     assert nightly(bed, tmp_path, "--resume", night.name[-4:]) == (0, document), "an ended night is judged again"
 
 
-def test_a_timer_ends_the_open_nights_of_its_suite_first(bed: Bed, tmp_path: Path) -> None:
-    """A killed night, left as it is, blocks every later one: a recent one is resumed, an old one closed."""
+def test_a_timer_ends_the_open_nights_of_any_suite_first(bed: Bed, tmp_path: Path) -> None:
+    """A killed night, left as it is, blocks every later one: a recent one is resumed, an old one closed. Runs lie anywhere."""
     ready, end = tmp_path / "ready", tmp_path / "end"
     waits = f"import time\npathlib.Path({str(ready)!r}).touch()\nwhile not pathlib.Path({str(end)!r}).exists():\n    time.sleep(0.01)\n"
     script(tmp_path, "waits", waits)
     file = suite(tmp_path, "waits.py")
+    other = tmp_path / "other.yml"
+    other.write_text(Path(file).read_text().replace("suite: mine", "suite: other"))
     command = [
         sys.executable,
         "-m",
@@ -160,7 +162,8 @@ def test_a_timer_ends_the_open_nights_of_its_suite_first(bed: Bed, tmp_path: Pat
             plan = json.loads((night / "night.json").read_text())
             (night / "night.json").write_text(json.dumps({**plan, "started": "2025-01-01T00:00:00Z"}))
         end.touch()
-        code, output = bed.ccbed("nightly", file, "--resume-open", "--runs-dir", str(tmp_path / "runs"))
+        runs = tmp_path / ("runs" if is_old else "elsewhere")
+        code, output = bed.ccbed("nightly", str(other), "--resume-open", "--runs-dir", str(runs))
         assert code == 0, output
         assert all(map(night_files.is_closed, night_files.nights(tmp_path / "runs")))
         states = [row.state for row in night_files.read_rows(night)]

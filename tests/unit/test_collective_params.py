@@ -255,3 +255,19 @@ def test_sizes_within_a_range_are_rounded_down_to_whole_elements_and_that_is_sai
     assert message == f"6 of {len(made)} sizes are rounded down to whole elements of 4 bytes: 39,366 is 39,364"
     assert list(collective.notes(Params(sizes=("1K:1M",)))) == []
     assert collective.check(Params(sizes=("1023:4K",))) == ["sizes: 1023 is not a multiple of the 4 bytes of float32"]
+
+
+def test_totals_of_a_range_are_rounded_down_to_equal_parts_of_the_ranks_where_the_algorithm_needs_them() -> None:
+    params = Params(operation="all-gather", algorithm=("ring", "library"), sizes=("4K:64K:4",))
+    for world in (1, 3, 4, 5, 40):
+        assert collective.fits(params, world) == []
+        assert [item.bytes for item in collective.items(params, world)] == [
+            size // (4 * world) * (4 * world) for size in (4096, 16384, 65536) for _ in params.algorithm
+        ]
+        assert len(collective.items(params, world)) * 20 == collective.last_step(params), "the same steps in any world"
+    own = Params(operation="all-gather", algorithm=("ring",), sizes=("4K:64K:4",))
+    assert [item.bytes for item in collective.items(own, 5)] == [4096, 16384, 65536], "the ring takes unequal parts"
+    single = Params(operation="all-gather", algorithm=("library",), sizes=("4K",))
+    assert len(collective.fits(single, 5)) == 1, "a single size is measured as it is, or refused"
+    small = Params(operation="all-gather", algorithm=("library",), sizes=("8:64",))
+    assert len(collective.fits(small, 5)) == 2, "8 and 16 bytes hold no element for each of 5 ranks"

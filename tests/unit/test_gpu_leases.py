@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.oslayer import gpu_leases
-from orchestrator.node.oslayer.gpu_leases import GpuLeases, InUseError
+from orchestrator.node.oslayer.gpu_leases import GpuLeases, LeaseError
 
 OTHER_USER = 65534
 UUIDS = {str(index): f"GPU-{index}111-2222" for index in range(4)}
@@ -47,7 +47,7 @@ def hold(directory: Path) -> subprocess.Popen[str]:
 def test_another_bed_is_refused_by_name_and_takes_nothing(tmp_path: Path) -> None:
     first, second = leases(tmp_path, "x"), leases(tmp_path, "y")
     first.take("n0", ["3"])
-    with pytest.raises(InUseError) as caught:
+    with pytest.raises(LeaseError) as caught:
         second.take("n0", ["2", "3"])
     begin = f"GPU 3 of {socket.gethostname()} is used by bed x of user "
     assert str(caught.value).startswith(begin)
@@ -60,7 +60,7 @@ def test_an_index_and_a_uuid_and_all_are_the_same_gpu(tmp_path: Path) -> None:
     holder = leases(tmp_path, "x")
     holder.take("n0", ["GPU-1111-2222"])
     for names in (["1"], ["0", "1"], ["all"]):
-        with pytest.raises(InUseError, match="GPU 1 of "):
+        with pytest.raises(LeaseError, match="GPU 1 of "):
             leases(tmp_path, "y").take("n0", names)
 
 
@@ -70,7 +70,7 @@ def test_nodes_of_one_bed_share_a_gpu_until_the_last_has_ended(tmp_path: Path) -
     bed.take("n1", ["0"])
     bed.take("n1", ["0"])
     bed.release("n0")
-    with pytest.raises(InUseError):
+    with pytest.raises(LeaseError):
         leases(tmp_path, "y").take("n0", ["0"])
     bed.release("n1")
     leases(tmp_path, "y").take("n0", ["0"])
@@ -78,7 +78,7 @@ def test_nodes_of_one_bed_share_a_gpu_until_the_last_has_ended(tmp_path: Path) -
 
 def test_a_killed_owner_frees_its_gpus(tmp_path: Path) -> None:
     process = hold(tmp_path)
-    with pytest.raises(InUseError, match=f"bed theirs of user .* .pid {process.pid},"):
+    with pytest.raises(LeaseError, match=f"bed theirs of user .* .pid {process.pid},"):
         leases(tmp_path).take("n0", ["3"])
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -96,7 +96,7 @@ def test_another_user_is_refused_and_may_take_what_is_free() -> None:
         before.release("n0")
         pid, ready = fork_as(OTHER_USER, lambda: leases(directory, "theirs").take("n0", ["3"]))
         assert ready == b"held"
-        with pytest.raises(InUseError, match=r"GPU 3 of .* is used by bed theirs of user nobody .pid"):
+        with pytest.raises(LeaseError, match=r"GPU 3 of .* is used by bed theirs of user nobody .pid"):
             leases(directory).take("n0", ["3"])
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -129,15 +129,52 @@ def test_a_link_in_the_place_of_a_lease_is_not_followed(tmp_path: Path) -> None:
     target.write_text("precious")
     (tmp_path / "leases").mkdir()
     (tmp_path / "leases" / "gpu-GPU-0111-2222").symlink_to(target)
-    leases(tmp_path).take("n0", ["0"])
+    with pytest.raises(LeaseError, match="cannot be leased"):
+        leases(tmp_path).take("n0", ["0"])
     assert target.read_text() == "precious"
+
+
+def test_without_a_usable_directory_no_node_gets_a_gpu(tmp_path: Path) -> None:
+    """A lease that nothing records would let two beds take one GPU. A node without GPUs needs none."""
+    (tmp_path / "leases").write_text("a file in its place")
+    leases(tmp_path).take("n0", [])
+    with pytest.raises(LeaseError) as caught:
+        leases(tmp_path).take("n0", ["3"])
+    text = str(caught.value)
+    assert text.startswith(f"GPU 3 of {socket.gethostname()} cannot be leased: {tmp_path}/leases")
+    assert "(-rw-" in text or "is -rw" in text
+    assert text.endswith(f"install -d -m 1777 {tmp_path}/leases")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root starts a process of another user")
+def test_a_directory_of_another_user_that_is_not_shared_is_named_with_its_owner() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        (directory / "leases").mkdir(mode=0o700)
+
+        def take() -> None:
+            with pytest.raises(LeaseError, match=r"Permission denied \(.* is drwx------, of user root\)"):
+                leases(directory).take("n0", ["3"])
+
+        pid, ready = fork_as(OTHER_USER, take)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        assert ready == b"held", ready
+
+
+def test_all_gpus_of_a_host_without_nvidia_smi_belong_to_one_bed(tmp_path: Path) -> None:
+    first, second = (GpuLeases(bed, tmp_path / "leases", dict) for bed in "xy")
+    first.take("n0", ["all"])
+    with pytest.raises(LeaseError, match=r"GPU all of .* is used by bed x"):
+        second.take("n0", ["all"])
 
 
 def test_the_text_of_a_lease_is_not_trusted(tmp_path: Path) -> None:
     first = leases(tmp_path, "x")
     first.take("n0", ["0"])
     (tmp_path / "leases" / "gpu-GPU-0111-2222").write_text('{"bed": "\\u001b[2J", "user": "u", "pid": 1, "since": "s"}')
-    with pytest.raises(InUseError, match=r"is used by another bed$"):
+    with pytest.raises(LeaseError, match=r"is used by another bed$"):
         leases(tmp_path, "y").take("n0", ["0"])
 
 

@@ -173,3 +173,20 @@ def test_a_ticket_may_name_nodes_and_a_negative_difference_is_refused() -> None:
     assert problem.startswith(f"{where}.xfail: needs a ticket and the names of its nodes (got ")
     [problem] = problems(head + "{xfail: {ticket: T-7, node: [n3]}}\n")
     assert problem.startswith(f"{where}.xfail.node: unknown key")
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+@pytest.mark.parametrize("name", shipped.suites())
+def test_a_built_in_suite_is_read_for_a_bed_of_any_size(name: str, count: int) -> None:
+    bed = beds.local(beds.LOCAL.replace("ccbed_nodes: 4", f"ccbed_nodes: {count}"))
+    suite = parse_suite.parse(shipped.suites()[name].read_text(), f"{name}.yml", CATALOGUE, read_trial, bed)
+    assert suite.cells
+
+
+def test_a_trial_on_all_nodes_that_needs_more_is_no_mistake_in_its_suite() -> None:
+    """The night skips it, with the reason. A number of nodes that the suite itself sets is its mistake."""
+    text = "suite: s\ntrials: [{trial: sendrecv, world: {nodes: NODES}}]"
+    one_node = beds.local(beds.LOCAL.replace("ccbed_nodes: 4", "ccbed_nodes: 1"))
+    assert parse_suite.parse(text.replace("NODES", "all"), "s.yml", CATALOGUE, read_trial, one_node).cells
+    (problem,) = problems(text.replace("NODES", "1"))
+    assert "needs at least 2 ranks" in problem

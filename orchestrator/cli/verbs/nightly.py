@@ -28,7 +28,7 @@ from ..inputs.session import Session
 @click.option(
     "--resume-open",
     is_flag=True,
-    help="First end the nights of this suite whose process died: resume those of the last 12 hours, close older ones.",
+    help="First end the nights on this bed whose process died: resume those of the last 12 hours, close older ones.",
 )
 @click.option(
     "--notify",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -25,8 +26,15 @@ from . import check
 @options.as_json
 @click.pass_obj
 def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
-    """Resume RUN where its history ends; its gang may still be training. A run that has ended is judged again."""
+    """Resume RUN where its history ends; its gang may still be training. A run that has ended is judged again.
+
+    RUN may be the directory of `ccbed run --repeat`: the runs that are missing follow.
+    """
     if night := index.night(run, runs_dir):
+        from .. import repeated_run
+
+        if words := repeated_run.resumed_command(night):
+            return _repeat(session, [*words[:1], "--json", *words[1:]] if as_json and "--json" not in words else words)
         raise UsageError(f"{short_path(night)}: a night, not a run", hint=f"ccbed nightly --resume {short_path(night)}")
     directory = _requested_run(index.resolve(run, runs_dir))
     history = bundle.read_history(directory)
@@ -71,6 +79,17 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
         )
     )
     return summary.show(session, result, as_json=as_json)
+
+
+def _repeat(session: Session, words: Sequence[str]) -> int:
+    """Execute the recorded command line of repeated runs."""
+    session.argv = tuple(words)
+    code: int = (
+        click.get_current_context()
+        .find_root()
+        .command.main(list(words), prog_name="ccbed", standalone_mode=False, obj=session)
+    )
+    return code
 
 
 def _requested_run(directory: Path) -> Path:

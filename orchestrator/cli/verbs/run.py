@@ -168,6 +168,12 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
     help="Run the trial N times; --json prints one document for all runs. An interruption or an error stops it.",
 )
 @click.option(
+    "--resume",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Go on with the --repeat in DIR, which was interrupted; the rest of the line is as before. ccbed resume DIR does so too.",
+)
+@click.option(
     "--twin/--no-twin",
     default=None,
     help="Compare with a twin, the same trial without faults; a script and its twin then run in copies of its project."

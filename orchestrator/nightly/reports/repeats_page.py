@@ -39,16 +39,20 @@ def render(night: Night, rows: Sequence[Row], figures: Sequence[Distribution], l
     state = worst((row.state for row in rows), ROW_ORDER, "unknown")
     return page.environment().get_template("repeats.html.j2").render(
         outcome=OUTCOMES.get(state, "fail"), title=f"{night.suite.name}, {sentence.count(len(rows), 'run')}",
-        subtitle=[f"bed {night.bed}", night.started], sentence=headline(rows, recovery), figures=shown, rows=rows, links=links,
+        subtitle=[f"bed {night.bed}", night.started], figures=shown, rows=rows, links=links,
+        sentence=headline(rows, recovery, night.suite.cells[0].repeats),
         times=recovery.values if recovery else {}, has_recovery=recovery is not None,
         command=night.command, names=NAMES, phase=PHASE,
     ).encode(errors="replace")  # fmt: skip
 
 
-def headline(rows: Sequence[Row], recovery: Distribution | None) -> str:
-    """For example: Back in 520 ms (median of 20, 480 ms to 550 ms); 20 passed."""
+def headline(rows: Sequence[Row], recovery: Distribution | None, planned: int) -> str:
+    """For example: Back in 520 ms (median of 20, 480 ms to 550 ms); 20 passed. ``planned``: runs; those without a row are missing."""
     states = [row.state for row in rows]
     counts = ", ".join(f"{states.count(state)} {state}" for state in ROW_ORDER if state in states)
+    missing = planned - len(rows)
+    if missing > 0:
+        counts = ", ".join(filter(None, (counts, f"{missing} missing: interrupted")))
     if recovery is None:
         return counts or "no run"
     bounds = f", {_bounds(recovery)}" if recovery.low is not None else ""

@@ -9,8 +9,8 @@ import functools
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +95,17 @@ class Keeper:
         self._loop.run()
 
     def _lease_adopted(self) -> None:
-        """The nodes of an earlier keeper still use their GPUs. What another bed took meanwhile stays with that bed."""
+        """The nodes of an earlier keeper still use their GPUs. What another bed took meanwhile stays with that bed.
+
+        The reason is in the keeper's log; when the node is started again, it is an error.
+        """
         for directory in sorted(self._directory.glob("*")):
             node = self._nodes.get(directory.name)
             if node.alive:
-                with suppress(gpu_leases.InUseError):
+                try:
                     self._gpus.take(node.name, gpu_leases.devices(node.wanted))
+                except gpu_leases.LeaseError as error:
+                    print(f"{node.name}: {error}", file=sys.stderr, flush=True)
 
     def _poll(self) -> None:
         """Do what a lost inotify event or signal would have triggered."""
@@ -171,7 +176,7 @@ class Keeper:
                 return
             try:
                 self._gpus.take(node.name, gpu_leases.devices(wanted))
-            except gpu_leases.InUseError as error:
+            except gpu_leases.LeaseError as error:
                 self._respond(item, "fail", CommandFailed(reason=str(error)))
                 return
             self._nodes.start(node, wanted, self._responder(item))

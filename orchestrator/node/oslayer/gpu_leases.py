@@ -1,7 +1,7 @@
 """Leases on the GPUs of a host, across beds and users: a locked file for each GPU, freed by the kernel when its keeper dies.
 
 The directory is writable for all users of the host, with the sticky bit. The lock is the lease; the text of the file only says
-who has it. A host on which the directory cannot be used has no leases.
+who has it. On a host on which the directory cannot be used, no node gets a GPU: nothing would keep two beds apart.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import os
 import pwd
 import re
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,12 @@ DIRECTORY = Path("/var/tmp/ccbed-leases")
 ALL = "all"
 QUERY_S = 5.0
 _LARGEST = 4096
+_REMEDY = "all users must be able to write there: install -d -m 1777 {}"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-class InUseError(Exception):
-    """``GPU 3 of h2 is used by bed x of user y (pid 4711, since …)``."""
+class LeaseError(Exception):
+    """``GPU 3 of h2 is used by bed x of user y (pid 4711, since …)``, or ``GPU 3 of h2 cannot be leased: …``."""
 
 
 def query() -> dict[str, str]:
@@ -67,12 +70,12 @@ class GpuLeases:
         self._leases: dict[str, tuple[int, set[str]]] = {}
 
     def take(self, node: str, names: Sequence[str]) -> None:
-        """Lease the GPUs for a node of the bed: all of them, or none. Raises InUseError with the owner."""
+        """Lease the GPUs for a node of the bed: all of them, or none. Raises LeaseError."""
         before = {uuid for uuid, (_, nodes) in self._leases.items() if node in nodes}
         try:
             for index, uuid in self._resolve(names):
                 self._take(node, index, uuid)
-        except InUseError:
+        except LeaseError:
             self._release(node, keep=before)
             raise
 
@@ -91,31 +94,32 @@ class GpuLeases:
                 del self._leases[uuid]
 
     def _resolve(self, names: Sequence[str]) -> list[tuple[str, str]]:
-        """(index, UUID) of each name. Without nvidia-smi an index stands for its UUID."""
+        """(index, UUID) of each name. Without nvidia-smi an index stands for its UUID, and ``all`` for all of them."""
         if not names:
             return []
         if self._uuids is None:
             self._uuids = self._query()
         indices = {uuid: index for index, uuid in self._uuids.items()}
-        chosen = list(self._uuids) if ALL in names else list(names)
+        chosen = list(self._uuids) or [ALL] if ALL in names else list(names)
         return [(indices.get(name, name), self._uuids.get(name, name)) for name in chosen if _NAME.fullmatch(name)]
 
     def _take(self, node: str, index: str, uuid: str) -> None:
         if uuid in self._leases:
             self._leases[uuid][1].add(node)
             return
+        gpu = f"GPU {index} of {socket.gethostname()}"
         try:
             fd = _open(self._directory, f"gpu-{uuid}")
-        except OSError:
-            return
+        except OSError as error:
+            raise LeaseError(f"{gpu} cannot be leased: {_obstacle(self._directory, error)}") from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             owner = _owner(fd)
             os.close(fd)
             if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise InUseError(f"GPU {index} of {socket.gethostname()} is used by {owner}") from None
-            return
+                raise LeaseError(f"{gpu} is used by {owner}") from None
+            raise LeaseError(f"{gpu} cannot be leased: {_obstacle(self._directory, error)}") from None
         _write(fd, {"bed": self._bed, "user": _user(), "pid": os.getpid(), "node": node, "gpu": index, "since": _now()})
         self._leases[uuid] = (fd, {node})
 
@@ -134,6 +138,15 @@ def _open(directory: Path, name: str) -> int:
         return fd
 
 
+def _obstacle(directory: Path, error: OSError) -> str:
+    """Why the directory of the leases cannot be used, its owner, and what helps."""
+    with suppress(OSError, KeyError):
+        status = directory.lstat()
+        kind = f"{stat.filemode(status.st_mode)}, of user {pwd.getpwuid(status.st_uid).pw_name}"
+        return f"{error.filename or directory}: {error.strerror} ({directory} is {kind}); {_REMEDY.format(directory)}"
+    return f"{error.filename or directory}: {error.strerror}; {_REMEDY.format(directory)}"
+
+
 def _owner(fd: int) -> str:
     """``bed x of user y (pid 4711, since …)``, as the owner wrote it; other text than that is not shown."""
     try:
@@ -147,8 +160,10 @@ def _owner(fd: int) -> str:
 
 
 def _write(fd: int, record: Mapping[str, Any]) -> None:
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, json.dumps(record).encode(), 0)
+    """On a full disk the lease has no text; its lock holds all the same."""
+    with suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(record).encode(), 0)
 
 
 def _user() -> str:

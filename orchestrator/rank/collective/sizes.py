@@ -27,12 +27,13 @@ def size(text: str) -> int:
     return int(value)
 
 
-def sizes(texts: Iterable[str], width: int = 1) -> tuple[int, ...]:
+def sizes(texts: Iterable[str], width: int = 1, unit: int = 1) -> tuple[int, ...]:
     """``1K:64M`` (doubled), ``1K:64M:4`` (times 4) and single sizes, in this order, without duplicates. Raises ValueError.
 
-    ``width``: bytes of an element; sizes within a range are rounded down to whole elements.
+    ``width``: bytes of an element; sizes within a range are rounded down to whole elements. ``unit``: bytes to which all sizes of
+    a range are rounded down, if they are not smaller.
     """
-    expanded = [size for text in texts for size in _range(text, width)]
+    expanded = [size // unit * unit or size if ":" in text else size for text in texts for size in _range(text, width)]
     if not expanded:
         raise ValueError("needs at least one size such as 1M, or a range such as 1K:64M")
     return tuple(dict.fromkeys(expanded))
