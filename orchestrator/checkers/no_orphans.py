@@ -63,8 +63,22 @@ def _proves(run: Run, event: Event, epoch: int) -> bool:
     if event.kind in (events.NodeExit, events.NodeEnded):
         return event.data.left == 0 and event.source.incarnation is not None
     if event.type == "ok" and event.kind in (events.GangStopDone, events.NodeKillDone):
-        return event.data.left == 0 and (event.epoch is None or event.epoch >= epoch)
+        is_covered = event.epoch is None or event.epoch >= epoch
+        return event.data.left == 0 and is_covered and not _still_exiting(run, event)
     return event.kind is events.FaultVerified and _powers_off(run, event.data.id)
+
+
+def _still_exiting(run: Run, event: Event) -> set[int]:
+    """Processes that were exiting when this stop was over, and whose exit the agent did not report afterwards."""
+    exiting = (isinstance(event.data, events.GangStopDone) and event.data.exiting) or ()
+    reported = {
+        exit.data.pid
+        for exit in (run.history.of(events.RankExit) if exiting else ())
+        if exit.seq > event.seq
+        and (exit.node, exit.source.incarnation) == (event.node, event.source.incarnation)
+        and (exit.epoch or 0) <= (event.epoch or 0)
+    }
+    return set(exiting) - reported
 
 
 def _powers_off(run: Run, id: str) -> bool:

@@ -281,6 +281,21 @@ def test_the_count_of_an_earlier_attempt_proves_nothing_about_a_later_one() -> N
     assert text in findings(changed(run, stopped, epoch=0), "no-orphans")
 
 
+def test_a_process_that_was_exiting_must_be_reported_or_counted_later() -> None:
+    run = history.reference()
+    early, last = first(run, "gang.stop", "ok", "n0", epoch=0), first(run, "gang.stop", "ok", "n0", epoch=1)
+    assert findings(changed(run, early, {"exiting": [4711]}), "no-orphans") == "pass", "the last stop counted it"
+    unproved = changed(run, last, {"exiting": [4711]})
+    assert "the processes that attempt 1 left on n0 were not counted" in findings(unproved, "no-orphans")
+    exit = first(run, "rank.exit", node="n0", epoch=1)
+    reported = {**exit.value, "pid": 4711}
+    assert findings(with_copy(unproved, exit, last.seq - exit.seq + 1, value=reported), "no-orphans") == "pass"
+    before = with_copy(unproved, exit, value=reported)
+    assert "were not counted" in findings(before, "no-orphans"), "it is another process, which ended before"
+    other = with_copy(unproved, exit, last.seq - exit.seq + 1, value=reported, epoch=2)
+    assert "were not counted" in findings(other, "no-orphans"), "it is another process, of a later attempt"
+
+
 # --- spares, results ----------------------------------------------------------------------------------------------------
 
 

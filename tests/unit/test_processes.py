@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -99,3 +100,34 @@ def test_an_environment_without_room_is_not_written_over() -> None:
     env = {**os.environ, process_tag.VARIABLE: "short", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode and "too short" in done.stderr
+
+
+def test_a_killed_process_is_exiting_as_soon_as_it_runs_no_more_code() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
+        assert not processes.is_exiting(child.pid)
+        child.kill()
+        until = time.monotonic() + 10.0
+        while not processes.is_exiting(child.pid):
+            assert time.monotonic() < until
+        found = processes.find(child.pid)
+        assert found is not None, "it is not reaped yet"
+    assert not processes.is_exiting(child.pid), "there is no such process any more"
+
+
+@pytest.mark.parametrize(
+    ("count", "flags", "is_exiting"),
+    [(2, (4, 4), True), (2, (4, 0), False), (3, (4, 4), False), (2, (4, None), False)],
+)
+def test_every_thread_must_be_exiting_and_listed(
+    count: int, flags: tuple[int | None, ...], is_exiting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of threads is cut short when one ends while the list is read, and a thread's file can be gone."""
+    stats = {f"/proc/7/task/{thread}/stat": _stat(value, 2) for thread, value in enumerate(flags) if value is not None}
+    files = {**stats, "/proc/7/stat": _stat(4, count)}
+    monkeypatch.setattr(processes, "_read", lambda path, limit: files.get(path, b""))
+    monkeypatch.setattr(processes.os, "listdir", lambda path: [str(thread) for thread in range(len(flags))])
+    assert processes.is_exiting(7) is is_exiting
+
+
+def _stat(flags: int, threads: int) -> bytes:
+    return b"7 (a) S 1 7 7 0 -1 %d 0 0 0 0 0 0 0 0 20 0 %d 0 99" % (flags, threads)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.engine import engine, recovery
-from orchestrator.core.engine.state import State
+from orchestrator.core.engine import engine, gang, recovery, shutdown
+from orchestrator.core.engine.state import Ending, State
+from orchestrator.model.events import GangStop
 
 from ..sim import world
 
@@ -67,3 +68,19 @@ def test_a_restart_is_the_last_resort_on_a_silent_host_and_the_first_choice_on_o
     assert decided({"n2": CUT_OFF}, ("restart", "spare")) == ("spare", "n4")
     assert decided({"n2": CUT_OFF}, ("restart",)) == ("restart", "n2")
     assert decided({"n2": GONE}, ("restart", "spare")) == ("restart", "n2")
+
+
+@pytest.mark.parametrize(("workload", "backend", "accepts"), [
+    ("train-dp", "gloo", True), ("script", "gloo", None), ("train-dp", "nccl", None),
+])  # fmt: skip
+def test_only_small_ranks_without_a_gpu_may_still_be_exiting_when_the_next_attempt_begins(
+    workload: str, backend: str, accepts: bool | None
+) -> None:
+    trial, begun = replace(world.trial(policy=("spare",)), workload=workload), state({"n2": GONE})
+    begun = replace(begun, plan=replace(begun.plan, backend=backend))
+    _, between = gang.stop(trial, begun)
+    _, final = shutdown.close(trial, begun, Ending(outcome="finished"))
+    assert {order.data.accepts_exiting for order in between if order.kind is GangStop} == {accepts}
+    assert {order.data.accepts_exiting for order in final if order.kind is GangStop} == {None}, (
+        "the final count is complete"
+    )

@@ -25,7 +25,7 @@ from ...model.events import (
 )
 from ...model.gang import GangSpec, Resume
 from ...model.payload import Payload
-from ...model.trial import Trial
+from ...model.trial import SCRIPT, Trial
 from . import faults
 from .state import Commands, Node, Result, State, note, timer
 
@@ -105,9 +105,15 @@ def start(trial: Trial, state: State) -> Result:
 
 
 def stop(trial: Trial, state: State, *, dump: bool = False) -> Result:
-    """Kill the ranks of the attempt on every usable node."""
+    """Kill the ranks of the attempt on every usable node.
+
+    The next attempt does not wait until the kernel has freed the memory of ccbed's own workloads: they are small, and use no GPU.
+    """
+    accepts_exiting = trial.workload != SCRIPT and state.plan.backend == "gloo"
     commands = tuple(
-        stop_command(state, name, stop_key(state, name), dump=dump) for name in state.slots if state.usable(name)
+        stop_command(state, name, stop_key(state, name), dump=dump, accepts_exiting=accepts_exiting)
+        for name in state.slots
+        if state.usable(name)
     )
     state = replace(state, awaited=frozenset(command.key for command in commands))
     return state, (
@@ -116,10 +122,10 @@ def stop(trial: Trial, state: State, *, dump: bool = False) -> Result:
     ) if commands else ()
 
 
-def stop_command(state: State, name: str, key: str, *, dump: bool = False) -> Command:
+def stop_command(state: State, name: str, key: str, *, dump: bool = False, accepts_exiting: bool = False) -> Command:
     incarnation = state.nodes[name].incarnation
     grace_s = state.plan.grace_s
-    payload = GangStop(epoch=state.epoch, dump=dump, grace_s=grace_s or None)
+    payload = GangStop(epoch=state.epoch, dump=dump, grace_s=grace_s or None, accepts_exiting=accepts_exiting or None)
     return command(payload, key, node=name, incarnation=incarnation, epoch=state.epoch, deadline_s=5.0 + grace_s)
 
 

@@ -162,20 +162,23 @@ class GangStartDone(Payload):
 class GangStop(Order):
     """End the ranks of the attempt. ``dump``: they write their stacks into their logs first.
 
-    ``grace_s``: from SIGTERM to SIGKILL; without it they are killed at once.
+    ``grace_s``: from SIGTERM to SIGKILL; without it they are killed at once. ``accepts_exiting``: respond once they run
+    no more code, while the kernel still frees their memory.
     """
 
     epoch: Attempt | None = None
     dump: bool | None = None
     grace_s: Seconds | None = None
+    accepts_exiting: bool | None = None
 
 
 @payload("gang.stop", "ok", "fail", "info", writer="agent")
 class GangStopDone(Payload):
-    """``left``: processes that still live; ``last_step``: by rank."""
+    """``left``: processes that can still run code; ``exiting``: pids of those that exit; ``last_step``: by rank."""
 
     killed: tuple[Whole, ...] | None = None
     left: Count | None = None
+    exiting: tuple[Whole, ...] | None = None
     last_step: Mapping[str, Step | None] | None = None
     reason: str | None = None
 

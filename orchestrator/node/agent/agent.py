@@ -247,8 +247,8 @@ class Agent:
             return {*self._programs.groups, *self._facts.groups, *self._stores.later_than(item.run, epoch)}
 
         self._ranks.stop(
-            item.run, epoch, dump=bool(order.dump), grace_s=order.grace_s or 0.0, spare=spare,
-            respond=self._responder(item),
+            item.run, epoch, dump=bool(order.dump), grace_s=order.grace_s or 0.0,
+            accepts_exiting=bool(order.accepts_exiting), spare=spare, respond=self._responder(item),
         )  # fmt: skip
 
     def _hold_rank(self, item: Item, order: RankHold) -> None:

@@ -27,6 +27,7 @@ from ..files.event_log import EventLog
 from ..files.inbox import Respond
 from ..oslayer import forks, launched_workers, processes
 from ..oslayer.event_loop import Loop, Timer
+from ..oslayer.processes import Process
 from . import inspection
 from .reserve_ranks import ReserveRanks
 
@@ -54,12 +55,16 @@ class Gang:
 
 @dataclass(slots=True, kw_only=True)
 class Stop:
-    """A gang.stop in progress. ``until``: when it fails; ``terminated``, ``killed``: what got SIGTERM and SIGKILL."""
+    """A gang.stop in progress. ``until``: when it fails; ``terminated``, ``killed``: what got SIGTERM and SIGKILL.
+
+    ``accepts_exiting``: a killed process that runs no more code is not waited for.
+    """
 
     run: str
     epoch: int
     respond: Respond
     until: float
+    accepts_exiting: bool = False
     killed: set[int] = field(default_factory=set)
     terminated: frozenset[int] = frozenset()
 
@@ -82,12 +87,14 @@ class RankProcesses:
         self._reap = reap
         self._gangs: dict[tuple[str, int], Gang] = {}
         self._reserves = ReserveRanks(loop, directory, self._incarnation, run_order)
+        #: Ranks that run no more code and are not reaped yet.
+        self._exiting: set[int] = set()
         self._count = 1
 
     def are_running(self, run: str | None = None, epoch: int | None = None) -> bool:
-        """Do ranks of any gang live, or those of the named gang?"""
+        """Do ranks of any gang live, or those of the named gang? One that runs no more code does not."""
         gangs = self._gangs.values() if run is None else [g for k, g in self._gangs.items() if k == (run, epoch)]
-        return any(gang.alive for gang in gangs)
+        return any(gang.alive.keys() - self._exiting for gang in gangs)
 
     def start(self, run: str, spec: GangSpec) -> Mapping[int, int]:
         """Fork the ranks of a gang, while no ranks live on this node; their pids."""
@@ -143,14 +150,17 @@ class RankProcesses:
         *,
         dump: bool,
         grace_s: float = 0.0,
+        accepts_exiting: bool = False,
         spare: Callable[[], Collection[int]],
         respond: Respond,
     ) -> None:
         """Kill every descendant of the agent outside the process groups of ``spare``; respond once none is left.
 
         ``dump``: the ranks first write their stacks into their logs. ``grace_s``: they get SIGTERM first, and this time.
+        ``accepts_exiting``: respond once all of them run no more code, while the kernel still frees their memory.
         """
-        stop = Stop(run=run, epoch=epoch, respond=respond, until=time.monotonic() + grace_s + STOP_S)
+        until = time.monotonic() + grace_s + STOP_S
+        stop = Stop(run=run, epoch=epoch, respond=respond, until=until, accepts_exiting=accepts_exiting)
         gang = self._gangs.get((run, epoch))
         if dump and gang and gang.alive:
             _signal_ranks(gang, signal.SIGUSR1)
@@ -169,6 +179,7 @@ class RankProcesses:
         for (run, epoch), gang in self._gangs.items():
             if pid in gang.alive:
                 rank = gang.alive.pop(pid)
+                self._exiting.discard(pid)
                 os.close(gang.release.pop(rank))
                 error = read_error(gang.spec.out, rank) if code else None
                 rank_exit = RankExit(
@@ -238,23 +249,37 @@ class RankProcesses:
 
         A rank counts until it is reaped: its main thread may be a zombie while its other threads still run.
         """
-        groups, reserves = set(spare()), self._reserves.pids
-        children = (process for process in processes.descendants(os.getpid()) if process.pid not in reserves)
-        living = [process for process in children if _group(process.pid) not in groups]
+        exiting = {pid for pid in stop.killed if stop.accepts_exiting and processes.is_exiting(pid)}
+        living = {process.pid: process for process in self._descendants(exiting, spare)}
         self._reap()
-        unreaped = {pid for gang in self._gangs.values() for pid in gang.alive}
-        if (living or unreaped) and time.monotonic() < stop.until:
-            stop.killed.update(processes.kill(process for process in living if process.pid not in stop.killed))
+        left = (living.keys() | self._unreaped()) - exiting
+        if left and time.monotonic() < stop.until:
+            stop.killed.update(processes.kill(process for pid, process in living.items() if pid not in stop.killed))
             self._loop.call_later(0.001, lambda: self._kill_until_stopped(stop, spare))
             return
-        self._respond_to_stop(stop, len(unreaped | {process.pid for process in living}))
+        self._respond_to_stop(stop, len(left), [pid for pid in exiting if processes.find(pid)])
 
-    def _respond_to_stop(self, stop: Stop, left: int) -> None:
+    def _unreaped(self) -> set[int]:
+        return {pid for gang in self._gangs.values() for pid in gang.alive}
+
+    def _descendants(self, exiting: Collection[int], spare: Callable[[], Collection[int]]) -> Iterator[Process]:
+        """The living processes that a stop ends. Those of exiting ones come first: they pass to the agent meanwhile."""
+        groups, reserves = set(spare()), self._reserves.pids
+        for parent in (*exiting, os.getpid()):
+            for process in processes.descendants(parent):
+                if process.pid not in reserves and _group(process.pid) not in groups:
+                    yield process
+
+    def _respond_to_stop(self, stop: Stop, left: int, exiting: Collection[int]) -> None:
         gang = self._gangs.get((stop.run, stop.epoch))
+        self._exiting |= self._unreaped().intersection(exiting)
         steps = {str(rank): last_step(gang.spec.out, rank) for rank in gang.spec.ranks} if gang else {}
-        reason = f"{left} processes still live {STOP_S:g} s after SIGKILL" if left else None
         done = GangStopDone(
-            killed=tuple(sorted(stop.killed | stop.terminated)), left=left, last_step=steps, reason=reason
+            killed=tuple(sorted(stop.killed | stop.terminated)),
+            left=left,
+            exiting=tuple(sorted(exiting)) or None,
+            last_step=steps,
+            reason=f"{left} processes still live {STOP_S:g} s after SIGKILL" if left else None,
         )
         stop.respond("fail" if left else "ok", done)
 

@@ -11,6 +11,8 @@ from . import process_tag
 
 #: States of a process that has exited: zombie, dead.
 EXITED = "ZXx"
+#: PF_EXITING of a thread's flags: it has left user space for good.
+EXITING = 0x4
 STOPPED = "T"
 #: Waiting in the kernel, not interruptible.
 UNINTERRUPTIBLE = "D"
@@ -29,16 +31,20 @@ class Process:
 
 
 def parse_stat(text: bytes) -> Process:
-    """Parse the content of /proc/<pid>/stat. The command name in it may contain spaces and brackets."""
-    head, _, tail = text.rpartition(b")")
-    fields = tail.split()
+    """Parse the content of /proc/<pid>/stat."""
+    fields = _fields_of_stat(text)
     return Process(
-        pid=int(head.split(b" ", 1)[0]),
+        pid=int(text.split(b" ", 1)[0]),
         state=fields[0].decode(),
         ppid=int(fields[1]),
         session=int(fields[3]),
         start=int(fields[19]),
     )
+
+
+def _fields_of_stat(text: bytes) -> list[bytes]:
+    """The fields from the third on, the state: the second one, the command name, may contain spaces and brackets."""
+    return text.rpartition(b")")[2].split()
 
 
 def find(pid: int) -> Process | None:
@@ -51,6 +57,17 @@ def is_alive(pid: int, start: int) -> bool:
     """Does the process with this pid and start time still run?"""
     process = find(pid)
     return process is not None and process.start == start and process.state not in EXITED
+
+
+def is_exiting(pid: int) -> bool:
+    """Have all threads of a process that got SIGKILL left user space for good? It runs no more code, and starts no process.
+
+    A killed process starts no thread, so the count that is read first is the largest. Threads that end meanwhile cut the list
+    of threads short: then it is shorter than the count.
+    """
+    stat = _fields_of_stat(_read(f"/proc/{pid}/stat", 1024))
+    threads = _threads(pid)
+    return bool(stat) and len(threads) >= int(stat[17]) and all(_is_exiting_thread(pid, thread) for thread in threads)
 
 
 def inner_pid(pid: int) -> int:
@@ -191,12 +208,22 @@ def _with_tag(process: Process) -> Process:
     )
 
 
-def _children(pid: int) -> list[int]:
+def _threads(pid: int) -> list[str]:
     try:
-        tasks = os.listdir(f"/proc/{pid}/task")
+        return os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    return [int(child) for task in tasks for child in _read(f"/proc/{pid}/task/{task}/children", 1 << 16).split()]
+
+
+def _is_exiting_thread(pid: int, thread: str) -> bool:
+    fields = _fields_of_stat(_read(f"/proc/{pid}/task/{thread}/stat", 1024))
+    return bool(fields) and bool(int(fields[6]) & EXITING)
+
+
+def _children(pid: int) -> list[int]:
+    return [
+        int(child) for task in _threads(pid) for child in _read(f"/proc/{pid}/task/{task}/children", 1 << 16).split()
+    ]
 
 
 def _descendants_by_scan(pid: int) -> list[Process]:
