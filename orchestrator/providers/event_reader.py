@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,17 @@ from .bed_commands import BED
 
 #: The most bytes read from one file at once; the next poll reads the rest.
 CHUNK = 4 << 20
+#: All files are read after this time, in seconds, in case the kernel did not report a change.
+SCAN_S = 0.25
 #: Writers that serve runs and the bed.
 KEEPERS = ("keeper", "outside")
 
 
 class Follower:
-    """Watches files and directories below ``root``; cursors name files relative to it."""
+    """Watches files and directories below ``root``; cursors name files relative to it.
+
+    A poll reads the files that inotify has reported, and all of them every ``SCAN_S``: reading all takes a millisecond.
+    """
 
     def __init__(self, root: Path, run: str, directories: Iterable[Path], files: Iterable[Path]) -> None:
         self._root = root
@@ -31,37 +38,60 @@ class Follower:
         self._directories = tuple(directories)
         self._files = tuple(files)
         self._watcher = inotify.Watcher()
-        for path in self._directories:
-            self._watcher.add_watch(str(path), inotify.MODIFY | inotify.CREATE | inotify.MOVED_TO)
-        for path in self._files:
-            self._watcher.add_watch(str(path), inotify.MODIFY)
+        accepted = [
+            *(self._watcher.add_watch(str(path), inotify.MODIFY | inotify.CREATE | inotify.MOVED_TO) for path in self._directories),
+            *(self._watcher.add_watch(str(path), inotify.MODIFY) for path in self._files),
+        ]  # fmt: skip
+        self._is_watched = all(accepted)
+        #: Files that may have more lines, and what was returned last.
+        self._unread: set[str] = set()
+        self._returned: Cursors | None = None
+        self._scan_at = 0.0
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[list[Event], Cursors]:
         """Events after the cursors, ordered by their writers' clocks; waits for the first."""
-        self._watcher.read_names()
         events, after = self._read(cursors)
         if not events and timeout_s > 0:
             select.select([self._watcher.fd] if self._watcher.fd >= 0 else [], [], [], timeout_s)
-            events, after = self._read(cursors)
+            events, after = self._read(after)
         return in_order(events), after
 
     def close(self) -> None:
         """Closes in the background: the kernel takes ten milliseconds and more to end the watches."""
         threading.Thread(target=self._watcher.close, daemon=True, name="ccbed-unwatch").start()
 
-    def _read(self, cursors: Cursors) -> tuple[list[Event], dict[str, int]]:
+    def _read(self, cursors: Cursors) -> tuple[list[Event], Cursors]:
         after = dict(cursors)
         events: list[Event] = []
-        for path in self._paths():
-            name = str(path.relative_to(self._root))
+        for path in self._changed(cursors):
+            name = os.path.relpath(path, self._root)
             lines, after[name] = whole_lines(path, after.get(name, 0))
             events += [event for line in lines for event in decode(line, self._run)]
+            if lines:
+                self._unread.add(path)
+        self._returned = after
         return events, after
 
-    def _paths(self) -> Iterator[Path]:
-        yield from self._files
+    def _changed(self, cursors: Cursors) -> set[str]:
+        """The files that may have lines after the cursors."""
+        changes, is_incomplete = self._watcher.read_changes()
+        changed = {path for path in ("/".join(change).rstrip("/") for change in changes) if _is_log(path)}
+        is_resumed = self._returned is None or cursors != self._returned
+        if is_resumed or is_incomplete or not self._is_watched or time.monotonic() >= self._scan_at:
+            self._scan_at = time.monotonic() + SCAN_S
+            changed.update(self._paths())
+        changed, self._unread = changed | self._unread, set()
+        return changed
+
+    def _paths(self) -> Iterator[str]:
+        yield from map(str, self._files)
         for directory in self._directories:
-            yield from directory.glob("*.jsonl")
+            with contextlib.suppress(OSError):
+                yield from filter(_is_log, (f"{directory}/{name}" for name in os.listdir(directory)))
+
+
+def _is_log(path: str) -> bool:
+    return path.endswith(".jsonl")
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:
@@ -72,7 +102,7 @@ def in_order(events: Iterable[Event]) -> list[Event]:
     return [event for group in boots.values() for event in sorted(group, key=lambda event: event.at.mono)]
 
 
-def whole_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
+def whole_lines(path: str | Path, offset: int) -> tuple[list[bytes], int]:
     """The whole lines of a file from an offset, and the offset after the last of them."""
     try:
         with open(plain_files.open_file(path), "rb") as file:

@@ -101,3 +101,60 @@ def test_a_writer_numbers_its_lines_also_after_it_opened_the_file_again(root: Pa
         log.close()
     numbers = [json.loads(line)["source"]["n"] for line in (root / "runs/a.jsonl").read_text().splitlines()]
     assert numbers == [1, 2, 3]
+
+
+def _names_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are read from now on."""
+    names: list[str] = []
+    read = event_reader.whole_lines
+
+    def read_and_note(path: str, offset: int) -> tuple[list[bytes], int]:
+        names.append(Path(path).name)
+        return read(path, offset)
+
+    monkeypatch.setattr(event_reader, "whole_lines", read_and_note)
+    return names
+
+
+def test_a_poll_reads_what_was_reported_and_all_files_now_and_then(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_reader, "SCAN_S", 3600.0)
+    follower, logs = _follower(root), [EventLog(root / f"runs/{name}.jsonl", writer=name) for name in "ab"]
+    for log in logs:
+        log.append("note", "one", {})
+    _, cursors = follower.poll({}, 0)
+    _, cursors = follower.poll(cursors, 0)
+    names = _names_read(monkeypatch)
+    logs[1].append("note", "two", {})
+    events, cursors = follower.poll(cursors, 0)
+    assert ([event.f for event in events], names) == (["two"], ["b.jsonl"])
+    follower._scan_at = 0.0
+    assert follower.poll(cursors, 0)[0] == [] and set(names) == {"a.jsonl", "b.jsonl", "events.jsonl"}
+
+
+@pytest.mark.parametrize("limit", ["watches", "reports"])
+def test_without_reports_of_the_kernel_all_files_are_read(
+    root: Path, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_reader, "SCAN_S", 3600.0)
+    if limit == "watches":
+        monkeypatch.setattr(event_reader.inotify.Watcher, "add_watch", lambda *_: False)
+    log = EventLog(root / "runs/a.jsonl", writer="agent")
+    follower = _follower(root)
+    _, cursors = follower.poll({}, 0)
+    monkeypatch.setattr(event_reader.inotify.Watcher, "read_changes", lambda _: (set(), limit == "reports"))
+    log.append("note", "one", {})
+    assert [event.f for event in follower.poll(cursors, 0)[0]] == ["one"]
+
+
+def test_the_rest_of_a_long_file_is_read_without_another_report(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_reader, "SCAN_S", 3600.0)
+    log = EventLog(root / "runs/a.jsonl", writer="agent")
+    for number in range(3):
+        log.append("note", str(number), {})
+    monkeypatch.setattr(event_reader, "CHUNK", (root / "runs/a.jsonl").stat().st_size // 3 + 8)
+    follower, cursors = _follower(root), {}
+    names: list[str] = []
+    for _ in range(3):
+        events, cursors = follower.poll(cursors, 0)
+        names += [event.f for event in events]
+    assert names == ["0", "1", "2"]
