@@ -10,6 +10,8 @@ import numpy as np
 
 from .fleets import Floats
 
+#: Points of the ROC curve: the share of sound nodes and metrics that would be named.
+FALSE_RATES = (0.1, 0.03, 0.01, 0.003, 0.001)
 #: Reads series as JSON; writes for each -log10(p) of its last change for the worse, 0 if there is none.
 OTAVA = """
 import json, math, sys
@@ -53,11 +55,10 @@ def otava(python: str, series: Sequence[Sequence[float]]) -> list[float]:
     return scores
 
 
-def roc(positive: Floats, negative: Floats) -> tuple[float, float, float]:
-    """The area under the curve, and the share detected at 1 % and 0.1 % of false alarms."""
+def roc(positive: Floats, negative: Floats) -> tuple[float, list[float]]:
+    """The area under the curve, and the share that is detected at each of FALSE_RATES."""
     ordered = np.sort(negative)
     below = np.searchsorted(ordered, positive, side="left")
     ties = np.searchsorted(ordered, positive, side="right") - below
     area = float(np.mean((below + ties / 2) / len(ordered)))
-    limits = [np.quantile(ordered, 1 - rate, method="higher") for rate in (0.01, 0.001)]
-    return area, float(np.mean(positive > limits[0])), float(np.mean(positive > limits[1]))
+    return area, [float(np.mean(positive > np.quantile(ordered, 1 - rate, method="higher"))) for rate in FALSE_RATES]

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 #: Nights that are searched, and the least of them before a change.
 HISTORY, BEFORE = 90, 10
-STEPS, RAMPS = (5, 8, 13, 20, 30), (8, 12, 16, 20, 30, 45)
+#: Few lengths, as each one has its own chance to be wrong.
+STEPS, RAMPS = (5, 10), (12, 20)
 MINIMUM_RATIO = 0.03
-CUT_SIGMAS = 2.5
-#: For normal noise. Nodes that were rebooted often wander further than normal noise says, and a false drift lasts for nights.
-FALSE_RATE = 3e-10
+CUT_SIGMAS = 3.5
+#: As in ``relative.py``. Nodes that were rebooted often wander further than normal noise says, and a false drift lasts for nights.
+WARN_RATE, FALSE_RATE = 1e-5, 1e-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,8 +35,9 @@ class Drift:
     """nodes x metrics, for the shape that fits best. ``change``: by how much the node is worse tonight."""
 
     score: Floats
-    limit: Floats
     change: Floats
+    warn_limit: float
+    fail_limit: float
 
     @property
     def is_known(self) -> Flags:
@@ -44,8 +46,12 @@ class Drift:
         return ~np.isnan(self.score)
 
     @property
+    def warns(self) -> Flags:
+        return (self.score >= self.warn_limit) & (self.change >= MINIMUM_RATIO)
+
+    @property
     def fails(self) -> Flags:
-        return (self.score >= self.limit) & (self.change >= MINIMUM_RATIO)
+        return (self.score >= self.fail_limit) & (self.change >= MINIMUM_RATIO)
 
 
 def judge(deviations: Floats) -> Drift:
@@ -54,21 +60,20 @@ def judge(deviations: Floats) -> Drift:
 
     series = deviations[-HISTORY:]
     nights, nodes, metrics = series.shape
-    lengths = [length for length in (*STEPS, *RAMPS) if length <= nights - BEFORE]
-    if not lengths or not nodes:
+    warn_limit, fail_limit = (levels.limit(rate, nodes, nights) for rate in (WARN_RATE, FALSE_RATE))
+    shapes = [
+        shape(nights, length) for shape, lengths in ((levels.step, STEPS), (levels.ramp, RAMPS))
+        for length in lengths if length <= nights - BEFORE
+    ]  # fmt: skip
+    if not shapes or not nodes:
         blank = np.full((nodes, metrics), np.nan)
-        return Drift(score=blank, limit=blank, change=blank)
-    shapes = [levels.step(nights, length) for length in STEPS if length <= nights - BEFORE]
-    shapes += [levels.ramp(nights, length) for length in RAMPS if length <= nights - BEFORE]
+        return Drift(score=blank, change=blank, warn_limit=warn_limit, fail_limit=fail_limit)
     scores, changes = levels.scores(series, shapes, *levels.noise(series), cut=CUT_SIGMAS)
     tested = scores / _spread_of_others(scores)
     tested[:, np.sum(~np.isnan(series), axis=0) < BEFORE] = np.nan
     best = np.argmax(np.where(np.isnan(tested), -np.inf, tested), axis=0)[None]
-    limit = robust.limit(FALSE_RATE, max(1, nodes - 1) * nights / 10)
-    return Drift(
-        score=np.take_along_axis(tested, best, 0)[0], change=np.take_along_axis(changes, best, 0)[0],
-        limit=np.full((nodes, metrics), limit),
-    )  # fmt: skip
+    score, change = (np.take_along_axis(values, best, 0)[0] for values in (tested, changes))
+    return Drift(score=score, change=change, warn_limit=warn_limit, fail_limit=fail_limit)
 
 
 def _spread_of_others(scores: Floats) -> Floats:
@@ -79,7 +84,7 @@ def _spread_of_others(scores: Floats) -> Floats:
     if nodes == 1:
         return np.ones((nodes, metrics))
     others = [np.delete(scores, node, axis=1).reshape(-1, metrics) for node in range(nodes)]
-    return np.fmax(np.stack([robust.sigma(values) for values in others]), 1.0)
+    return np.fmax(np.stack([robust.body(values) for values in others]), 1.0)
 
 
 def onset(series: Floats) -> tuple[int, bool]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RECENT = 5
 #: The chance that warns, and the one that fails, per metric and node-night.
-WARN_RATE, FALSE_RATE = 1e-3, 6e-6
+WARN_RATE, FALSE_RATE = 2e-4, 1e-5
 SIGMAS, MINIMUM_RATIO, LEAST_REPEATS, LEAST_NIGHTS = 6.0, 0.02, 3, 30
 
 

@@ -111,14 +111,15 @@ def _read_relative(panel: Panel, result: relative.Relative, node: int, series: A
         return "unknown", "has too few earlier nights for a reference of its own", None
     excess, limit = float(result.excess[node, 0]), float(result.limit[node, 0])
     text = f"is {_worse(excess)} than its reference; the limit is {limit:.1%}"
-    if not result.warns[node, 0]:
+    if not result.offences[-1, node, 0]:
         return "pass", text, None
-    offences = [index - len(result.offences) for index, bad in enumerate(result.offences[:, node, 0]) if bad]
-    text += f", exceeded on {len(offences)} of the last {len(result.offences)} nights"
-    if not result.fails[node, 0]:
-        return "warn", text, None
-    joint = f"; together {result.joint[node, 0]:.1f} sigma, limit {result.joint_limit[node, 0]:.1f}"
-    return "fail", text + joint, len(panel.nights) + offences[0]
+    text += f", exceeded on {result.offences[:, node, 0].sum()} of the last {len(result.offences)} nights"
+    if result.fails[node, 0]:
+        together = f"; together {result.lasting[node, 0]:.1f} sigma, limit {result.fail_limit:.1f}"
+        return "fail", text + together, len(panel.nights) - int(result.length[node, 0])
+    is_beyond = bool(result.warns[node, 0])
+    together = f"; together {result.joint[node, 0]:.1f} sigma, {'beyond' if is_beyond else 'within'} chance ({result.warn_limit:.1f})"
+    return "warn" if is_beyond else "pass", text + together, None
 
 
 def _read_intermittent(panel: Panel, result: intermittent.Intermittent, node: int, series: Any) -> _Reading:
@@ -133,18 +134,20 @@ def _read_intermittent(panel: Panel, result: intermittent.Intermittent, node: in
 def _read_drift(panel: Panel, result: drift.Drift, node: int, series: Any) -> _Reading:
     if not result.is_known[node, 0]:
         return "unknown", f"has fewer than {drift.BEFORE} nights before any change", None
-    score, limit, change = (float(values[node, 0]) for values in (result.score, result.limit, result.change))
-    if not result.fails[node, 0]:
-        return "pass", f"shows no lasting change ({_worse(change)}, {score:.1f} sigma; limit {limit:.1f})", None
+    score, change = float(result.score[node, 0]), float(result.change[node, 0])
+    if not result.warns[node, 0]:
+        return (
+            "pass",
+            f"shows no lasting change ({_worse(change)}, {score:.1f} sigma; limit {result.warn_limit:.1f})",
+            None,
+        )
     recent = series[-drift.HISTORY :]
     night, is_slow = drift.onset(recent)
     index = len(series) - len(recent) + night
+    outcome: Outcome = "fail" if result.fails[node, 0] else "warn"
     kind = "slides" if is_slow else "stepped"
-    return (
-        "fail",
-        f"{kind} to {_worse(change)} since {panel.label(index)} ({score:.1f} sigma; limit {limit:.1f})",
-        index,
-    )
+    text = f"{kind} to {_worse(change)} since {panel.label(index)} ({score:.1f} sigma; limit {result.fail_limit:.1f})"
+    return outcome, text, index
 
 
 def _read_peers(panel: Panel, result: peers.Peers, node: int, series: Any) -> _Reading:

@@ -1,9 +1,9 @@
 """Gate "relative": a node against its own reference and the day's effect; one offence warns, a confirmed second one fails.
 
-An offence is a night that is worse by more than max(3.7 MAD, a minimum ratio). The second within three nights fails once
-the nights together are beyond chance: the generalised least squares estimate of a step that began one or two nights ago,
-for noise with the fleet's own correlation from night to night (AR(1)). Without that condition two offences of one
-correlated excursion would fail: at 20 metrics, more than once in 1,000 node-nights.
+An offence is a night that is worse by more than max(3 MAD, a minimum ratio). 2 % of sound nights are, so that an offence
+counts only if the nights together are beyond chance: the score of a step that began up to three nights ago (``levels.py``),
+for noise with the fleet's own correlation from night to night. It warns beyond WARN_RATE; the second within three nights
+fails beyond FALSE_RATE.
 
 Arrays are nights x nodes x metrics; the last night is the one that is judged.
 """
@@ -14,33 +14,41 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import levels, robust
-from .deviations import GAP, LEAST_NIGHTS
+from .deviations import GAP
 
 if TYPE_CHECKING:
     from .nights import Flags, Floats
 
-#: 2.5 sigma are 3.7 MAD.
-OFFENCE_SIGMAS = 2.5
+#: 2 sigma are 3 MAD.
+OFFENCE_SIGMAS = 2.0
 MINIMUM_RATIO = 0.01
-#: Chance of a false failure per metric and node-night, for normal noise. 20 metrics and three gates share 1e-4, and steps
-#: at reboots make tails that are several times heavier.
-FALSE_RATE = 4e-7
+#: Chance of a false warning and of a false failure per metric and node-night, for normal noise. Three gates and 20 metrics
+#: share 1e-4 false failures per node-night, and steps at reboots make tails that are several times heavier.
+WARN_RATE, FALSE_RATE = 4e-4, 3e-7
 #: Nights whose deviations give the spread, and the least of them.
 SPREAD_NIGHTS, LEAST_SPREAD_NIGHTS = 40, 8
 #: Nights of the joint evidence.
-JOINT_NIGHTS = 30
+JOINT_NIGHTS = 40
+#: No night counts for more than this, so that one odd night fails nothing.
+CUT_SIGMAS = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Relative:
-    """Of the last night, nodes x metrics. ``offences``: the last three nights, the judged one last; ``joint``: in sigmas."""
+    """Of the last night, nodes x metrics. ``offences``: the last three nights, the judged one last.
+
+    ``joint``: the score of the best step of one to three nights; ``lasting``: of two or three; ``length``: of that step.
+    """
 
     excess: Floats
     spread: Floats
     limit: Floats
     offences: Flags
     joint: Floats
-    joint_limit: Floats
+    lasting: Floats
+    length: Floats
+    warn_limit: float
+    fail_limit: float
 
     @property
     def is_known(self) -> Flags:
@@ -50,7 +58,7 @@ class Relative:
 
     @property
     def warns(self) -> Flags:
-        result: Flags = self.offences[-1]
+        result: Flags = self.offences[-1] & (self.joint >= self.warn_limit)
         return result
 
     @property
@@ -58,7 +66,7 @@ class Relative:
         import numpy as np
 
         repeated = self.offences[-1] & (np.sum(self.offences, axis=0) >= 2)
-        result: Flags = repeated & (self.joint >= self.joint_limit)
+        result: Flags = repeated & (self.lasting >= self.fail_limit)
         return result
 
 
@@ -76,9 +84,14 @@ def judge(deviations: Floats, series: Floats, minimum_ratio: float = MINIMUM_RAT
     limit = np.fmax(OFFENCE_SIGMAS * spread, minimum_ratio)
     limit = np.where(np.isnan(spread), np.nan, limit)
     offences = recent > limit
-    joint, joint_limit = _joint(series)
+    window = series[-JOINT_NIGHTS:]
+    steps = [levels.step(len(window), length) for length in range(1, GAP + 1)]
+    evidence = levels.scores(window, steps, *levels.noise(window[:-GAP]), cut=CUT_SIGMAS)[0]
+    warn_limit, fail_limit = (levels.limit(rate, window.shape[1], len(window)) for rate in (WARN_RATE, FALSE_RATE))
     return Relative(
-        excess=recent[-1], spread=spread, limit=limit, offences=offences, joint=joint, joint_limit=joint_limit
+        excess=recent[-1], spread=spread, limit=limit, offences=offences, warn_limit=warn_limit, fail_limit=fail_limit,
+        joint=np.fmax.reduce(evidence, axis=0), lasting=np.fmax.reduce(evidence[1:], axis=0),
+        length=2 + np.argmax(np.nan_to_num(evidence[1:]), axis=0),
     )  # fmt: skip
 
 
@@ -93,25 +106,3 @@ def node_spread(history: Floats) -> Floats:
     noisier = own > fleet * (1 + 3 / np.sqrt(2 * count / 3))
     result: Floats = np.where(noisier, own, fleet)
     return result
-
-
-def _joint(series: Floats) -> tuple[Floats, Floats]:
-    """The evidence for a step that began one or two nights ago, and its limit, both in units of the fleet's own spread of it."""
-    import numpy as np
-
-    nights, *size = series.shape
-    pasts = range(nights - GAP, LEAST_NIGHTS + LEAST_SPREAD_NIGHTS, -3)
-    if len(pasts) < 3:
-        return np.full(size, np.nan), np.full(size, np.inf)
-    model = levels.noise(series[:-GAP])
-    usual = np.concatenate([_step_scores(series[:past], model) for past in pasts], axis=1)
-    spread = np.fmax(np.stack([robust.sigma(values) for values in usual]), 0.5)
-    joint = np.fmax.reduce(_step_scores(series, model) / spread[:, None], axis=0)
-    freedom = np.sum(~np.isnan(usual[0]), axis=0) / 2
-    limits = np.array([robust.limit(FALSE_RATE, float(value)) for value in freedom])
-    return joint, np.broadcast_to(limits, size)
-
-
-def _step_scores(series: Floats, model: tuple[Floats, Floats]) -> Floats:
-    window = series[-JOINT_NIGHTS:]
-    return levels.scores(window, [levels.step(len(window), length) for length in (2, 3)], *model)[0]

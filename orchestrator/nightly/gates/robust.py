@@ -27,20 +27,25 @@ def median(values: Floats, axis: int = 0) -> Floats:
     return result
 
 
+def body(values: Floats) -> Floats:
+    """The standard deviation about zero along axis 0 of the values cut at 3 robust sigma (Huber's proposal 2, 1964)."""
+    import numpy as np
+
+    absolute = np.abs(values)
+    cut = np.minimum(absolute, 3 * MAD_TO_SIGMA * median(absolute))
+    # E[min(|x|, 3)^2] of a standard normal is 0.995.
+    return np.sqrt(nanmean(cut**2) / 0.995)
+
+
 def sigma(values: Floats) -> Floats:
-    """The spread about zero along axis 0: the standard deviation of the values cut at 3 robust sigma, or the tail if it is wider.
+    """The spread about zero along axis 0: that of the body, or of the tail if it is wider.
 
     The tail is the 98th percentile of the absolute values in units of a normal distribution, so that noise with heavy
     tails (two modes, steps at reboots) gets the spread that its tail has.
     """
     import numpy as np
 
-    absolute = np.abs(values)
-    limit = 3 * MAD_TO_SIGMA * median(absolute)
-    cut = np.where(absolute > limit, limit, absolute)
-    # E[min(|x|, 3)^2] of a standard normal is 0.995.
-    body = np.sqrt(nanmean(cut**2) / 0.995)
-    return np.fmax(body, quantile(absolute, 0.98) / NormalDist().inv_cdf(0.99))
+    return np.fmax(body(values), quantile(np.abs(values), 0.98) / NormalDist().inv_cdf(0.99))
 
 
 def nanmean(values: Floats) -> Floats:
