@@ -182,6 +182,10 @@ class BedSpec:
         """Whether every node sees the files of the controller under their own paths."""
         return self.provider == "process" and all(host.connection == "local" for host in self.hosts)
 
+    def directory_on(self, host: str) -> str:
+        """The bed's directory on a host. The nodes of a Slurm job may be one machine, or share the file system."""
+        return f"{self.hostdir}/{host}" if self.provider == "slurm" else self.hostdir or self.workdir
+
     def host(self, name: str) -> HostSpec:
         return next(host for host in self.hosts if host.name == name)
 

@@ -47,7 +47,7 @@ class Linked:
 
     @property
     def hostdir(self) -> Path:
-        return Path(reverse_connection.host_directory(self.bed, HOST))
+        return Path(self.bed.directory_on(HOST))
 
     @property
     def token(self) -> str:
@@ -84,7 +84,7 @@ def linked(links: Path, own: listener.Listener, tmp_path: Path) -> Iterator[Link
         shared_dir=str(tmp_path / "shared"), hostdir=str(tmp_path / "hosts"),
     )  # fmt: skip
     code, _ = archive.write(tmp_path / "shared" / "agent")
-    hostdir = reverse_connection.host_directory(bed, HOST)
+    hostdir = bed.directory_on(HOST)
     argv = [sys.executable, "-I", "-S", str(code), "reverse", "--links", str(links), "--host", HOST]
     argv += ["--hostdir", hostdir, "--bed", bed.name, "--root", bed.shared_dir]
     log = tmp_path / "step.log"

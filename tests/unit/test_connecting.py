@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model.bed import HostSpec
-from orchestrator.providers.docker.site_connections import Sites
+from orchestrator.providers.site_connections import Sites
 from orchestrator.providers.sites import Site
 
 HOST = HostSpec(name="h1")

@@ -52,7 +52,7 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
         raise InfrastructureError(
             f"node {bed.name}/{name} is {status.state}", hint=f"ccbed up {short_path(bed.inventory)}"
         )
-    directory = Path(bed.hostdir or bed.workdir) / "nodes" / name
+    directory = Path(bed.directory_on(bed.node(name).host)) / "nodes" / name
     out = directory / "exec" / secrets.token_hex(4)
     local = Path(bed.workdir) / "nodes" / name / "exec" / out.name
     program_run = Exec(

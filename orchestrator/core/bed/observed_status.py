@@ -30,6 +30,7 @@ def bed_status(
         nodes=(*(node for node in observed if node.name in specs or node.state in ALIVE), *unknown),
         keeper_pid=int(keepers[0].get("pid", 0)) if alive else 0,
         keeper_hash=_common_hash(bed.agent, (str(keeper.get("agent", "")) for keeper in keepers)),
+        keeper_python=next((str(keeper["python"]) for keeper in keepers if keeper.get("python")), ""),
         leases=tuple(lease for observation in observations.values() for lease in observation["leases"]),
         detached=True,
         hosts=tuple(_host(name, observation) for name, observation in observations.items()),

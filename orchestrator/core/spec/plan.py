@@ -229,7 +229,7 @@ def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus) -> PlanNode:
         pid=observed.pid,
         address=observed.address or node.address,
         interface=observed.interface or node.interface,
-        directory=f"{bed.hostdir or bed.workdir}/nodes/{node.name}",
+        directory=f"{bed.directory_on(node.host)}/nodes/{node.name}",
         host=node.host,
         env=node.env,
         leaf=node.port.group if node.port else 0,

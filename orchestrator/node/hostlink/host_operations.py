@@ -1,7 +1,7 @@
 """Operations on a host for the orchestrator, local or remote: plain JSON arguments and results.
 
-Each raises OSError, ValueError or RuntimeError with a message for the user. ``engine``: the path of the engine's socket;
-``hostdir``: the bed's directory on the host.
+Each raises OSError, ValueError or RuntimeError with a message for the user. ``engine``: the path of the engine's socket,
+empty if the nodes are processes; ``hostdir``: the bed's directory on the host.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 
 from .. import preflight_checks
 from ..files import label, payloads, plain_files
-from ..keeper import container_status, launch
+from ..keeper import container_status, launch, process_status
 from ..oslayer import container_engine, host_facts
+from ..warm_up import HUGE_PAGES
 from . import prunable_files
 
 #: What ccbed creates in a bed's directory, and removes.
@@ -37,9 +38,12 @@ def write_file(path: str, data: bytes) -> None:
 
 
 def start_keeper(
-    hostdir: str, bed: str, archive: str, engine: str, python: str, owner: str, owner_id: str = ""
+    hostdir: str, bed: str, archive: str, engine: str, python: str, owner: str, owner_id: str = "", named: str = ""
 ) -> dict[str, Any]:
-    """Ensure that a keeper runs ``archive``; ``{pid, hash}``. Raises RuntimeError if the bed has another owner."""
+    """Ensure that a keeper runs ``archive``; ``{pid, hash}``. Raises RuntimeError if the bed has another owner.
+
+    ``named``: the interpreter as the specs of nodes that are processes name it.
+    """
     directory, path = Path(hostdir) / label.KEEPER_DIR, Path(archive)
     present = plain_files.read_json(directory / label.KEEPER_LABEL)
     if label.is_foreign(present, owner, owner_id):
@@ -47,13 +51,17 @@ def start_keeper(
             f"bed {bed} belongs to {present.get('owner')} here; end it there, or choose another ccbed_bed"
         )
     digest = path.stem.removeprefix("agent-")
-    more = ("--backend", "containers", "--engine", engine, "--owner", owner, "--owner-id", owner_id)
-    launch.ensure_keeper(Path(hostdir), bed, path, digest, python, more)
+    backend = ("--backend", "containers", "--engine", engine) if engine else ("--backend", "processes")
+    more = (*backend, "--owner", owner, "--owner-id", owner_id)
+    env = {} if engine else HUGE_PAGES
+    launch.ensure_keeper(Path(hostdir), bed, path, digest, python, more, env, named)
     return {"pid": label.live_label(directory, label.KEEPER_LABEL).get("pid", 0), "hash": digest}
 
 
 def end_bed(hostdir: str, bed: str, engine: str) -> dict[str, Any]:
-    """End the keeper first, so that it starts nothing anew, then the bed's containers; ``{pids}``."""
+    """End the keeper first, so that it starts nothing anew, then the bed's nodes; ``{pids}``."""
+    if not engine:
+        return {"pids": process_status.end_bed(Path(hostdir), bed)}
     keeper_pid = launch.end_keeper(Path(hostdir) / label.KEEPER_DIR)
     rows = container_status.list_containers(hostdir, bed, engine)
     pids = [node["pid"] for node in container_status.list_nodes(hostdir, rows, engine) if node["state"] != "dead"]
@@ -94,12 +102,19 @@ def put_payload(hostdir: str, files: Mapping[str, bytes]) -> str:
     return str(payloads.put_payload(Path(hostdir) / "payloads", files))
 
 
+def observe_bed(hostdir: str, bed: str, engine: str, memory: bool = False) -> dict[str, Any]:
+    """Everything of the bed on this host. ``memory``: measure it too, which takes milliseconds per process."""
+    if engine:
+        return container_status.bed_status(hostdir, bed, engine, memory)
+    return process_status.bed_status(hostdir, bed, memory)
+
+
 #: The operations by the names that requests use.
 OPS: Mapping[str, Callable[..., Any]] = {
     "prepare": prepare_directories,
     "place": write_file,
     "keeper": start_keeper,
-    "look": container_status.bed_status,
+    "look": observe_bed,
     "end": end_bed,
     "remove": remove_bed_files,
     "forget": remove_run,

@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import sys
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...core.bed import container_requests, observed_status
+from ...core.bed import container_requests
 from ...model import container as names
-from ...model.bed import BedSpec, BedStatus, HostSpec, NodeSpec, NodeState, NodeStatus
-from ...model.errors import KeeperGoneError
-from ...model.event import Command, Event
-from ...model.events import NodeApply, NodeKill
-from ...model.provider import Cursors, Fetched
-from ...node.files import inbox, label, plain_files
+from ...model.bed import BedSpec, HostSpec, NodeSpec
+from ...model.event import Command
+from ...model.events import NodeApply
 from ...node.oslayer import process_tag
 from ...node.warm_up import HUGE_PAGES
-from .. import archive, external_keeper, host_problems, owners, sites
-from ..bed_commands import BED
-from ..event_reader import Follower
-from ..preflight import site_prober
+from .. import host_problems, owners, sites
+from ..hosts_provider import CAPABILITIES, HostsProvider
 from ..sites import Site
-from . import bed_leftovers, engines, site_connections
+from . import engines
 
 if TYPE_CHECKING:
     import docker
 
-CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
-KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
-#: Valid however late they arrive. A command that starts something must not arrive after its deadline.
-ENDS = ("node.kill", "gang.stop", "fault.heal")
-KEEPER_S, END_S, PAUSES_S = 30.0, 30.0, (0.5, 1.0, 2.0, 4.0, 8.0)
-#: While a run is open, a host that takes longer for its status is unreachable. So many hosts are contacted at once.
-STATUS_S, AT_ONCE = 0.7, 16
+__all__ = ["CAPABILITIES", "DockerProvider"]
 
 T = TypeVar("T")
 
 
-class DockerProvider:
-    """See model.provider.Provider. ``connect``: makes the site of a host; during a run, an unreachable host may come later."""
+class DockerProvider(HostsProvider):
+    """See HostsProvider. ``engine``: makes the client of a host's container engine."""
 
     def __init__(
         self,
@@ -54,286 +38,39 @@ class DockerProvider:
         connect: Callable[[BedSpec, HostSpec, bool], Site] = sites.connect,
         engine: Callable[[HostSpec, docker.DockerClient | None], engines.Engine] = engines.Engine,
     ) -> None:
-        self._state = state
-        self._connect = connect
+        super().__init__(state, connect)
         self._engine = engine
-        self._bed: BedSpec | None = None
-        self._run = BED
-        self._follower: Follower | None = None
-        self._cursors: Cursors = {}
-        self._links = site_connections.Sites()
-        self._connections: dict[str, int] = {}
         self._requests: dict[str, Mapping[str, Any]] = {}
-        self._unreachable: host_problems.Problems = {}
-        self._pool = ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="ccbed-hosts")
-
-    def capabilities(self, host: str) -> frozenset[str]:
-        return CAPABILITIES
-
-    def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
-        """Memory is not measured while a run is open: it takes the kernel milliseconds per process.
-
-        A run continues without an unreachable host; before a run, that is an error. Raises UnreachedError, OwnedError.
-        """
-        free = self._run == BED
-        statuses, self._unreachable = self._try_on_all_hosts(
-            bed, lambda host: self._host_status(bed, host, memory=free and memory)
-        )
-        host_problems.refuse_foreign(bed, owners.identity(self._state), statuses)
-        open_run = plain_files.read_json(Path(bed.workdir) / "open-run.json").get("run", "")
-        status = observed_status.bed_status(bed, statuses, host_problems.texts(self._unreachable))
-        status = replace(status, leases=(*status.leases, *external_keeper.leases(bed)), open_run=str(open_run))
-        if free and self._unreachable:
-            raise host_problems.unreached(bed, self._unreachable, status)
-        return status
-
-    def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
-        host = bed.host(bed.node(node).host)
-        try:
-            return observed_status.bed_status(
-                bed, {host.name: self._host_status(bed, host, STATUS_S, memory=False)}
-            ).node(node)
-        except (OSError, ValueError, RuntimeError) as error:
-            state: NodeState = "starting" if self._is_responding(bed, host) else "unreachable"
-            return NodeStatus(name=node, state=state, reason=str(error))
-
-    def _is_responding(self, bed: BedSpec, host: HostSpec) -> bool:
-        """Whether the host accepts new connections: then it will soon be connected again."""
-        with suppress(OSError):
-            return self._site(bed, host).is_responding
-        return False
-
-    def _host_status(self, bed: BedSpec, host: HostSpec, deadline_s: float = 10.0, *, memory: bool) -> Any:
-        about = {"hostdir": bed.hostdir, "bed": bed.name, "engine": host.engine, "memory": memory}
-        return self._site(bed, host).call("look", deadline_s, **about)
-
-    def prober(self, bed: BedSpec) -> site_prober.SiteProber:
-        return site_prober.SiteProber(bed, lambda host: self._site(bed, bed.host(host)))
-
-    def prepare(self, bed: BedSpec) -> None:
-        """Prepare directories, network, images, archive and keeper. Raises InfrastructureError with a line per host."""
-        Path(bed.workdir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        content = archive.build()
-        path = f"{bed.hostdir}/agent/agent-{archive.digest(content)}.pyz"
-
-        def ready(host: HostSpec) -> dict[str, Any]:
-            nodes = [node for node in bed.nodes if node.host == host.name]
-            site = self._site(bed, host)
-            wanted = [node.container for node in nodes if node.container]
-            missing = partial(host_problems.missing_images, host)
-            ready = self._with_engine(
-                bed, host, lambda engine: engines.ready(engine, bed, wanted, lambda: site.call("routes"), missing)
-            )
-            listed = [node.name for node in nodes]
-            owner = site.call("prepare", hostdir=bed.hostdir, nodes=listed, shared_dir=bed.shared_dir)
-            requests = {node.name: _request(bed, node, path, (owner["uid"], owner["gid"]), ready) for node in nodes}
-            site.call("place", path=path, data=content)
-            site.call("keeper", KEEPER_S, **self._keeper(bed, host, path))
-            return requests
-
-        for requests in self._on_all_hosts(bed, ready).values():
-            self._requests.update(requests)
-
-    def retire(self, bed: BedSpec) -> tuple[int, ...]:
-        """End keepers and containers, then remove networks and directories. Hosts that were just unreachable are not retried."""
-        first = external_keeper.end(bed)
-        ended = self._end(bed)
-        self.close()
-        bed_leftovers.remove_bed(bed)
-        return tuple(sorted((*first, *ended)))
-
-    def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
-        """End the keepers and containers on some hosts, and remove their directories and mirrors."""
-        ended = self._end(replace(bed, hosts=tuple(hosts)))
-        bed_leftovers.remove_mirrors(bed, hosts)
-        return ended
-
-    def _end(self, bed: BedSpec) -> tuple[int, ...]:
-        def end(host: HostSpec) -> list[int]:
-            if host.name in self._unreachable:
-                raise self._unreachable[host.name]
-            site = self._site(bed, host)
-            ended: list[int] = site.call("end", END_S, hostdir=bed.hostdir, bed=bed.name, engine=host.engine)["pids"]
-            if bed.network == "private":
-                self._with_engine(bed, host, lambda engine: engine.remove_network(bed))
-            site.call("remove", END_S, hostdir=bed.hostdir)
-            return ended
-
-        return tuple(pid for pids in self._on_all_hosts(bed, end).values() for pid in pids)
-
-    def open(self, bed: BedSpec, run: str) -> Cursors:
-        """Bind to a run. Events of the keepers are read from now on, the run's own files from their beginning.
-
-        Outside of runs the nodes' own files are read from now on.
-        """
-        if self._follower and run != BED and (bed, run) == (self._bed, self._run):
-            return self._cursors
-        self._stop_following()
-        self._bed, self._run = bed, run
-        workdir = Path(bed.workdir)
-        nodes = [workdir / "nodes" / node.name for node in bed.nodes]
-        keepers = [workdir / sites.keeper_directory(host) for host in bed.hosts]
-        logs = [
-            *(path / "events.jsonl" for path in (*keepers, *(nodes if run == BED else ()))),
-            external_keeper.log(bed),
-        ]
-        directories = [] if run == BED else [node / "runs" / run for node in nodes]
-        for directory in (*(log.parent for log in logs), *directories):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        names = {host.name: [node.name for node in bed.nodes if node.host == host.name] for host in bed.hosts}
-        self._on_all_hosts(bed, lambda host: self._site(bed, host).watch(run, names[host.name]))
-        for log in logs:
-            log.touch(mode=0o600)
-        self._follower = Follower(workdir, run, directories, logs)
-        self._cursors = {str(log.relative_to(workdir)): log.stat().st_size for log in logs}
-        return self._cursors
-
-    def warm_up(self, bed: BedSpec) -> None:
-        """Start to connect to the hosts in the background; the first use of a host waits for its connection.
-
-        The SSH modules are imported first, so that the connections do not wait for them.
-        """
-        elsewhere = any(host.connection != "local" for host in bed.hosts)
-        if elsewhere:
-            from ..ssh import remote_host  # noqa: F401
-        for host in bed.hosts:
-            self._links.begin(host, lambda host=host: self._connect(bed, host, self._run != BED))  # type: ignore[misc]
-        if elsewhere:
-            archive.build()
-
-    def close(self) -> None:
-        self._stop_following()
-        self._links.close()
-        self._connections, self._run = {}, BED
-
-    def _stop_following(self) -> None:
-        if self._follower:
-            self._follower.close()
-        self._follower = None
-
-    def put(self, content: Mapping[str, bytes]) -> str:
-        bed = self._bound
-        return next(iter(self._on_all_hosts(bed, lambda host: self._site(bed, host).put(content)).values()))
 
     def perform(self, command: Command) -> None:
-        """Write the command into the inbox of the node, or of its host's keeper; node.apply carries the create request."""
-        bed, node = self._bound, str(command.node)
-        request = self._requests.get(node)
+        """node.apply carries the create request of its container."""
+        request = self._requests.get(str(command.node))
         if command.kind is NodeApply and command.data.hash is not None and request:
-            command = _with(command, request=request)
-        if external_keeper.is_for_external_keeper(command):
-            external_keeper.perform(bed, self._run, command)
-            return
-        listed = command.data.host if command.kind is NodeKill else None
-        host = bed.host(listed or bed.node(node).host)
-        self._refuse_without_keeper(host, command)
-        directory = f"{bed.hostdir}/{'keeper' if command.f in KEEPER_COMMANDS else f'nodes/{node}'}/inbox"
-        path = f"{directory}/{inbox.command_file_name(self._run, command.key)}"
-        within_s = math.inf if command.f in ENDS else command.deadline_s
-        self._site(bed, host).write(path, inbox.encode_command(self._run, command), within_s)
+            command = replace(command, value={**command.value, "request": request})
+        super().perform(command)
 
-    def _refuse_without_keeper(self, host: HostSpec, command: Command) -> None:
-        """A dead keeper on this machine is noticed at once. Raises KeeperGoneError."""
-        keeper = Path(self._bound.hostdir) / label.KEEPER_DIR
-        if host.connection == "local" and command.f in KEEPER_COMMANDS and not label.lock_holder(keeper):
-            raise KeeperGoneError("the keeper of this bed is gone")
+    def _engine_socket(self, host: HostSpec) -> str:
+        return host.engine
 
-    def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
-        if self._follower is None:
-            raise RuntimeError("open() must be called before poll()")
-        return self._follower.poll(cursors, timeout_s)
+    def _prepare_host(self, bed: BedSpec, host: HostSpec, archive_path: str) -> None:
+        """Prepare network and images, and the create request of each container."""
+        nodes = [node for node in bed.nodes if node.host == host.name]
+        site = self._site(bed, host)
+        wanted = [node.container for node in nodes if node.container]
+        missing = partial(host_problems.missing_images, host)
+        ready = self._with_engine(
+            bed, host, lambda engine: engines.ready(engine, bed, wanted, lambda: site.call("routes"), missing)
+        )
+        owner = self._make_directories(bed, host)
+        about: dict[str, Any] = {"archive": archive_path, "owner": (owner["uid"], owner["gid"]), "ready": ready}
+        self._requests.update({node.name: _request(bed, node, **about) for node in nodes})
 
-    def heartbeats(self) -> Mapping[str, tuple[str, int]]:
-        self._restart_keepers(self._bound)
-        heartbeats = [self._site(self._bound, host).heartbeats() for host in self._bound.hosts]
-        return {name: beat for beats in heartbeats for name, beat in beats.items()}
+    def _end_host(self, bed: BedSpec, host: HostSpec) -> None:
+        if bed.network == "private":
+            self._with_engine(bed, host, lambda engine: engine.remove_network(bed))
 
-    def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
-        """A file or a tree of the node's directory (relative to it), or of the bed's shared directory (absolute)."""
-        return self._site_of(node).fetch(node, path, to, limit)
-
-    def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
-        return self._site_of(node).fetch_all(node, wanted, limit)
-
-    def forget(self, bed: BedSpec, run: str) -> None:
-        """Remove the run's files. On an unreachable host they stay until the bed goes down; that is no error."""
-
-        def forget(host: HostSpec) -> None:
-            self._site(bed, host).call("forget", hostdir=bed.hostdir, shared_dir=bed.shared_dir, run=run)
-
-        self._try_on_all_hosts(bed, forget)
-
-    def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        leftovers = self._on_all_hosts(bed, lambda host: bed_leftovers.listed(bed, self._site(bed, host)))
-        return [(host, entry) for host, entries in leftovers.items() for entry in entries]
-
-    def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
-        self._on_all_hosts(bed, lambda host: bed_leftovers.remove(bed, host, self._site(bed, host), entries))
-        bed_leftovers.remove_mirrored(bed, entries)
-
-    def _restart_keepers(self, bed: BedSpec) -> None:
-        """A reconnected host may have been rebooted: start its keeper in the background unless it lives."""
-        for host in bed.hosts:
-            connections = self._site(bed, host).connection_count
-            if connections > self._connections.get(host.name, connections):
-                path = f"{bed.hostdir}/agent/agent-{bed.agent}.pyz"
-                threading.Thread(target=self._start_keeper, args=(bed, host, path), daemon=True).start()
-            self._connections[host.name] = connections
-
-    def _start_keeper(self, bed: BedSpec, host: HostSpec, archive: str) -> None:
-        """Retry on a host that has just booted. If all attempts fail, commands to the host stay without outcomes."""
-        for pause_s in PAUSES_S:
-            with suppress(OSError, ValueError, RuntimeError):
-                self._site(bed, host).call("keeper", KEEPER_S, **self._keeper(bed, host, archive))
-                return
-            time.sleep(pause_s)
-
-    @property
-    def _bound(self) -> BedSpec:
-        if self._bed is None:
-            raise RuntimeError("open() must be called first")
-        return self._bed
-
-    def _site_of(self, node: str) -> Site:
-        bed = self._bound
-        return self._site(bed, bed.host(bed.node(node).host))
-
-    def _site(self, bed: BedSpec, host: HostSpec) -> Site:
-        return self._links.get(host, lambda: self._connect(bed, host, self._run != BED))
-
-    def _on_all_hosts(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> dict[str, T]:
-        """Do the work on all hosts at once. Raises InfrastructureError with a line per host that failed."""
-        done, errors = self._try_on_all_hosts(bed, work)
-        host_problems.refuse(bed, errors)
-        return done
-
-    def _try_on_all_hosts(
-        self, bed: BedSpec, work: Callable[[HostSpec], T]
-    ) -> tuple[dict[str, T], host_problems.Problems]:
-        """Do the work on all hosts at once: results and errors, by host."""
-        done: dict[str, T] = {}
-        errors: dict[str, Exception] = {}
-
-        def try_on(host: HostSpec) -> None:
-            try:
-                done[host.name] = work(host)
-            except (OSError, ValueError, RuntimeError) as error:
-                errors[host.name] = error
-
-        if len(bed.hosts) == 1:
-            try_on(bed.hosts[0])
-        else:
-            list(self._pool.map(try_on, bed.hosts))
-        return {host.name: done[host.name] for host in bed.hosts if host.name in done}, errors
-
-    def _keeper(self, bed: BedSpec, host: HostSpec, archive: str) -> dict[str, Any]:
-        arguments = {"hostdir": bed.hostdir, "bed": bed.name, "archive": archive, "engine": host.engine}
-        return {
-            **arguments,
-            "python": _python(host),
-            "owner": owners.text(bed),
-            "owner_id": owners.identity(self._state),
-        }
+    def _keeper(self, bed: BedSpec, host: HostSpec) -> dict[str, Any]:
+        return {**super()._keeper(bed, host), "python": _python(host)}
 
     def _with_engine(self, bed: BedSpec, host: HostSpec, work: Callable[[engines.Engine], T]) -> T:
         engine = self._engine(host, self._site(bed, host).client())
@@ -357,10 +94,6 @@ def _request(
         env={**HUGE_PAGES, names.IMAGE_VARIABLE: image, names.ENGINE_VARIABLE: ready.version},
         owner_label=owners.text(bed),
     )
-
-
-def _with(command: Command, **more: Any) -> Command:
-    return replace(command, value={**command.value, **more})
 
 
 def _python(host: HostSpec) -> str:

@@ -32,7 +32,10 @@ class SiteProber:
 
     def probe_node(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
         """Probe inside the node: a fork of its agent runs the operation, and its output is fetched."""
-        site, directory = self._site(self._bed.node(node).host), f"{self._bed.hostdir}/nodes/{node}"
+        site, directory = (
+            self._site(self._bed.node(node).host),
+            f"{self._bed.directory_on(self._bed.node(node).host)}/nodes/{node}",
+        )
         key = f"check/{op}-{secrets.token_hex(4)}"
         output_dir = f"exec/{key.partition('/')[2]}"
         value = {"check": {"op": op, "args": args}, "out": f"{directory}/{output_dir}"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ...model.provider import Cursors, Fetched
 from ...node.files import inbox, label
 from ...node.hostlink import host_operations, prunable_files
 from ...node.keeper import launch
-from ...node.oslayer import processes
+from ...node.keeper import process_status as keeper_status
 from ...node.warm_up import HUGE_PAGES
 from .. import archive, files, sites
 from ..event_reader import Follower
@@ -28,7 +27,6 @@ KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
 EVENTS = "events.jsonl"
 #: The run name of commands that belong to no run.
 NO_RUN = "bed"
-END_S = 10.0
 
 
 class ProcessProvider:
@@ -78,20 +76,13 @@ class ProcessProvider:
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         """End the keeper first, so that it restarts nothing; then all other processes, until none is left."""
-        keeper = label.lock_holder(Path(bed.workdir) / label.KEEPER_DIR)
-        ended: set[int] = set()
-        until = time.monotonic() + END_S
-        while left := process_status.belonging(bed, processes.scan()):
-            if time.monotonic() > until:
-                pids = ", ".join(str(process.pid) for process in left)
-                raise InfrastructureError(
-                    f"bed {bed.name}: processes {pids} do not end", hint="ps shows what they wait for"
-                )
-            ended.update(processes.kill(sorted(left, key=lambda process: process.pid != keeper)))
-            time.sleep(0.002)
+        try:
+            ended = keeper_status.end_bed(Path(bed.workdir), bed.name)
+        except RuntimeError as error:
+            raise InfrastructureError(f"bed {bed.name}: {error}", hint="ps shows what they wait for") from None
         self.close()
         host_operations.remove_bed_files(bed.workdir)
-        return tuple(sorted(ended))
+        return tuple(ended)
 
     def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
         """Nothing to do: all nodes are on this machine."""

@@ -45,10 +45,7 @@ def start(host: HostSpec, connection: ReverseConnection, deadline_s: float) -> S
 
 
 def make_site(bed: BedSpec, host: HostSpec, listener: Listener, explain: Callable[[str], str]) -> RemoteSite:
-    """The site of a host that connects back; not opened yet. ``explain``: name of a host -> why it may not have connected.
-
-    ``bed.hostdir`` holds one directory for each host: the nodes of an allocation may be on one machine, or share /tmp.
-    """
+    """The site of a host that connects back; not opened yet. ``explain``: name of a host -> why it may not have connected."""
 
     def connect(host: HostSpec, deadline_s: float) -> ReverseConnection:
         try:
@@ -61,9 +58,4 @@ def make_site(bed: BedSpec, host: HostSpec, listener: Listener, explain: Callabl
     def start_helper(connection: ReverseConnection, deadline_s: float) -> Started:
         return start(host, connection, deadline_s)
 
-    return RemoteSite(replace(bed, hostdir=host_directory(bed, host.name)), host, connect, start=start_helper)
-
-
-def host_directory(bed: BedSpec, host: str) -> str:
-    """The directory of a bed on one of its hosts."""
-    return f"{bed.hostdir}/{host}"
+    return RemoteSite(replace(bed, hostdir=bed.directory_on(host.name)), host, connect, start=start_helper)

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...model.bed import BedSpec, HostSpec
-from ...node.hostlink import prunable_files
-from ...node.hostlink.host_operations import BED_FILES
-from .. import sites
+from ..model.bed import BedSpec, HostSpec
+from ..node.hostlink import prunable_files
+from ..node.hostlink.host_operations import BED_FILES
+from . import sites
 
 #: A large tree on a slow disk takes its time, in seconds.
 PRUNE_S = 120.0
 
 
-def listed(bed: BedSpec, site: sites.Site) -> list[dict[str, Any]]:
-    """See ``node/hostlink/prunable_files.py``. Raises OSError, ValueError or RuntimeError."""
-    entries: list[dict[str, Any]] = site.call("leftovers", PRUNE_S, hostdir=bed.hostdir, shared_dir=bed.shared_dir)
+def listed(bed: BedSpec, site: sites.Site, directory: str) -> list[dict[str, Any]]:
+    """``directory``: that of the bed on the host. See ``node/hostlink/prunable_files.py``. Raises OSError, ValueError or RuntimeError."""
+    entries: list[dict[str, Any]] = site.call("leftovers", PRUNE_S, hostdir=directory, shared_dir=bed.shared_dir)
     return entries
 
 
@@ -26,7 +26,7 @@ def remove(bed: BedSpec, host: HostSpec, site: sites.Site, entries: Sequence[tup
     """Remove the entries (host, kind, name) of this host."""
     chosen = [[kind, name] for owner, kind, name in entries if owner == host.name]
     if chosen:
-        about = {"hostdir": bed.hostdir, "shared_dir": bed.shared_dir, "entries": chosen}
+        about = {"hostdir": bed.directory_on(host.name), "shared_dir": bed.shared_dir, "entries": chosen}
         site.call("remove_leftovers", PRUNE_S, **about)
 
 

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from ...model.bed import HostSpec
-from ..sites import Site
+from ..model.bed import HostSpec
+from .sites import Site
 
 
 class Sites:
