@@ -19,7 +19,7 @@ from ..nightly import baselines, night_files, notify, runner, selector
 from ..nightly.culprits import hook, quarantine
 from ..nightly.suite import Night, Suite
 from ..store import beds as store
-from . import night_end, night_trials
+from . import night_end, night_trials, spare_probe
 from .inputs import beds, suites
 from .inputs.session import Session
 from .render import night_lines
@@ -37,7 +37,8 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
     is_finishing = options["resume_open"] and not options["dry_run"]
     bed = _bed(session, options, is_new=not is_finishing)
     suite = suites.with_options(suites.open_suite(session, name, bed), options)
-    baselines.read_all(Path(options["baselines"]))
+    floors = baselines.read_all(Path(options["baselines"]))
+    probe_spares_s = spare_probe.parse_limit(options["probe_spares"])
     hook.check(options["on_culprit"])
     runs = Path(options["runs_dir"])
     if is_finishing:
@@ -68,6 +69,7 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
             spares={node.name: node.host for node in bed.nodes if node.role == "spare"},
             quarantined=quarantined,
             includes_quarantined=options["include_quarantined"],
+            probe_spares_s=probe_spares_s,
         )
         night_files.write_night(directory, night)
         return _run(session, bed, directory, night, past, options)
@@ -102,7 +104,7 @@ def _run(
     rows = runner.Runner(
         directory=directory,
         night=night,
-        trials=night_trials.NightTrials(session=session, bed=bed, directory=directory, night=night),
+        trials=night_trials.NightTrials(session=session, bed=bed, directory=directory, night=night, floors=floors),
         now=time.monotonic,
         past=past,
         on_start=lines.start,

@@ -19,9 +19,10 @@ from ..model.events import RunEnd
 from ..model.launch import Request, Result
 from ..model.plan import Placement
 from ..model.trial import Trial
+from ..nightly import baselines
 from ..store import beds as store
 from ..store import secrets
-from . import detached
+from . import detached, spare_probe
 from .inputs import beds, trials
 from .inputs.session import Session
 from .render import live, rank_output, summary
@@ -33,6 +34,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> int:
     """Return the exit code. ``options``: those of `run`, and those of the workload as ``param_NAME``."""
+    limit_s = spare_probe.parse_limit(options["probe_spares"] or "0s")
     missing_bed, bed = _bed(session, options)
     data_dir = _data_dir(options["data_dir"], bed)
     placement = beds.placement(session, bed, include_quarantined=options["include_quarantined"]) if bed else Placement()
@@ -52,6 +54,7 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
         return _dry_run(session, trial, bed, data_dir, placement, as_json=options["as_json"])
     if options["detach"]:
         return detached.start(session, Path(bed.workdir))
+    placement = _probe_spares(session, trial, bed, placement, options, limit_s)
     once = functools.partial(
         run_once, session, source, trial, redaction, bed, data_dir, exports, options, placement=placement
     )
@@ -64,6 +67,27 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     if all(host.connection == "local" for host in bed.hosts):
         prune.automatic(session, bed, options["runs_dir"], quiet=options["as_json"])
     return code
+
+
+def _probe_spares(
+    session: Session, trial: Trial, bed: BedSpec, placement: Placement, options: Mapping[str, Any], limit_s: float
+) -> Placement:
+    """Probe the spares, if --probe-spares asks for it, on the bed as it is brought up. Raises InfrastructureError if too few are fit."""
+    if not limit_s:
+        return placement
+    if options["inventory"]:
+        from .verbs.up import up
+
+        up(session, bed, quiet=options["as_json"])
+    probe = spare_probe.SpareProbe(
+        session=session, bed=bed, limit_s=limit_s, runs=options["runs_dir"].resolve(), command=shlex.join(["ccbed", *session.argv]),
+        baselines=baselines.read_all(options["baselines"]), reason=f"before {trial.name}",
+    )  # fmt: skip
+    if not options["as_json"]:
+        session.terminal.line(f"probe  spares {' '.join(probe.find_spares(placement)) or 'none'}, about {limit_s:g} s")
+    placement = probe.extend(placement)
+    slots.assign(trial, bed, placement)
+    return placement
 
 
 def _require_agent(session: Session, bed: BedSpec) -> None:
@@ -243,7 +267,7 @@ def run_once(
             umask=session.umask,
             environment=dict(os.environ) if source.is_script and bed.shares_file_system else None,
             exports=exports,
-            placement=placement,
+            placement=spare_probe.relative_to(placement, Path(runs or options["runs_dir"]).resolve()),
             on_begin=on_begin,
             on_event=on_event,
             on_cached_twin=printer.cached_twin,

@@ -15,9 +15,10 @@ from typing import Any, Self
 from ..core.documents import decoder
 from ..model import codec
 from ..model.errors import InfrastructureError, UsageError
+from ..model.plan import Placement
 from ..store import bundle, durable, paths, seal
 from .night_judgement import NightJudgement
-from .suite import FINDINGS, FORMAT, JOURNAL, NIGHT, RUNS, Night, Row
+from .suite import FINDINGS, FORMAT, JOURNAL, NIGHT, RUNS, SPARES, Night, Row
 
 SUITE = "suite.yml"
 #: The files that the seal of a night covers. Each bundle in RUNS has a seal of its own.
@@ -127,6 +128,18 @@ def write_judgement(directory: Path, judgement: NightJudgement) -> None:
         for judged in judgement.findings
     )
     paths.write_json(directory / FINDINGS, codec.plain(dataclasses.replace(judgement, findings=findings)))
+
+
+def read_spares(directory: Path) -> Placement | None:
+    """What the probe of the night's spares found; None before it. Raises TornBundleError for a damaged file."""
+    if not (directory / SPARES).is_file():
+        return None
+    placement: Placement = paths.built(Placement, directory, SPARES)
+    return placement
+
+
+def write_spares(directory: Path, placement: Placement) -> None:
+    paths.write_json(directory / SPARES, codec.plain(placement))
 
 
 def close(directory: Path) -> None:

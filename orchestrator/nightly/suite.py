@@ -11,8 +11,8 @@ from typing import Any, Literal
 State = Literal["passed", "failed", "unknown", "error", "unfinished", "skipped"]
 
 FORMAT = 1
-#: Files of a night's directory. A directory with NIGHT is a night. The bundles of its runs are in RUNS.
-NIGHT, JOURNAL, FINDINGS, RUNS = "night.json", "night.jsonl", "findings.json", "runs"
+#: Files of a night's directory. A directory with NIGHT is a night. The bundles of its runs are in RUNS. SPARES: see night_files.
+NIGHT, JOURNAL, FINDINGS, RUNS, SPARES = "night.json", "night.jsonl", "findings.json", "runs", "spares.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,8 @@ class Night:
 
     ``number``: of the recorded nights of this bed in the order of recording, from 1; 0 for a casual night. ``started``: ISO 8601,
     UTC, by the clock of the controller. ``hosts``: node -> host; ``spares``: spare -> host. ``quarantined``: node -> why it was in
-    quarantine when the night began; ``includes_quarantined``: such nodes get ranks all the same.
+    quarantine when the night began; ``includes_quarantined``: such nodes get ranks all the same. ``probe_spares_s``: about how long
+    spares are probed before the first trial that may need one, 0: not at all.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Night:
     spares: Mapping[str, str] = field(default_factory=dict)
     quarantined: Mapping[str, str] = field(default_factory=dict)
     includes_quarantined: bool = False
+    probe_spares_s: float = 0.0
 
     @property
     def recorded(self) -> bool:

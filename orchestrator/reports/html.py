@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jinja2
+from markupsafe import Markup
 
 from .. import views
 from ..core.verdict import sentence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def render(run: Run) -> Mapping[str, bytes]:
-    """``index.html``, complete in itself: no script, no link to anything outside."""
+    """``index.html``, complete in itself: no script, and no link but to the run that probed its spares."""
     return {"index.html": _template().render(values(run)).encode(errors="replace")}
 
 
@@ -54,12 +55,19 @@ def values(run: Run) -> dict[str, Any]:
         "stages": tables.STAGES,
         "facts": [
             ("Trial", facts.trial(run)),
-            ("Run", facts.run_facts(run, view)),
+            ("Run", [*facts.run_facts(run, view), *_spare_probe(run)]),
             ("Machine", facts.fingerprint(run)),
         ],
         "commands": [("run it again", facts.rerun(run)), ("check it again", facts.recheck(run))],
         "events": tables.events(run.history, tables.cited(run.verdicts)),
     }
+
+
+def _spare_probe(run: Run) -> list[tuple[str, Markup]]:
+    """A link to the run that probed the spares."""
+    path = str((facts.document(run, "plan.json").get("placement") or {}).get("spare_probe") or "")
+    link = Markup('<a href="../{}/report/index.html">{}</a>').format(path, path.rpartition("/")[2])
+    return [("  probe", link)] if path else []
 
 
 def _collective(run: Run) -> dict[str, Any] | None:

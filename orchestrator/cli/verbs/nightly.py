@@ -37,6 +37,13 @@ from ..inputs.session import Session
     help="Post the result to a webhook, or run a command with it. Repeatable.",
 )
 @options.include_quarantined
+@click.option(
+    "--probe-spares",
+    metavar="TIME",
+    default="30s",
+    show_default=True,
+    help="How long spares are probed, once, before the first trial that may need one; one that is too slow does not join. 0s: not at all.",
+)
 @options.baselines
 @click.option(
     "--on-culprit",

@@ -216,6 +216,15 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
 @options.bed
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
 @options.include_quarantined
+@click.option(
+    "--probe-spares",
+    is_flag=False,
+    flag_value="30s",
+    metavar="[TIME]",
+    help="Probe the spares first (matrix products, memory, disk) for about TIME, 30s without it. A spare that is worse than its"
+    " floor or than its peers does not join. Give it behind TRIAL.",
+)
+@options.baselines
 @click.option("--data-dir", type=click.Path(path_type=Path), help="The directory of data sets for the ranks.")
 @click.option("--dry-run", is_flag=True, help="Print the trial and its plan, and stop.")
 @options.runs_dir

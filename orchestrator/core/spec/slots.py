@@ -77,12 +77,17 @@ def count_usable(bed: BedSpec, placement: Placement) -> int:
 
 def describe_excluded(bed: BedSpec, placement: Placement, substitutes: Mapping[str, str]) -> tuple[str, ...]:
     """A sentence for each node of the bed that the run must not use, with the node that has its slot."""
-    probed = "" if placement.spare_probe else ", not probed before"
     return tuple(
-        f"{name} {placement.excluded[name]}; "
-        + (f"{substitutes[name]} takes its slot{probed}" if name in substitutes else "it takes no part")
+        f"{name} {placement.excluded[name]}" + _describe_use(bed, placement, name, substitutes.get(name, ""))
         for name in _excluded(bed, placement)
     )
+
+
+def _describe_use(bed: BedSpec, placement: Placement, name: str, substitute: str) -> str:
+    if not substitute:
+        return "" if name in placement.unfit else "; it takes no part"
+    is_unknown = bed.node(substitute).role == "spare" and not placement.spare_probe
+    return f"; {substitute} takes its slot{', not probed before' if is_unknown else ''}"
 
 
 def _excluded(bed: BedSpec, placement: Placement) -> list[str]:

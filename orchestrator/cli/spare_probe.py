@@ -1,0 +1,140 @@
+"""Probe the spares of a bed before they may join a run: those that are too slow are left out."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..core.spec import parse_trial, trial_draft, values
+from ..model.bed import BedSpec
+from ..model.errors import EXIT_FINDING, EXIT_INTERRUPTED, EXIT_UNKNOWN, CcbedError, Interrupted, UsageError
+from ..model.launch import Request, Result
+from ..model.plan import Placement
+from ..nightly import baselines, bundle_records
+from ..nightly.culprits import spares
+from .inputs import trials
+from .inputs.session import Session
+
+TRIAL = "spare-probe"
+#: Seconds of one repeat of all figures, measured on two cores, and the least repeats whose median means something.
+REPEAT_S, LEAST_REPEATS = 2.5, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpareProbe:
+    """``limit_s``: about how long it takes; ``runs``: the directory of its bundle; ``reason``: why it is made."""
+
+    session: Session
+    bed: BedSpec
+    limit_s: float
+    runs: Path
+    baselines: tuple[baselines.Baseline, ...]
+    command: str
+    reason: str
+
+    def extend(self, placement: Placement) -> Placement:
+        """The placement without the spares that are too slow. All warm ones are probed at the same time, beside nothing else.
+
+        Raises Interrupted. Any other error is a note: the spares then join, and are not known to be healthy.
+        """
+        names = self.find_spares(placement)
+        if not names:
+            return replace(placement, notes=("no spare was probed: none is warm and may be used",))
+        try:
+            directory, results = self._probe(names)
+        except Interrupted:
+            raise
+        except CcbedError as error:
+            reason = "; ".join(error.problems)
+            return replace(placement, notes=(f"{', '.join(names)} not probed, and may join: {reason}",))
+        run = Path(directory).name
+        unfit = {result.node: f"does not join: {result.text} ({run})" for result in results if not result.is_fit}
+        notes = tuple(result.text for result in results if result.is_fit)
+        return replace(placement, unfit=unfit, spare_probe=directory, notes=notes)
+
+    def find_spares(self, placement: Placement) -> list[str]:
+        status = self.session.provider(self.bed).observe(self.bed, memory=False)
+        candidates = [
+            node.name for node in self.bed.nodes if node.role == "spare" and node.name not in placement.excluded
+        ]
+        return [name for name in candidates if status.node(name).state == "warm"]
+
+    def _probe(self, names: Sequence[str]) -> tuple[str, list[spares.Fitness]]:
+        """If a check of the common run fails, each spare is probed alone: only then it is known whose failure it is."""
+        result = self._launch(names)
+        if result.code != EXIT_FINDING:
+            record = bundle_records.read(Path(result.directory))
+            return result.directory, list(spares.judge(record, names, self.baselines))
+        if len(names) > 1:
+            return result.directory, [self._probe([name])[1][0] for name in names]
+        bad = next((verdict for verdict in result.verdicts if verdict.outcome == "fail"), None)
+        text = f"{bad.check}: {bad.text}" if bad else "its probe failed"
+        return result.directory, [spares.Fitness(node=names[0], is_fit=False, text=text)]
+
+    def _launch(self, names: Sequence[str]) -> Result:
+        """Raises CcbedError where the probe cannot run, or did not end."""
+        source = trials.open_source(TRIAL, (), self.session.catalogue)
+        result = self.session.launch(
+            Request(
+                trial=parse_trial.build(source.document, self.session.catalogue, self._overrides(names), None),
+                bed=self.bed,
+                provider=self.session.provider(self.bed),
+                catalogue=self.session.catalogue,
+                runs=str(self.runs),
+                state=str(self.session.state),
+                command=self.command,
+                reason=f"probe of {', '.join(names)} {self.reason}",
+                twin=False,
+                inputs=source.inputs,
+                umask=self.session.umask,
+                placement=Placement(members=tuple(names)),
+            )
+        )
+        if result.code == EXIT_INTERRUPTED:
+            self._close_run()
+            raise Interrupted("interrupted in the probe of the spares", hint=f"run it again: {self.command}")
+        if result.code not in (0, EXIT_FINDING, EXIT_UNKNOWN):
+            bad = next((verdict.text for verdict in result.verdicts if verdict.outcome != "pass"), "it is broken")
+            raise CcbedError(f"the probe did not end: {bad}")
+        return result
+
+    def _overrides(self, names: Sequence[str]) -> list[trial_draft.Override]:
+        """Spares of one host are probed in turn, so that each has its share of the time. A spare that hangs is ended."""
+        most = max(Counter(self.bed.node(name).host for name in names).values())
+        repeats = max(LEAST_REPEATS, round(self.limit_s / REPEAT_S / most))
+        wall_s = 60 + 6 * max(self.limit_s, LEAST_REPEATS * REPEAT_S * most)
+        changes = {("world", "nodes"): len(names), ("params", "repeats"): repeats, ("liveness", "wall_s"): wall_s}
+        return [
+            trial_draft.Override(path=path, content=value, source="--probe-spares") for path, value in changes.items()
+        ]
+
+    def _close_run(self) -> None:
+        """Close the probe's run, which an interruption leaves open. What fails here is an error of the next run."""
+        from .verbs import heal
+
+        silent = replace(self.session, terminal=replace(self.session.terminal, out=io.StringIO(), live=False))
+        with suppress(CcbedError, OSError):
+            heal.heal(silent, self.bed)
+
+
+def parse_limit(text: str) -> float:
+    """Seconds, 0 for no probe. Raises UsageError."""
+    try:
+        limit_s = values.seconds(text)
+    except ValueError as error:
+        raise UsageError(f"--probe-spares: {error} (got {text})", hint="--probe-spares 30s") from None
+    if limit_s > 3600:
+        raise UsageError(f"--probe-spares: must be an hour at most (got {text})", hint="--probe-spares 30s")
+    return limit_s
+
+
+def relative_to(placement: Placement, runs: Path) -> Placement:
+    """The placement of a run in ``runs``: its bundle names that of the probe by a relative path, so that both may be moved."""
+    if not placement.spare_probe:
+        return placement
+    return replace(placement, spare_probe=os.path.join("..", os.path.relpath(placement.spare_probe, runs)))  # noqa: PTH118
