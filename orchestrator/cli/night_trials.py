@@ -22,11 +22,12 @@ from ..model.launch import Request, Result
 from ..model.plan import Placement
 from ..model.trial import Trial
 from ..nightly import bundle_records, night_files, parse_suite, selector
+from ..nightly.baselines import Baseline
 from ..nightly.runner import Attempt
 from ..nightly.suite import RUNS, Cell, Night
 from ..run import judging
 from ..store import beds, bundle, paths, secrets
-from . import run_trial, sweep_run
+from . import run_trial, spare_probe, sweep_run
 from .inputs import trials
 from .inputs.session import Session
 from .render import live
@@ -46,13 +47,16 @@ class NightTrials:
     bed: BedSpec
     directory: Path
     night: Night
+    floors: tuple[Baseline, ...] = ()
     _built: dict[str, tuple[trials.Source, Trial, redact.Redaction]] = field(default_factory=dict)
+    _probed: Placement | None = None
 
     def obstacle(self, cell: Cell) -> str:
         missing = selector.missing(cell.needs, self.bed)
         if missing:
             return missing
         try:
+            self._probe_spares(cell)
             source, trial, _ = self._trial(cell)
             trials.require_nodes(source, trial, self.bed, self.session.catalogue)
             provider = self.session.provider(self.bed)
@@ -67,21 +71,44 @@ class NightTrials:
 
     def _placement(self, trial: Trial) -> Placement:
         """Probes measure nodes in quarantine too: else no night could show that they are healthy again."""
-        if self.night.includes_quarantined or is_probe(trial):
+        if is_probe(trial):
             return Placement()
-        return Placement(quarantined=self.night.quarantined)
+        if self._probed is None:
+            self._probed = night_files.read_spares(self.directory)
+        quarantined = {} if self.night.includes_quarantined else self.night.quarantined
+        return dataclasses.replace(self._probed or Placement(), quarantined=quarantined)
+
+    def _probe_spares(self, cell: Cell) -> None:
+        """Once in a night, before the first trial whose ranks a spare may get. A failover waits for no probe. Raises CcbedError."""
+        _, trial, _ = self._trial(cell)
+        placement = self._placement(trial)
+        if self._probed is not None or not self.night.probe_spares_s or is_probe(trial):
+            return
+        substitutes = slots.assign(trial, self.bed, placement).substitutes.values()
+        if not (_recovers_with_spare(trial) or set(substitutes) & set(self.night.spares)):
+            return
+        if set(self.night.spares) <= set(placement.excluded):
+            return
+        runs = (self.directory / RUNS).resolve()
+        probe = spare_probe.SpareProbe(
+            session=self.session, bed=self.bed, limit_s=self.night.probe_spares_s, runs=runs, baselines=self.floors,
+            command=self.night.command, reason=f"in {self.directory.name}",
+        )  # fmt: skip
+        self._probed = spare_probe.relative_to(dataclasses.replace(probe.extend(placement), quarantined={}), runs)
+        night_files.write_spares(self.directory, self._probed)
+        self._built.clear()
 
     def _missing_spare(self, trial: Trial) -> str:
         """Why a failover has no spare although the bed has: the time to recover by a restart is another figure."""
         placement = self._placement(trial)
         assigned = slots.assign(trial, self.bed, placement)
-        wants_spare = bool(trial.faults) and bool({"auto", "spare"} & set(trial.recovery.policy))
-        if assigned.spares or not wants_spare or not self.night.spares:
+        if assigned.spares or not _recovers_with_spare(trial) or not self.night.spares:
             return ""
         reasons = slots.describe_excluded(self.bed, placement, assigned.substitutes)
         return f"no spare is left to recover with: {'; '.join(reasons)}" if reasons else ""
 
     def launch(self, cell: Cell, repeat: int, open_run: str) -> Attempt:
+        self._probe_spares(cell)
         deadline = _Deadline(cell.deadline_s * 2 + GRACE_S)
         begun: list[str] = []
         try:
@@ -241,6 +268,10 @@ def is_probe(trial: Trial) -> bool:
     return trial.workload == sweep_run.PROBING or (
         trial.workload == sweep_run.LINKING and bool(trial.params.get("fresh_probe"))
     )
+
+
+def _recovers_with_spare(trial: Trial) -> bool:
+    return bool(trial.faults) and bool({"auto", "spare"} & set(trial.recovery.policy))
 
 
 def stage(directory: Path) -> bundle.Stage:

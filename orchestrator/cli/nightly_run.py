@@ -37,7 +37,7 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
     is_finishing = options["resume_open"] and not options["dry_run"]
     bed = _bed(session, options, is_new=not is_finishing)
     suite = suites.with_options(suites.open_suite(session, name, bed), options)
-    floors = baselines.read_all(Path(options["baselines"]))
+    baselines.read_all(Path(options["baselines"]))
     probe_spares_s = spare_probe.parse_limit(options["probe_spares"])
     hook.check(options["on_culprit"])
     runs = Path(options["runs_dir"])
@@ -104,7 +104,13 @@ def _run(
     rows = runner.Runner(
         directory=directory,
         night=night,
-        trials=night_trials.NightTrials(session=session, bed=bed, directory=directory, night=night, floors=floors),
+        trials=night_trials.NightTrials(
+            session=session,
+            bed=bed,
+            directory=directory,
+            night=night,
+            floors=baselines.read_all(Path(options["baselines"])),
+        ),
         now=time.monotonic,
         past=past,
         on_start=lines.start,

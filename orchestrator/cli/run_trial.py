@@ -73,6 +73,8 @@ def _probe_spares(
     session: Session, trial: Trial, bed: BedSpec, placement: Placement, options: Mapping[str, Any], limit_s: float
 ) -> Placement:
     """Probe the spares, if --probe-spares asks for it, on the bed as it is brought up. Raises InfrastructureError if too few are fit."""
+    if options["resume"]:
+        return spare_probe.recorded(Path(options["resume"])) or placement
     if not limit_s:
         return placement
     if options["inventory"]:

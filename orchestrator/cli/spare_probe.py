@@ -17,6 +17,8 @@ from ..model.launch import Request, Result
 from ..model.plan import Placement
 from ..nightly import baselines, bundle_records
 from ..nightly.culprits import spares
+from ..nightly.suite import RUNS
+from ..store import bundle
 from .inputs import trials
 from .inputs.session import Session
 
@@ -131,6 +133,15 @@ def parse_limit(text: str) -> float:
     if limit_s > 3600:
         raise UsageError(f"--probe-spares: must be an hour at most (got {text})", hint="--probe-spares 30s")
     return limit_s
+
+
+def recorded(directory: Path) -> Placement | None:
+    """The placement of repeated runs that are resumed: that of their last run; None if none was planned."""
+    for run in sorted((directory / RUNS).glob(f"*/{bundle.PLAN}"), reverse=True):
+        placement = bundle.load_plan(run.parent).placement
+        probe = str((run.parent / placement.spare_probe).resolve()) if placement.spare_probe else ""
+        return replace(placement, spare_probe=probe)
+    return None
 
 
 def relative_to(placement: Placement, runs: Path) -> Placement:

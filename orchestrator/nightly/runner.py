@@ -30,7 +30,7 @@ class Trials(Protocol):
     """What runs the trials of a night on its bed."""
 
     def obstacle(self, cell: Cell) -> str:
-        """Why the bed cannot run the cell: what it lacks; empty if it can. Raises CcbedError."""
+        """Why the bed cannot run the cell: what it lacks; empty if it can. It may probe spares first. Raises CcbedError."""
 
     def launch(self, cell: Cell, repeat: int, open_run: str) -> Attempt:
         """Run a repeat; ``open_run``: the name of its bundle that an earlier process began. Raises CcbedError, KeyboardInterrupt."""
@@ -125,6 +125,8 @@ class Runner:
             return f"over the budget of {self.night.suite.budget_s:g} s"
         try:
             return self.trials.obstacle(cell)
+        except Interrupted:
+            raise self._interrupted() from None
         except CcbedError:
             return ""  # the repeat fails with it
 

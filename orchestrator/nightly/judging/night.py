@@ -20,7 +20,7 @@ from ..suite import RUNS, Night, Row
 from . import bits, conclusion, figures, floors, known_defects, metrics, parts
 from .figures import Series
 
-RUN = "run"
+RUN, SPARE = "run", "spare"
 #: Nights for which a metric that is no longer measured is missed.
 RECENT = 3
 
@@ -53,13 +53,31 @@ def judge(
         *(judged for baseline in baselines for judged in floors.judge_baseline(baseline, tonight)),
         *_judge_series(night, number, series, groups),
     ]
+    findings += _judge_spares(directory)
     findings += bits.judge((cell, run.workload, Path(run.directory)) for cell, run in runs)
     findings = known_defects.apply(night, findings, series, earlier, _is_node_absent(night, runs, past))
     findings = known_defects.expect_failures_of(frozenset(quarantined), findings)
     return conclusion.conclude(
         rows, tuple(findings), earlier=_earlier(series, groups),
-        notes=(*notes, *_unused(history, night), *_notes(night, runs, past), *floors.notes_on(baselines, tonight)),
+        notes=(
+            *notes, *_notes_on_spares(directory), *_unused(history, night), *_notes(night, runs, past),
+            *floors.notes_on(baselines, tonight),
+        ),
     )  # fmt: skip
+
+
+def _judge_spares(directory: Path) -> Iterator[Judged]:
+    """The spares that their probe found too slow: they took no part."""
+    probed = night_files.read_spares(directory)
+    for node, reason in probed.unfit.items() if probed else ():
+        finding = Finding(gate=SPARE, outcome="warn", node=node, text=f"{node} {reason}")
+        yield Judged(finding=finding, state="warn", runs=(Path(probed.spare_probe).name,) if probed else ())
+
+
+def _notes_on_spares(directory: Path) -> tuple[str, ...]:
+    probed = night_files.read_spares(directory)
+    run = Path(probed.spare_probe).name if probed else ""
+    return tuple(f"{text}{f' ({run})' if run else ''}" for text in probed.notes) if probed else ()
 
 
 def read_runs(directory: Path, rows: Iterable[Row]) -> tuple[list[tuple[str, RunRecord]], tuple[str, ...]]:
