@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from orchestrator.nightly.gates import deviations, drift, judgement, levels, relative, robust
+from orchestrator.nightly.gates import deviations, drift, intermittent, judgement, levels, relative, robust
 from tests.bench import bounds
 from tests.bench.fleets import Defect, Noise, fleet
 
@@ -154,3 +154,14 @@ def test_the_gates_stay_below_the_bound_of_the_best_test() -> None:
         result = relative.judge(deviations.deviations(medians), deviations.long_deviations(medians))
         failed += bool(result.fails[0, 0])
     assert 4 <= failed <= 10
+
+
+@pytest.mark.parametrize(("measured", "bad", "fails"), [(4, 4, True), (5, 5, True), (5, 4, False), (3, 3, False)])
+def test_an_intermittent_node_fails_where_all_of_four_nights_are_bad(measured: int, bad: int, fails: bool) -> None:
+    """Where a sound node has a bad repeat on one night in twenty."""
+    chance = robust.binomial_tail(bad, measured, 0.05)
+    result = intermittent.Intermittent(
+        bad=np.array([[bad]]), measured=np.array([[measured]]), usual=np.array([0.05]), chance=np.array([[chance]]),
+        limit=np.array([0.03]), is_bad_tonight=np.array([[True]]),
+    )  # fmt: skip
+    assert (bool(result.fails[0, 0]), bool(result.warns[0, 0])) == (fails, True)

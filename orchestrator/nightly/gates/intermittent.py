@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from .nights import Flags, Floats
 
 RECENT = 5
-#: The chance that warns, and the one that fails, per metric and node-night.
-WARN_RATE, FALSE_RATE = 2e-4, 1e-5
+#: The chance that warns, and the one that fails, per metric and node-night. A node that is bad on all of the nights may be so by a
+#: greater chance: of an intermittent part, four nights of four say more than four of five.
+WARN_RATE, FALSE_RATE, FALSE_RATE_OF_ALL = 2e-4, 5e-6, 2e-5
 SIGMAS, MINIMUM_RATIO, LEAST_REPEATS, LEAST_NIGHTS = 6.0, 0.02, 3, 30
 
 
@@ -43,7 +44,10 @@ class Intermittent:
 
     @property
     def fails(self) -> Flags:
-        result: Flags = self.is_bad_tonight & (self.bad >= 2) & (self.chance <= FALSE_RATE)
+        import numpy as np
+
+        rate = np.where(self.bad == self.measured, FALSE_RATE_OF_ALL, FALSE_RATE)
+        result: Flags = self.is_bad_tonight & (self.bad >= 2) & (self.chance <= rate)
         return result
 
     @property
