@@ -73,7 +73,7 @@ class _Repeats:
         except CcbedError as error:
             self.error = error
             raise
-        self.results.append(result)
+        self.results.append(replace(result, judged=None))
         if result.code == EXIT_INTERRUPTED:
             self.error = self._interrupted(f"run {result.run} was interrupted")
         bundle.link_latest(self.directory.parent, f"{self.directory.name}/{RUNS}/{result.run}")

@@ -28,8 +28,11 @@ def plain(value: Any) -> Any:
     if kind in _SCALARS or (kind is float and math.isfinite(value)):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        items = ((name, getattr(value, name), null) for name, null in _names(kind))
-        return {name: plain(item) for name, item, null in items if null or item is not None}
+        return {
+            name: item if type(item) in _SCALARS else plain(item)
+            for name, null in _names(kind)
+            if (item := getattr(value, name)) is not None or null
+        }
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -10,6 +10,7 @@ from .event import Event
 from .plan import Placement
 from .plugin import Catalogue
 from .provider import Provider
+from .run import Run
 from .trial import Trial
 from .verdict import Verdict
 
@@ -64,6 +65,7 @@ class Result:
 
     ``changes``: check -> (saved outcome, outcome now) if they differ; ``unsaved``: checks that have a saved verdict but
     cannot be judged now: then the saved verdicts and reports are kept. ``obstacle``: why nothing could be saved.
+    ``judged``: the run as it was read for the verdicts, so that nothing is read and computed twice; None: not in memory.
     """
 
     run: str
@@ -73,3 +75,4 @@ class Result:
     changes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     unsaved: tuple[str, ...] = ()
     obstacle: str = ""
+    judged: Run | None = field(default=None, repr=False, compare=False)

@@ -59,14 +59,13 @@ def conclude(
     verdicts = judge.judge(run, catalogue, chosen, accept_changed=accept_changed)
     unable = judge.obstacles(chosen, catalogue, accept_changed=accept_changed)
     unsaved = tuple(check for check in unable if saved.get(check) in ("pass", "fail"))
-    obstacle = ""
+    run, obstacle = replace(run, verdicts=verdicts), ""
     if not unsaved and (redraw or verdicts != before or not seal.is_derived(directory)):
-        run = replace(run, verdicts=verdicts)
         obstacle = _save(directory, verdicts, render_reports(run, catalogue), read_only=read_only)
     outcome, _, kind = views.ending(run.history)
     return Result(
         run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind), verdicts=verdicts,
-        changes=judge.changes(saved, verdicts), unsaved=unsaved, obstacle=obstacle,
+        changes=judge.changes(saved, verdicts), unsaved=unsaved, obstacle=obstacle, judged=run,
     )  # fmt: skip
 
 

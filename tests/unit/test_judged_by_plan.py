@@ -150,6 +150,15 @@ def test_the_plugins_in_the_bundle_judge_as_the_originals_did_and_leave_its_seal
     assert seal.verify(directory) == (), "loading a plugin out of a bundle writes no bytecode into it"
 
 
+def test_the_summary_of_a_run_that_was_just_judged_reads_nothing_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, result = sealed(tmp_path, catalogue())
+    read_again = summary.document(dataclasses.replace(result, judged=None))
+    monkeypatch.delattr(summary.bundle, "load")
+    assert summary.document(result) == read_again
+
+
 def test_bytecode_beside_a_plugin_is_not_what_runs(tmp_path: Path) -> None:
     own = folder(tmp_path / "own")
     file = own / "checkers/never.py"
@@ -321,7 +330,8 @@ def test_the_terminal_says_where_another_version_of_ccbed_judges(tmp_path: Path,
     begin["value"]["code"] = code
     (directory / bundle.HISTORY).write_text(json.dumps(begin) + "\n" + "".join(others))
     out = io.StringIO()
-    summary.show(Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out)), result)
+    session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out))
+    summary.show(session, dataclasses.replace(result, judged=None))
     assert ("judged by another version of ccbed" in out.getvalue()) is noted
 
 

@@ -95,7 +95,8 @@ def document(result: Result) -> dict[str, Any]:
 
 
 def _judged(result: Result) -> Run:
-    return replace(bundle.load(Path(result.directory), judged=False), verdicts=result.verdicts)
+    run = result.judged or bundle.load(Path(result.directory), judged=False)
+    return replace(run, verdicts=result.verdicts)
 
 
 def _judging(result: Result, run: Run) -> Iterator[str]:

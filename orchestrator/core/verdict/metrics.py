@@ -196,8 +196,8 @@ def _collectives(run: Run) -> Iterator[Metric]:
                 )  # fmt: skip
         spans = measurements.data[case.number][0]
         for name, over in (("time", "max_rank"), *((("cct", "cct"),) if recorded else ())):
-            for number, seconds in enumerate(spans.times(over)):
+            for number, seconds in enumerate(spans.times(over).tolist()):
                 yield Metric(
-                    trial=run.trial.name, metric=f"{about} {name}", value=float(seconds), unit="s", better="lower",
+                    trial=run.trial.name, metric=f"{about} {name}", value=seconds, unit="s", better="lower",
                     size=case.bytes, rep=number,
                 )  # fmt: skip
