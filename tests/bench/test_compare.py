@@ -73,7 +73,7 @@ def carry_out(fabric: Fabric, slow_node: int | None) -> Run:
     }  # fmt: skip
     file = fabric.folder / "pair.json"
     file.write_text(json.dumps(trial))
-    fabric.call("run", str(file), "--bed", fabric.name)
+    fabric.call("run", str(file), "--bed", fabric.name, timeout_s=600.0)
     return bundle.load((fabric.folder / "runs/latest").resolve())
 
 

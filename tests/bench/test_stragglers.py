@@ -144,7 +144,7 @@ def carry_out(fabric: Fabric, case: Case) -> tuple[str, str]:
     latest = fabric.folder / "runs/latest"
     before = latest.resolve()
     with stopping(fabric, case):
-        fabric.call("run", str(file), "--bed", fabric.name, expect=None)
+        fabric.call("run", str(file), "--bed", fabric.name, expect=None, timeout_s=600.0)
     assert latest.resolve() != before, "the run was refused"
     measured = collectives.measured(bundle.load(latest.resolve()))
     if measured is None or not measured.trials:
