@@ -22,8 +22,8 @@ from ..model.trial import Trial
 from ..nightly import baselines
 from ..store import beds as store
 from ..store import secrets
-from . import detached, spare_probe
-from .inputs import beds, trials
+from . import detached, ephemeral_bed, spare_probe
+from .inputs import beds, slurm_jobs, trials
 from .inputs.session import Session
 from .render import live, rank_output, summary
 from .render.terminal import short_path
@@ -58,12 +58,13 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     once = functools.partial(
         run_once, session, source, trial, redaction, bed, data_dir, exports, options, placement=placement
     )
-    if options["repeat"] is None and options["resume"] is None:
-        code = summary.show(session, once(), as_json=options["as_json"])
-    else:
-        from . import repeated_run
+    with ephemeral_bed.of_command(session, bed, is_wanted=bool(options["inventory"])):
+        if options["repeat"] is None and options["resume"] is None:
+            code = summary.show(session, once(), as_json=options["as_json"])
+        else:
+            from . import repeated_run
 
-        code = repeated_run.run(session, bed, trial, once, _command(session, redaction), options)
+            code = repeated_run.run(session, bed, trial, once, _command(session, redaction), options)
     if all(host.connection == "local" for host in bed.hosts):
         prune.automatic(session, bed, options["runs_dir"], quiet=options["as_json"])
     return code
@@ -228,6 +229,7 @@ def run_once(
         from .verbs.up import up
 
         up(session, bed, quiet=quiet)
+    slurm_jobs.refuse_short(bed, trial)
     assigned = slots.assign(trial, bed, placement)
     names = tuple(node.name for node in assigned.slots)
     printer = live.Printer(terminal=session.terminal, trial=trial, slots=names, quiet=quiet)

@@ -83,6 +83,7 @@ class Slurm:
     """``environment``: with it, Slurm's clients use this Slurm. Methods return when the cluster is in the new state."""
 
     folder: Path
+    port: int
     environment: dict[str, str] = field(default_factory=dict)
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -188,7 +189,10 @@ class Slurm:
             time.sleep(0.05)
 
     def _controller_responds(self) -> bool:
-        return self.attempt("scontrol", "ping", "--local").returncode == 0 and not self.attempt("sinfo").returncode
+        """A client that finds the port closed tries again for 9 s, so the port is tried first."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
+            return not self.attempt("sinfo").returncode
+        return False
 
     def _all_idle(self) -> bool:
         states = self.node_states()
@@ -235,8 +239,8 @@ def running(settings: str = "") -> Iterator[Slurm]:
         raise LackingError(reason)
     with tempfile.TemporaryDirectory(prefix="ccbed-slurm-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        slurm = Slurm(folder=folder, environment={"PATH": _PATH, "LC_ALL": "C", "SLURM_CONF": f"{folder}/slurm.conf"})
-        _write(folder, settings)
+        environment = {"PATH": _PATH, "LC_ALL": "C", "SLURM_CONF": f"{folder}/slurm.conf"}
+        slurm = Slurm(folder=folder, port=_write(folder, settings), environment=environment)
         try:
             slurm.start_munge()
             slurm.start_controller()
@@ -248,8 +252,8 @@ def running(settings: str = "") -> Iterator[Slurm]:
             slurm.close()
 
 
-def _write(folder: Path, settings: str) -> None:
-    """The configuration; every user may read it and use the munge socket."""
+def _write(folder: Path, settings: str) -> int:
+    """The configuration, which every user may read, and the port of the controller."""
     folder.chmod(0o755)
     (folder / "munge").mkdir(mode=0o755)
     key = folder / "munge/key"
@@ -261,6 +265,7 @@ def _write(folder: Path, settings: str) -> None:
     text = _CONFIG.format(folder=folder, hostname=hostname, port=port, ports=listed, settings=settings)
     (folder / "slurm.conf").write_text(text)
     (folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
+    return port
 
 
 def _free_ports(count: int) -> list[int]:

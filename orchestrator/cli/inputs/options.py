@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from ...core.spec import values
+
 _CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
@@ -77,6 +79,39 @@ def vault(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Prompt for the password of the vault.",
     )
     return files(prompt(function))
+
+
+def slurm_job(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for a bed's Slurm job; their values go to the session, not to the verb."""
+    wait = click.option(
+        "--wait",
+        metavar="TIME",
+        expose_value=False,
+        callback=_wait,
+        help="Slurm: how long the job may wait in the queue, such as 30s or 2h; then it is cancelled (default: no limit).",
+    )
+    job = click.option(
+        "--jobid",
+        type=click.IntRange(min=1),
+        expose_value=False,
+        callback=_job_id,
+        help="Slurm: use the nodes of this running job instead of a new one.",
+    )
+    return wait(job(function))
+
+
+def _wait(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    try:
+        ctx.obj.job = dataclasses.replace(ctx.obj.job, wait_s=values.seconds(value))
+    except ValueError as error:
+        raise click.BadParameter(f"{error} (got {value})", ctx, param) from None
+
+
+def _job_id(ctx: click.Context, _param: click.Parameter, value: int | None) -> None:
+    if value is not None:
+        ctx.obj.job = dataclasses.replace(ctx.obj.job, job_id=value)
 
 
 def _vault_files(ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> None:

@@ -54,11 +54,22 @@ def launch(request: Request) -> Result:
     return lifecycle.launch(request)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """Of a bed's Slurm job. ``wait_s``: how long it may wait in the queue; None: without limit. ``job_id``: an existing job
+    to use instead. ``is_ephemeral``: the job ends with this command."""
+
+    wait_s: float | None = None
+    job_id: int | None = None
+    is_ephemeral: bool = False
+
+
 @dataclass(kw_only=True)
 class Session:
     """One invocation. ``providers``: kind of provider -> function of the state directory that opens it.
 
-    ``umask``: that of the user, for the files of the user's programs.
+    ``umask``: that of the user, for the files of the user's programs. ``obtained``: beds whose Slurm job this invocation
+    submitted or adopted.
     """
 
     state: Path
@@ -75,6 +86,8 @@ class Session:
     _opened: list[Provider] = field(default_factory=list)
     _warmed_up: list[tuple[BedSpec, Provider]] = field(default_factory=list)
     vault: Vault = field(default_factory=Vault)
+    job: JobOptions = field(default_factory=JobOptions)
+    obtained: list[str] = field(default_factory=list)
 
     def warm_up(self, bed: BedSpec) -> None:
         """Start to connect the bed's hosts in the background. The next call of ``provider`` returns that provider."""

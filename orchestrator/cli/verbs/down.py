@@ -31,7 +31,7 @@ def command(session: Session, bed: str | None, every: bool, force: bool, abandon
     if not specs:
         session.terminal.line(f"bed {bed}: not up, nothing to end" if bed else "no bed is up, nothing to end")
     for spec in specs:
-        _end(session, spec, force, abandon)
+        end(session, spec, force=force, abandon=abandon)
     for spec in specs or (_unlisted(session, bed) if reset else ()):
         if reset:
             prepared_hosts.reset(session, spec, force=force)
@@ -69,7 +69,8 @@ def _read(session: Session, name: str) -> BedSpec:
     return beds.read(session, name) or store.minimal_spec(session.state, name)
 
 
-def _end(session: Session, bed: BedSpec, force: bool, abandon: bool) -> None:
+def end(session: Session, bed: BedSpec, *, force: bool = False, abandon: bool = False) -> None:
+    """End one bed, and print what ended. Raises UsageError, InfrastructureError."""
     bed = departed.with_departed_hosts(bed)
     with store.lock(session.state, bed.name):
         if not force:

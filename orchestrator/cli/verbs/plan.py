@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ...model import codec
-from ..inputs import beds, options, prepared_hosts
+from ..inputs import beds, options, prepared_hosts, slurm_jobs
 from ..inputs.session import Session
 from ..render import bed_view
 from ..render.terminal import short_path
@@ -25,9 +25,10 @@ def command(session: Session, inventory: Path, as_json: bool) -> int:
     due = prepared_hosts.due(session, bed)
     if not as_json:
         prepared_hosts.plan(session, bed)
+        slurm_jobs.show_plan(session, bed)
     _, diff, _ = compare(session, bed)
     if as_json:
-        plan = {"prepare": [codec.plain(host) for host in due], "diff": codec.plain(diff)}
+        plan = {"prepare": [codec.plain(host) for host in due], "job": slurm_jobs.plan(bed), "diff": codec.plain(diff)}
         session.terminal.json({"bed": codec.plain(bed), **plan, "empty": diff.empty and not due})
         return 0
     bed_view.away(session.terminal, bed, diff)

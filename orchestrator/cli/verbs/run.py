@@ -215,6 +215,7 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
 )
 @options.bed
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
+@options.slurm_job
 @options.include_quarantined
 @click.option(
     "--probe-spares",

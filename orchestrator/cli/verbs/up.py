@@ -17,7 +17,7 @@ from ...model.event import Event
 from ...model.events import NodeApplyDone
 from ...model.provider import Provider
 from ...store import beds as store
-from ..inputs import beds, options, prepared_hosts
+from ..inputs import beds, options, prepared_hosts, slurm_jobs
 from ..inputs.session import Session
 from ..render import bed_view
 from ..render.terminal import short_list, short_path
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 )
 @options.force("Also while a run is open on the bed; it ends.")
 @options.vault
+@options.slurm_job
 @click.pass_obj
 def command(session: Session, inventory: Path, dry_run: bool, prepare: bool | None, force: bool) -> int:
     """Start the nodes of INVENTORY and keep them warm; a second `up` changes nothing."""
@@ -73,7 +74,7 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
         interpreter = _checked_interpreter(bed)
         store.write(session.state, bed)
         store.require_preflight(session.state, bed.name)
-        with bed_view.reporting_processes(bed, provider):
+        with slurm_jobs.held(session, bed), bed_view.reporting_processes(bed, provider):
             _change(session, bed, (status, diff, provider), interpreter, mend=prepare is not False)
     return 0
 
@@ -121,6 +122,7 @@ def _refuse_moved(bed: BedSpec, before: BedSpec) -> None:
         (before.workdir, bed.workdir),
         (before.hostdir or before.workdir, bed.hostdir or bed.workdir),
         (f"provider {before.provider}", f"provider {bed.provider}"),
+        (slurm_jobs.summary(before), slurm_jobs.summary(bed)),
     ):
         if was != now:
             raise UsageError(

@@ -45,9 +45,14 @@ def expand(cluster: Host) -> tuple[Host, ...]:
 
 def job_options(spec: SlurmSpec, bed: str, comment: str) -> list[str]:
     """The arguments of salloc for the job of a bed. The comment identifies the bed and its owner."""
+    return [f"--job-name=ccbed-{bed}", f"--comment={comment}", *limits(spec)]
+
+
+def limits(spec: SlurmSpec) -> list[str]:
+    """The options that the inventory determines."""
     time_limit = [f"--time={slurm_options.format_time(spec.time_s)}"] if spec.time_s else []
-    own = [f"--job-name=ccbed-{bed}", f"--comment={comment}", f"--nodes={spec.nodes}", *time_limit]
-    return own + [f"--{name}={value}" if value else f"--{name}" for name, value in spec.options.items()]
+    rest = (f"--{name}={value}" if value else f"--{name}" for name, value in spec.options.items())
+    return [f"--nodes={spec.nodes}", *time_limit, *rest]
 
 
 def _count(host: Host, name: str, default: int) -> int:

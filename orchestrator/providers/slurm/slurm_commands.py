@@ -23,7 +23,7 @@ _PARTITIONS = "the partitions: sinfo --summarize"
 #: (what Slurm writes, whether the user's input is wrong, the sentence, the next step). The first that occurs applies.
 _ERRORS: Sequence[tuple[str, bool, str, str]] = (
     (r"unrecognized option '--?([^'=]+)", True, "Slurm has no option {0}", "correct ccbed_sbatch; `salloc --help` lists the options"),
-    (r"[Ii]nvalid (--\S+) specification", True, "Slurm rejects the value of {0}", "correct ccbed_sbatch or the variable of that name"),
+    (r"(?:[Ii]nvalid|for) (--[\w-]+)", True, "Slurm rejects the value of {0}", "correct ccbed_sbatch or the variable of that name"),
     (r"invalid partition specified: (\S+)", True, "Slurm has no partition {0}", f"correct ccbed_partition; {_PARTITIONS}"),
     (r"Invalid partition name", True, "Slurm has no such partition", f"correct ccbed_partition; {_PARTITIONS}"),
     (r"User's group not permitted", True, "your group may not use this partition", f"choose another ccbed_partition; {_PARTITIONS}"),
@@ -69,8 +69,9 @@ def environment() -> dict[str, str]:
     return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
-def run(argv: Sequence[str], deadline_s: float = DEADLINE_S) -> str:
-    """The output of a client. Raises SlurmUsageError or SlurmError, with the command."""
+def run(argv: Sequence[str], deadline_s: float | None = None) -> str:
+    """The output of a client, within DEADLINE_S unless another deadline is set. Raises SlurmUsageError or SlurmError, with the command."""
+    deadline_s = DEADLINE_S if deadline_s is None else deadline_s
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, errors="replace", env=environment(), timeout=deadline_s, check=False,
@@ -95,8 +96,8 @@ def missing_client(program: str) -> SlurmError:
 
 def explain(argv: Sequence[str], output: str) -> CcbedError:
     """The error of a client that failed: what it means, then Slurm's own words."""
-    said = "; ".join(dict.fromkeys(_NOISE.sub("", line).strip() for line in output.splitlines() if line.strip()))
-    quoted = f"{argv[0]}: {said[:400] or 'no output'}"
+    message = "; ".join(dict.fromkeys(_NOISE.sub("", line).strip() for line in output.splitlines() if line.strip()))
+    quoted = f"{argv[0]}: {message[:400] or 'no output'}"
     for pattern, is_usage, sentence, step in _ERRORS:
         if match := re.search(pattern, output):
             kind = SlurmUsageError if is_usage else SlurmError

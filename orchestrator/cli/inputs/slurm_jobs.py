@@ -1,0 +1,163 @@
+"""The Slurm job of a bed: held while `up` and `run` work, shown by `plan`, and rejected where a run does not fit into it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...core.bed import slurm_job
+from ...model.bed import BedSpec
+from ...model.errors import CcbedError, UsageError
+from ...model.trial import Trial
+from ..render.terminal import short_path
+
+#: The shortest run: start a gang, train, gather, and judge.
+LEAST_S = 10.0
+
+if TYPE_CHECKING:
+    from ...providers.slurm.allocation import Allocation
+    from .session import Session
+
+
+def show_plan(session: Session, bed: BedSpec) -> None:
+    """Print the job as it would be submitted, and a batch script that runs ccbed inside of such a job."""
+    from ...providers.slurm import allocation
+
+    if bed.slurm is None:
+        return
+    inventory = short_path(bed.inventory)
+    session.terminal.line(
+        f"job of bed {bed.name}, submitted by `ccbed up {inventory}` and by `ccbed run TRIAL -i {inventory}`:"
+    )
+    session.terminal.line(f"  {shlex.join(allocation.submit_command(bed))}")
+    session.terminal.line("as a batch script: ccbed uses the job in which it runs")
+    command = f"ccbed run dp-ring -i {shlex.quote(bed.inventory)}"
+    session.terminal.lines([f"  {line}" for line in allocation.batch_script(bed, command).splitlines()])
+
+
+def plan(bed: BedSpec) -> dict[str, Any] | None:
+    """The same as values; None for a bed of another provider."""
+    from ...providers.slurm import allocation
+
+    if bed.slurm is None:
+        return None
+    command = ["ccbed", "run", "dp-ring", "-i", bed.inventory]
+    return {"submit": allocation.submit_command(bed), "batch_script": allocation.batch_script(bed, shlex.join(command))}
+
+
+@contextmanager
+def held(session: Session, bed: BedSpec) -> Iterator[None]:
+    """Whatever the body needs of a bed of provider slurm: a job that runs, recorded in the bed's directory.
+
+    If the body fails, a job that was submitted here is cancelled. Raises UsageError, InfrastructureError.
+    """
+    if bed.slurm is None or _is_running(session, bed):
+        yield
+        return
+    with sigterm_as_interrupt():
+        allocation_ = _obtain(session, bed)
+        try:
+            yield
+        except BaseException as error:
+            _withdraw(session, bed, allocation_, error)
+            raise
+
+
+def _is_running(session: Session, bed: BedSpec) -> bool:
+    """Whether the recorded job still holds its nodes; a warning says how a job ended."""
+    from ...providers.slurm import allocation
+
+    present = allocation.read(Path(bed.workdir))
+    if present is None:
+        return False
+    state = allocation.read_state(present)
+    if state.kind in ("running", "suspended"):
+        return True
+    session.terminal.warn(f"job {present.job_id} of bed {bed.name} holds no nodes any more: {state.reason}")
+    return False
+
+
+def _obtain(session: Session, bed: BedSpec) -> Allocation:
+    from ...providers.slurm import allocation
+
+    terminal = session.terminal
+    job_id = session.job.job_id or allocation.current_job(os.environ)
+    if job_id:
+        result = allocation.adopt(bed, job_id)
+    else:
+        terminal.status("  job         is submitted …")
+        result = allocation.acquire(bed, wait_s=session.job.wait_s, report=lambda line: terminal.line(f"  {line}"))
+    driver = allocation.this_process() if session.job.is_ephemeral else ""
+    allocation.write(replace(result, driver=driver), Path(bed.workdir))
+    session.obtained.append(bed.name)
+    whose = "" if result.is_owned else ", not submitted by ccbed: it stays when the bed goes"
+    terminal.line(f"  job         {result.job_id} on {' '.join(result.nodes)}, {time_left(result.ends_at)}{whose}")
+    return result
+
+
+def _withdraw(session: Session, bed: BedSpec, allocation_: Allocation, error: BaseException) -> None:
+    """A job without a bed would only cost: it is cancelled, or the warning names it."""
+    from ...providers.slurm import allocation
+
+    try:
+        released = allocation.release(bed, allocation_)
+        (Path(bed.workdir) / allocation.FILE).unlink(missing_ok=True)
+    except CcbedError as failure:
+        session.terminal.warn(f"{failure}; {failure.hint}")
+    else:
+        if released and isinstance(error, CcbedError):
+            session.terminal.warn(f"job {allocation_.job_id} is cancelled: bed {bed.name} is not up")
+
+
+@contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends this process as Ctrl-C does, so that no job is left."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def summary(bed: BedSpec) -> str:
+    """The job as an error names it; empty for a bed of another provider."""
+    return f"a job with {' '.join(slurm_job.limits(bed.slurm))}" if bed.slurm else ""
+
+
+def time_left(ends_at: float | None, now: float | None = None) -> str:
+    """``ends at 14:32, in 1 h 58 min``."""
+    if ends_at is None:
+        return "without a time limit"
+    minutes = max(0, int(ends_at - (time.time() if now is None else now)) // 60)
+    left = f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    form = "%H:%M" if minutes < 12 * 60 else "%Y-%m-%d %H:%M"
+    return f"ends at {time.strftime(form, time.localtime(ends_at))}, in {left}"
+
+
+def refuse_short(bed: BedSpec, trial: Trial) -> None:
+    """Raises UsageError where the job of the bed ends before the trial can: its last fault by time is known beforehand."""
+    if bed.slurm is None:
+        return
+    from ...providers.slurm import allocation
+
+    present = allocation.read(Path(bed.workdir))
+    if present is None or present.ends_at is None:
+        return
+    left_s = max(0.0, present.ends_at - time.time())
+    needed_s = max([LEAST_S, *(fault.at.after_s for fault in trial.faults if fault.at.after_s is not None)])
+    if needed_s > left_s:
+        raise UsageError(
+            f"the run needs at least {needed_s:.0f} s, and job {present.job_id} of bed {bed.name} ends in {left_s:.0f} s",
+            hint=f"ccbed down {bed.name}, set a longer ccbed_time, then: ccbed up {short_path(bed.inventory)}",
+        )

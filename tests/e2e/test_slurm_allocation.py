@@ -1,0 +1,288 @@
+"""Allocations on a real Slurm: granted, refused, waited for, released, lost; whatever happens, no job stays in the queue."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.core.bed import nodes_from_inventory
+from orchestrator.core.inventory import parse_inventory
+from orchestrator.model import codec
+from orchestrator.model.bed import BedSpec
+from orchestrator.model.errors import InfrastructureError, UsageError
+from orchestrator.providers.slurm import allocation, job_state, slurm_commands
+from orchestrator.providers.slurm.slurm_commands import SlurmError
+
+from ..lab.slurm import NODES, Slurm
+
+SOON_S = 20.0
+
+
+@pytest.fixture(name="bed")
+def make_bed(tmp_path: Path) -> Callable[..., BedSpec]:
+    def bed(nodes: int = 2, name: str = "lab", **variables: Any) -> BedSpec:
+        own = {
+            "ccbed_provider": "slurm",
+            "ccbed_bed": name,
+            **{f"ccbed_{key}": value for key, value in variables.items()},
+        }
+        document = {"all": {"vars": own, "hosts": {"cluster": {"ccbed_nodes": nodes}}}}
+        inventory = parse_inventory.parse(yaml.safe_dump(document), str(tmp_path / "slurm.yml"))
+        return nodes_from_inventory.assemble_bed(inventory, agent="a" * 12, state=str(tmp_path), home=str(tmp_path))
+
+    return bed
+
+
+def wait_until(is_reached: Callable[[], bool], limit_s: float = SOON_S) -> None:
+    end = time.monotonic() + limit_s
+    while not is_reached():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def states(slurm: Slurm) -> list[str]:
+    return sorted(slurm.jobs().values())
+
+
+def test_a_job_is_acquired_at_once_and_released(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    lab = bed(nodes=3, partition="main", time="30m", gres="gpu:1", sbatch={"mem": "100M"})
+    began = time.time()
+    held = allocation.acquire(lab)
+    assert held.nodes == NODES[:3] and set(held.addresses) == {"127.0.0.1"} and held.is_owned
+    assert held.ends_at is not None and 1750 < held.ends_at - began < 1900
+    assert [job.job_id for job in allocation.jobs_of(lab)] == [held.job_id]
+    assert allocation.read_state(held).kind == "running"
+    assert allocation.release(lab, held) == (held.job_id,)
+    assert slurm.jobs() == {} and allocation.read_state(held).kind == "cancelled"
+
+
+def test_two_beds_at_once_have_jobs_of_their_own(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    """A user of the same bed name with another state directory is not this user's bed."""
+    red, blue = bed(name="red", sbatch={"exclusive": True}), bed(name="blue", sbatch={"exclusive": True})
+    held_red, held_blue = allocation.acquire(red), allocation.acquire(blue)
+    assert not set(held_red.nodes) & set(held_blue.nodes)
+    submit = (
+        "sbatch",
+        "--job-name=ccbed-red",
+        "--comment=ccbed:/elsewhere",
+        "--output=/dev/null",
+        "--wrap",
+        "sleep 99",
+    )
+    slurm.run(*submit)
+    allocation.release(red, held_red)
+    assert len(slurm.jobs()) == 2 and allocation.read_state(held_blue).kind == "running"
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"partition": "nope"}, "Slurm has no partition nope"),
+        ({"gres": "tpu:1"}, "no node has these resources"),
+        ({"gres": "gpu:3"}, "the partition does not have the nodes that the job asks for"),
+        ({"constraint": "zzz"}, "no node has these features"),
+        ({"nodelist": "zz"}, "Slurm has no node of that name"),
+        ({"reservation": "zz"}, "Slurm has no such reservation"),
+        ({"sbatch": {"zz": 3}}, "Slurm has no option zz"),
+        ({"sbatch": {"mem": "abc"}}, "Slurm rejects the value of --mem"),
+        ({"sbatch": {"cpus-per-task": "zz"}}, "Slurm rejects the value of --cpus-per-task"),
+    ],
+)  # fmt: skip
+def test_a_request_that_slurm_rejects_is_an_error_in_words(
+    variables: dict[str, Any], words: str, slurm: Slurm, bed: Callable[..., BedSpec]
+) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        allocation.acquire(bed(**variables))
+    assert str(caught.value).startswith("bed lab: ") and caught.value.hint and slurm.jobs() == {}
+
+
+def test_a_user_without_permission_is_refused(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    """root may use every partition, so the request is made by another user."""
+    argv = allocation.submit_command(bed(partition="closed"))
+    done = slurm.attempt(*argv, user="daemon")
+    error = slurm_commands.explain(argv, done.stderr)
+    assert "your group may not use this partition" in str(error) and error.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"partition": "short", "time": "10m"}, "would never start: its time limit exceeds that of the partition"),
+        ({"nodes": 5}, "would never start: it asks for more nodes than the partition has"),
+        ({"partition": "paid"}, "would never start: Job's account not known"),
+    ],
+)
+def test_a_job_that_would_never_start_is_refused_at_once(
+    variables: dict[str, Any], words: str, slurm: Slurm, bed: Callable[..., BedSpec]
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        allocation.acquire(bed(**variables))
+    assert slurm.jobs() == {}
+
+
+def test_a_queue_that_never_starts_ends_with_the_wait(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    lines: list[str] = []
+    with pytest.raises(
+        InfrastructureError, match=r"not started within 4 s: the partition is down \(PartitionDown\); it is cancelled"
+    ):
+        allocation.acquire(bed(partition="stopped"), wait_s=4.0, report=lines.append)
+    assert slurm.jobs() == {} and len(lines) == 1
+    assert "waits in partition stopped: the partition is down (PartitionDown); no estimated start" in lines[0]
+
+
+def test_a_job_that_waits_starts_at_once_when_nodes_are_free(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    """The next question to the controller would come half a minute later."""
+    other = slurm.run(
+        "sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 99"
+    ).strip()
+    reports: list[tuple[str, float]] = []
+
+    def end_the_other(line: str) -> None:
+        slurm.run("scancel", other)
+        reports.append((line, time.monotonic()))
+
+    held = allocation.acquire(bed(), report=end_the_other)
+    assert held.nodes and time.monotonic() - reports[0][1] < 15
+    assert "waits in partition main: " in reports[0][0] and "estimated start" in reports[0][0]
+
+
+def test_a_job_that_is_cancelled_while_it_waits_is_an_error_in_words(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    def cancel(line: str) -> None:
+        slurm.run("scancel", line.split()[1])
+
+    with pytest.raises(InfrastructureError, match=r"bed lab: job \d+ was cancelled while it waited"):
+        allocation.acquire(bed(partition="stopped"), report=cancel)
+
+
+PROGRAM = """
+import json, sys
+from orchestrator.model import codec
+from orchestrator.model.bed import BedSpec
+from orchestrator.providers.slurm import allocation
+allocation.acquire(codec.build(BedSpec, json.loads(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_command_that_is_killed_while_it_waits_leaves_no_job(
+    number: int, slurm: Slurm, bed: Callable[..., BedSpec]
+) -> None:
+    text = json.dumps(codec.plain(bed(partition="stopped")))
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, text], stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: states(slurm) == ["PENDING"])
+        process.send_signal(number)
+        process.wait(SOON_S)
+    wait_until(lambda: not slurm.jobs())
+
+
+def test_the_next_command_names_the_job_of_a_command_that_was_killed(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    lab = bed()
+    held = allocation.acquire(lab)  # and never recorded
+    with pytest.raises(
+        InfrastructureError, match=rf"job {held.job_id} is in the queue already \(running: it runs on n"
+    ) as caught:
+        allocation.acquire(lab)
+    assert caught.value.hint == "cancel it: ccbed down lab"
+    assert allocation.release(lab, None) == (held.job_id,) and slurm.jobs() == {}
+
+
+def test_a_job_of_the_user_is_adopted_and_not_cancelled(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    job_id = int(slurm.run("sbatch", "--parsable", "--nodes=3", "--output=/dev/null", "--wrap", "sleep 99"))
+    wait_until(lambda: states(slurm) == ["RUNNING"])
+    held = allocation.adopt(bed(nodes=2), job_id)
+    assert held.nodes == NODES[:2] and not held.is_owned
+    assert allocation.release(bed(), held) == () and states(slurm) == ["RUNNING"]
+    with pytest.raises(UsageError, match=r"job \d+ has 3 nodes \(n\[1-3\]\); bed lab needs 4"):
+        allocation.adopt(bed(nodes=4), job_id)
+    with pytest.raises(UsageError, match="job 4711 holds no nodes: the controller does not know it"):
+        allocation.adopt(bed(), 4711)
+
+
+def test_losses_of_nodes_are_told_apart_in_a_job_that_goes_on(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    """The first node fails, another is drained: the job goes on with the others, and new steps start there."""
+    held = allocation.acquire(bed(nodes=3))
+    slurm.power_off(held.nodes[0])
+    slurm.set_node(held.nodes[0], "down", "no power")
+    slurm.set_node(held.nodes[1], "drain", "bad dimm")
+    state = allocation.read_state(held)
+    assert state.kind == "running" and [(node.name, node.kind, node.reason) for node in state.lost] == [
+        ("n1", "removed", "no power (by root)"), ("n2", "draining", "bad dimm (by root)"),
+    ]  # fmt: skip
+    step = ("srun", f"--jobid={held.job_id}", "--nodelist=n3", "--nodes=1", "--ntasks=1", "--overlap", "hostname")
+    assert slurm.run(*step)
+
+
+def test_ends_of_jobs_are_told_apart(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    cancelled = allocation.acquire(bed(nodes=1, name="cancelled"))
+    slurm.run("scancel", str(cancelled.job_id))
+    preempted = allocation.acquire(bed(nodes=4, name="preempted", partition="scavenge", sbatch={"exclusive": True}))
+    allocation.acquire(bed(nodes=4, name="first", partition="main", sbatch={"exclusive": True}))
+    failing = int(
+        slurm.run("sbatch", "--parsable", "--oversubscribe", "--output=/dev/null", "--wrap", "exit 3", "-p", "short")
+    )
+    before = time.time() - 60
+    ended = {held.name: allocation.read_state(held) for held in (cancelled, preempted)}
+    assert {name: state.kind for name, state in ended.items()} == {
+        "ccbed-cancelled": "cancelled",
+        "ccbed-preempted": "preempted",
+    }
+    assert all(state.at is not None and state.at > before for state in ended.values())
+    assert allocation.release(bed(name="first"), None)
+    wait_until(lambda: failing not in slurm.jobs())
+    assert job_state.read_state(failing, ()).reason == "it ended (NonZeroExitCode)"
+    whole = slurm.run(
+        "sbatch", "--parsable", "--nodes=2", "--no-requeue", "--output=/dev/null", "--wrap", "sleep 99"
+    ).strip()
+    wait_until(lambda: slurm.jobs().get(int(whole)) == "RUNNING")
+    slurm.set_node("n1", "down", "died")
+    wait_until(lambda: job_state.read_state(int(whole), ("n1", "n2")).kind != "completing")
+    assert job_state.read_state(int(whole), ("n1", "n2")).kind == "node failed"
+    again = slurm.run(
+        "sbatch", "--parsable", "--nodelist=n2", "--requeue", "--output=/dev/null", "--wrap", "sleep 99"
+    ).strip()
+    wait_until(lambda: slurm.jobs().get(int(again)) == "RUNNING")
+    slurm.run("scontrol", "requeue", again)
+    wait_until(lambda: job_state.read_state(int(again), ("n2",)).kind != "completing")
+    assert job_state.read_state(int(again), ("n2",)).kind == "requeued"
+    assert job_state.read_state(4711, ()).kind == "absent"
+
+
+def test_a_job_outlives_its_controller_and_its_state_is_unknown_meanwhile(
+    slurm: Slurm, bed: Callable[..., BedSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm's clients try for 18 s to connect; the test does not wait so long."""
+    held = allocation.acquire(bed())
+    slurm.stop("controller")
+    monkeypatch.setattr(slurm_commands, "DEADLINE_S", 2.0)
+    with pytest.raises(SlurmError, match="no response from Slurm's controller within 2 s"):
+        allocation.read_state(held)
+    monkeypatch.setattr(slurm_commands, "DEADLINE_S", 20.0)
+    slurm.start_controller()
+    assert allocation.read_state(held).kind == "running"
+
+
+def test_a_machine_without_munge_is_an_error_in_words(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    slurm.stop("munge")
+    try:
+        with pytest.raises(SlurmError, match="munge, which identifies users to Slurm, does not respond") as caught:
+            allocation.acquire(bed())
+    finally:
+        slurm.start_munge()
+    assert "munged" in caught.value.hint and slurm.jobs() == {}
+
+
+def test_a_machine_without_slurm_is_an_error_in_words(
+    bed: Callable[..., BedSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SlurmError, match="Slurm's clients are not installed on this machine"):
+        allocation.acquire(bed())
