@@ -54,11 +54,11 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
         return _dry_run(session, trial, bed, data_dir, placement, as_json=options["as_json"])
     if options["detach"]:
         return detached.start(session, Path(bed.workdir))
-    placement = _probe_spares(session, trial, bed, placement, options, limit_s)
-    once = functools.partial(
-        run_once, session, source, trial, redaction, bed, data_dir, exports, options, placement=placement
-    )
     with ephemeral_bed.of_command(session, bed, is_wanted=bool(options["inventory"])):
+        placement = _probe_spares(session, trial, bed, placement, options, limit_s)
+        once = functools.partial(
+            run_once, session, source, trial, redaction, bed, data_dir, exports, options, placement=placement
+        )
         if options["repeat"] is None and options["resume"] is None:
             code = summary.show(session, once(), as_json=options["as_json"])
         else:
