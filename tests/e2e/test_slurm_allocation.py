@@ -246,13 +246,13 @@ def test_ends_of_jobs_are_told_apart(slurm: Slurm, bed: Callable[..., BedSpec]) 
     slurm.set_node("n1", "down", "died")
     wait_until(lambda: job_state.read_state(int(whole), ("n1", "n2")).kind != "completing")
     assert job_state.read_state(int(whole), ("n1", "n2")).kind == "node failed"
-    again = slurm.run(
+    requeued = slurm.run(
         "sbatch", "--parsable", "--nodelist=n2", "--requeue", "--output=/dev/null", "--wrap", "sleep 99"
     ).strip()
-    wait_until(lambda: slurm.jobs().get(int(again)) == "RUNNING")
-    slurm.run("scontrol", "requeue", again)
-    wait_until(lambda: job_state.read_state(int(again), ("n2",)).kind != "completing")
-    assert job_state.read_state(int(again), ("n2",)).kind == "requeued"
+    wait_until(lambda: slurm.jobs().get(int(requeued)) == "RUNNING")
+    slurm.run("scontrol", "requeue", requeued)
+    wait_until(lambda: job_state.read_state(int(requeued), ("n2",)).kind != "completing")
+    assert job_state.read_state(int(requeued), ("n2",)).kind == "requeued"
     assert job_state.read_state(4711, ()).kind == "absent"
 
 
