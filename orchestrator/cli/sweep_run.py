@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ def run(session: Session, options: Mapping[str, Any]) -> int:
         raise UsageError(
             f"bed {bed.name} runs the agent of another version of ccbed", hint=f"ccbed up {short_path(bed.inventory)}"
         )
+    quarantined = beds.placement(session, bed, include_quarantined=False).quarantined
     redaction = redact.Redaction(mask=secrets.mask(session.state), names=source.secret_names)
     results: list[Result] = []
     rounds = options["rounds"]
@@ -51,7 +52,7 @@ def run(session: Session, options: Mapping[str, Any]) -> int:
             return summary.show(session, result, as_json=options["as_json"])
         directories = [Path(result.directory) for result in results]
         sweep = _judge_pairs(directories) if options["each_pair"] else None
-        findings = (sweep.finding,) if sweep else _judge_nodes(directories)
+        findings = (sweep.finding,) if sweep else _judge_nodes(directories, quarantined)
         has_suspect = any(finding.outcome == "warn" for finding in findings)
         if len(results) == options["rounds"] and has_suspect:
             rounds += CONFIRMING  # what disturbed a link for the time of one probe is not slow in another
@@ -89,9 +90,9 @@ def _trial(session: Session, source: trials.Source, bed: BedSpec, *, is_pairs: b
     return trials.without_missing_libraries(session.terminal, trial, bed)
 
 
-def _judge_nodes(directories: Sequence[Path]) -> tuple[Finding, ...]:
+def _judge_nodes(directories: Sequence[Path], quarantined: Collection[str]) -> tuple[Finding, ...]:
     histories = [bundle.read_history(directory) for directory in directories]
-    return sweeps.judge_nodes([bundle_records.read(directory) for directory in directories], histories)
+    return sweeps.judge_nodes([bundle_records.read(directory) for directory in directories], histories, quarantined)
 
 
 def _judge_pairs(directories: Sequence[Path]) -> sweeps.PairSweep:

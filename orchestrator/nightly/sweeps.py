@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,10 +51,13 @@ def exit_code(findings: Sequence[Finding]) -> int:
     return 0 if "pass" in outcomes and worst(tuple(findings)) in ("pass", "unknown") else 2
 
 
-def judge_nodes(records: Iterable[RunRecord], histories: Iterable[History] = ()) -> tuple[Finding, ...]:
+def judge_nodes(
+    records: Iterable[RunRecord], histories: Iterable[History] = (), quarantined: Collection[str] = ()
+) -> tuple[Finding, ...]:
     """Nodes of equal hardware beside each other, metric by metric; and the bits that they computed.
 
-    The values of all records of a node count together. A suspect is a warning: identical hardware differs.
+    The values of all records of a node count together. A suspect is a warning: identical hardware differs. ``quarantined``: nodes
+    that are judged, and are no peers of the others.
     """
     series: dict[tuple[str, Key], dict[str, list[float]]] = {}
     metrics: dict[tuple[str, Key], Measurement] = {}
@@ -64,42 +67,59 @@ def judge_nodes(records: Iterable[RunRecord], histories: Iterable[History] = ())
                 what = (measurement.metric.name, measurement.key)
                 metrics.setdefault(what, measurement)
                 series.setdefault(what, {}).setdefault(measurement.node, []).extend(measurement.values)
-    findings = [_beside_peers(metrics[what], nodes) for what, nodes in series.items()]
+    findings = [_beside_peers(metrics[what], nodes, quarantined) for what, nodes in series.items()]
     return (*_few(findings), *digests.judge(_digests(histories)))
 
 
-def _beside_peers(measurement: Measurement, nodes: Mapping[str, Sequence[float]]) -> Finding:
-    import numpy as np
-
+def _beside_peers(
+    measurement: Measurement, nodes: Mapping[str, Sequence[float]], quarantined: Collection[str]
+) -> Finding:
     metric, names = measurement.metric, sorted(nodes)
     medians = {name: statistics.median(nodes[name]) for name in names}
     if not all(value > 0 for value in medians.values()):
         return _unknown(metric.name, "has no ratio: a value is not above 0")
-    slowness = metric.sign * np.log([[medians[name]] for name in names])
-    judged = peers.judge(slowness)
-    if not judged.is_known.all():
-        return _unknown(metric.name, f"{len(names)} nodes of equal hardware; {peers.LEAST_PEERS + 1} are needed")
-    if float(judged.limit.max()) > peers.WIDEST and not judged.suspects.any():
+    judged = _excesses(metric.sign, medians, quarantined)
+    count = sum(name.partition(":")[0] not in quarantined for name in names)
+    suspects = {name: values for name, values in judged.items() if values[0] > values[1]}
+    limits = [limit for _, limit in judged.values()]
+    if any(map(math.isnan, limits)) and not suspects:
+        return _unknown(metric.name, f"{count} nodes of equal hardware; {peers.LEAST_PEERS + 1} are needed")
+    if max(limits) > peers.WIDEST and not suspects:
         return _unknown(
-            metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-judged.limit.max()):.0%})"
+            metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-max(limits)):.0%})"
         )
-    odd = [
-        (name, float(judged.excess[i, 0]), float(judged.limit[i, 0]))
-        for i, name in enumerate(names)
-        if judged.suspects[i, 0]
-    ]
+    odd = [(name, excess, limit) for name, (excess, limit) in suspects.items()]
     if not odd:
         return Finding(
             gate="peers", outcome="pass", metric=metric.name, text=f"{metric.name}: no node of {len(names)} is odd"
         )
-    parts = [
-        f"{name} is {-math.expm1(-excess):.1%} worse than the median of {len(names) - 1} peers (limit {-math.expm1(-limit):.1%})"
-        for name, excess, limit in odd
-    ]
+    parts = []
+    for name, excess, limit in odd:
+        is_quarantined = name.partition(":")[0] in quarantined
+        parts.append(
+            f"{name} is {-math.expm1(-excess):.1%} worse than the median of {count - (not is_quarantined)} peers"
+            f" (limit {-math.expm1(-limit):.1%})" + (", and is in quarantine" if is_quarantined else "")
+        )
     return Finding(
         gate="peers", outcome="warn", metric=metric.name, text=f"{metric.name}: {'; '.join(parts)}",
         node=odd[0][0] if len(odd) == 1 else None, culprits=tuple(name for name, _, _ in odd),
     )  # fmt: skip
+
+
+def _excesses(
+    sign: float, medians: Mapping[str, float], quarantined: Collection[str]
+) -> dict[str, tuple[float, float]]:
+    """Excess and limit of each node in logarithms, NaN with too few peers. The peers of all nodes are the healthy ones."""
+    import numpy as np
+
+    healthy = [name for name in medians if name.partition(":")[0] not in quarantined]
+    result: dict[str, tuple[float, float]] = {}
+    for names in (healthy, *([*healthy, name] for name in medians if name not in healthy)):
+        if names:
+            judged = peers.judge(sign * np.log([[medians[name]] for name in names]))
+            pairs = zip(judged.excess[:, 0].tolist(), judged.limit[:, 0].tolist(), strict=True)
+            result = dict(zip(names, pairs, strict=True)) | result
+    return dict(sorted(result.items()))
 
 
 def _unknown(metric: str, reason: str) -> Finding:

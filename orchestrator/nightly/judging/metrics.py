@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ..gates import deviations, drift, judgement, nights, relative
 from ..gates.finding import Finding
 from ..gates.nights import Panel, Record
 from ..night_judgement import Judged
+from ..run_record import nodes_of
 from .figures import Series
 
 #: Earlier nights that a gate needs at least.
@@ -26,9 +27,16 @@ MEASUREMENT, COUNTER = "measurement", "counter"
 
 
 def judge(
-    series: Series, past: Sequence[Record], night: int, date: str, minimum_absolute: float = 0.0
+    series: Series,
+    past: Sequence[Record],
+    night: int,
+    date: str,
+    minimum_absolute: float = 0.0,
+    quarantined: Collection[str] = (),
 ) -> Iterator[Judged]:
-    """The findings of the gates, without floors. ``past``: the records of the metric and key in earlier nights."""
+    """The findings of the gates, without floors. ``past``: the records of the metric and key in earlier nights; ``quarantined``:
+    nodes that are no reference for others.
+    """
     definitions = {(record.metric.unit, record.metric.better) for record in past}
     if definitions - {(series.metric.unit, series.metric.better)}:
         text = f"{series.metric.name} changed its unit or direction: earlier nights cannot be compared"
@@ -40,9 +48,8 @@ def judge(
     unmeasured = {node: judgement.missing_reason(panel, node) for node in panel.nodes if series.takes_part(node)}
     yield from _judge_unmeasured(series, panel, unmeasured)
     if not all(unmeasured.values()):
-        yield from _judge_gates(
-            series, panel, {node for node, reason in unmeasured.items() if not reason}, minimum_absolute
-        )
+        findings = _judge_panel(panel, quarantined, minimum_absolute)
+        yield from _judge_gates(series, panel, {node for node, reason in unmeasured.items() if not reason}, findings)
 
 
 def not_judged(series: Series, text: str) -> Iterator[Judged]:
@@ -81,9 +88,35 @@ def _was_zero(panel: Panel, node: str) -> bool:
     )
 
 
-def _judge_gates(series: Series, panel: Panel, measured: set[str], minimum_absolute: float) -> Iterator[Judged]:
+def _judge_panel(panel: Panel, quarantined: Collection[str], minimum_absolute: float) -> Iterator[Finding]:
+    """The findings of all gates. A node in quarantine is judged beside the others, and is no reference for them."""
+    apart = [label for label in panel.nodes if not set(nodes_of(label)).isdisjoint(quarantined)]
+    healthy = [label for label in panel.nodes if label not in apart]
+    if healthy:
+        yield from judgement.judge_panel(_of_nodes(panel, healthy), minimum_absolute=minimum_absolute)
+    directions = [label for label in apart if "->" in label]
+    for labels in ([label] for label in apart if label not in directions):
+        yield from _judge_apart(panel, healthy, labels, minimum_absolute)
+    if directions:
+        yield from _judge_apart(panel, healthy, directions, minimum_absolute)
+
+
+def _judge_apart(
+    panel: Panel, healthy: Sequence[str], labels: Sequence[str], minimum_absolute: float
+) -> Iterator[Finding]:
+    beside = _of_nodes(panel, [*healthy, *labels])
+    findings = judgement.judge_panel(beside, minimum_absolute=minimum_absolute)
+    yield from (finding for finding in findings if finding.node in labels)
+
+
+def _of_nodes(panel: Panel, labels: Sequence[str]) -> Panel:
+    indices = [panel.nodes.index(label) for label in labels]
+    return dataclasses.replace(panel, nodes=tuple(labels), values=panel.values[:, indices])
+
+
+def _judge_gates(series: Series, panel: Panel, measured: set[str], findings: Iterable[Finding]) -> Iterator[Judged]:
     waiting: dict[tuple[str, str], int] = {}
-    for finding in judgement.judge_panel(panel, minimum_absolute=minimum_absolute):
+    for finding in findings:
         node = finding.node
         if not _applies(finding.gate, node, panel) or (node is not None and node not in measured):
             continue

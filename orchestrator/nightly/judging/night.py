@@ -5,7 +5,7 @@ The same night, history and baselines give the same judgement. Only nights befor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...store import paths
@@ -32,9 +32,9 @@ def judge(
     quarantined: Iterable[str] = (),
     earlier: Iterable[NightJudgement] = (),
 ) -> NightJudgement:
-    """``history``: records of recorded nights of the bed. ``quarantined``: nodes whose failures are expected. ``earlier``:
-    judgements of the last recorded nights before this one, for the nodes that tickets cover. Raises UsageError and
-    TornBundleError for a night that cannot be read.
+    """``history``: records of recorded nights of the bed. ``quarantined``: nodes whose failures are expected, and which are no
+    reference for other nodes. ``earlier``: judgements of the last recorded nights before this one, for the nodes that tickets
+    cover. Raises UsageError and TornBundleError for a night that cannot be read.
 
     A bundle that cannot be read is a note, and its row a finding.
     """
@@ -45,18 +45,18 @@ def judge(
     number = night.number or max((record.night for record in past), default=0) + 1
     series = figures.collect(runs)
     groups = figures.group(past)
-    baselines = tuple(baselines)
+    baselines, quarantined = tuple(baselines), frozenset(quarantined)
     tonight = _tonight(night, rows, runs, series)
     findings = [
         *_judge_rows(rows, {record.run: record for _, record in runs}),
         *_judge_floors(night, rows, series),
         *(judged for baseline in baselines for judged in floors.judge_baseline(baseline, tonight)),
-        *_judge_series(night, number, series, groups),
+        *_judge_series(night, number, series, groups, quarantined),
     ]
     findings += _judge_spares(directory)
     findings += bits.judge((cell, run.workload, Path(run.directory)) for cell, run in runs)
     findings = known_defects.apply(night, findings, series, earlier, _is_node_absent(night, runs, past))
-    findings = known_defects.expect_failures_of(frozenset(quarantined), findings)
+    findings = known_defects.expect_failures_of(quarantined, findings)
     return conclusion.conclude(
         rows, tuple(findings), earlier=_earlier(series, groups),
         notes=(
@@ -146,6 +146,7 @@ def _judge_series(
     number: int,
     series: Mapping[tuple[str, Key], Series],
     groups: Mapping[tuple[str, Key], Sequence[Record]],
+    quarantined: Collection[str],
 ) -> Iterator[Judged]:
     rules = {cell.name: cell.rules for cell in night.suite.cells}
     for (name, key), entry in series.items():
@@ -158,9 +159,9 @@ def _judge_series(
         if reason:
             yield from metrics.not_judged(judged, reason)
         if judged.values:
-            yield from metrics.judge(judged, known, number, night.started, minimum)
+            yield from metrics.judge(judged, known, number, night.started, minimum, quarantined)
         if name == parts.LINK:
-            yield parts.judge_pairs(entry, past, number, night.started)
+            yield from parts.judge_pairs(entry, past, number, night.started, quarantined)
     measured = {key: entry for (_, key), entry in series.items()}
     for (name, key), past in groups.items():
         if key in measured and (name, key) not in series:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ..gates import deviations, nights, pairs
 from ..gates.nights import Record
 from ..night_judgement import Judged
 from .figures import Series
+from .known_defects import QUARANTINE
 
 #: The directions of links with a rate: the time of a byte.
 LINK = "link beta"
@@ -33,7 +34,29 @@ def between_hosts(series: Series, past: Sequence[Record]) -> tuple[Series, list[
     return dataclasses.replace(series, values=values), [record for record in past if not is_inside(record.node)], reason
 
 
-def judge_pairs(series: Series, past: Sequence[Record], night: int, date: str) -> Judged:
+def judge_pairs(
+    series: Series, past: Sequence[Record], night: int, date: str, quarantined: Collection[str] = ()
+) -> Iterator[Judged]:
+    """The culprits of all directions between healthy nodes; and, as an expected defect, those with the nodes in quarantine."""
+    healthy = {
+        label: values for label, values in series.values.items()
+        if {end.partition(":")[0] for end in label.split("->")}.isdisjoint(quarantined)
+    }  # fmt: skip
+    if healthy:
+        yield _solve(dataclasses.replace(series, values=healthy), past, night, date)
+    if len(healthy) < len(series.values):
+        judged = _solve(series, past, night, date)
+        finding = dataclasses.replace(
+            judged.finding, text=f"with {', '.join(sorted(quarantined))}, in quarantine: {judged.finding.text}"
+        )
+        is_bad = judged.state in ("warn", "fail")
+        yield dataclasses.replace(
+            judged, finding=finding, state="xfail" if is_bad else judged.state, ticket=QUARANTINE if is_bad else "",
+            is_counted=False,
+        )  # fmt: skip
+
+
+def _solve(series: Series, past: Sequence[Record], night: int, date: str) -> Judged:
     """The culprits of all directions that were measured, against their usual rates where earlier nights show them."""
     import numpy as np
 
