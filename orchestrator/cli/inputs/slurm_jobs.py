@@ -17,6 +17,7 @@ from ...core.bed import slurm_job
 from ...model.bed import BedSpec
 from ...model.errors import CcbedError, UsageError
 from ...model.trial import Trial
+from ...store import beds as store
 from ..render.terminal import short_path
 
 #: The shortest run: start a gang, train, gather, and judge.
@@ -54,16 +55,22 @@ def plan(bed: BedSpec) -> dict[str, Any] | None:
 
 
 @contextmanager
-def held(session: Session, bed: BedSpec) -> Iterator[None]:
-    """Whatever the body needs of a bed of provider slurm: a job that runs, recorded in the bed's directory.
+def held(session: Session, bed: BedSpec, *, is_new: bool) -> Iterator[None]:
+    """A bed of provider slurm has a job that runs in the body, recorded in the bed's directory.
 
-    If the body fails, a job that was submitted here is cancelled. Raises UsageError, InfrastructureError.
+    If the body fails, a job that was submitted here is cancelled. Without a job, a bed that ``is_new`` is forgotten.
+    Raises UsageError, InfrastructureError.
     """
     if bed.slurm is None or _is_running(session, bed):
         yield
         return
     with sigterm_as_interrupt():
-        allocation_ = _obtain(session, bed)
+        try:
+            allocation_ = _obtain(session, bed)
+        except BaseException:
+            if is_new:
+                store.forget(session.state, bed.name)
+            raise
         try:
             yield
         except BaseException as error:

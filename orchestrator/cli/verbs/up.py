@@ -72,9 +72,10 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
         if not force:
             beds.refuse_open(session, bed, "up has changes to make and")
         interpreter = _checked_interpreter(bed)
+        is_new = beds.read(session, bed.name) is None
         store.write(session.state, bed)
         store.require_preflight(session.state, bed.name)
-        with slurm_jobs.held(session, bed), bed_view.reporting_processes(bed, provider):
+        with slurm_jobs.held(session, bed, is_new=is_new), bed_view.reporting_processes(bed, provider):
             _change(session, bed, (status, diff, provider), interpreter, mend=prepare is not False)
     return 0
 

@@ -323,7 +323,7 @@ def _wait(
             job = job_state.read_job(request.job_id)
             if job and job_state.never_starts(job):
                 raise UsageError(
-                    f"bed {bed.name}: job {job.job_id} would never start: {job_state.describe(job)}; it is cancelled",
+                    f"{bed.inventory}: bed {bed.name}: job {job.job_id} would never start: {job_state.describe(job)}; it is cancelled",
                     hint=f"correct {bed.inventory}; the partitions: sinfo --summarize",
                 )
             if job and job.kind == "pending":
@@ -352,7 +352,7 @@ def _failed(request: _Request, bed: BedSpec) -> CcbedError:
             hint=f"submit it again: ccbed up {bed.inventory}",
         )
     error = slurm_commands.explain(["salloc"], output)
-    return type(error)(*(f"bed {bed.name}: {problem}" for problem in error.problems), hint=error.hint)
+    return type(error)(*(f"{bed.inventory}: bed {bed.name}: {problem}" for problem in error.problems), hint=error.hint)
 
 
 # --- for people -------------------------------------------------------------------------------------------------------
