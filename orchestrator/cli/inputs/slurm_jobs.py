@@ -40,8 +40,7 @@ def show_plan(session: Session, bed: BedSpec) -> None:
     )
     session.terminal.line(f"  {shlex.join(allocation.submit_command(bed))}")
     session.terminal.line("as a batch script: ccbed uses the job in which it runs")
-    command = f"ccbed run dp-ring -i {shlex.quote(bed.inventory)}"
-    session.terminal.lines([f"  {line}" for line in allocation.batch_script(bed, command).splitlines()])
+    session.terminal.lines([f"  {line}" for line in allocation.batch_script(bed, _run_command(bed)).splitlines()])
 
 
 def plan(bed: BedSpec) -> dict[str, Any] | None:
@@ -50,8 +49,12 @@ def plan(bed: BedSpec) -> dict[str, Any] | None:
 
     if bed.slurm is None:
         return None
-    command = ["ccbed", "run", "dp-ring", "-i", bed.inventory]
-    return {"submit": allocation.submit_command(bed), "batch_script": allocation.batch_script(bed, shlex.join(command))}
+    return {"submit": allocation.submit_command(bed), "batch_script": allocation.batch_script(bed, _run_command(bed))}
+
+
+def _run_command(bed: BedSpec) -> str:
+    nodes = sum(node.role == "node" for node in bed.nodes)
+    return shlex.join(["ccbed", "run", "dp-ring", "--nodes", str(nodes), "-i", bed.inventory])
 
 
 @contextmanager
