@@ -35,6 +35,6 @@ def site(
     )  # fmt: skip
     with serving(hostdir) as pipes:
         patch.setattr(helper_start, "start", lambda *_: helper_start.Started(channel=pipes, hello={}, rest=b""))
-        made = RemoteSite(bed, host, lambda host, deadline_s: _Connection(), now)  # type: ignore[arg-type, return-value]
+        made = RemoteSite(bed, host, lambda host, deadline_s: _Connection(), now)
         yield made
         made.close()

@@ -194,10 +194,12 @@ def test_the_receiver_of_a_slow_link_that_a_fault_held_once_is_not_late_repeated
 def test_the_iterations_that_are_left_out_hide_little_of_a_rank_that_is_late_in_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gang = {"schedules": MAKERS["ring all-reduce"](), "drowsy": {3: 0.004}}
-    cost = measured(Gang(**gang), iterations=25).latest
+    def gang() -> Gang:
+        return Gang(schedules=MAKERS["ring all-reduce"](), drowsy={3: 0.004})
+
+    cost = measured(gang(), iterations=25).latest
     monkeypatch.setattr(repeated_delays, "RARE", 0.0)
-    whole = measured(Gang(**gang), iterations=25).latest
+    whole = measured(gang(), iterations=25).latest
     assert cost is not None and whole is not None and cost.straggler
     assert cost.cost == pytest.approx(whole.cost, rel=0.15)
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.event import Clock, Event, Source
+from orchestrator.model.provider import Cursors
 from orchestrator.node.files.event_log import EventLog, count_lines
+from orchestrator.node.oslayer import inotify
 from orchestrator.providers import event_reader
 
 
@@ -137,11 +139,11 @@ def test_without_reports_of_the_kernel_all_files_are_read(
 ) -> None:
     monkeypatch.setattr(event_reader, "SCAN_S", 3600.0)
     if limit == "watches":
-        monkeypatch.setattr(event_reader.inotify.Watcher, "add_watch", lambda *_: False)
+        monkeypatch.setattr(inotify.Watcher, "add_watch", lambda *_: False)
     log = EventLog(root / "runs/a.jsonl", writer="agent")
     follower = _follower(root)
     _, cursors = follower.poll({}, 0)
-    monkeypatch.setattr(event_reader.inotify.Watcher, "read_changes", lambda _: (set(), limit == "reports"))
+    monkeypatch.setattr(inotify.Watcher, "read_changes", lambda _: (set(), limit == "reports"))
     log.append("note", "one", {})
     assert [event.f for event in follower.poll(cursors, 0)[0]] == ["one"]
 
@@ -152,7 +154,8 @@ def test_the_rest_of_a_long_file_is_read_without_another_report(root: Path, monk
     for number in range(3):
         log.append("note", str(number), {})
     monkeypatch.setattr(event_reader, "CHUNK", (root / "runs/a.jsonl").stat().st_size // 3 + 8)
-    follower, cursors = _follower(root), {}
+    follower = _follower(root)
+    cursors: Cursors = {}
     names: list[str] = []
     for _ in range(3):
         events, cursors = follower.poll(cursors, 0)

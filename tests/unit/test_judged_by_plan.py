@@ -155,7 +155,7 @@ def test_the_summary_of_a_run_that_was_just_judged_reads_nothing_again(
 ) -> None:
     _, result = sealed(tmp_path, catalogue())
     read_again = summary.document(dataclasses.replace(result, judged=None))
-    monkeypatch.delattr(summary.bundle, "load")
+    monkeypatch.delattr(bundle, "load")
     assert summary.document(result) == read_again
 
 

@@ -125,7 +125,7 @@ def test_every_thread_must_be_exiting_and_listed(
     stats = {f"/proc/7/task/{thread}/stat": _stat(value, 2) for thread, value in enumerate(flags) if value is not None}
     files = {**stats, "/proc/7/stat": _stat(4, count)}
     monkeypatch.setattr(processes, "_read", lambda path, limit: files.get(path, b""))
-    monkeypatch.setattr(processes.os, "listdir", lambda path: [str(thread) for thread in range(len(flags))])
+    monkeypatch.setattr(os, "listdir", lambda path: [str(thread) for thread in range(len(flags))])
     assert processes.is_exiting(7) is is_exiting
 
 

@@ -77,7 +77,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def reached(
     new: bool | None, channel: Callable[[], Mute] = Mute
-) -> Iterator[tuple[host_connection.HostConnection, list[Link]]]:
+) -> Iterator[tuple[host_connection.HostConnection[Any], list[Link]]]:
     """A host over whose connections nothing comes, ever, unless ``channel`` is another, with the links that were made."""
     links: list[Link] = []
 
@@ -85,7 +85,7 @@ def reached(
 
     made = host_connection.HostConnection(
         "h1",
-        connect=lambda deadline_s: Connection(new),  # type: ignore[arg-type, return-value]
+        connect=lambda deadline_s: Connection(new),
         start=lambda connection, deadline_s: helper_start.Started(channel=channel(), hello={}, rest=b""),
         handle=handle,
         initialize=lambda link, deadline_s: None,
