@@ -105,8 +105,8 @@ def test_several_nodes_that_drift_at_once_hide_none(count: int) -> None:
     values = rates(nights=55, nodes=32)
     slide = np.exp(-0.005 * np.maximum(np.arange(55) - 29, 0))
     values[:, :count] *= slide[:, None, None]
-    found = outcomes(judgement.judge_panel(panel_of(values)), "drift")
-    assert [node for node, outcome in found.items() if outcome == "fail"] == [f"n{node}" for node in range(count)]
+    by_node = outcomes(judgement.judge_panel(panel_of(values)), "drift")
+    assert [node for node, outcome in by_node.items() if outcome == "fail"] == [f"n{node}" for node in range(count)]
 
 
 def test_a_drift_warns_before_it_fails() -> None:
@@ -117,11 +117,11 @@ def test_a_drift_warns_before_it_fails() -> None:
         (False, False), (True, False), (True, True),
     ]  # fmt: skip
     panel = panel_of(rates("drift", night=25, size=0.005, nights=45))
-    seen = [
+    sequence = [
         outcomes(judgement.judge_panel(panel_of(panel.values[:night])), "drift")["n0"] for night in range(28, 46, 2)
     ]
-    assert seen[0] == "pass" and seen[-1] == "fail" and "warn" in seen
-    assert seen == sorted(seen, key=["pass", "warn", "fail"].index)
+    assert sequence[0] == "pass" and sequence[-1] == "fail" and "warn" in sequence
+    assert sequence == sorted(sequence, key=["pass", "warn", "fail"].index)
 
 
 def test_half_of_four_nodes_do_not_hide_each_other() -> None:
