@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,8 @@ _WHEN = "--install-timer"
 _RESUME_OPEN = "--resume-open"
 _OWN = (_WHEN, "--system", "--yes")
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
+#: A line of a unit with the URL of a database, which may have a password.
+_SECRET = re.compile(r"(Environment=\W?CCBED_DATABASE_URL)=.*")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -53,12 +56,13 @@ def run(session: Session, suite: str, options: Mapping[str, Any]) -> int:
     terminal = session.terminal
     for path, text in files.items():
         terminal.line(f"# {path}")
-        terminal.line(text)
+        terminal.line(_SECRET.sub(r"\1=(not printed)", text))
     if not options["yes"]:
         terminal.line("nothing was written; to write the units and start the timer, add --yes")
         return 0
-    _write(files)
     scope = [] if options["system"] else ["--user"]
+    _require_systemd(scope, schedule)
+    _write(files)
     for arguments in (["daemon-reload"], ["enable", "--now", f"{schedule.name}.timer"]):
         _systemctl([*scope, *arguments])
     terminal.line(
@@ -80,13 +84,18 @@ def _schedule(session: Session, suite: str, options: Mapping[str, Any]) -> Sched
             calendar=calendar(options["install_timer"]),
             command=tuple(_command(session.argv)),
             directory=str(Path.cwd()),
-            environment={"XDG_STATE_HOME": str(session.state.parent)},
+            environment={"XDG_STATE_HOME": str(session.state.parent), **_own_environment()},
         )
         service(schedule)
     except ValueError as error:
         raise UsageError(f"--install-timer: {error}", hint="--install-timer 02:00") from None
     _check_calendar(schedule.calendar)
     return schedule
+
+
+def _own_environment() -> dict[str, str]:
+    """The variables of ccbed that this shell sets: without the URL of its index, a night would find no earlier ones."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith("CCBED_")}
 
 
 def _command(words: Sequence[str]) -> Iterator[str]:
@@ -109,10 +118,7 @@ def _check_calendar(expression: str) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:
         return
-    done = subprocess.run(
-        [program, "calendar", expression], capture_output=True, text=True, timeout=_SECONDS, check=False
-    )
-    if done.returncode:
+    if _execute([program, "calendar", expression]):
         raise UsageError(f"--install-timer: not a time of systemd (got {expression})", hint="--install-timer 02:00")
 
 
@@ -132,16 +138,36 @@ def _write(files: Mapping[Path, str]) -> None:
             ) from None
 
 
-def _systemctl(arguments: list[str]) -> None:
-    program = shutil.which("systemctl")
-    if program is None:
-        raise InfrastructureError(
-            "the units are written, but systemctl is not installed", hint="start the timer by hand"
-        )
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise InfrastructureError(f"systemctl {' '.join(arguments)}: {reason}", hint=f"systemctl {' '.join(arguments)}")
+def _require_systemd(scope: Sequence[str], schedule: Schedule) -> None:
+    """Raises InfrastructureError where systemd cannot start the timer: then no unit is written."""
+    state = f"XDG_STATE_HOME={schedule.environment['XDG_STATE_HOME']}"
+    command = f"{shlex.join(['cd', schedule.directory])} && {shlex.join(['env', state, *schedule.command])}"
+    cron = f"a line for cron does the same: MINUTE HOUR * * * {command}".replace("%", r"\%")
+    if shutil.which("systemctl") is None:
+        raise InfrastructureError("systemd is not on this machine (no systemctl); nothing was written", hint=cron)
+    reason = _execute(["systemctl", *scope, "show-environment"])
+    if reason:
+        manager = "the systemd of this user" if scope else "systemd"
+        way = f"log in as the user with a session of its own, or: --system as root; or {cron}" if scope else cron
+        raise InfrastructureError(f"{manager} cannot be reached: {reason}; nothing was written", hint=way)
+
+
+def _systemctl(arguments: Sequence[str]) -> None:
+    reason = _execute(["systemctl", *arguments])
+    if reason:
+        command = shlex.join(["systemctl", *arguments])
+        raise InfrastructureError(f"{command}: {reason}", hint=f"the units are written; try again: {command}")
+
+
+def _execute(command: Sequence[str]) -> str:
+    """The reason for which a command failed; empty if it did not."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no reply within {_SECONDS} s"
+    except OSError as error:
+        return str(error.strerror)
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1] if done.returncode else ""
 
 
 # --- the text of the units ---------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from .render.terminal import short_path
 if TYPE_CHECKING:
     from ..nightly.gates.nights import Record
 
-_WORDS = {0: "PASS", 1: "FAIL", 2: "UNKNOWN", 4: "BROKEN"}
 #: Findings that are printed; the report has all of them.
 _FINDINGS = 12
 _ORDER = ("fail", "xpass", "warn", "unknown")
@@ -202,7 +201,7 @@ def _show(session: Session, directory: Path, judgement: NightJudgement, notes: S
         terminal.line(f"  note     {note}")
     if judgement.history:
         terminal.line(f"history  {judgement.history}")
-    word = "WARN" if judgement.outcome == "warn" and not judgement.exit else _WORDS.get(judgement.exit, "FAIL")
+    word = judgement.word.upper()
     terminal.line(f"{terminal.style(f'{word:<8}', word)} {judgement.sentence}     exit {judgement.exit}")
     if _page(directory).is_file():
         terminal.line(f"report   {short_path(_page(directory))}")

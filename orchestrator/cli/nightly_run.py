@@ -126,11 +126,22 @@ def _end_open_nights(session: Session, bed: BedSpec, options: Mapping[str, Any])
     terminal = session.terminal
     if options["as_json"]:  # one document for one night: the new one
         session = dataclasses.replace(session, terminal=dataclasses.replace(terminal, out=io.StringIO(), live=False))
+    _close_run_without_bundle(session, bed)
     for directory, night in _open_nights(session, Path(options["runs_dir"]), bed):
         with store.night_lock(Path(bed.workdir), night.name):
             done, code = _end_open_night(session, bed, directory, night, options)
         text = f"open night {night.name}, begun {night.started}: {done}, exit {code}; the new night begins"
         (terminal.warn if options["as_json"] else terminal.line)(text)
+
+
+def _close_run_without_bundle(session: Session, bed: BedSpec) -> None:
+    """Close the run that is open on the bed, if its directory is gone: nothing could resume it."""
+    open_run = store.open_run(Path(bed.workdir))
+    if open_run and open_run.begun and not open_run.driver and not Path(open_run.directory).is_dir():
+        from .verbs import heal
+
+        session.terminal.warn(f"run {open_run.run} is abandoned: its directory is gone: {open_run.directory}")
+        heal.heal(dataclasses.replace(session, terminal=dataclasses.replace(session.terminal, out=io.StringIO())), bed)
 
 
 def _open_nights(session: Session, runs: Path, bed: BedSpec) -> list[tuple[Path, Night]]:

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,11 @@ from .night_judgement import NightJudgement
 from .suite import FINDINGS, FORMAT, JOURNAL, NIGHT, RUNS, SPARES, Night, Row
 
 SUITE = "suite.yml"
+#: Space that is given back when the disk is full, so that the night still ends with its rows, its seal and its report.
+RESERVE = ".reserve"
+RESERVE_BYTES = 4 << 20
+#: What must be free for another run.
+_LEAST_BYTES = 1 << 20
 #: The files that the seal of a night covers. Each bundle in RUNS has a seal of its own.
 SEALED = (NIGHT, SUITE, JOURNAL)
 _NAME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z-night-(?P<suite>.+)-[0-9a-f]{4,}")
@@ -69,17 +75,57 @@ def parse_reason(text: str) -> tuple[str, int] | None:
 
 
 def write_night(directory: Path, night: Night) -> None:
-    """Create the directory of a night, durably. NIGHT is written last: it makes the directory a night. Raises UsageError."""
+    """Create the directory of a night, durably. NIGHT is written last: it makes the directory a night.
+
+    Raises UsageError, InfrastructureError for a full disk.
+    """
     content = codec.plain(night)
     content["suite"].pop("text", None)
     bundle.make(directory)
-    durable.perform(
-        (
-            durable.MakeDirectory(path=directory / RUNS),
-            *durable.file(directory / SUITE, night.suite.text.encode()),
-            *durable.file(directory / NIGHT, paths.as_json(content)),
+    try:
+        _allocate(directory / RESERVE, RESERVE_BYTES)
+        durable.perform(
+            (
+                durable.MakeDirectory(path=directory / RUNS),
+                *durable.file(directory / SUITE, night.suite.text.encode()),
+                *durable.file(directory / NIGHT, paths.as_json(content)),
+            )
         )
-    )
+    except OSError as error:
+        paths.discard(directory)
+        raise InfrastructureError(
+            f"{directory.parent}: no night can begin here: {error.strerror}", hint="free space, or --runs-dir DIRECTORY"
+        ) from error
+
+
+def release(directory: Path) -> None:
+    """Give the reserved space back."""
+    (directory / RESERVE).unlink(missing_ok=True)
+
+
+def storage_problem(directory: Path) -> str:
+    """Why the night's directory can hold no further run; empty if it can."""
+    file = directory / RUNS / f"{RESERVE}.{os.getpid()}"
+    try:
+        _allocate(file, _LEAST_BYTES)
+    except OSError as error:
+        return f"{directory / RUNS}: {error.strerror}"
+    finally:
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
+    return ""
+
+
+def _allocate(file: Path, size: int) -> None:
+    """Raises OSError where the space is not there."""
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError:
+        file.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
 
 
 def read_night(directory: Path) -> Night:
@@ -143,11 +189,18 @@ def write_spares(directory: Path, placement: Placement) -> None:
 
 
 def close(directory: Path) -> None:
-    """Seal the plan, the suite and the rows of a night that has ended."""
-    for name in SEALED:
-        durable.sync(directory / name)
-    seal.write(directory, seal.MANIFEST, SEALED)
-    durable.sync(directory)
+    """Seal the plan, the suite and the rows of a night that has ended. Raises InfrastructureError when they cannot be written."""
+    release(directory)
+    try:
+        for name in SEALED:
+            durable.sync(directory / name)
+        seal.write(directory, seal.MANIFEST, SEALED)
+        durable.sync(directory)
+    except OSError as error:
+        raise InfrastructureError(
+            f"{directory}: all rows are written, but the night cannot be sealed: {error.strerror}",
+            hint=f"free space or restore the directory, then: ccbed nightly --resume {directory}",
+        ) from error
 
 
 def is_closed(directory: Path) -> bool:
@@ -204,16 +257,28 @@ class Journal:
         """Write a row and force it to the disk. Raises InfrastructureError when that fails."""
         line = json.dumps(codec.plain(row), separators=(",", ":"), ensure_ascii=False).encode(errors="replace") + b"\n"
         try:
-            written = os.write(self._fd, line)
-            while written < len(line):
-                written += os.write(self._fd, line[written:])
-            os.fsync(self._fd)
+            self._write(line)
+        except OSError:
+            self._retry(line)
+        self.rows.append(row)
+
+    def _write(self, line: bytes) -> None:
+        written = os.write(self._fd, line)
+        while written < len(line):
+            written += os.write(self._fd, line[written:])
+        os.fsync(self._fd)
+
+    def _retry(self, line: bytes) -> None:
+        """Write the row in place of its beginning, with the reserved space."""
+        try:
+            release(self._path.parent)
+            os.ftruncate(self._fd, len(_complete(paths.read(self._path))))
+            self._write(line)
         except OSError as error:
             raise InfrastructureError(
                 f"{self._path}: a row cannot be written: {error.strerror}",
                 hint=f"free space or restore the directory, then: ccbed nightly --resume {self._path.parent}",
             ) from error
-        self.rows.append(row)
 
 
 def _complete(content: bytes) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ..model.errors import EXIT_INFRASTRUCTURE
 from .gates.finding import Finding
 from .gates.nights import Key
 
@@ -31,6 +32,10 @@ class Judged:
     is_counted: bool = True
 
 
+#: Exit codes that say more than the outcome.
+_WORDS = {EXIT_INFRASTRUCTURE: "broken"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightJudgement:
     """``outcome``: the worst of rows and findings. ``exit``: 0, 1 (fail), 2 (unknown), 4 (infrastructure). ``earlier``: nights it
@@ -45,3 +50,8 @@ class NightJudgement:
     earlier: tuple[str, ...] = ()
     history: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """What is printed: a night whose trials could not run is broken, whatever the others found."""
+        return _WORDS.get(self.exit, self.outcome)

@@ -143,7 +143,7 @@ def _summary(night_dir: Path, judgement: NightJudgement) -> str:
     try:
         return (night_dir / SUMMARY).read_text(errors="replace")
     except OSError:
-        return f"{judgement.outcome.upper()}: {judgement.sentence}\n"
+        return f"{judgement.word.upper()}: {judgement.sentence}\n"
 
 
 # --- a webhook ----------------------------------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ class Runner:
     on_start: Callable[[Cell, int], None] = lambda cell, repeat: None
     on_node: Callable[[Row], None] = lambda row: None
     on_cell: Callable[[Cell, Sequence[Row]], None] = lambda cell, rows: None
+    #: Why no further run can be stored; empty while it can.
+    _storage: str = ""
 
     def run(self) -> tuple[Row, ...]:
         """Run what has no row yet, then seal the night. Raises Interrupted, InfrastructureError where a row cannot be written."""
@@ -87,6 +89,9 @@ class Runner:
         ended = [row for row in journal.rows if row.cell == cell.name]
         if self._is_complete(cell, ended):
             return
+        if self._storage:
+            journal.append(self._without_storage(cell, len(ended)))
+            return
         reason = "" if ended else self._reason_to_skip(cell, journal)
         if reason:
             journal.append(Row(cell=cell.name, repeat=0, state="skipped", reason=reason))
@@ -99,7 +104,18 @@ class Runner:
             journal.append(row)
             ended.append(row)
             if row.state in ("error", "unfinished"):
+                self._storage = night_files.storage_problem(self.directory)
                 self._restore(journal)
+            if self._storage and not self._is_complete(cell, ended):
+                journal.append(self._without_storage(cell, len(ended)))
+                return
+
+    def _without_storage(self, cell: Cell, repeat: int) -> Row:
+        """The row of a cell that cannot go on. The reserved space holds it, the seal and the report."""
+        night_files.release(self.directory)
+        return Row(
+            cell=cell.name, repeat=repeat, state="error", exit=EXIT_INFRASTRUCTURE, reason=f"not run: {self._storage}"
+        )
 
     def _is_complete(self, cell: Cell, ended: Sequence[Row]) -> bool:
         if len(ended) >= cell.repeats or any(row.state == "skipped" and not row.run for row in ended):

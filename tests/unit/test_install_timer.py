@@ -85,3 +85,69 @@ def test_a_wrong_time_is_one_clear_error(tmp_path: Path) -> None:
     session = Session(state=tmp_path / "state", terminal=terminal.Terminal(out=out, err=out))
     assert main.run(("nightly", "quick", "--install-timer", "tonight-ish"), session) == 3
     assert "--install-timer: not a time of systemd (got tonight-ish)" in out.getvalue()
+
+
+def install(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, systemctl: str | None, *options: str
+) -> tuple[int, str, list[str]]:
+    """Exit code, output, and the files of the units, where ``systemctl`` is that script; None: it is not installed."""
+    programs = directory / "programs"
+    programs.mkdir(exist_ok=True)
+    if systemctl is not None:
+        (programs / "systemctl").write_text(f"#!/bin/sh\n{systemctl}")
+        (programs / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(directory / "config"))
+    out = io.StringIO()
+    session = Session(state=directory / "state" / "ccbed", terminal=terminal.Terminal(out=out, err=out))
+    code = main.run(("nightly", "quick", "--install-timer", "02:00", "--bed", "lab", "--yes", *options), session)
+    return code, out.getvalue(), sorted(path.name for path in (directory / "config").rglob("ccbed-*"))
+
+
+@pytest.mark.parametrize(
+    ("systemctl", "reason"),
+    [
+        (None, "systemd is not on this machine (no systemctl); nothing was written"),
+        ("echo 'Failed to connect to bus' >&2; exit 1", "the systemd of this user cannot be reached: Failed to connect to bus"),
+        ("exec /bin/sleep 60", "the systemd of this user cannot be reached: no reply within 0.2 s"),
+    ],
+)  # fmt: skip
+def test_without_systemd_nothing_is_written_and_cron_is_named(
+    systemctl: str | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install_timer, "_SECONDS", 0.2)
+    code, output, units = install(tmp_path, monkeypatch, systemctl)
+    assert (code, units) == (4, [])
+    assert reason in output
+    assert "nothing was written" in output
+    assert "a line for cron does the same: MINUTE HOUR * * * cd " in output
+
+
+def test_a_timer_is_installed_twice_without_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = f'echo "$@" >> {tmp_path}/calls'
+    for _ in range(2):
+        code, output, units = install(tmp_path, monkeypatch, calls)
+        assert code == 0, output
+        assert units == ["ccbed-nightly-lab-quick.service", "ccbed-nightly-lab-quick.timer"]
+    start = ["--user show-environment", "--user daemon-reload", "--user enable --now ccbed-nightly-lab-quick.timer"]
+    assert (tmp_path / "calls").read_text().splitlines() == start * 2
+    assert "undo: systemctl --user disable --now ccbed-nightly-lab-quick.timer; rm " in output
+
+
+def test_the_service_has_the_variables_of_ccbed_and_prints_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CCBED_DATABASE_URL", "postgresql+psycopg://ada:secret@db/index")
+    code, output, _ = install(tmp_path, monkeypatch, "exit 0")
+    assert code == 0, output
+    assert "secret" not in output
+    (service,) = (tmp_path / "config").rglob("*.service")
+    assert "Environment=CCBED_DATABASE_URL=postgresql+psycopg://ada:secret@db/index\n" in service.read_text()
+    assert service.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_options_of_the_timer_alone_start_no_night(tmp_path: Path) -> None:
+    out = io.StringIO()
+    session = Session(state=tmp_path / "state", terminal=terminal.Terminal(out=out, err=out))
+    assert main.run(("nightly", "quick", "--yes"), session) == 3
+    assert "--yes and --system are for --install-timer" in out.getvalue()

@@ -72,6 +72,8 @@ def command(session: Session, /, **values: Any) -> int:
 
     if values["suite"] and values["resume"]:
         raise UsageError("--resume takes the suite of its night", hint=f"ccbed nightly --resume {values['resume']}")
+    if not values["install_timer"] and (values["yes"] or values["system"]):
+        raise UsageError("--yes and --system are for --install-timer", hint="--install-timer 02:00 --yes")
     if values["resume"]:
         return nightly_run.resume(session, values["resume"], values)
     if not values["suite"]:

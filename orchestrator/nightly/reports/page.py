@@ -50,7 +50,7 @@ def values(report: NightReport) -> Mapping[str, Any]:
     unknown = sorted(grouped(report.with_states("unknown")), key=lambda group: not group.is_counted)
     expected = grouped(report.with_states("xfail", "xpass"))
     return {
-        "outcome": judgement.outcome,
+        "outcome": judgement.word,
         "title": night.name,
         "sentence": judgement.sentence,
         "subtitle": [night.suite.name, f"bed {night.bed}", night.started, _recorded(report)],

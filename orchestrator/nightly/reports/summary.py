@@ -19,7 +19,7 @@ def render(report: NightReport) -> bytes:
     """``summary.md``."""
     night, judgement = report.night, report.judgement
     lines = [
-        f"# {judgement.outcome.upper()}: {cell(judgement.sentence)}",
+        f"# {judgement.word.upper()}: {cell(judgement.sentence)}",
         f"{cell(night.suite.name)} on bed {cell(night.bed)}, {cell(night.started)}, "
         + (f"night {night.number}" if night.recorded else "not recorded"),
         *_list("Not passed", _rows(report), FAILED_ROWS),
