@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from .render.terminal import short_path
 
 if TYPE_CHECKING:
     from ..nightly.gates.nights import Record
+    from ..nightly.index.store import Index
 
 #: Findings that are printed; the report has all of them.
 _FINDINGS = 12
@@ -27,11 +29,15 @@ _ORDER = ("fail", "xpass", "warn", "unknown")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What the index knows: records of earlier recorded nights, and of this one if it is recorded. ``notes``: what it lacks."""
+    """Records of earlier recorded nights, and of this one if it is recorded. ``notes``: what is missing.
+
+    ``is_indexed``: whether the index could be used; else they were read from the bundles.
+    """
 
     earlier: tuple[Record, ...] = ()
     trends: tuple[Record, ...] = ()
     notes: tuple[str, ...] = ()
+    is_indexed: bool = True
 
 
 def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row], options: Mapping[str, Any]) -> int:
@@ -45,7 +51,8 @@ def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row],
     except OSError as error:
         notes.append(f"the findings cannot be saved: {error}")
     notes += _write_reports(directory, night, rows, judgement, history)
-    _refresh(session, directory)
+    if history.is_indexed:
+        _refresh(session, directory)
     notes += _accuse(directory, night, judgement, options, workdir)
     notes += _notify(options["notify"], directory, night, judgement)
     if options["as_json"]:
@@ -76,17 +83,32 @@ def document(
 
 
 def _read_history(session: Session, directory: Path, night: Night) -> History:
-    """Without the index there is no history: its gates are unknown, and a note says why."""
+    """The verdict does not depend on the index: where it cannot be used, the bundles are read. A note says so."""
     from ..nightly import index
 
     try:
         with index.open(directory.parent, state=session.state) as runs:
-            runs.refresh()
-            trends = tuple(runs.records(bed=night.bed))
-            earlier = tuple(record for record in trends if not night.number or record.night < night.number)
-            return History(earlier=earlier, trends=trends, notes=runs.notes)
+            return _history(runs, night)
     except (CcbedError, OSError) as error:
-        return History(notes=(f"the history cannot be read, so nothing is compared with earlier nights: {error}",))
+        reason = str(error)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="ccbed-index-") as temporary,
+            index.open(directory.parent, state=session.state, url=f"sqlite:///{temporary}/index.sqlite3") as runs,
+        ):
+            history = _history(runs, night)
+            note = f"the index cannot be used, so the earlier nights were read from their bundles: {reason}"
+            return replace(history, notes=(note, *history.notes), is_indexed=False)
+    except (CcbedError, OSError) as error:
+        text = f"the history cannot be read, so nothing is compared with earlier nights: {reason}; {error}"
+        return History(notes=(text,), is_indexed=False)
+
+
+def _history(runs: Index, night: Night) -> History:
+    runs.refresh()
+    trends = tuple(runs.records(bed=night.bed))
+    earlier = tuple(record for record in trends if not night.number or record.night < night.number)
+    return History(earlier=earlier, trends=trends, notes=runs.notes)
 
 
 def _workdir(session: Session, night: Night) -> Path | None:

@@ -16,7 +16,15 @@ from pathlib import Path
 
 from ..core.spec import parse_trial, plan, redact, slots, trial_draft
 from ..model.bed import BedSpec, NodeStatus
-from ..model.errors import EXIT_FINDING, EXIT_INTERRUPTED, EXIT_PASS, CcbedError, Interrupted, UsageError
+from ..model.errors import (
+    EXIT_FINDING,
+    EXIT_INTERRUPTED,
+    EXIT_PASS,
+    CcbedError,
+    InfrastructureError,
+    Interrupted,
+    UsageError,
+)
 from ..model.events import RunEnd
 from ..model.launch import Request, Result
 from ..model.plan import Placement
@@ -114,6 +122,10 @@ class NightTrials:
         try:
             with deadline:
                 result = self._launch(cell, repeat, open_run, begun)
+        except InfrastructureError as error:
+            if reason := self.obstacle_to_all():
+                raise InfrastructureError(reason) from error
+            raise
         except (KeyboardInterrupt, Interrupted):
             if not deadline.has_passed:
                 raise
@@ -139,6 +151,12 @@ class NightTrials:
             statistics.median(item.values) for item in record.measurements if item.metric.name == name and item.values
         ]
         return statistics.median(medians) if medians else None
+
+    def obstacle_to_all(self) -> str:
+        """The night does not bring up a bed that a person has taken down."""
+        if beds.read(self.session.state, self.bed.name) is None:
+            return f"bed {self.bed.name} was taken down during the night (ccbed down)"
+        return ""
 
     def restore(self) -> Mapping[str, str]:
         """Close the night's run that is still open on the bed, and bring nodes back that are not warm."""
@@ -166,9 +184,14 @@ class NightTrials:
             self._heal()
 
     def _lost(self) -> dict[str, NodeStatus]:
+        """The nodes that are not warm, and the keepers that have ended: without its keeper a host starts no trial."""
         status = self.session.provider(self.bed).observe(self.bed, memory=False)
-        wanted = {node.name for node in self.bed.nodes}
-        return {node.name: node for node in status.nodes if node.name in wanted and node.state not in _READY}
+        nodes = [status.node(node.name) for node in self.bed.nodes]
+        keepers = [f"keeper of {host.name}" for host in status.hosts if not host.keeper_pid]
+        if not (status.keeper_pid or keepers):
+            keepers = ["keeper"]
+        dead = [NodeStatus(name=f"({name})", state="dead", reason="its process has ended") for name in keepers]
+        return {node.name: node for node in (*dead, *nodes) if node.state not in _READY}
 
     def _trial(self, cell: Cell) -> tuple[trials.Source, Trial, redact.Redaction]:
         """The cell's trial; its run ends at the deadline of the cell, unless its own comes first."""

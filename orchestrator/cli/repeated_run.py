@@ -55,6 +55,9 @@ class _Repeats:
     def obstacle(self, cell: Cell) -> str:
         return ""
 
+    def obstacle_to_all(self) -> str:
+        return ""
+
     def restore(self) -> Mapping[str, str]:
         return {}
 

@@ -38,6 +38,9 @@ class Trials(Protocol):
     def figure(self, run: str, metric: str) -> float | None:
         """The median of a metric of a bundle; ``metric`` empty: of the main one of its workload. None where it has none."""
 
+    def obstacle_to_all(self) -> str:
+        """Why no trial can run on the bed any more, such as a bed that was taken down; empty if they can."""
+
     def restore(self) -> Mapping[str, str]:
         """Bring nodes back that are not warm. Returns node -> its state, and whether it is back. Raises CcbedError."""
 
@@ -58,8 +61,8 @@ class Runner:
     on_start: Callable[[Cell, int], None] = lambda cell, repeat: None
     on_node: Callable[[Row], None] = lambda row: None
     on_cell: Callable[[Cell, Sequence[Row]], None] = lambda cell, rows: None
-    #: Why no further run can be stored; empty while it can.
-    _storage: str = ""
+    #: Why no further run can be stored, or run on the bed; empty while it can.
+    _end_reason: str = ""
 
     def run(self) -> tuple[Row, ...]:
         """Run what has no row yet, then seal the night. Raises Interrupted, InfrastructureError where a row cannot be written."""
@@ -89,8 +92,8 @@ class Runner:
         ended = [row for row in journal.rows if row.cell == cell.name]
         if self._is_complete(cell, ended):
             return
-        if self._storage:
-            journal.append(self._without_storage(cell, len(ended)))
+        if self._is_over():
+            journal.append(self._not_run(cell, len(ended)))
             return
         reason = "" if ended else self._reason_to_skip(cell, journal)
         if reason:
@@ -100,21 +103,31 @@ class Runner:
         if not open_runs:  # they may be resumed on the bed as it is
             self._restore(journal)
         while not self._is_complete(cell, ended):
+            if self._is_over():
+                journal.append(self._not_run(cell, len(ended)))
+                return
             row = self._repeat(cell, len(ended), ended, open_runs)
             journal.append(row)
             ended.append(row)
             if row.state in ("error", "unfinished"):
-                self._storage = night_files.storage_problem(self.directory)
-                self._restore(journal)
-            if self._storage and not self._is_complete(cell, ended):
-                journal.append(self._without_storage(cell, len(ended)))
-                return
+                self._end_reason = night_files.storage_problem(self.directory)
+                if not self._is_over():
+                    self._restore(journal)
 
-    def _without_storage(self, cell: Cell, repeat: int) -> Row:
-        """The row of a cell that cannot go on. The reserved space holds it, the seal and the report."""
+    def _is_over(self) -> bool:
+        """Whether no trial can run any more."""
+        self._end_reason = self._end_reason or self.trials.obstacle_to_all()
+        return bool(self._end_reason)
+
+    def _not_run(self, cell: Cell, repeat: int) -> Row:
+        """The row of a cell that cannot go on. On a full disk the reserved space holds it, the seal and the report."""
         night_files.release(self.directory)
         return Row(
-            cell=cell.name, repeat=repeat, state="error", exit=EXIT_INFRASTRUCTURE, reason=f"not run: {self._storage}"
+            cell=cell.name,
+            repeat=repeat,
+            state="error",
+            exit=EXIT_INFRASTRUCTURE,
+            reason=f"not run: {self._end_reason}",
         )
 
     def _is_complete(self, cell: Cell, ended: Sequence[Row]) -> bool:

@@ -173,3 +173,24 @@ def test_a_night_that_is_judged_again_prints_the_call(tmp_path: Path, monkeypatc
     assert code == 1, err.getvalue()
     assert "n2: would call: scontrol update NodeName=host-n2 State=DRAIN" in out.getvalue()
     assert (tmp_path / "runs").exists()
+
+
+def test_a_command_that_prints_megabytes_fails_with_its_last_words_in_one_line() -> None:
+    text = hook.call(
+        [sys.executable, "-c", "import sys; sys.stderr.write('x' * (8 << 20) + '\\nlast words\\n'); sys.exit(4)"]
+    )
+    assert "exit code 4: " in text
+    assert text.endswith("x last words")
+    assert len(text) < 300
+    assert hook.call([sys.executable, "-c", "print('y' * (8 << 20))"]) == ""
+
+
+def test_a_background_process_of_a_command_does_not_count_as_its_time() -> None:
+    assert hook.call(["sh", "-c", "sleep 5 &"], deadline_s=4.0) == ""
+
+
+@pytest.mark.parametrize("command", [" ", "''", "'' --reason {reason}"])
+def test_a_command_without_a_program_is_refused_before_the_night(command: str) -> None:
+    with pytest.raises(UsageError, match="names no program"):
+        hook.check(command)
+    hook.check("")

@@ -31,6 +31,7 @@ class FakeTrials:
     figures: Callable[[str], float | None] = lambda run: None
     obstacles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     lost: list[Mapping[str, str]] = dataclasses.field(default_factory=list)
+    ended_by: Callable[[int], str] | None = None
     run_s: float = 10.0
     time_s: float = 0.0
     launched: list[tuple[str, int, str]] = dataclasses.field(default_factory=list)
@@ -58,6 +59,9 @@ class FakeTrials:
 
     def figure(self, run: str, metric: str) -> float | None:
         return self.figures(run)
+
+    def obstacle_to_all(self) -> str:
+        return self.ended_by(len(self.launched)) if self.ended_by else ""
 
     def restore(self) -> Mapping[str, str]:
         return self.lost.pop(0) if self.lost else {}
@@ -284,3 +288,17 @@ def test_a_night_that_is_given_up_ends_with_an_unfinished_row_for_each_open_cell
     assert trials.launched == launched
     assert night_files.is_closed(directory)
     assert rows.exit_code(ended) == 1
+
+
+def test_a_bed_that_is_taken_down_ends_the_night_and_is_not_brought_up_again(tmp_path: Path) -> None:
+    directory, night = begin(tmp_path, *cells("a"), *cells("b", repeats=3), *cells("c"))
+    reason = "bed lab was taken down during the night (ccbed down)"
+    trials = FakeTrials(
+        directory=directory, ends={"b": [0, InfrastructureError(reason)]}, lost=[{}, {}, {"n0": "was absent; brought up again"}],
+        ended_by=lambda launched: reason if launched == 3 else "",
+    )  # fmt: skip
+    result = run(directory, night, trials)
+    assert states(result) == [("a", "passed"), ("b", "passed"), ("b", "error"), ("b", "error"), ("c", "error")]
+    assert [row.reason for row in result[-2:]] == [f"not run: {reason}"] * 2
+    assert trials.lost == [{"n0": "was absent; brought up again"}], "not asked again"
+    assert rows.exit_code(result) == 4

@@ -14,8 +14,9 @@ import pytest
 from orchestrator.cli import main, night_trials
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
-from orchestrator.model.errors import EXIT_INTERRUPTED, Interrupted
+from orchestrator.model.errors import EXIT_INTERRUPTED, InfrastructureError, Interrupted
 from orchestrator.model.launch import Request, Result
+from orchestrator.store import beds
 
 from .beds import LOCAL
 from .fake_bed import FakeProvider
@@ -23,11 +24,13 @@ from .fake_bed import FakeProvider
 SUITE = "suite: s\ntrials: [{trial: barrier, deadline: 0.1s}]\n"
 
 
-def nightly(root: Path, launch: Callable[[Request], Result]) -> tuple[int, dict[str, Any], str]:
+def nightly(
+    root: Path, launch: Callable[[Request], Result], suite: str = SUITE, bed: FakeProvider | None = None
+) -> tuple[int, dict[str, Any], str]:
     """Exit code, document and errors of a night on a bed that is only simulated."""
     (root / "local.yml").write_text(LOCAL)
-    (root / "s.yml").write_text(SUITE)
-    out, err, bed = io.StringIO(), io.StringIO(), FakeProvider()
+    (root / "s.yml").write_text(suite)
+    out, err, bed = io.StringIO(), io.StringIO(), bed or FakeProvider()
     for line in (
         ("up", str(root / "local.yml")),
         ("nightly", str(root / "s.yml"), "--runs-dir", str(root / "runs"), "--json"),
@@ -82,3 +85,38 @@ def test_an_interruption_before_the_deadline_is_that_of_the_user(tmp_path: Path)
     assert (code, document) == (EXIT_INTERRUPTED, {})
     assert "the night is open" in errors
     assert "ccbed nightly --resume " in errors
+
+
+def test_a_bed_that_is_taken_down_during_the_night_stays_down(tmp_path: Path) -> None:
+    """The run that was open ends with an error of a file; the row says what happened, and nothing brings the bed up again."""
+    bed = FakeProvider()
+
+    def take_down(request: Request) -> Result:
+        beds.forget(tmp_path / "state", "local")
+        for node in request.bed.nodes:
+            bed.state(node.name, "absent")
+        raise InfrastructureError("nodes/n0/inbox/x.json: No such file or directory")
+
+    suite = "suite: s\ntrials: [{trial: barrier, repeats: 3}, {trial: gemm}]\n"
+    code, document, _ = nightly(tmp_path, take_down, suite, bed)
+    reason = "bed local was taken down during the night (ccbed down)"
+    assert [(row["state"], row["reason"]) for row in document["rows"]] == [
+        ("error", reason), ("error", f"not run: {reason}"), ("error", f"not run: {reason}"),
+    ]  # fmt: skip
+    assert code == 4
+    assert Path(document["report"]).is_file()
+    assert beds.read(tmp_path / "state", "local") is None
+
+
+def test_a_keeper_that_ended_is_a_row_and_is_started_again(tmp_path: Path) -> None:
+    bed = FakeProvider()
+
+    def kill_keeper(request: Request) -> Result:
+        bed.keeper = ""
+        raise InfrastructureError("preflight: agent aaaaaa: not on keeper")
+
+    code, document, _ = nightly(tmp_path, kill_keeper, bed=bed)
+    lost = [row for row in document["rows"] if row["cell"] == "node (keeper)"]
+    assert [row["reason"] for row in lost] == ["was dead (its process has ended); brought up again"]
+    assert bed.keeper
+    assert code == 4

@@ -89,7 +89,8 @@ def placement(session: sessions.Session, bed: BedSpec, *, include_quarantined: b
 
 
 def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:
-    """Raises UsageError with the name of the run while one is open on the bed. A run that has ended is closed first."""
+    """Raises UsageError with the name of the night or run while one is open on the bed. A run that has ended is closed first."""
+    beds.refuse_night(Path(bed.workdir))
     settle(session, bed)
     run = beds.open_run(Path(bed.workdir), time.time())
     if run is None:

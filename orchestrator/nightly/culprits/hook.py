@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from ..suite import RUNS, Night
 
 EVIDENCE = "evidence"
 DEADLINE_S = 60.0
+#: Bytes of the errors of a command that are shown.
+_TAIL = 200
 #: Kinds of culprits in a sweep that are one node. A link or direction accuses neither of its ends.
 _NODE_KINDS = ("node", "egress", "ingress")
 
@@ -94,11 +97,13 @@ def write_evidence(directory: Path, culprit: Accused) -> Path:
 
 
 def check(command: str) -> None:
-    """Raises UsageError for a command that cannot be split into words."""
+    """Raises UsageError for a command that cannot be split into words, or has none."""
     try:
-        shlex.split(command)
+        words = shlex.split(command)
     except ValueError as error:
         raise UsageError(f"--on-culprit: cannot be split into words: {error} (got {command!r})") from None
+    if command and not (words and words[0]):
+        raise UsageError(f"--on-culprit: names no program (got {command!r})")
 
 
 def argv(command: str, culprit: Accused, night: Night, evidence: Path) -> list[str]:
@@ -114,23 +119,26 @@ def argv(command: str, culprit: Accused, night: Night, evidence: Path) -> list[s
 
 
 def call(words: Sequence[str], deadline_s: float = DEADLINE_S) -> str:
-    """Run a command; an empty text, or why it failed. It never changes the verdict."""
-    try:
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-        )  # fmt: skip
-    except OSError as error:
-        return f"{words[0]}: {error.strerror}"
-    try:
-        _, output = process.communicate(timeout=deadline_s)
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stderr:
-            process.stderr.close()
-        return f"{words[0]}: did not end within {deadline_s:g} s"
-    text = output.decode(errors="replace").strip()[-200:]
+    """Run a command; an empty text, or why it failed. It never changes the verdict.
+
+    Its errors go to a file: a background process that it leaves behind must not count as its own time.
+    """
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            return f"{words[0]}: {error.strerror if isinstance(error, OSError) else error}"
+        try:
+            process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return f"{words[0]}: did not end within {deadline_s:g} s"
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL))
+        text = " ".join(output.read().decode(errors="replace").split())
     return f"{words[0]}: exit code {process.returncode}{f': {text}' if text else ''}" if process.returncode else ""
 
 
