@@ -38,7 +38,9 @@ _OF_SIZE = re.compile(
 )
 #: Figures of the run itself, which its record has in fields of their own.
 _DURATION, _TTR = "duration", "ttr"
-_REUSED = "links: the probe of an earlier run was reused, so that this run measured none (fresh_probe: true)"
+_REUSED = (
+    "a repeat measured no links: it reused the probe of an earlier run (fresh_probe: true measures them each time)"
+)
 
 
 class Line(msgspec.Struct, kw_only=True):

@@ -146,7 +146,7 @@ def _few(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def _digests(histories: Iterable[History]) -> list[digests.Digest]:
     return [
         digests.Digest(
-            node=event.node or "", device=bits.device, software=bits.software, digest=bits.digest, gpu_seconds=bits.seconds
+            node=event.node or "", device=bits.device, software=bits.software, digest=bits.digest, seconds=bits.seconds
         )
         for history in histories
         for event in history.of(ProbeDone)

@@ -364,7 +364,7 @@ def test_a_node_whose_bits_differ_fails_and_equal_bits_are_no_pass(tmp_path: Pat
     judgement = judging.judge(equal, ())
     [finding] = [judged for judged in judgement.findings if judged.finding.gate == "sdc"]
     assert (judgement.outcome, finding.state, finding.is_counted) == ("pass", "unknown", False)
-    assert "no mismatch in 8 GPU-seconds on 4 nodes" in finding.finding.text
+    assert "no mismatch in 8 device-seconds on 4 nodes" in finding.finding.text
 
 
 def test_digests_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:

@@ -216,12 +216,12 @@ def test_a_floor_has_a_direction(value: float, better: str, outcome: str) -> Non
 
 
 def digest(node: str, bits: str, library: str = "cublas 12") -> digests.Digest:
-    return digests.Digest(node=node, device="gpu-a", software=library, digest=bits, gpu_seconds=10.0)
+    return digests.Digest(node=node, device="gpu-a", software=library, digest=bits, seconds=10.0)
 
 
 def test_equal_bits_are_never_a_pass() -> None:
     (finding,) = digests.judge([digest("a", "x"), digest("b", "x")])
-    assert finding.outcome == "unknown" and "no mismatch in 20 GPU-seconds" in finding.text
+    assert finding.outcome == "unknown" and "no mismatch in 20 device-seconds" in finding.text
 
 
 def test_the_node_that_differs_from_the_majority_is_the_culprit() -> None:

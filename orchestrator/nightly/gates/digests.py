@@ -1,6 +1,6 @@
 """Silent data corruption: the same seeded computation must give the same bits on equal GPUs with equal libraries.
 
-Equal bits are no proof of health, so the outcome is never a pass: "no mismatch in X GPU-seconds" is unknown.
+Equal bits are no proof of health, so the outcome is never a pass: "no mismatch in X device-seconds" is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Digest:
     device: str
     software: str
     digest: str
-    gpu_seconds: float
+    seconds: float
 
 
 def judge(digests: Iterable[Digest]) -> tuple[Finding, ...]:
@@ -37,10 +37,12 @@ def _judge_group(label: str, group: list[Digest]) -> Finding:
     by_node: dict[str, set[str]] = {}
     for digest in group:
         by_node.setdefault(digest.node, set()).add(digest.digest)
-    seconds = sum(digest.gpu_seconds for digest in group)
+    seconds = sum(digest.seconds for digest in group)
     if len({digest.digest for digest in group}) == 1:
         alone = f"; only {next(iter(by_node))} computed it" if len(by_node) == 1 else f" on {len(by_node)} nodes"
-        return Finding(gate=GATE, outcome="unknown", text=f"{label}: no mismatch in {seconds:g} GPU-seconds{alone}")
+        return Finding(
+            gate=GATE, outcome="unknown", text=f"{label}: no mismatch in {seconds:.3g} device-seconds{alone}"
+        )
     unstable = sorted(node for node, values in by_node.items() if len(values) > 1)
     votes = Counter(next(iter(values)) for values in by_node.values() if len(values) == 1)
     (bits, count), total = votes.most_common(1)[0] if votes else ("", 0), sum(votes.values())
@@ -50,7 +52,7 @@ def _judge_group(label: str, group: list[Digest]) -> Finding:
         text = f"{label}: results differ between {', '.join(sorted(by_node))}; no majority, so the node at fault is not known"
         return Finding(gate=GATE, outcome="fail", text=text)
     reason = "differ from themselves" if set(culprits) <= set(unstable) else f"differ from {count} of {total} nodes"
-    text = f"{label}: results of {', '.join(culprits)} {reason} in {seconds:g} GPU-seconds"
+    text = f"{label}: results of {', '.join(culprits)} {reason} in {seconds:.3g} device-seconds"
     return Finding(
         gate=GATE, outcome="fail", text=text, culprits=culprits, node=culprits[0] if len(culprits) == 1 else None
     )

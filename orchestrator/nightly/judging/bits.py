@@ -42,5 +42,5 @@ def _digests(directory: Path) -> Iterator[digests.Digest]:
     for event in bundle.read_history(directory).of(ProbeDone):
         for bits in event.data.bits or ():
             yield digests.Digest(
-                node=event.node or "", device=bits.device, software=bits.software, digest=bits.digest, gpu_seconds=bits.seconds
+                node=event.node or "", device=bits.device, software=bits.software, digest=bits.digest, seconds=bits.seconds
             )  # fmt: skip
