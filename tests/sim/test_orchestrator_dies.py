@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.engine.state import State
 from orchestrator.model.act import Act
+from orchestrator.model.event import Command
 from orchestrator.model.plan import Plan
 from orchestrator.model.trial import Trial
 from orchestrator.testing.fake import FakeBed
@@ -146,3 +148,21 @@ def test_an_interrupted_run_that_is_resumed_much_later_has_the_whole_time_limit_
     world.wait(bed, 3600.0)
     assert world.resume(trial, plan, bed, book).stage == "done"
     assert book.events[-1].value["outcome"] == "finished", book.events[-1].value
+
+
+@pytest.mark.parametrize("delay_s", [2.0, 7.0, 20.0])
+def test_an_interrupt_makes_no_node_lost_that_is_only_slow_to_stop_its_ranks(delay_s: float) -> None:
+    """Many ranks on a busy machine end late, while the heartbeats of their agents go on."""
+    trial = world.trial()
+    plan, bed, book = world.plan(trial), world.bed(), world.Memory()
+    respond = bed.cluster.respond
+
+    def respond_late(command: Command, *args: Any, **more: Any) -> None:
+        slow = command.f == "gang.stop" and command.node != "n0"
+        bed.cluster.later(delay_s if slow else 0.0, lambda: respond(command, *args, **more))
+
+    bed.cluster.respond = respond_late  # type: ignore[method-assign]
+    before = {name: node.incarnation for name, node in bed.nodes.items()}
+    assert world.loop(trial, plan, bed, book, is_interrupted=lambda: len(book.events) >= 60).run().stage == "suspended"
+    assert {name: node.incarnation for name, node in bed.nodes.items()} == before, "no node is started again"
+    assert world.names(book, "node.kill", "node.silent", "node.exit") == []

@@ -14,11 +14,18 @@ from ...model.trial import Trial
 from . import faults, gang
 from .state import Commands, Ending, Result, State, note, then
 
+#: How long a node may take to end its ranks while its heartbeat goes on: 64 ranks that end on two busy cores take longer than the
+#: stop of an attempt allows. A node that is lost meanwhile is not awaited.
+STOP_S = 60.0
+
 
 def close(trial: Trial, state: State, ending: Ending, *, dump: bool = False) -> Result:
     """Begin to end the run."""
     state = replace(state, stage="close", ending=ending)
-    stops = tuple(_stop(state, name, "stop", dump=dump) for name in _unique(state.slots) if state.usable(name))
+    stops = tuple(
+        replace(order, deadline_s=max(STOP_S, order.deadline_s))
+        for order in (_stop(state, name, "stop", dump=dump) for name in _unique(state.slots) if state.usable(name))
+    )
     return _wait(trial, state, stops)
 
 
