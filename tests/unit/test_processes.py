@@ -109,8 +109,8 @@ def test_a_killed_process_is_exiting_as_soon_as_it_runs_no_more_code() -> None:
         until = time.monotonic() + 10.0
         while not processes.is_exiting(child.pid):
             assert time.monotonic() < until
-        found = processes.find(child.pid)
-        assert found is not None, "it is not reaped yet"
+        process = processes.find(child.pid)
+        assert process is not None, "it is not reaped yet"
     assert not processes.is_exiting(child.pid), "there is no such process any more"
 
 
