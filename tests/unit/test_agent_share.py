@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ class _Node:
         command = Command(f=f, key="k", epoch=epoch, value={"dir": str(self.share), "epoch": epoch, **value})
         self.agent._handle(Item(name="k.json", run="r", command=command))
 
+    def fence(self, epoch: int) -> None:
+        (self.share / "fence.json").write_text(json.dumps({"epoch": epoch}))
+
     def come_back(self) -> None:
         self.away.rename(self.share)
 
@@ -48,13 +52,36 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Node:
 
 @pytest.mark.parametrize("f", ["fence.write", "checkpoint.scan"])
 def test_a_share_that_comes_back_is_used(node: _Node, f: str) -> None:
+    if f == "checkpoint.scan":
+        node.fence(1)
     node.share.rename(node.away)
     node.send(f, fresh=False)
     assert node.answers == []
     node.agent._loop.call_later(0.06, node.come_back)
     node.turn()
     assert [kind for kind, _ in node.answers] == ["ok"]
-    assert (f == "fence.write") == (node.share / "fence.json").exists()
+    assert (node.share / "fence.json").exists()
+
+
+@pytest.mark.parametrize("fence", [None, 0])
+def test_checkpoints_are_searched_only_behind_the_fence(node: _Node, fence: int | None) -> None:
+    """An earlier attempt could commit a newer checkpoint: the orchestrator sends both orders at once."""
+    if fence is not None:
+        node.fence(fence)
+    node.send("checkpoint.scan")
+    assert node.answers == []
+    node.fence(1)
+    node.turn()
+    assert [kind for kind, _ in node.answers] == ["ok"]
+
+
+def test_without_a_fence_the_search_fails(node: _Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "SHARE_S", 0.1)
+    node.fence(0)
+    node.send("checkpoint.scan")
+    node.turn()
+    [(kind, value)] = node.answers
+    assert kind == "fail" and "the fence is at epoch 0, and epoch 1 searches" in value["reason"]
 
 
 @pytest.mark.parametrize("f", ["fence.write", "checkpoint.scan"])

@@ -36,7 +36,7 @@ INSPECT_S = 15.0
 
 
 def prepare(trial: Trial, state: State) -> Result:
-    """Prepare fence and store of the attempt, the checkpoint to resume (after the fence), and the missing nodes.
+    """Prepare fence and store of the attempt, the checkpoint to resume (behind the fence), and the missing nodes.
 
     Replaced silent nodes are killed as well; a response of a lost host is not awaited.
     """
@@ -49,8 +49,9 @@ def prepare(trial: Trial, state: State) -> Result:
     commands: Commands = (*ends, *starts)
     if fixer:
         state = replace(state, fence_ordered=state.epoch)
-        commands += (_fence(state, fixer),)
-        awaited |= {_key(state, "fence")}
+        checkpoints = _checkpoints(state, fixer)
+        commands += checkpoints
+        awaited |= {command.key for command in checkpoints}
     if state.usable(state.slots[0]):
         commands += (_store(trial, state),)
     return replace(state, stage="prepare", awaited=frozenset(awaited)), commands
@@ -66,8 +67,6 @@ def on_prepared(trial: Trial, state: State, event: Event) -> Result:
     elif event.kind is NodeApplyDone:
         state = with_applied_node(state, event)
         state, follow = _after_apply(trial, state, name)
-    elif event.command is FenceWrite and _may_resume(state):
-        follow = (_scan(state, name),)
     elif event.kind is CheckpointScanDone:
         state, follow = _scanned(state, event)
     elif event.kind is StoreOpenDone:
@@ -178,12 +177,8 @@ def _after_apply(trial: Trial, state: State, name: str) -> Result:
         follow += (_store(trial, state),)
     if state.fence_ordered < state.epoch:
         state = replace(state, fence_ordered=state.epoch)
-        follow += (_fence(state, name),)
+        follow += _checkpoints(state, name)
     return state, follow
-
-
-def _may_resume(state: State) -> bool:
-    return state.epoch > 0
 
 
 def _scanned(state: State, event: Event[CheckpointScanDone]) -> tuple[State, Commands]:
@@ -194,15 +189,18 @@ def _scanned(state: State, event: Event[CheckpointScanDone]) -> tuple[State, Com
     return replace(state, resume=event.data.newest), notes
 
 
-def _fence(state: State, name: str) -> Command:
+def _checkpoints(state: State, name: str) -> Commands:
+    """Fence off the earlier attempts and, unless this one is the first, find the newest checkpoint.
+
+    The agent searches only behind the fence, so that no earlier attempt commits one later.
+    """
     plan = state.plan
-    payload = FenceWrite(epoch=state.epoch, dir=plan.checkpoints, keep=plan.keep, fresh=not state.lineage)
-    return _command(state, payload, _key(state, "fence"), name)
-
-
-def _scan(state: State, name: str) -> Command:
-    payload = CheckpointScan(dir=state.plan.checkpoints, lineage=state.lineage)
-    return _command(state, payload, _key(state, "scan"), name)
+    fence = FenceWrite(epoch=state.epoch, dir=plan.checkpoints, keep=plan.keep, fresh=not state.lineage)
+    orders: Commands = (_command(state, fence, _key(state, "fence"), name),)
+    if state.epoch == 0:
+        return orders
+    scan = CheckpointScan(dir=plan.checkpoints, lineage=state.lineage)
+    return (*orders, _command(state, scan, _key(state, "scan"), name))
 
 
 def _store(trial: Trial, state: State) -> Command:

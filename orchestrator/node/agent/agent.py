@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ...model import codec
 from ...model.events.commands import (
     CheckpointScan,
+    CheckpointScanDone,
     CommandFailed,
     Exec,
     ExecStop,
@@ -41,7 +42,7 @@ from ..files.event_log import EventLog
 from ..files.inbox import Inbox, Item, Respond, required
 from ..oslayer import forks, host_facts, processes
 from ..oslayer.event_loop import Loop
-from . import checkpoints
+from . import checkpoints, rank_processes
 from .exec_programs import ExecPrograms
 from .rank_processes import RankProcesses
 from .rendezvous_stores import RendezvousStores
@@ -104,6 +105,8 @@ class Agent:
         self._reap()
         self._take_commands()
         self._ranks.prepare_reserves()
+        for run, spec in self._ranks.recovered():
+            self._stores.prepare((run, spec.epoch), spec.master_addr)
 
     def _beat(self) -> None:
         os.pwrite(self._heartbeat, f"{self._incarnation} {next(self._beats):>12}\n".encode(), 0)
@@ -202,11 +205,12 @@ class Agent:
 
     def _scan_checkpoints(self, item: Item, order: CheckpointScan) -> None:
         directory, lineage = Path(required(order.dir, "dir")), order.lineage or ()
-        self._retry_on_share(
-            item,
-            lambda is_last: checkpoints.find_newest(directory, lineage, self._beat, unreadable_is_damaged=is_last),
-            lambda scan: self._respond(item, "ok", scan),
-        )
+
+        def find_newest(is_last: bool) -> CheckpointScanDone:
+            checkpoints.require_fence(directory, item.command.epoch or 0)
+            return checkpoints.find_newest(directory, lineage, self._beat, unreadable_is_damaged=is_last)
+
+        self._retry_on_share(item, find_newest, lambda scan: self._respond(item, "ok", scan))
 
     def _open_store(self, item: Item, order: StoreOpen) -> None:
         address, epoch = required(order.address, "address"), required(order.epoch, "epoch")
@@ -232,6 +236,8 @@ class Agent:
 
     def _start_ranks(self, run: str, spec: GangSpec, system: str | None) -> GangStartDone:
         pids = self._ranks.start(run, spec)
+        if not spec.epoch and rank_processes.is_own_workload(spec):
+            self._loop.call_later(0.0, lambda: self._stores.prepare((run, spec.epoch), spec.master_addr))
         return GangStartDone(
             pids={str(rank): pid for rank, pid in pids.items()},
             threads=processes.count_threads(),
@@ -244,7 +250,9 @@ class Agent:
         epoch = required(order.epoch, "epoch")
 
         def spare() -> set[int]:
-            return {*self._programs.groups, *self._facts.groups, *self._stores.later_than(item.run, epoch)}
+            reserves = self._stores.reserves if order.accepts_exiting else ()  # the stop before another attempt
+            stores = self._stores.later_than(item.run, epoch)
+            return {*self._programs.groups, *self._facts.groups, *stores, *reserves}
 
         self._ranks.stop(
             item.run, epoch, dump=bool(order.dump), grace_s=order.grace_s or 0.0,

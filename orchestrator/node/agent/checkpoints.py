@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -39,6 +40,16 @@ def read_fence(directory: Path) -> int | None:
     """The oldest epoch that may commit; None if there is no fence. Raises ValueError if the fence is damaged."""
     path = directory / FENCE
     return int(json.loads(plain_files.read_file(path))["epoch"]) if path.exists() else None
+
+
+def require_fence(directory: Path, epoch: int) -> None:
+    """Raises OSError unless the fence stops all attempts before ``epoch``: they could commit a newer checkpoint."""
+    os.stat(directory)
+    present = read_fence(directory)
+    if present is None or present < epoch:
+        raise OSError(
+            errno.EAGAIN, f"the fence is at epoch {present}, and epoch {epoch} searches", str(directory / FENCE)
+        )
 
 
 def find_newest(
