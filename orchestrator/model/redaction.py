@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
@@ -102,6 +103,7 @@ def has_secret_form(text: str) -> bool:
     return any(form.search(text) for form in (PRIVATE_KEY, TOKEN, USERINFO))
 
 
+@functools.lru_cache(maxsize=512)
 def looks_secret(value: str, name: str = "") -> bool:
     """Whether a value looks like a secret by its form or its entropy. ``name``: that of its option or variable."""
     if PRIVATE_KEY.search(value) or TOKEN.search(value):

@@ -47,13 +47,13 @@ def prepare(trial: Trial, state: State) -> Result:
     starts = tuple(_start_node(state, name) for name in missing)
     awaited = {command.key for command in starts} | awaited_ends | {_key(state, "store")}
     commands: Commands = (*ends, *starts)
+    if state.usable(state.slots[0]):  # first: a store that must be forked starts while its agent does the rest
+        commands += (_store(trial, state),)
     if fixer:
         state = replace(state, fence_ordered=state.epoch)
         checkpoints = _checkpoints(state, fixer)
         commands += checkpoints
         awaited |= {command.key for command in checkpoints}
-    if state.usable(state.slots[0]):
-        commands += (_store(trial, state),)
     return replace(state, stage="prepare", awaited=frozenset(awaited)), commands
 
 

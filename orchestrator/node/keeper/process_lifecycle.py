@@ -20,11 +20,14 @@ from ..files import label, plain_files
 from ..files.inbox import Respond
 from ..oslayer import forks, process_tag, processes
 from ..oslayer.event_loop import Loop
+from ..oslayer.processes import Process
 from . import fabric
 from .process_node import OnEnd, ProcessNode
 
 END_S = 5.0
-#: The pause between two scans of all processes doubles from the first to the second: a scan takes 5 ms of a core that recovery needs.
+#: The pause between two checks for exits doubles from the first to the second. A scan of all processes takes 5 ms of a core
+#: that recovery needs.
+SCAN_S = 0.1
 RETRY_S, LONGEST_RETRY_S = 0.002, 0.016
 _READY = b"ready\n"
 
@@ -100,12 +103,22 @@ class ProcessLifecycle:
         living = node.processes()
         if (living or node.alive) and time.monotonic() <= node.end_by:
             killed.update(processes.kill(process for process in living if process.pid not in killed))
-            longer_s = min(2 * pause_s, LONGEST_RETRY_S)
-            self._loop.call_later(pause_s, lambda: self._kill_until_ended(node, killed, longer_s))
+            scan_at = time.monotonic() + SCAN_S if living else 0.0
+            self._loop.call_later(pause_s, lambda: self._wait_for_exits(node, living, killed, pause_s, scan_at))
             return
         ending, node.ending = node.ending, []
         for then in ending:
             then(sorted(killed), len(living))
+
+    def _wait_for_exits(
+        self, node: ProcessNode, living: list[Process], killed: set[int], pause_s: float, scan_at: float
+    ) -> None:
+        """Scan all processes again once those of the last scan have exited, or at ``scan_at``."""
+        longer_s = min(2 * pause_s, LONGEST_RETRY_S)
+        if time.monotonic() < scan_at and any(processes.is_alive(process.pid, process.start) for process in living):
+            self._loop.call_later(longer_s, lambda: self._wait_for_exits(node, living, killed, longer_s, scan_at))
+        else:
+            self._kill_until_ended(node, killed, longer_s)
 
     def reap(self) -> None:
         """Reap children that exited: agents, and orphans of nodes whose agent has ended."""
