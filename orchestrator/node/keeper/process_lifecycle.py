@@ -25,9 +25,9 @@ from . import fabric
 from .process_node import OnEnd, ProcessNode
 
 END_S = 5.0
-#: The pause between two checks for exits doubles from the first to the second. A scan of all processes takes 5 ms of a core
-#: that recovery needs.
+#: All processes are scanned again after this time at the latest: a scan takes 5 ms of a core that recovery needs.
 SCAN_S = 0.1
+#: The pause between two checks for exits doubles from the first to the second.
 RETRY_S, LONGEST_RETRY_S = 0.002, 0.016
 _READY = b"ready\n"
 
