@@ -67,16 +67,25 @@ class SpareProbe:
         return [name for name in candidates if status.node(name).state == "warm"]
 
     def _probe(self, names: Sequence[str]) -> tuple[str, list[spares.Fitness]]:
-        """If a check of the common run fails, each spare is probed alone: only then it is known whose failure it is."""
+        """The bundle that decided, and its results. A spare that is too slow is probed a second time, and that decides: what disturbed
+        it once does not leave it out. If a check of a common run fails, each spare is probed alone: whose failure it is is not known."""
         result = self._launch(names)
-        if result.code != EXIT_FINDING:
-            record = bundle_records.read(Path(result.directory))
-            return result.directory, list(spares.judge(record, names, self.baselines))
-        if len(names) > 1:
+        if result.code == EXIT_FINDING and len(names) > 1:
             return result.directory, [self._probe([name])[1][0] for name in names]
+        judged = self._judge(result, names)
+        suspects = [fitness.node for fitness in judged if not fitness.is_fit]
+        if suspects:
+            result = self._launch(suspects)
+            confirmed = {fitness.node: fitness for fitness in self._judge(result, suspects)}
+            judged = [confirmed.get(fitness.node, fitness) for fitness in judged]
+        return result.directory, judged
+
+    def _judge(self, result: Result, names: Sequence[str]) -> list[spares.Fitness]:
+        if result.code != EXIT_FINDING:
+            return list(spares.judge(bundle_records.read(Path(result.directory)), names, self.baselines))
         bad = next((verdict for verdict in result.verdicts if verdict.outcome == "fail"), None)
         text = f"{bad.check}: {bad.text}" if bad else "its probe failed"
-        return result.directory, [spares.Fitness(node=names[0], is_fit=False, text=text)]
+        return [spares.Fitness(node=name, is_fit=False, text=text) for name in names]
 
     def _launch(self, names: Sequence[str]) -> Result:
         """Raises CcbedError where the probe cannot run, or did not end."""

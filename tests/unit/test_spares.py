@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def test_a_spare_below_its_floor_does_not_join_and_a_healthy_one_does(tmp_path: 
     slow, healthy = spares.judge(probed(tmp_path, {"n4": 50.0, "n5": 100.0}), ("n4", "n5"), baseline(floor()))
     assert (slow.is_fit, slow.text) == (False, "gemm float32 50 TFLOP/s is worse than its floor 90")
     assert healthy.is_fit
-    assert healthy.text == "n5 joins: 1 figures meet their floors (fewer than 5 peers)"
+    assert healthy.text == "n5 joins: 1 of 1 figures meet their floors (fewer than 5 peers)"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,16 @@ def test_six_spares_are_judged_beside_each_other(tmp_path: Path) -> None:
     assert "no figure is odd beside its peers" in results[0].text
 
 
+class Rates(dict[str, float]):
+    """The rate of each probe in turn, of any node."""
+
+    def __init__(self, rates: Iterator[float]) -> None:
+        self._rates = rates
+
+    def __missing__(self, node: str) -> float:
+        return next(self._rates)
+
+
 def simulate_probes(console: Console, monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float]) -> None:
     """Launches of the probe give these figures; those of other trials pass."""
 
@@ -124,21 +134,31 @@ def test_a_run_with_a_healthy_spare_names_the_bundle_of_its_probe(
     assert probe.trial.params["repeats"] == 12
     assert run.placement.unfit == {}
     assert run.placement.spare_probe == "../2026-01-06T02-00-01Z-spare-probe-0001"
-    assert "spare  n4 joins: 1 figures meet their floors" in output
+    assert "spare  n4 joins: 1 of 1 figures meet their floors" in output
 
 
 def test_a_run_leaves_a_slow_spare_out(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate_probes(console, monkeypatch, {"n4": 50.0})
     _, output = console.run("run", "dp-ring", "--probe-spares", "10s", *write_floor(console))
-    assert list(console.requests[1].placement.unfit) == ["n4"]
+    assert [request.trial.name for request in console.requests] == ["spare-probe", "spare-probe", "dp-ring"]
+    assert list(console.requests[-1].placement.unfit) == ["n4"]
     assert "note   n4 does not join: gemm float32 50 TFLOP/s is worse than its floor 90" in output
+
+
+def test_a_spare_that_is_slow_once_is_probed_again_and_joins(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = iter((50.0, 100.0))
+    simulate_probes(console, monkeypatch, Rates(rates))
+    _, output = console.run("run", "dp-ring", "--probe-spares", *write_floor(console))
+    assert console.requests[-1].placement.unfit == {}
+    assert console.requests[-1].placement.spare_probe == "../2026-01-06T02-00-02Z-spare-probe-0001"
+    assert "spare  n4 joins: 1 of 1 figures meet their floors" in output
 
 
 def test_a_slow_spare_takes_no_slot_of_a_node_in_quarantine(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate_probes(console, monkeypatch, {"n4": 50.0})
     console.accuse("n1")
     code, output = console.run("run", "dp-ring", "--probe-spares", *write_floor(console))
-    assert (code, len(console.requests)) == (EXIT_INFRASTRUCTURE, 1)
+    assert (code, {request.trial.name for request in console.requests}) == (EXIT_INFRASTRUCTURE, {"spare-probe"})
     assert "has 3 that may be used: n1 is in quarantine" in output
     assert "n4 does not join: gemm float32 50 TFLOP/s is worse than its floor 90" in output
 
@@ -180,7 +200,7 @@ def test_a_spare_whose_own_probe_fails_does_not_join(console: Console, monkeypat
     console.run("up", str(console.root / "large.yml"))
     monkeypatch.setattr(console, "launch", launch)
     _, output = console.run("run", "dp-ring", "--probe-spares", "--runs-dir", str(console.root / "runs"))
-    assert [request.placement.members for request in console.requests] == [("n6", "n7"), ("n6",), ("n7",), ()]
+    assert [request.placement.members for request in console.requests] == [("n6", "n7"), ("n6",), ("n6",), ("n7",), ()]
     assert "note   n6 does not join: finished: rank 0 on n6 ended with 1" in output
     assert console.requests[-1].placement.unfit.keys() == {"n6"}
 
@@ -197,7 +217,7 @@ def test_a_night_probes_its_spares_once_before_its_first_failover(
     assert [request.placement.spare_probe for request in console.requests if request.trial.name == "dp-ring"] == [
         f"../2026-01-06T02-00-0{names.index('spare-probe') + 1}Z-spare-probe-0001"
     ] * 2
-    assert any(note.startswith("n4 joins: 1 figures meet their floors") for note in document["notes"])
+    assert any(note.startswith("n4 joins: 1 of 1 figures meet their floors") for note in document["notes"])
 
 
 def test_a_night_skips_the_failover_of_a_slow_spare_and_warns(

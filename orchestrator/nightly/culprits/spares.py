@@ -43,7 +43,7 @@ def _judge(spare: str, record: RunRecord, baselines: Sequence[Baseline], beside_
         return Fitness(node=spare, is_fit=False, text="; ".join(text.removeprefix(f"{spare}: ") for text in bad))
     met = sum(finding.outcome == "pass" for finding in by_floor)
     is_among_peers = any(finding.gate == "peers" and finding.outcome in ("pass", "warn") for finding in beside_peers)
-    known = [f"{met} figures meet their floors"] if met else []
+    known = [f"{met} of {len(by_floor)} figures meet their floors"] if met else []
     known += ["no figure is odd beside its peers"] if is_among_peers else []
     unknown = [finding.text for finding in by_floor if finding.outcome == "unknown"]
     unknown += [] if by_floor else [f"no floor for {hardware or 'its hardware, which is not known'}"]
