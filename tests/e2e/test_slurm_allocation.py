@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.providers.slurm import allocation, job_state, slurm_commands
 from orchestrator.providers.slurm.slurm_commands import SlurmError
 
+from ..lab import slurm as lab_slurm
 from ..lab.slurm import NODES, Slurm
 
 SOON_S = 20.0
@@ -42,6 +43,18 @@ def make_bed(tmp_path: Path) -> Callable[..., BedSpec]:
     return bed
 
 
+@pytest.fixture(scope="module")
+def overtime() -> Iterator[tuple[Slurm, int]]:
+    """A job at its time limit, on a Slurm of its own: Slurm looks for such jobs every 30 s, and other tests run meanwhile."""
+    if lab_slurm.lack():
+        pytest.skip(lab_slurm.lack())
+    with lab_slurm.running() as other:
+        other.run("salloc", "--no-shell", "--no-kill", "--nodes=2")
+        (job_id,) = other.jobs()
+        other.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+1")
+        yield other, job_id
+
+
 def wait_until(is_reached: Callable[[], bool], limit_s: float = SOON_S) -> None:
     end = time.monotonic() + limit_s
     while not is_reached():
@@ -53,6 +66,7 @@ def states(slurm: Slurm) -> list[str]:
     return sorted(slurm.jobs().values())
 
 
+@pytest.mark.usefixtures("overtime")
 def test_a_job_is_acquired_at_once_and_released(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
     lab = bed(nodes=3, partition="main", time="30m", gres="gpu:1", sbatch={"mem": "100M"})
     began = time.time()
@@ -286,3 +300,14 @@ def test_a_machine_without_slurm_is_an_error_in_words(
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(SlurmError, match="Slurm's clients are not installed on this machine"):
         allocation.acquire(bed())
+
+
+def test_a_job_that_reached_its_time_limit_says_so(
+    overtime: tuple[Slurm, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, job_id = overtime
+    monkeypatch.setenv("SLURM_CONF", other.environment["SLURM_CONF"])
+    wait_until(lambda: job_id not in other.jobs(), 75.0)
+    state = job_state.read_state(job_id, ("n1", "n2"))
+    assert (state.kind, state.reason) == ("timed out", "it reached its time limit")
+    assert state.at is not None and time.time() - 75 < state.at <= time.time()

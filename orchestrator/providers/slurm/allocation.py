@@ -57,8 +57,8 @@ class Allocation:
     job_id: int
     nodes: tuple[str, ...]
     addresses: tuple[str, ...]
-    ends_at: float | None
     is_owned: bool
+    ends_at: float | None = None
     name: str = ""
     driver: str = ""
 

@@ -1,0 +1,95 @@
+"""A bed's Slurm job on the command line: what `plan` prints, time left, and runs that do not fit."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.inputs import slurm_jobs
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import terminal
+from orchestrator.core.bed import nodes_from_inventory
+from orchestrator.core.inventory import parse_inventory
+from orchestrator.model.bed import BedSpec
+from orchestrator.model.errors import UsageError
+from orchestrator.model.trial import FaultPlan, Trial, Trigger
+from orchestrator.providers.slurm import allocation
+from orchestrator.providers.slurm.allocation import Allocation
+
+from . import golden
+
+INVENTORY = """
+all:
+  vars:
+    ccbed_provider: slurm
+    ccbed_bed: lab
+    ccbed_partition: gpu
+    ccbed_time: "1-06:30:00"
+    ccbed_constraint: "a100&(ib|roce)"
+    ccbed_nodelist: "gpu[01-04]"
+    ccbed_sbatch: {mem: 64G, exclusive: true}
+  hosts:
+    cluster: {ccbed_nodes: 3, ccbed_spares: 1, ccbed_gres: "gpu:8"}
+"""
+
+
+@pytest.fixture
+def bed() -> BedSpec:
+    inventory = parse_inventory.parse(INVENTORY, "slurm.yml")
+    return nodes_from_inventory.assemble_bed(inventory, agent="a" * 12, state="/state", home="/home/me")
+
+
+def hold(bed: BedSpec, folder: Path, ends_at: float | None) -> BedSpec:
+    """The bed with a job that ends then."""
+    held = Allocation(job_id=12, nodes=("gpu01",), addresses=("198.18.0.1",), ends_at=ends_at, is_owned=True)
+    allocation.write(held, folder)
+    return replace(bed, workdir=str(folder))
+
+
+def trial(after_s: float | None = None) -> Trial:
+    fault = FaultPlan(id="f1", fault="crash-node", node=2, at=Trigger(after_s=after_s))
+    return Trial(name="t", workload="train-dp", faults=(fault,) if after_s is not None else ())
+
+
+def test_plan_prints_the_job_exactly_as_it_would_be_submitted(bed: BedSpec) -> None:
+    out = io.StringIO()
+    session = Session(state=Path("/state"), terminal=terminal.Terminal(out=out, err=out))
+    slurm_jobs.show_plan(session, bed)
+    golden.same_as_golden("slurm/plan.txt", out.getvalue())
+    assert slurm_jobs.plan(replace(bed, slurm=None)) is None
+
+
+@pytest.mark.parametrize(("after_s", "left_s"), [(None, 5.0), (600.0, 480.0)])
+def test_a_run_that_does_not_fit_into_the_job_is_rejected_with_both_figures(
+    after_s: float | None, left_s: float, bed: BedSpec, tmp_path: Path
+) -> None:
+    bed = hold(bed, tmp_path, time.time() + left_s)
+    with pytest.raises(UsageError, match=rf"needs at least {after_s or 10:.0f} s, and job 12 of bed lab ends in \d+ s"):
+        slurm_jobs.refuse_short(bed, trial(after_s))
+
+
+@pytest.mark.parametrize("left_s", [None, 3600.0])
+def test_a_run_that_fits_is_not_rejected(left_s: float | None, bed: BedSpec, tmp_path: Path) -> None:
+    slurm_jobs.refuse_short(hold(bed, tmp_path, left_s and time.time() + left_s), trial(600.0))
+    slurm_jobs.refuse_short(replace(bed, slurm=None), trial(600.0))
+
+
+def test_time_left_is_a_time_and_a_duration() -> None:
+    assert slurm_jobs.time_left(None) == "without a time limit"
+    assert slurm_jobs.time_left(10_000.0, 10_000.0 - 7200 - 60 * 5).endswith(", in 2 h 5 min")
+    assert slurm_jobs.time_left(10_000.0, 10_001.0).endswith(", in 0 min")
+
+
+def test_a_killed_command_is_told_apart_from_one_that_runs(bed: BedSpec, tmp_path: Path) -> None:
+    hold(bed, tmp_path, None)
+    kept = allocation.read(tmp_path)
+    assert kept is not None and not allocation.is_abandoned(kept)
+    assert not allocation.is_abandoned(replace(kept, driver=allocation.this_process()))
+    machine, _, start = allocation.this_process().split()
+    assert allocation.is_abandoned(replace(kept, driver=f"{machine} {os.getpid()} {int(start) - 1}"))
+    assert not allocation.is_abandoned(replace(kept, driver=f"elsewhere {os.getpid()} 1")), "it may run there"
