@@ -24,6 +24,7 @@ from ..render.terminal import short_path
 LEAST_S = 10.0
 
 if TYPE_CHECKING:
+    from ...model.provider import Provider
     from ...providers.slurm.allocation import Allocation
     from .session import Session
 
@@ -58,26 +59,25 @@ def _run_command(bed: BedSpec) -> str:
 
 
 @contextmanager
-def held(session: Session, bed: BedSpec, *, is_new: bool) -> Iterator[None]:
+def held(session: Session, bed: BedSpec, provider: Provider, *, is_new: bool) -> Iterator[None]:
     """A bed of provider slurm has a job that runs in the body, recorded in the bed's directory.
 
-    If the body fails, a job that was submitted here is cancelled. Without a job, a bed that ``is_new`` is forgotten.
+    If the body fails, what it started and a job that was submitted here end; a bed that ``is_new`` is forgotten.
     Raises UsageError, InfrastructureError.
     """
     if bed.slurm is None or _is_running(session, bed):
         yield
         return
     with sigterm_as_interrupt():
+        job_id = 0
         try:
-            allocation_ = _obtain(session, bed)
+            job_id = _obtain(session, bed).job_id
+            yield
         except BaseException:
+            if job_id:
+                _withdraw(session, bed, provider, job_id)
             if is_new:
                 store.forget(session.state, bed.name)
-            raise
-        try:
-            yield
-        except BaseException as error:
-            _withdraw(session, bed, allocation_, error)
             raise
 
 
@@ -113,18 +113,17 @@ def _obtain(session: Session, bed: BedSpec) -> Allocation:
     return result
 
 
-def _withdraw(session: Session, bed: BedSpec, allocation_: Allocation, error: BaseException) -> None:
-    """A job without a bed would only cost: it is cancelled, or the warning names it."""
+def _withdraw(session: Session, bed: BedSpec, provider: Provider, job_id: int) -> None:
+    """A job without a bed would only cost: what was started ends, and the job with it; else a warning names the job."""
     from ...providers.slurm import allocation
 
     try:
-        released = allocation.release(bed, allocation_)
-        (Path(bed.workdir) / allocation.FILE).unlink(missing_ok=True)
+        try:
+            provider.retire(bed)
+        finally:
+            allocation.release(bed, allocation.read(Path(bed.workdir)))
     except CcbedError as failure:
-        session.terminal.warn(f"{failure}; {failure.hint}")
-    else:
-        if released and isinstance(error, CcbedError):
-            session.terminal.warn(f"job {allocation_.job_id} is cancelled: bed {bed.name} is not up")
+        session.terminal.warn(f"job {job_id} of bed {bed.name} may be left: {failure}; {failure.hint}")
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
         is_new = beds.read(session, bed.name) is None
         store.write(session.state, bed)
         store.require_preflight(session.state, bed.name)
-        with slurm_jobs.held(session, bed, is_new=is_new), bed_view.reporting_processes(bed, provider):
+        with bed_view.reporting_processes(bed, provider), slurm_jobs.held(session, bed, provider, is_new=is_new):
             _change(session, bed, (status, diff, provider), interpreter, mend=prepare is not False)
     return 0
 
