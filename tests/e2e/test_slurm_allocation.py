@@ -116,7 +116,7 @@ def test_a_request_that_slurm_rejects_is_an_error_in_words(
 ) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         allocation.acquire(bed(**variables))
-    assert str(caught.value).startswith("bed lab: ") and caught.value.hint and slurm.jobs() == {}
+    assert "slurm.yml: bed lab: " in str(caught.value) and caught.value.hint and slurm.jobs() == {}
 
 
 def test_a_user_without_permission_is_refused(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
