@@ -61,6 +61,21 @@ def test_too_few_peers_and_nodes_that_took_no_part_are_said(tmp_path: Path) -> N
     assert result["nodes"][-1]["outcome"] == "not measured"
 
 
+def test_a_cluster_with_a_node_in_quarantine_is_not_accepted(tmp_path: Path) -> None:
+    """Its failures are expected in a night, and so is its pass: only a release says that it is healthy."""
+    for name, slow in (("bad", ("n2",)), ("healthy", ())):
+        directory = write_night(tmp_path / name, 1, {"gemm": rates(*slow)}, nodes=NODES, cells=[FLOOR])
+        document = json.loads((directory / "night.json").read_text())
+        (directory / "night.json").write_text(
+            json.dumps({**document, "quarantined": {"n2": "is in quarantine since x: y"}})
+        )
+        night_files.write_judgement(directory, judging.judge(directory, (), (), ("n2",)))
+        result = certificate.write(directory)
+        assert (result["decision"], result["exit"]) == ("NOT DECIDED", 2)
+        assert "n2 is in quarantine since x: y" in result["not_checked"]
+        assert [node["outcome"] for node in result["nodes"]] == ["pass", "pass", "in quarantine", "pass"]
+
+
 def test_the_certificate_and_its_evidence_are_sealed(tmp_path: Path) -> None:
     directory, _ = certified(tmp_path)
     sums = seal.read(directory, certificate.SEAL)

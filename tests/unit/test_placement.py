@@ -217,3 +217,14 @@ def test_a_sweep_measures_a_node_in_quarantine(console: Console, monkeypatch: py
     monkeypatch.setattr(console, "launch", lambda request: (stop(request), Result(run="r", directory="", code=130))[1])
     console.run("sweep", "gemm", "--each-node", "--runs-dir", str(console.root / "runs"))
     assert world(console, "gemm") == (4, [])
+
+
+def test_an_acceptance_measures_a_node_in_quarantine_and_does_not_decide(console: Console) -> None:
+    console.accuse("n1")
+    (console.root / "s.yml").write_text(SUITE)
+    code, output = console.run(
+        "accept", "--bed", "local", "--suite", str(console.root / "s.yml"), "--runs-dir", str(console.root / "runs")
+    )
+    assert (world(console, "gemm"), world(console, "allreduce")) == ((4, []), (4, ["n1"]))
+    assert (code, f"not checked  n1 {REASON}" in output) == (2, True)
+    assert "NOT DECIDED" in output

@@ -134,7 +134,7 @@ def lines(workdir: Path, known: Container[str] = ()) -> tuple[str, ...]:
     except InfrastructureError as error:
         return tuple(error.problems)
     return tuple(
-        f"{node} {entry.reason}     release it: ccbed quarantine --release {node}"
+        f"{node} {entry.reason}     release it: ccbed quarantine --bed {workdir.name} --release {node}"
         for node, entry in nodes.items()
         if node not in known
     )
