@@ -126,7 +126,7 @@ def _end_open_nights(session: Session, bed: BedSpec, options: Mapping[str, Any])
     terminal = session.terminal
     if options["as_json"]:  # one document for one night: the new one
         session = dataclasses.replace(session, terminal=dataclasses.replace(terminal, out=io.StringIO(), live=False))
-    _close_run_without_bundle(session, bed)
+    _close_stale_run(session, bed)
     for directory, night in _open_nights(session, Path(options["runs_dir"]), bed):
         with store.night_lock(Path(bed.workdir), night.name):
             done, code = _end_open_night(session, bed, directory, night, options)
@@ -134,13 +134,17 @@ def _end_open_nights(session: Session, bed: BedSpec, options: Mapping[str, Any])
         (terminal.warn if options["as_json"] else terminal.line)(text)
 
 
-def _close_run_without_bundle(session: Session, bed: BedSpec) -> None:
-    """Close the run that is open on the bed, if its directory is gone: nothing could resume it."""
-    open_run = store.open_run(Path(bed.workdir))
-    if open_run and open_run.begun and not open_run.driver and not Path(open_run.directory).is_dir():
+def _close_stale_run(session: Session, bed: BedSpec) -> None:
+    """Close the run that is open on the bed, if its directory is gone or its night has ended: nothing could resume it."""
+    open_run, night = store.open_run(Path(bed.workdir)), _night_of_open_run(bed)
+    if open_run is None or open_run.driver or not open_run.begun:
+        return
+    reason = f"its directory is gone: {open_run.directory}" if not Path(open_run.directory).is_dir() else ""
+    reason = reason or (f"night {night.name} has ended" if night and night_files.is_closed(night) else "")
+    if reason:
         from .verbs import heal
 
-        session.terminal.warn(f"run {open_run.run} is abandoned: its directory is gone: {open_run.directory}")
+        session.terminal.warn(f"run {open_run.run} is abandoned: {reason}")
         heal.heal(dataclasses.replace(session, terminal=dataclasses.replace(session.terminal, out=io.StringIO())), bed)
 
 
@@ -216,6 +220,7 @@ def _require_free(session: Session, bed: BedSpec, resumed: Path | None = None) -
     Another run that has ended is closed first.
     """
     store.refuse_night(Path(bed.workdir))
+    _close_stale_run(session, bed)
     if resumed is None or _night_of_open_run(bed) != resumed:
         beds.settle(session, bed)
     open_run, night = store.open_run(Path(bed.workdir)), _night_of_open_run(bed)

@@ -117,6 +117,11 @@ def _stop_gang_and_heal(
 ) -> JournalError | CutOffError:
     """Stop the gang and heal the bed after events could not be written or read; return the error with the next step."""
     workdir = Path(request.bed.workdir)
+    if _is_down(request):  # to heal it would start nodes of a bed that no bed file names
+        beds.end_run(workdir, plan.run)
+        command = _command(directory) or request.command
+        text = f"{directory}: bed {request.bed.name} was taken down while the run was open"
+        return CutOffError(text, hint=f"ccbed up {request.bed.inventory}; run it again: {command}")
     known = error if isinstance(error, JournalError) else storage_error(error, directory, f"ccbed resume {directory}")
     kind = JournalError if isinstance(error, JournalError) or on_disk(error) else CutOffError
     if not history.events:
@@ -136,6 +141,12 @@ def _stop_gang_and_heal(
         problems = (str(worse),)
     healed = () if problems else ("the gang is stopped and the bed is healed",)
     return kind(*known.problems, *problems, *healed, hint=known.hint)
+
+
+def _is_down(request: Request) -> bool:
+    """Whether `ccbed down` has removed the bed since the run began."""
+    state = Path(request.state)
+    return (state / "beds").is_dir() and request.bed.name not in beds.names(state)
 
 
 def _record_cut(workdir: Path, run: str, directory: Path) -> None:

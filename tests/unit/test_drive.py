@@ -137,3 +137,15 @@ def test_a_keeper_of_this_machine_that_is_gone_is_seen_at_once(tmp_path: Path) -
         provider.perform(Command(f="fault.act", key="k", node="n0"))
     assert not list((tmp_path / "bed").rglob("*.json")), "and nothing is left for the next keeper to find"
     provider.close()
+
+
+def test_a_bed_that_was_taken_down_is_not_healed(tmp_path: Path) -> None:
+    """To heal it would start nodes that no bed file names; its run is open no longer."""
+    provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
+    provider.polled = AWAY
+    (tmp_path / "beds").mkdir()
+    with pytest.raises(InfrastructureError, match="bed local was taken down while the run was open") as caught:
+        _drive(tmp_path, provider)
+    assert "the bed is healed" not in str(caught.value)
+    assert caught.value.hint.startswith("ccbed up ")
+    assert bedfiles.open_run(tmp_path / "bed") is None

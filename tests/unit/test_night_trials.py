@@ -25,7 +25,11 @@ SUITE = "suite: s\ntrials: [{trial: barrier, deadline: 0.1s}]\n"
 
 
 def nightly(
-    root: Path, launch: Callable[[Request], Result], suite: str = SUITE, bed: FakeProvider | None = None
+    root: Path,
+    launch: Callable[[Request], Result],
+    suite: str = SUITE,
+    bed: FakeProvider | None = None,
+    before: Callable[[], None] = lambda: None,
 ) -> tuple[int, dict[str, Any], str]:
     """Exit code, document and errors of a night on a bed that is only simulated."""
     (root / "local.yml").write_text(LOCAL)
@@ -41,6 +45,8 @@ def nightly(
             state=root / "state", terminal=terminal.Terminal(out=out, err=err), providers={"process": lambda state: bed},
             agent=lambda: "a" * 64, launch=launch,
         )  # fmt: skip
+        if line[0] == "nightly":
+            before()
         code = main.run(line, session)
     text = out.getvalue()
     return code, json.loads(text) if text.startswith("{") else {}, err.getvalue()
@@ -120,3 +126,28 @@ def test_a_keeper_that_ended_is_a_row_and_is_started_again(tmp_path: Path) -> No
     assert [row["reason"] for row in lost] == ["was dead (its process has ended); brought up again"]
     assert bed.keeper
     assert code == 4
+
+
+@pytest.mark.parametrize("night", ["", "2026-11-22T02-00-00Z-night-s-0a1b"])
+def test_a_run_that_nothing_can_resume_blocks_no_night(tmp_path: Path, night: str) -> None:
+    """Its directory is gone, or its night has ended without it."""
+    directory = tmp_path / "runs" / night / "runs" / "2026-11-22T02-00-01Z-barrier-1c2d"
+    if night:
+        directory.mkdir(parents=True)
+        for name in ("night.json", "manifest-sha256.txt"):
+            (directory.parent.parent / name).write_text("{}")
+    workdir = tmp_path / "state" / "beds" / "local"
+
+    def fail(request: Request) -> Result:
+        raise InfrastructureError("no host")
+
+    def leave_open() -> None:
+        workdir.mkdir(exist_ok=True)
+        beds.change_run(workdir, directory.name, directory)
+
+    code, document, errors = nightly(tmp_path, fail, before=leave_open)
+    reason = f"night {night} has ended" if night else f"its directory is gone: {directory}"
+    assert f"run {directory.name} is abandoned: {reason}" in errors
+    assert [row["reason"] for row in document["rows"]] == ["no host"]
+    assert code == 4
+    assert beds.open_run(workdir) is None
