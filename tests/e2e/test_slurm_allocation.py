@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -127,19 +128,21 @@ def test_a_user_without_permission_is_refused(slurm: Slurm, bed: Callable[..., B
     assert "your group may not use this partition" in str(error) and error.exit_code == 3
 
 
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [
-        ({"partition": "short", "time": "10m"}, "would never start: its time limit exceeds that of the partition"),
-        ({"nodes": 5}, "would never start: it asks for more nodes than the partition has"),
-        ({"partition": "paid"}, "would never start: Job's account not known"),
-    ],
-)
-def test_a_job_that_would_never_start_is_refused_at_once(
-    variables: dict[str, Any], words: str, slurm: Slurm, bed: Callable[..., BedSpec]
-) -> None:
-    with pytest.raises(UsageError, match=words):
-        allocation.acquire(bed(**variables))
+def test_jobs_that_would_never_start_are_refused_at_once(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    expected: dict[str, tuple[dict[str, Any], str]] = {
+        "long": ({"partition": "short", "time": "10m"}, "its time limit exceeds that of the partition"),
+        "large": ({"nodes": 5}, "it asks for more nodes than the partition has"),
+        "paid": ({"partition": "paid"}, "Job's account not known"),
+    }
+
+    def refused(name: str) -> str:
+        with pytest.raises(UsageError, match=rf"bed {name}: job \d+ would never start") as caught:
+            allocation.acquire(bed(name=name, **expected[name][0]))
+        return str(caught.value)
+
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        texts = dict(zip(expected, pool.map(refused, expected), strict=True))
+    assert {name: words in texts[name] for name, (_, words) in expected.items()} == dict.fromkeys(expected, True), texts
     assert slurm.jobs() == {}
 
 

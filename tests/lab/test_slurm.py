@@ -42,13 +42,6 @@ def test_a_job_outlives_a_restart_of_the_controller_and_a_drain(slurm: Slurm) ->
     assert list(slurm.jobs().values()) == ["RUNNING"]
 
 
-def test_no_client_is_identified_while_munge_is_down(slurm: Slurm) -> None:
-    slurm.stop("munge")
-    assert "unge" in slurm.attempt("squeue").stderr
-    slurm.start_munge()
-    assert slurm.jobs() == {}
-
-
 @pytest.mark.skipif(bool(lab_slurm.lack()), reason=lab_slurm.lack())
 def test_two_are_independent_and_end_with_their_files() -> None:
     """A second one beside the session's; its directory and its processes are gone at its end."""
