@@ -16,6 +16,7 @@ MACHINE = {
     "tests/e2e/test_docker_bed.py",
     "tests/e2e/test_docker_refused.py", "tests/e2e/test_fabric.py", "tests/e2e/test_fabric_faults.py", "tests/e2e/test_image.py",
     "tests/e2e/test_modes.py", "tests/e2e/test_mpi.py", "tests/e2e/test_prepare.py", "tests/e2e/test_remote_bed.py",
+    "tests/e2e/test_slurm_bed.py",
 }  # fmt: skip
 REQUIRED = "CCBED_REQUIRE=all, but this was skipped: "
 

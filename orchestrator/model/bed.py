@@ -242,7 +242,8 @@ class HostStatus:
 class BedStatus:
     """The observed status of a bed. ``detached``: its nodes outlive their keeper, and a new keeper adopts them.
 
-    ``keeper_python``: the interpreter that the keeper was started for, as ``NodeSpec.python``.
+    ``keeper_python``: the interpreter that the keeper was started for, as ``NodeSpec.python``. ``job``: the Slurm job that
+    holds the nodes, in words for people; empty without one.
     """
 
     name: str
@@ -254,6 +255,7 @@ class BedStatus:
     open_run: str = ""
     detached: bool = False
     hosts: tuple[HostStatus, ...] = ()
+    job: str = ""
 
     def node(self, name: str) -> NodeStatus:
         matches = (node for node in self.nodes if node.name == name)

@@ -80,7 +80,7 @@ def _run_link_server(options: argparse.Namespace) -> int:
 def _run_reverse_links(options: argparse.Namespace) -> int:
     from .hostlink import reverse_link
 
-    return reverse_link.main(options.links, options.host, options.hostdir, options.root)
+    return reverse_link.main(options.links, options.host, options.hostdir, options.bed, options.root)
 
 
 def _run_agent(options: argparse.Namespace) -> int:

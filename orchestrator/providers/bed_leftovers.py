@@ -32,7 +32,7 @@ def remove(bed: BedSpec, host: HostSpec, site: sites.Site, entries: Sequence[tup
 
 def remove_mirrored(bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
     """Remove the mirrored files of nodes on other hosts."""
-    if bed.workdir != bed.hostdir:
+    if bed.workdir not in {bed.directory_on(host.name) for host in bed.hosts}:
         prunable_files.remove_prunable(
             bed.workdir, f"{bed.workdir}/shared", [(kind, name) for _, kind, name in entries]
         )

@@ -42,6 +42,9 @@ class HostsProvider:
     A kind of bed says what its nodes are by ``_host_status``, ``_prepare_host``, ``_end_host`` and ``_keeper``.
     """
 
+    #: How long a keeper may take until it is ready.
+    keeper_s = KEEPER_S
+
     def __init__(self, state: Path, connect: Callable[[BedSpec, HostSpec, bool], Site]) -> None:
         self._state = state
         self._connect = connect
@@ -117,7 +120,7 @@ class HostsProvider:
             self._prepare_host(bed, host, path)
             site = self._site(bed, host)
             site.call("place", path=path, data=content)
-            site.call("keeper", KEEPER_S, **self._keeper(bed, host))
+            site.call("keeper", self.keeper_s, **self._keeper(bed, host))
 
         self._on_all_hosts(bed, ready)
 
@@ -282,7 +285,7 @@ class HostsProvider:
         """Retry on a host that has just booted. If all attempts fail, commands to the host stay without outcomes."""
         for pause_s in PAUSES_S:
             with suppress(OSError, ValueError, RuntimeError):
-                self._site(bed, host).call("keeper", KEEPER_S, **self._keeper(bed, host))
+                self._site(bed, host).call("keeper", self.keeper_s, **self._keeper(bed, host))
                 return
             time.sleep(pause_s)
 

@@ -43,7 +43,9 @@ class Linked:
     log: Path
 
     def site(self) -> RemoteSite:
-        return reverse_connection.make_site(self.bed, self.host, self.listener, lambda host: self.log.read_text())
+        return reverse_connection.make_site(
+            self.bed, self.host, self.listener, lambda host: self.log.read_text(), lambda host: ""
+        )
 
     @property
     def hostdir(self) -> Path:
@@ -128,9 +130,18 @@ def test_a_lost_link_is_made_again(linked: Linked) -> None:
         site.close()
 
 
+def test_a_host_with_a_new_token_or_without_one_ends(linked: Linked) -> None:
+    """A step of an earlier job, or of a bed that is down, serves nothing any more."""
+    site = linked.site()
+    site.open()
+    site.close()
+    credentials.new_token(linked.links, HOST)
+    assert linked.process.wait(30) == 0
+
+
 def test_each_command_has_its_own_link(linked: Linked, links: Path, tmp_path: Path) -> None:
     second = listener.Listener(links, tmp_path / "bed", [HOST], "127.0.0.1")
-    other = reverse_connection.make_site(linked.bed, linked.host, second, lambda host: "")
+    other = reverse_connection.make_site(linked.bed, linked.host, second, lambda host: "", lambda host: "")
     site = linked.site()
     try:
         site.open()

@@ -88,6 +88,19 @@ def test_faults_on_real_hosts_need_to_be_allowed() -> None:
     assert allowed.acts["f0"]["n2"].safety == "container"
 
 
+def test_a_pause_on_a_slurm_node_is_short_and_needs_to_be_allowed() -> None:
+    """Slurm drains a node whose processes do not end within KillWait: pause and lease end before that."""
+    bed = dataclasses.replace(beds.local(), provider="slurm", allow_faults="node")
+    with pytest.raises(UsageError, match="is of class node; bed local allows container"):
+        planned(trial("faults: [pause-node: {node: 2, for_s: 5}]"), dataclasses.replace(bed, allow_faults="container"))
+    for params in ("{node: 2}", "{node: 2, for_s: 21}"):
+        with pytest.raises(UsageError, match="set for_s to at most 20 s"):
+            planned(trial(f"faults: [pause-node: {params}]"), bed)
+    assert planned(trial("faults: [pause-node: {node: 2, for_s: 5}]"), bed).acts["f0"]["n2"].lease_s == 25.0
+    local = planned(trial("faults: [pause-node: {node: 2, for_s: 5}]"), beds.local())
+    assert local.acts["f0"]["n2"].lease_s == 65.0
+
+
 DOCKER = """all:
   hosts: {h1: {ansible_host: 198.18.0.1}, h2: {ansible_host: 198.18.0.2}}
   vars:

@@ -40,6 +40,13 @@ def docker_provider(state: Path) -> Provider:
     return docker.DockerProvider(state)
 
 
+def slurm_provider(state: Path) -> Provider:
+    """Return the provider of nodes in Slurm jobs."""
+    from ...providers.slurm import slurm_provider as slurm
+
+    return slurm.SlurmProvider(state)
+
+
 def agent_hash() -> str:
     """Return the hash of this version's agent archive."""
     from ...providers import archive
@@ -78,7 +85,7 @@ class Session:
     umask: int = 0o077
     plugins: tuple[Path, ...] = ()
     providers: Mapping[str, Callable[[Path], Provider]] = field(
-        default_factory=lambda: {"process": process_provider, "docker": docker_provider}
+        default_factory=lambda: {"process": process_provider, "docker": docker_provider, "slurm": slurm_provider}
     )
     agent: Callable[[], str] = agent_hash
     launch: Callable[[Request], Result] = launch

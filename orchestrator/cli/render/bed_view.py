@@ -18,7 +18,7 @@ from .terminal import Terminal, short_list
 if TYPE_CHECKING:
     from ...providers.interpreters import Interpreter
 
-_CONTAINERS = "docker"
+_CONTAINERS, _SLURM = "docker", "slurm"
 _RUNNING = ("warm", "busy", "paused", "starting")
 _SIGNS = {"create": "+", "replace": "~", "remove": "-", "keep": "="}
 
@@ -93,12 +93,15 @@ def _grouped_names(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 def headline(bed: BedSpec, status: BedStatus, interpreter: Interpreter | None) -> str:
     """Return one line: provider, machine or hosts, versions. ``interpreter``: of process nodes."""
-    parts = _containers(bed, status) if bed.provider == _CONTAINERS else _processes(bed, interpreter)
+    kinds = {_CONTAINERS: lambda: _containers(bed, status), _SLURM: lambda: _job(bed)}
+    parts = kinds.get(bed.provider, lambda: _processes(bed, interpreter))()
     return " · ".join((f"bed {bed.name}", f"{bed.provider} provider", *parts))
 
 
 def starting_keeper(bed: BedSpec) -> str:
     """Return the line that is shown until the keepers are ready."""
+    if bed.provider == _SLURM:
+        return "  keepers     a job, its steps, and torch …"
     return "  keeper      " + ("starts …" if bed.provider == _CONTAINERS else "imports torch …")
 
 
@@ -120,6 +123,17 @@ def _containers(bed: BedSpec, status: BedStatus) -> Iterator[str]:
     yield "a private network" if bed.network == "private" else "the network of the hosts"
     if gpus := sum(node.gpus for node in bed.nodes if node.gpus > 0):
         yield f"{gpus} GPUs"
+
+
+def _job(bed: BedSpec) -> Iterator[str]:
+    yield f"{_plural(len(bed.hosts), 'node')} of one Slurm job"
+    options = bed.slurm.options if bed.slurm else {}
+    if partition := options.get("partition"):
+        yield f"partition {partition}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("s" if count != 1 else "")
 
 
 def _processes(bed: BedSpec, interpreter: Interpreter | None) -> Iterator[str]:

@@ -10,7 +10,7 @@ import click
 
 from ...model import codec
 from ...model.bed import BedSpec
-from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS
+from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, UsageError
 from ..inputs import beds, options
 from ..inputs.session import Session
 from ..render.terminal import short_list, short_path
@@ -29,6 +29,11 @@ def command(session: Session, inventory: Path, as_json: bool) -> int:
     from ...prepare import host_checks
 
     bed = beds.wanted(session, inventory)
+    if bed.provider == "slurm":
+        raise UsageError(
+            f"bed {bed.name}: doctor inspects hosts by SSH, and Slurm chooses the nodes when the job starts",
+            hint=f"`ccbed plan {short_path(bed.inventory)}` shows the job; `ccbed up` checks its nodes",
+        )
     session.terminal.status(f"  checking {len(bed.hosts) or 1} hosts …")
     findings = host_checks.examine(bed)
     lacking = [host for host, listed in findings.items() if any(finding.outcome == "fail" for finding in listed)]

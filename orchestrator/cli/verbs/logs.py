@@ -93,7 +93,7 @@ def _of_bed(session: Session, bed: str, name: str) -> _Log:
 
 def _keepers(spec: BedSpec) -> list[str]:
     """Return the name of the bed's keeper, or of the keeper of each remote host."""
-    remote = [f"keeper-{host.name}" for host in spec.hosts if host.connection == "ssh"]
+    remote = [f"keeper-{host.name}" for host in spec.hosts if host.connection != "local"]
     return remote or ["keeper"]
 
 

@@ -91,6 +91,7 @@ def _plain(bed: Status) -> dict[str, Any]:
         "keeper_pid": status.keeper_pid,
         "link": codec.plain(spec.link) if spec.link else None,
         "nodes": codec.plain(status.nodes),
+        "job": status.job or None,
         "leases": list(status.leases),
         "open_run": {**codec.plain(run), "stage": _stage(run)} if run else None,
         "away": dict(bed.unreached),
@@ -111,6 +112,8 @@ def _show(session: Session, bed: Status) -> None:
         terminal.line(
             f"  fabric    a network namespace per node, {addresses} on one switch; links {links.bed_text(spec)}"
         )
+    if status.job:
+        terminal.line(f"  job       {status.job}")
     bed_view.table(terminal, spec, status)
     for host, reason in bed.unreached.items():
         terminal.line(f"  host {host}: {reason}")

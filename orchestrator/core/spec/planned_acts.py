@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from ...model.act import SAFETY_ORDER, Act, HostFacts, Target, objection
+from ...model.act import SAFETY_ORDER, Act, HostFacts, Safety, Target, objection
 from ...model.bed import BedSpec, HostSpec, NodeSpec
 from ...model.plugin import Catalogue
 from ...model.trial import FaultPlan, Trial
@@ -13,6 +14,8 @@ from . import values
 
 #: Beds whose nodes are processes: no fault of a trial can harm a host, whatever its class.
 EMULATED = ("process",)
+#: The longest pause on a Slurm node, and how much longer its lease may be: both end before KillWait, 30 s by default.
+SLURM_PAUSE_S, SLURM_MARGIN_S = 20.0, 5.0
 #: Capability -> the variable of the inventory that provides it.
 _CAPABILITY_VARIABLES = {
     "power-off": "ccbed_power",
@@ -49,7 +52,7 @@ def plan_acts(
             )
             facts = HostFacts(name=host, provider=bed.provider, capabilities=available, spec=specs.get(host))
             act = _plan_act(fault, Target(node=name, rank=ranks.get(name), role=nodes[name].role), facts, catalogue)
-            acts[fault.id][name] = act
+            acts[fault.id][name] = act = _with_short_lease(act, bed)
             problems += _find_problems(fault, act, bed, facts)
     return acts, list(dict.fromkeys(problems))
 
@@ -70,13 +73,34 @@ def _find_problems(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts) -
     ]
     if problem := objection(act):
         problems.append(f"fault {fault.id} ({fault.fault}): {problem}; correct the plugin's plan()")
-    allowed = SAFETY_ORDER.index(bed.allow_faults)
-    if bed.provider not in EMULATED and SAFETY_ORDER.index(act.safety) > allowed:
+    allowed, safety = SAFETY_ORDER.index(bed.allow_faults), _safety(act, bed)
+    if bed.provider not in EMULATED and SAFETY_ORDER.index(safety) > allowed:
         problems.append(
-            f"fault {fault.id} ({fault.fault}) is of class {act.safety}; bed {bed.name} allows {bed.allow_faults}: "
-            f"set ccbed_allow_faults: {act.safety} in {bed.inventory}"
+            f"fault {fault.id} ({fault.fault}) is of class {safety}; bed {bed.name} allows {bed.allow_faults}: "
+            f"set ccbed_allow_faults: {safety} in {bed.inventory}"
+        )
+    if _is_pause_on_slurm(act, bed) and not (act.heal_after_s and act.heal_after_s <= SLURM_PAUSE_S):
+        problems.append(
+            f"fault {fault.id} ({fault.fault}): Slurm drains a node whose processes do not end within KillWait, 30 s by "
+            f"default: set for_s to at most {SLURM_PAUSE_S:g} s"
         )
     return problems
+
+
+def _is_pause_on_slurm(act: Act, bed: BedSpec) -> bool:
+    return bed.provider == "slurm" and "pause" in act.needs
+
+
+def _safety(act: Act, bed: BedSpec) -> Safety:
+    """The class of an act on this bed. A pause on a Slurm node concerns the whole node: Slurm may drain it."""
+    return max(act.safety, "node", key=SAFETY_ORDER.index) if _is_pause_on_slurm(act, bed) else act.safety
+
+
+def _with_short_lease(act: Act, bed: BedSpec) -> Act:
+    """On a Slurm node, the lease of a pause ends before KillWait as well."""
+    if not _is_pause_on_slurm(act, bed):
+        return act
+    return replace(act, lease_s=min(act.lease_s, SLURM_PAUSE_S + SLURM_MARGIN_S))
 
 
 def _variable_hint(need: str) -> str:

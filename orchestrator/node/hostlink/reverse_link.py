@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import plain_files
+from ..keeper import process_status
 from ..oslayer import forks
 from . import link_server
 from .tls_stream import BLOCK, TlsStream, client_context
@@ -33,11 +34,15 @@ WELCOME = b"welcome"
 MAX_LINE = 1024
 #: How often the list of listeners is read.
 POLL_S = 0.2
+#: How often the token is compared with that of the start.
+CHECK_S = 2.0
 #: The pause before a listener is tried again that could not be reached, or rejected this host.
 BACKOFF_S = (0.2, 0.5, 1.0, 3.0)
 CONNECT_S = 3.0
 #: A link that lived for so long was no failure.
 SETTLED_S = 2.0
+#: The variables of a job step that its processes keep: they name the cluster and the job.
+STEP_VARIABLES = ("SLURM_CONF", "SLURM_JOB_ID")
 _MODES = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -90,18 +95,33 @@ class _Attempts:
 class ReverseLinks:
     """One process with one thread. It forks a process for each listener, which connects and serves."""
 
-    def __init__(self, directory: Path, host: str, hostdir: str, roots: Sequence[str]) -> None:
+    def __init__(self, directory: Path, host: str, pinned: Pinned, hostdir: str, roots: Sequence[str]) -> None:
         self._directory = directory
+        self._pinned = pinned
         self._host = host
         self._hostdir = hostdir
         self._roots = roots
         self._attempts: dict[str, _Attempts] = {}
 
     def run(self) -> None:
-        """Serve until this process is ended."""
+        """Serve until this process is ended, or its token is no longer that of this host: the bed is down, or has a new step."""
+        due = 0.0
         while True:
-            self.poll(time.monotonic())
+            now = time.monotonic()
+            if now >= due:
+                due = now + CHECK_S
+                if self._is_replaced():
+                    return
+            self.poll(now)
             time.sleep(POLL_S)
+
+    def _is_replaced(self) -> bool:
+        try:
+            return read_pinned(self._directory, self._host) != self._pinned
+        except FileNotFoundError:
+            return True
+        except OSError:  # a file system that does not respond says nothing
+            return False
 
     def poll(self, now: float) -> None:
         """Reap links that ended, and start those that are due."""
@@ -147,7 +167,7 @@ class ReverseLinks:
             os._exit(code)
 
     def _serve(self, listener: Mapping[str, Any]) -> None:
-        stream = connect(listener, self._host, read_pinned(self._directory, self._host))
+        stream = connect(listener, self._host, self._pinned)
         serve(stream, self._hostdir, self._roots)
 
 
@@ -224,14 +244,28 @@ def serve(stream: TlsStream, hostdir: str, roots: Sequence[str]) -> None:
     link_server.serve(hostdir, roots, own.fileno(), own.fileno())
 
 
-def main(directory: Path, host: str, hostdir: str, roots: Sequence[str]) -> int:
-    """Maintain the reverse links of this host until it is ended. What it starts stays below it: it is their subreaper."""
+def _forget_step() -> None:
+    """Libraries take their rank from the variables of a step (SLURM_PROCID); ranks below this process have another one."""
+    for name in [name for name in os.environ if name.startswith("SLURM_") and name not in STEP_VARIABLES]:
+        del os.environ[name]
+
+
+def main(directory: Path, host: str, hostdir: str, bed: str, roots: Sequence[str]) -> int:
+    """Maintain the reverse links of this host until SIGTERM, or until the bed is down; then end the bed's processes here.
+
+    What it starts stays below it, also keepers that detach: it is their subreaper, so its job step contains them.
+    """
     try:
-        read_pinned(directory, host)
+        pinned = read_pinned(directory, host)
     except OSError as error:
         print(f"{error.filename}: {error.strerror}; the bed's directory must be on a file system that all nodes share")
         return 1
     forks.become_subreaper()
+    _forget_step()
     os.makedirs(hostdir, mode=0o700, exist_ok=True)
-    ReverseLinks(directory, host, hostdir, roots).run()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        ReverseLinks(directory, host, pinned, hostdir, roots).run()
+    finally:
+        process_status.end_bed(Path(hostdir), bed)
     return 0

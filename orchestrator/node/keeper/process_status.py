@@ -94,6 +94,11 @@ def _dead_node(directory: Path, name: str, left: list[Process]) -> dict[str, Any
     return {**_identity(name, content), "state": "dead" if left or content else "absent", "reason": reason}
 
 
+def dead_node(name: str, reason: str) -> dict[str, Any]:
+    """The status of a node of which nothing but its end is known."""
+    return {**_identity(name, {}), "state": "dead", "reason": reason}
+
+
 def _state(own_processes: list[Process], reserves: int) -> str:
     if all(process.state == processes.STOPPED for process in own_processes):
         return "paused"

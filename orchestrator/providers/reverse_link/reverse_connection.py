@@ -15,6 +15,8 @@ from ..ssh.remote_host import RemoteSite
 from .listener import Listener
 
 _MAX_HELLO = 1 << 16
+#: How often the host's process is looked at while its connection is awaited.
+_SLICE_S = 0.25
 
 
 class ReverseConnection:
@@ -44,16 +46,26 @@ def start(host: HostSpec, connection: ReverseConnection, deadline_s: float) -> S
         raise OSError(f"its link server did not start: {error}") from error
 
 
-def make_site(bed: BedSpec, host: HostSpec, listener: Listener, explain: Callable[[str], str]) -> RemoteSite:
-    """The site of a host that connects back; not opened yet. ``explain``: name of a host -> why it may not have connected."""
+def make_site(
+    bed: BedSpec, host: HostSpec, listener: Listener, explain: Callable[[str], str], ended: Callable[[str], str]
+) -> RemoteSite:
+    """The site of a host that connects back; not opened yet.
+
+    ``explain``: name of a host -> why it may not have connected; ``ended``: why it never will, empty if it may.
+    """
 
     def connect(host: HostSpec, deadline_s: float) -> ReverseConnection:
-        try:
-            return ReverseConnection(listener.take(host.name, deadline_s))
-        except TimeoutError:
-            reason = explain(host.name)
-            text = f"did not connect back within {deadline_s:g} s" + (f": {reason}" if reason else "")
-            raise HostError(host.name, text) from None
+        until = time.monotonic() + deadline_s
+        while True:
+            try:
+                return ReverseConnection(listener.take(host.name, max(0.0, min(_SLICE_S, until - time.monotonic()))))
+            except TimeoutError:
+                if reason := ended(host.name):
+                    raise HostError(host.name, reason, lasting=True) from None
+                if time.monotonic() > until:
+                    reason = explain(host.name)
+                    text = f"did not connect back within {deadline_s:g} s" + (f": {reason}" if reason else "")
+                    raise HostError(host.name, text) from None
 
     def start_helper(connection: ReverseConnection, deadline_s: float) -> Started:
         return start(host, connection, deadline_s)

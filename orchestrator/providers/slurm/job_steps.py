@@ -1,0 +1,163 @@
+"""The job steps of a bed: one for each host, which runs the host's reverse links; keeper and nodes are processes below it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...model.bed import BedSpec
+from ...node.files import plain_files
+from ...node.oslayer import host_facts, processes
+from .allocation import Allocation
+
+#: The variables of ccbed's environment that a step receives: Slurm's messages are not encrypted, so no secret may be there.
+EXPORTED = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "USER")
+#: Of Slurm's variables only those that name the cluster reach srun: others would be options of the step.
+_CLUSTER = ("SLURM_CONF", "SLURM_JWT")
+_TAIL = 2000
+#: srun says so of --cpu-bind=none where the cluster binds nothing.
+_NOISE = "cluster configuration lacks support for cpu binding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The srun of a host's step, on the machine that started it. ``node``: its name in Slurm."""
+
+    job: int
+    node: str
+    machine: str
+    boot: str
+    pid: int
+    start: int
+
+
+def step_command(bed: BedSpec, allocation: Allocation, host: str, archive: str) -> list[str]:
+    """The command line of srun for a host's step.
+
+    It has a node of its own and shares what the job has there (``--overlap``) without binding; it receives GPUs unless the
+    bed has none. It ends with its node, not with the exit of another step (``--no-kill``, ``--kill-on-bad-exit=0``, ``--wait=0``).
+    """
+    nodes = [node for node in bed.nodes if node.host == host]
+    roots = [part for root in (bed.shared_dir, bed.data_dir) if root for part in ("--root", root)]
+    gres = [] if any(node.gpus for node in nodes) else ["--gres=none"]
+    return [
+        "srun", f"--jobid={allocation.job_id}", f"--nodelist={allocation.nodes[_position(bed, host)]}",
+        "--nodes=1", "--ntasks=1", f"--job-name=ccbed-{host}", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--overlap",
+        *gres, "--mpi=none", "--cpu-bind=none", "--mem-bind=none", "--mem=0", "--input=none", f"--output={log(bed, host)}",
+        "--quiet", "--chdir=/", f"--export={','.join(EXPORTED)}",
+        python(bed), "-I", "-S", archive, "reverse", "--links", str(links(bed)), "--host", host,
+        "--hostdir", bed.directory_on(host), "--bed", bed.name, *roots,
+    ]  # fmt: skip
+
+
+def python(bed: BedSpec) -> str:
+    """The interpreter on the nodes. Without one in the inventory it is this one, which must be on the shared file system."""
+    return bed.nodes[0].python or sys.executable
+
+
+def links(bed: BedSpec) -> Path:
+    """The directory of certificate, tokens and listeners, on the file system that all nodes share."""
+    return Path(bed.hostdir) / "links"
+
+
+def log(bed: BedSpec, host: str) -> Path:
+    """The output of a step, on the shared file system: srun carries none of it."""
+    return Path(bed.hostdir) / "steps" / f"{host}.log"
+
+
+def start(bed: BedSpec, allocation: Allocation, host: str, archive: str) -> None:
+    """Start the step of a host in the background: its srun outlives this process. Raises OSError."""
+    for directory in (log(bed, host).parent, _record(bed, host).parent):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log(bed, host).unlink(missing_ok=True)
+    argv = step_command(bed, allocation, host, archive)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _CLUSTER}
+    with open(plain_files.create_file(_errors(bed, host)), "wb") as file:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=kept, cwd="/", start_new_session=True
+        )
+    step = Step(
+        job=allocation.job_id,
+        node=allocation.nodes[_position(bed, host)],
+        machine=host_facts.machine_id(),
+        boot=host_facts.boot_id(),
+        pid=process.pid,
+        start=processes.start_time(process.pid),
+    )
+    plain_files.write_json(_record(bed, host), {name: getattr(step, name) for name in Step.__slots__})
+
+
+def end_reason(bed: BedSpec, allocation: Allocation, host: str) -> str:
+    """Why the host has no step in this job; empty if its step runs. A step that another machine started is taken to run."""
+    step = _read(bed, host)
+    if step is None or step.job != allocation.job_id:
+        return f"job {allocation.job_id} has no step on {allocation.nodes[_position(bed, host)]}"
+    if step.machine != host_facts.machine_id() or _is_own(step):
+        return ""
+    output = explain(bed, host)
+    return f"its job step on {step.node} has ended" + (f": {output}" if output else "")
+
+
+def explain(bed: BedSpec, host: str) -> str:
+    """Why a step does not respond, from its own output and that of its srun; empty if there is none."""
+    texts = (_tail(log(bed, host)), _tail(_errors(bed, host)))
+    lines = [[line for line in text.strip().splitlines() if _NOISE not in line][-3:] for text in texts]
+    return " / ".join(line for part in lines for line in part)
+
+
+def end(bed: BedSpec, deadline_s: float) -> list[str]:
+    """End the steps whose srun is on this machine: on SIGTERM it ends its step first. The hosts whose srun did not end."""
+    steps = {host.name: step for host in bed.hosts if (step := _read(bed, host.name)) and _is_own(step)}
+    for step in steps.values():
+        processes.send_signal([process for process in [processes.find(step.pid)] if process], signal.SIGTERM)
+    until = time.monotonic() + deadline_s
+    while (left := [host for host, step in steps.items() if _is_alive(step)]) and time.monotonic() < until:
+        time.sleep(0.02)
+    return left
+
+
+def _is_own(step: Step) -> bool:
+    return step.machine == host_facts.machine_id() and step.boot == host_facts.boot_id() and _is_alive(step)
+
+
+def _is_alive(step: Step) -> bool:
+    """A child of this process that has exited is a zombie: it is reaped first."""
+    try:
+        os.waitpid(step.pid, os.WNOHANG)
+    except ChildProcessError:
+        pass
+    return processes.is_alive(step.pid, step.start)
+
+
+def _read(bed: BedSpec, host: str) -> Step | None:
+    content: Mapping[str, Any] = plain_files.read_json(_record(bed, host))
+    try:
+        return Step(**content)
+    except TypeError:
+        return None
+
+
+def _record(bed: BedSpec, host: str) -> Path:
+    return Path(bed.workdir) / "steps" / f"{host}.json"
+
+
+def _errors(bed: BedSpec, host: str) -> Path:
+    return Path(bed.workdir) / "steps" / f"{host}.srun"
+
+
+def _tail(path: Path) -> str:
+    try:
+        return plain_files.read_tail(path, _TAIL).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _position(bed: BedSpec, host: str) -> int:
+    return next(index for index, spec in enumerate(bed.hosts) if spec.name == host)

@@ -1,0 +1,146 @@
+"""Beds on a real Slurm, as a user has them: kept and ephemeral; a job step per node, which connects back over TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ..lab.slurm import Slurm
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(kw_only=True)
+class User:
+    """A user of the cluster, with a home of their own."""
+
+    slurm: Slurm
+    home: Path
+
+    def ccbed(self, *args: str, code: int = 0) -> str:
+        done = subprocess.run(self.argv(*args), env=self.environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def argv(self, *args: str) -> list[str]:
+        return [sys.executable, "-m", "orchestrator.cli", *args]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {
+            "SLURM_CONF": self.slurm.environment["SLURM_CONF"],
+            "XDG_STATE_HOME": str(self.home),
+            "OMP_NUM_THREADS": "1",
+        }
+        return {**os.environ, **own, "PYTHONPATH": str(ROOT)}
+
+    def inventory(self, name: str, nodes: int = 3, spares: int = 0) -> str:
+        own = {"ccbed_provider": "slurm", "ccbed_bed": name, "ccbed_time": "30m"}
+        file = self.home / f"{name}.yml"
+        hosts = {"cluster": {"ccbed_nodes": nodes, "ccbed_spares": spares}}
+        file.write_text(yaml.safe_dump({"all": {"vars": own, "hosts": hosts}}))
+        return str(file)
+
+    def runs(self, name: str) -> list[str]:
+        return ["--runs-dir", str(self.home / f"{name}-runs")]
+
+    def require_nothing_left(self, name: str) -> None:
+        """No job, no process and no file of a bed."""
+        jobs = self.slurm.run(
+            "squeue", "--noheader", f"--name=ccbed-{name}", "--states=RUNNING,PENDING", "--Format=JobID"
+        )
+        assert not jobs.strip()
+        assert not processes_of(f"{name}-")
+        assert not (self.home / "ccbed/beds" / name).exists()
+
+    def nodes(self, name: str) -> dict[str, dict[str, Any]]:
+        return {node["name"]: node for node in json.loads(self.ccbed("status", name, "--json"))[0]["nodes"]}
+
+
+@pytest.fixture(scope="module")
+def user(slurm_daemons: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
+    yield User(slurm=slurm_daemons, home=tmp_path_factory.mktemp("home"))
+    slurm_daemons.wait_until_idle()
+
+
+@pytest.fixture(scope="module")
+def kept(user: User) -> Iterator[User]:
+    """A kept bed of three nodes and a spare. At its end `down` has left nothing of it."""
+    user.ccbed("up", user.inventory("kept", spares=1))
+    yield user
+    user.ccbed("down", "kept", "--force")
+    user.require_nothing_left("kept")
+
+
+def processes_of(tag: str) -> list[int]:
+    """Pids whose environment has the tag of a bed's process."""
+    own = []
+    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(variable.startswith(f"CCBED_NODE={tag}".encode()) for variable in variables):
+            own.append(pid)
+    return own
+
+
+def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "the condition did not hold in time"
+        time.sleep(0.05)
+
+
+def test_a_kept_bed_is_one_job_and_a_second_up_changes_nothing(kept: User) -> None:
+    assert list(kept.slurm.jobs().values()) == ["RUNNING"]
+    assert {name: node["state"] for name, node in kept.nodes("kept").items()} == dict.fromkeys(
+        ("n0", "n1", "n2", "n3"), "warm"
+    )
+    assert "nothing to change" in kept.ccbed("up", kept.inventory("kept", spares=1))
+
+
+def test_a_run_recovers_from_the_loss_of_a_node_with_the_spare(kept: User) -> None:
+    output = kept.ccbed("run", "dp-ring", "--nodes", "3", "--fail-node", "2", "--bed", "kept", *kept.runs("kept"))
+    assert "PASS" in output.upper()
+    assert "nothing to change" in kept.ccbed("up", kept.inventory("kept", spares=1))
+
+
+def test_the_controller_may_be_away_during_a_run(kept: User) -> None:
+    kept.slurm.stop("controller")
+    try:
+        kept.ccbed("run", "dp-ring", "--nodes", "3", "--bed", "kept", "--no-twin", *kept.runs("kept"))
+    finally:
+        kept.slurm.start_controller()
+
+
+def test_an_ephemeral_bed_leaves_nothing(user: User) -> None:
+    user.ccbed(
+        "run", "dp-ring", "--nodes", "2", "--no-twin", "-i", user.inventory("brief", nodes=2), *user.runs("brief")
+    )
+    user.require_nothing_left("brief")
+
+
+def test_an_ephemeral_bed_is_released_when_its_run_is_ended(user: User) -> None:
+    """SIGTERM is what a session's end, or `timeout`, sends."""
+    args = ["run", "dp-ring", "--nodes", "2", "--no-twin", "--epochs", "500", "-i", user.inventory("cut", nodes=2)]
+    argv = user.argv(*args, *user.runs("cut"))
+    with subprocess.Popen(argv, env=user.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        until(lambda: any(b'"progress"' in file.read_bytes() for file in user.home.glob("cut-runs/*/history.jsonl")))
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    user.require_nothing_left("cut")

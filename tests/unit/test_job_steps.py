@@ -1,0 +1,92 @@
+"""The command line of a job step: one node, no more than it shares, no secret of the user's environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.bed import BedSpec, HostSpec, NodeSpec
+from orchestrator.node.oslayer import host_facts, processes
+from orchestrator.providers.slurm import job_steps
+from orchestrator.providers.slurm.allocation import Allocation
+
+ALLOCATION = Allocation(job_id=7, nodes=("a1", "a2"), addresses=("a1", "a2"), ends_at=None, is_owned=True)
+
+
+def bed(tmp_path: Path, gpus: int = 0, python: str = "") -> BedSpec:
+    nodes = tuple(
+        NodeSpec(name=f"n{index}", host=f"h{index}", role="node", address="", hash="", gpus=gpus, python=python)
+        for index in range(2)
+    )
+    hosts = tuple(HostSpec(name=f"h{index}", connection="slurm") for index in range(2))
+    return BedSpec(
+        name="b", provider="slurm", nodes=nodes, inventory="", workdir=str(tmp_path / "own"), agent="", hosts=hosts,
+        shared_dir="/shared/ckpt", hostdir="/shared/b",
+    )  # fmt: skip
+
+
+def test_the_command_line_of_a_step(tmp_path: Path) -> None:
+    assert job_steps.step_command(bed(tmp_path, python="/env/bin/python"), ALLOCATION, "h1", "/shared/b/agent.pyz") == [
+        "srun", "--jobid=7", "--nodelist=a2", "--nodes=1", "--ntasks=1", "--job-name=ccbed-h1", "--no-kill",
+        "--kill-on-bad-exit=0", "--wait=0", "--overlap", "--gres=none", "--mpi=none", "--cpu-bind=none", "--mem-bind=none",
+        "--mem=0", "--input=none", "--output=/shared/b/steps/h1.log", "--quiet", "--chdir=/",
+        "--export=HOME,LANG,LD_LIBRARY_PATH,LOGNAME,PATH,USER",
+        "/env/bin/python", "-I", "-S", "/shared/b/agent.pyz", "reverse", "--links", "/shared/b/links", "--host", "h1",
+        "--hostdir", "/shared/b/h1", "--bed", "b", "--root", "/shared/ckpt",
+    ]  # fmt: skip
+
+
+def test_a_step_of_nodes_with_gpus_has_the_gpus_of_the_job(tmp_path: Path) -> None:
+    assert "--gres=none" not in job_steps.step_command(bed(tmp_path, gpus=8), ALLOCATION, "h0", "a.pyz")
+
+
+def test_without_an_interpreter_in_the_inventory_it_is_this_one(tmp_path: Path) -> None:
+    assert sys.executable in job_steps.step_command(bed(tmp_path), ALLOCATION, "h0", "a.pyz")
+
+
+@pytest.fixture
+def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A srun that writes its environment and reads the end of a pipe that nobody closes before the test does."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "srun").write_text(
+        f"#!/bin/sh\nenv > {tmp_path}/env.part\nmv {tmp_path}/env.part {tmp_path}/env\nexec cat {tmp_path}/fifo\n"
+    )
+    (folder / "srun").chmod(0o755)
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def test_a_step_runs_until_its_srun_ends(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    spec = replace(bed(clients), hostdir=str(clients / "shared"))
+    assert job_steps.end_reason(spec, ALLOCATION, "h0") == "job 7 has no step on a1"
+    job_steps.start(spec, ALLOCATION, "h0", "a.pyz")
+    writer = os.open(clients / "fifo", os.O_WRONLY)
+    environment = (clients / "env").read_text()
+    assert "SLURM_CONF=/etc/slurm.conf" in environment
+    assert "SLURM_NTASKS" not in environment
+    assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
+    assert "no step" in job_steps.end_reason(spec, replace(ALLOCATION, job_id=8), "h0")
+    job_steps.log(spec, "h0").write_text("Python 3.6 is too old\n")
+    assert job_steps.end(spec, 20.0) == []
+    os.close(writer)
+    reason = job_steps.end_reason(spec, ALLOCATION, "h0")
+    assert reason == "its job step on a1 has ended: Python 3.6 is too old"
+
+
+def test_a_step_of_another_machine_is_taken_to_run(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = replace(bed(clients), hostdir=str(clients / "shared"))
+    monkeypatch.setattr(host_facts, "machine_id", lambda: "another")
+    job_steps.start(spec, ALLOCATION, "h0", "a.pyz")
+    monkeypatch.undo()
+    assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
+    assert job_steps.end(spec, 0.0) == []
+    for process in processes.descendants(os.getpid()):
+        processes.kill([process])
