@@ -34,6 +34,8 @@ FILE = "allocation.json"
 #: The controller is asked for the job that waits after FIRST_S, then every POLL_S; salloc itself reports the start.
 FIRST_S, POLL_S = 2.0, 30.0
 END_S = 60.0
+#: After so long, a job that only completes waits for a node that does not respond. Slurm never runs it again.
+COMPLETING_S = 10.0
 _GRANTED = re.compile(r"Granted job allocation (\d+)")
 _PENDING = re.compile(r"Pending job allocation (\d+)")
 #: prctl(PR_SET_PDEATHSIG, SIGTERM), then exec: salloc cancels a job that waits when ccbed is killed.
@@ -185,10 +187,12 @@ def _cancel_all(bed: BedSpec, *job_ids: int) -> tuple[int, ...]:
         return ()
     listed = ",".join(map(str, wanted))
     slurm_commands.run(["scancel", *map(str, wanted)])
-    end = time.monotonic() + END_S
+    began = time.monotonic()
     pause_s = 0.1
     while left := [job for job in _read_queued(listed) if job.kind not in job_state.FINAL]:
-        if time.monotonic() > end:
+        if time.monotonic() > began + COMPLETING_S and all(job.kind == "completing" for job in left):
+            break
+        if time.monotonic() > began + END_S:
             lines = (
                 f"job {job.job_id} of bed {bed.name} is still {job.kind} {END_S:.0f} s after scancel" for job in left
             )
