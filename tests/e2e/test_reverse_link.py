@@ -229,6 +229,7 @@ def test_an_earlier_token_is_rejected(own: listener.Listener, links: Path) -> No
     credentials.new_token(links, HOST)
     greeting = {"host": HOST, "token": earlier, "listener": identity}
     assert greet(own, links, json.dumps(greeting).encode() + b"\n") == b""
+    until(lambda: own.rejected)
     assert "wrong token" in own.rejected[-1]
 
 
