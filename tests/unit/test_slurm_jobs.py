@@ -41,7 +41,7 @@ all:
 @pytest.fixture
 def bed() -> BedSpec:
     inventory = parse_inventory.parse(INVENTORY, "slurm.yml")
-    return nodes_from_inventory.assemble_bed(inventory, agent="a" * 12, state="/state", home="/home/me")
+    return nodes_from_inventory.assemble_bed(inventory, agent="a" * 12, state="/state", home="/h")
 
 
 def hold(bed: BedSpec, folder: Path, ends_at: float | None) -> BedSpec:
