@@ -111,3 +111,13 @@ def test_every_folder_of_python_is_a_package() -> None:
         rank / "watcher" / "site",
     }
     assert sorted(str(folder) for folder in bare - exempt if not (folder / "__init__.py").exists()) == []
+
+
+TOP_LEVEL = {
+    ".ci", ".gitignore", ".github", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "NOTICE", "README.md",
+    "conftest.py", "images", "inventories", "orchestrator", "playbooks", "pyproject.toml", "tests",
+}  # fmt: skip
+
+
+def test_the_top_level_holds_what_the_user_chose() -> None:
+    assert {file.relative_to(ROOT).parts[0] for file in tracked()} <= TOP_LEVEL
