@@ -168,7 +168,8 @@ class SlurmProvider(HostsProvider):
         return site
 
     def _explain(self, bed: BedSpec, host: str) -> str:
-        rejected = self._listener.rejected[-1:] if self._listener else []
+        all_rejected = self._listener.rejected if self._listener else []
+        rejected = [text for text in all_rejected if f"host {host}" in text][-1:]
         return "; ".join(part for part in (job_steps.explain(bed, host), *rejected) if part)
 
     def _listen(self, bed: BedSpec) -> Listener:
