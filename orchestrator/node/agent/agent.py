@@ -42,7 +42,7 @@ from ..files.event_log import EventLog
 from ..files.inbox import Inbox, Item, Respond, required
 from ..oslayer import forks, host_facts, processes
 from ..oslayer.event_loop import Loop
-from . import checkpoints, rank_processes
+from . import checkpoints
 from .exec_programs import ExecPrograms
 from .rank_processes import RankProcesses
 from .rendezvous_stores import RendezvousStores
@@ -105,8 +105,6 @@ class Agent:
         self._reap()
         self._take_commands()
         self._ranks.prepare_reserves()
-        for run, spec in self._ranks.recovered():
-            self._stores.prepare((run, spec.epoch), spec.master_addr)
 
     def _beat(self) -> None:
         os.pwrite(self._heartbeat, f"{self._incarnation} {next(self._beats):>12}\n".encode(), 0)
@@ -236,8 +234,6 @@ class Agent:
 
     def _start_ranks(self, run: str, spec: GangSpec, system: str | None) -> GangStartDone:
         pids = self._ranks.start(run, spec)
-        if not spec.epoch and rank_processes.is_own_workload(spec):
-            self._loop.call_later(0.0, lambda: self._stores.prepare((run, spec.epoch), spec.master_addr))
         return GangStartDone(
             pids={str(rank): pid for rank, pid in pids.items()},
             threads=processes.count_threads(),
@@ -250,9 +246,7 @@ class Agent:
         epoch = required(order.epoch, "epoch")
 
         def spare() -> set[int]:
-            reserves = self._stores.reserves if order.accepts_exiting else ()  # the stop before another attempt
-            stores = self._stores.later_than(item.run, epoch)
-            return {*self._programs.groups, *self._facts.groups, *stores, *reserves}
+            return {*self._programs.groups, *self._facts.groups, *self._stores.later_than(item.run, epoch)}
 
         self._ranks.stop(
             item.run, epoch, dump=bool(order.dump), grace_s=order.grace_s or 0.0,

@@ -113,14 +113,9 @@ class RankProcesses:
 
         They are forked while no rank runs, or ``RECOVERED_S`` after a recovery that took them: not while a first attempt measures.
         """
-        running = sum(bool(gang.alive) for gang in self._gangs.values())
-        self._reserves.prepare(self._count, is_idle=running == len(self.recovered()))
-
-    def recovered(self) -> list[tuple[str, GangSpec]]:
-        """(run, gang) of the running gangs that have made their first steps after a recovery."""
-        latest = time.monotonic() - RECOVERED_S
-        gangs = ((run, gang) for (run, _), gang in self._gangs.items() if gang.alive and gang.spec.epoch)
-        return [(run, gang.spec) for run, gang in gangs if gang.began < latest]
+        running = [gang for gang in self._gangs.values() if gang.alive]
+        has_recovered = all(gang.spec.epoch and time.monotonic() - gang.began > RECOVERED_S for gang in running)
+        self._reserves.prepare(self._count, is_idle=has_recovered)
 
     def release(self, run: str, epoch: int, rank: int, hold: str) -> str:
         """End the hold of a rank; the problem, or an empty string."""
@@ -303,12 +298,9 @@ def run_order(order: Mapping[str, Any], release_fd: int) -> int:
 
 def _may_use_reserve(spec: GangSpec) -> bool:
     """A recovery of ccbed's own workloads, with the code that the reserve has rehearsed. A script starts in a new fork."""
-    return bool(spec.epoch and is_own_workload(spec) and rank_imports.is_same_code(spec.payload))
-
-
-def is_own_workload(spec: GangSpec) -> bool:
-    """Are the ranks ccbed's own, on the CPU?"""
-    return spec.workload != SCRIPT and spec.backend == "gloo"
+    return bool(
+        spec.epoch and spec.workload != SCRIPT and spec.backend == "gloo" and rank_imports.is_same_code(spec.payload)
+    )
 
 
 def run_rank(

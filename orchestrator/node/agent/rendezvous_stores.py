@@ -1,7 +1,4 @@
-"""The rendezvous store of an attempt: a forked process that hosts the TCPStore before any rank starts.
-
-A fork takes the agent ten milliseconds, so the node with the store of an attempt opens that of the next one before it is needed.
-"""
+"""The rendezvous store of an attempt: a forked process that hosts the TCPStore before any rank starts."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ import json
 import os
 import signal
 import socket
-from dataclasses import dataclass
-from typing import Any
 
 from ...model.events.commands import CommandFailed, StoreOpenDone
 from ..files.inbox import Respond
@@ -23,57 +18,22 @@ RETRIES = 16
 LAST_PORT = 65535
 
 
-@dataclass(slots=True, kw_only=True)
-class Reserve:
-    """A store that is opened before it is needed. ``done``: what it reports once it listens."""
-
-    address: str
-    pid: int
-    done: StoreOpenDone | None = None
-
-
 class RendezvousStores:
     """The store processes of this agent. A store ends with the gang of its attempt (gang.stop) or with the agent."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._stores: dict[int, tuple[str, int]] = {}
-        self._reserve: Reserve | None = None
-        #: As the last attempt demanded it; 0: any.
-        self._port = 0
 
     def open(self, key: tuple[str, int], address: str, port: int, respond: Respond) -> None:
-        """Respond with the port of a new store once it listens. A taken port is listed in ``retries``, and the next is tried."""
-        reserve, self._port = self._reserve, port
-        if reserve and reserve.done and (reserve.address, port) == (address, 0):
-            self._reserve, self._stores[reserve.pid] = None, key
-            respond("ok", reserve.done)
-        else:
-            self._stores[self._fork(address, port, respond)] = key
-
-    def prepare(self, key: tuple[str, int], address: str) -> None:
-        """Open the store of the next attempt, on the node that has the store of this one: no rank has its port before."""
-        if self._reserve or self._port or key not in self._stores.values():
-            return
-        pid = self._fork(address, 0, lambda kind, done: self._keep(pid, done))
-        self._reserve = Reserve(address=address, pid=pid)
-
-    @property
-    def reserves(self) -> set[int]:
-        """The process of the store that no attempt uses yet."""
-        return {self._reserve.pid} if self._reserve else set()
-
-    def _keep(self, pid: int, done: StoreOpenDone | Any) -> None:
-        if self._reserve and self._reserve.pid == pid and isinstance(done, StoreOpenDone):
-            self._reserve.done = done
-
-    def _fork(self, address: str, port: int, respond: Respond) -> int:
+        """Fork a store; respond with its port once it listens. A taken port is listed in ``retries``, and the next is tried."""
         agent = os.getpid()
         read, write = os.pipe2(os.O_CLOEXEC)
         pid = forks.fork(self._loop, {write}, lambda: run_store(address, port, RETRIES if port else 0, agent, write))
         os.close(write)
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
+        self._stores[pid] = key
 
         def reported() -> None:
             self._loop.remove_reader(read)
@@ -86,7 +46,6 @@ class RendezvousStores:
                 respond("ok", StoreOpenDone(address=address, pid=pid, **report))
 
         self._loop.add_reader(read, reported)
-        return pid
 
     def reserve(self, address: str, port: int, respond: Respond) -> None:
         """Respond with a port that is free now, for the launcher of the ranks: ``port`` or one after it, 0 for any."""
@@ -107,9 +66,6 @@ class RendezvousStores:
 
     def exited(self, pid: int) -> bool:
         """A child was reaped: was it a store?"""
-        if pid in self.reserves:
-            self._reserve = None
-            return True
         return self._stores.pop(pid, None) is not None
 
     def later_than(self, run: str, epoch: int) -> list[int]:
