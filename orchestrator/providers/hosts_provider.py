@@ -149,17 +149,18 @@ class HostsProvider:
         return ended
 
     def _end(self, bed: BedSpec) -> tuple[int, ...]:
-        def end(host: HostSpec) -> list[int]:
-            if host.name in self._unreachable:
-                raise self._unreachable[host.name]
-            site, hostdir = self._site(bed, host), bed.directory_on(host.name)
-            about = {"hostdir": hostdir, "bed": bed.name, "engine": self._engine_socket(host)}
-            ended: list[int] = site.call("end", END_S, **about)["pids"]
-            self._end_host(bed, host)
-            site.call("remove", END_S, hostdir=hostdir)
-            return ended
+        ended = self._on_all_hosts(bed, lambda host: self._end_on_host(bed, host))
+        return tuple(pid for pids in ended.values() for pid in pids)
 
-        return tuple(pid for pids in self._on_all_hosts(bed, end).values() for pid in pids)
+    def _end_on_host(self, bed: BedSpec, host: HostSpec) -> list[int]:
+        if host.name in self._unreachable:
+            raise self._unreachable[host.name]
+        site, hostdir = self._site(bed, host), bed.directory_on(host.name)
+        about = {"hostdir": hostdir, "bed": bed.name, "engine": self._engine_socket(host)}
+        ended: list[int] = site.call("end", END_S, **about)["pids"]
+        self._end_host(bed, host)
+        site.call("remove", END_S, hostdir=hostdir)
+        return ended
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
         """Bind to a run. Events of the keepers are read from now on, the run's own files from their beginning.

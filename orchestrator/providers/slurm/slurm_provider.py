@@ -109,8 +109,9 @@ class SlurmProvider(HostsProvider):
         allocation = allocations.read(Path(bed.workdir))
         ended = external_keeper.end(bed)
         if allocation is not None:
-            with suppress(InfrastructureError):  # the end of its step ends a node that does not respond
-                ended = (*ended, *self._end(bed))
+            # the end of its step ends a node that does not respond
+            on_hosts, _ = self._try_on_all_hosts(bed, lambda host: self._end_on_host(bed, host))
+            ended = (*ended, *(pid for pids in on_hosts.values() for pid in pids))
         self.close()
         left = job_steps.end(bed, END_S)
         allocations.release(bed, allocation)
