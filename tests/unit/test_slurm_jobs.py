@@ -85,6 +85,23 @@ def test_time_left_is_a_time_and_a_duration() -> None:
     assert slurm_jobs.time_left(10_000.0, 10_001.0).endswith(", in 0 min")
 
 
+def test_up_keeps_a_job_that_a_killed_command_left(bed: BedSpec, tmp_path: Path) -> None:
+    bed = hold(bed, tmp_path, None)
+    out = io.StringIO()
+    session = Session(state=Path("/state"), terminal=terminal.Terminal(out=out, err=out))
+    slurm_jobs.keep_abandoned(session, bed)
+    assert out.getvalue() == ""
+    present = allocation.read(tmp_path)
+    assert present is not None
+    machine = allocation.this_process().split()[0]
+    allocation.write(replace(present, driver=f"{machine} {os.getpid()} 1"), tmp_path)
+    slurm_jobs.keep_abandoned(session, bed)
+    kept = allocation.read(tmp_path)
+    assert (
+        kept == present and "job 12 of bed lab was left by a command that was killed; it is kept now" in out.getvalue()
+    )
+
+
 def test_a_killed_command_is_told_apart_from_one_that_runs(bed: BedSpec, tmp_path: Path) -> None:
     hold(bed, tmp_path, None)
     kept = allocation.read(tmp_path)

@@ -81,6 +81,20 @@ def held(session: Session, bed: BedSpec, provider: Provider, *, is_new: bool) ->
             raise
 
 
+def keep_abandoned(session: Session, bed: BedSpec) -> None:
+    """`up` makes a kept bed of one whose command was killed: no later run releases its job; a warning names the job."""
+    if bed.slurm is None:
+        return
+    from ...providers.slurm import allocation
+
+    present = allocation.read(Path(bed.workdir))
+    if present is not None and allocation.is_abandoned(present):
+        allocation.write(replace(present, driver=""), Path(bed.workdir))
+        session.terminal.warn(
+            f"job {present.job_id} of bed {bed.name} was left by a command that was killed; it is kept now"
+        )
+
+
 def _is_running(session: Session, bed: BedSpec) -> bool:
     """Whether the recorded job still holds its nodes; a warning says how a job ended."""
     from ...providers.slurm import allocation

@@ -48,6 +48,7 @@ def command(session: Session, inventory: Path, dry_run: bool, prepare: bool | No
             prepared_hosts.show_due(session, prepared_hosts.lost(session, bed, status))
         bed_view.plan(session.terminal, bed, diff)
         return 0
+    slurm_jobs.keep_abandoned(session, bed)
     code = up(session, bed, force=force, prepare=prepare)
     prune.automatic(session, bed)
     return code
