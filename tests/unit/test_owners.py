@@ -81,4 +81,4 @@ def test_a_keeper_of_another_owner_is_left_alone(tmp_path: Path, monkeypatch: py
         host_operations.start_keeper(str(tmp_path), owner=ANN, owner_id="2", **given)
     assert not requested
     host_operations.start_keeper(str(tmp_path), owner="ann@renamed:/x", owner_id="1", **given)
-    assert requested[0][-1][-1] == "1"
+    assert requested[0][5][-2:] == ("--owner-id", "1")
