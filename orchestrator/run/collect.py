@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import threading
@@ -12,7 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..model import vaulted
+from ..model.event import Event, Source
 from ..model.provider import Fetched
+from ..node.files import label
+from ..node.keeper.external_nodes import OUTSIDE
 from ..providers.files import NO_SPACE
 from ..store import seal
 
@@ -25,7 +29,7 @@ PATIENCE_S = 45.0
 Wanted = Sequence[tuple[str, str]]
 
 
-class Source(Protocol):
+class FileSource(Protocol):
     """The part of a provider that this module needs; several threads call it at once."""
 
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]: ...
@@ -43,7 +47,7 @@ class _Fetch:
 
 
 def gather(
-    source: Source,
+    source: FileSource,
     wanted: Mapping[str, Wanted],
     bundle: Path,
     *,
@@ -85,7 +89,28 @@ def gather(
     return _summary(fetches.values(), bundle)
 
 
-def _fetch(source: Source, node: str, wanted: Wanted, staging: Path, fetch: _Fetch, limit: int) -> None:
+def is_gathered(bundle: Path, event: Event) -> bool:
+    """Whether the files that were gathered from the event's node have it; True for a node without any gathered file.
+
+    The events of keepers are copied when the run has ended, and are not looked up.
+    """
+    source, directory = event.source, bundle / "nodes" / str(event.source.node)
+    if source.writer in (label.KEEPER_DIR, OUTSIDE) or not directory.is_dir():
+        return True
+    files = directory.glob(f"*.{source.incarnation}.jsonl")
+    return any(_has_event(line, source) for file in files for line in file.read_bytes().splitlines())
+
+
+def _has_event(line: bytes, source: Source) -> bool:
+    """False for a line that was copied while it was written."""
+    try:
+        written = json.loads(line)["source"]
+        return bool((written["writer"], written["n"]) == (source.writer, source.n))
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _fetch(source: FileSource, node: str, wanted: Wanted, staging: Path, fetch: _Fetch, limit: int) -> None:
     """Fetch the files of one node, ``limit`` bytes at most."""
     try:
         fetched = source.fetch_all(node, [(path, staging / node / to) for path, to in wanted], limit)

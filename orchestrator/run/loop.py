@@ -75,6 +75,7 @@ class Loop:
 
     ``reveal`` puts secrets into a command that is sent; the journal has placeholders for them.
     ``ends_by_interrupt``: an interruption ends the run; else the run can be resumed.
+    ``is_gathered``: do the gathered files have this event? A node may write another one after its files were copied.
     ``probe`` returns the status of a node; ``start_probe``: it will soon be needed.
     """
 
@@ -86,6 +87,7 @@ class Loop:
     probe: Callable[[str], NodeStatus]
     start_probe: Callable[[str], None] = lambda node: None
     gather: Callable[[], Mapping[str, Any]]
+    is_gathered: Callable[[Event], bool] = lambda event: True
     on_event: Callable[[Event, State], None] = lambda event, state: None
     is_interrupted: Callable[[], bool] = lambda: False
     ends_by_interrupt: bool = False
@@ -190,10 +192,10 @@ class Loop:
             self._write(self._indeterminate(command, f"not sent: {error}", gone=gone))
 
     def _gather_and_poll(self) -> Mapping[str, Any]:
-        """Fetch the files of the nodes, then write the events that they have and the journal lacks."""
+        """Fetch the files of the nodes, then write the events that these files have and the journal lacks."""
         value = self.gather()
         while events := self._poll_now():
-            for event in events:
+            for event in filter(self.is_gathered, events):
                 self._write(event)
         return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import threading
 import time
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.model.event import Clock, Event, Source
 from orchestrator.model.provider import Fetched
 from orchestrator.providers import files
 from orchestrator.run import collect
@@ -128,3 +130,24 @@ class _Full(Nodes):
 def test_a_full_disk_here_is_no_fault_of_the_nodes(tmp_path: Path, bundle: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         collect.gather(_Full(root=tmp_path), {"n0": ENTRIES}, bundle)
+
+
+def test_an_event_that_was_written_after_the_files_were_copied_is_not_gathered(bundle: Path) -> None:
+    def event(n: int, writer: str = "agent", incarnation: str = "i2", node: str = "n2") -> Event:
+        source = Source(node=node, incarnation=incarnation, writer=writer, n=n)
+        return Event(
+            seq=0, t=0.0, type="note", f="command.refused", at=Clock(boot="b", mono=0.0, wall=0.0), source=source
+        )
+
+    directory = bundle / "nodes/n2"
+    directory.mkdir(parents=True)
+    line = json.dumps({"source": {"node": "n2", "incarnation": "i2", "writer": "agent", "n": 1}})
+    (directory / "agent.i2.jsonl").write_text(f"{line}\n{line[:20]}")
+    assert collect.is_gathered(bundle, event(1))
+    assert not collect.is_gathered(bundle, event(2))
+    assert not collect.is_gathered(bundle, event(1, incarnation="i3")), "it has started since"
+    assert not collect.is_gathered(bundle, event(1, writer="rank-0.e0"))
+    assert collect.is_gathered(bundle, event(9, writer="keeper")), "a keeper has a file of its own"
+    assert collect.is_gathered(bundle, event(2, node="n0")), (
+        "nothing of that node was gathered, and the bundle says why"
+    )
