@@ -125,6 +125,24 @@ def test_a_fault_that_is_healed_before_it_is_proved_is_not_injected_again(
     assert (answers["act"][0], answers["heal"][0]) == ("fail", "ok")
 
 
+def test_a_fault_that_shows_when_its_healing_was_ordered_is_proved_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switches = _Switches({"pause": "off"})
+    monkeypatch.setattr(node_primitives, "perform", switches.apply)
+    monkeypatch.setattr(node_primitives, "observe", switches.holds)
+    loop = Loop()
+    answers: list[tuple[str, Mapping[str, Any]]] = []
+    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), lambda lease, payload: None)  # type: ignore[arg-type,return-value]
+    acts.act("r", _command("fault.act"), lambda kind, payload: answers.append((kind, codec.plain(payload))))
+    acts.heal("r", _command("fault.heal"), lambda kind, payload: answers.append((kind, codec.plain(payload))))
+    while len(answers) < 2:
+        loop.run_once()
+    assert [kind for kind, _ in answers] == ["ok", "ok"]
+    assert answers[0][1]["evidence"] == {"pause seen": "on"}
+    assert switches.done == ["pause on", "pause off"]
+
+
 def test_a_node_is_started_again_only_after_the_fault_that_ends_it_is_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,18 +101,19 @@ def observe_until(
 ) -> None:
     """Observe until all states are reached, and repeat those of ``repeatable`` that may be repeated; then call.
 
-    It ends when the fault is no longer in force: a rollback must not be undone.
+    It ends when the fault is no longer in force: a rollback must not be undone. The rollback begins after this last
+    observation, which may still show the states.
     """
     until = time.monotonic() + limit_s
     pause_s = HOST_POLL_S if any(map(host_primitives.is_of_host, primitives)) else POLL_S
     repeated = [item for item in repeatable if item.kind in REPEATED and not host_primitives.is_of_host(item)]
 
     def poll(pause_s: float) -> None:
-        if not is_in_force():
-            then(False, {"overtaken": "healed before it was verified"})
-            return
         observations = [_observe(primitive, node) for primitive in primitives]
         is_reached = bool(observations) and all(holds for holds, _ in observations)
+        if not is_reached and not is_in_force():
+            then(False, {"overtaken": "healed before it was verified"})
+            return
         if is_reached or time.monotonic() > until:
             then(is_reached, _merged(observations))
             return
