@@ -64,9 +64,10 @@ def _first_failure(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | N
     """
     refused = run.history.last(events.RecoveryRefused)
     lost = set(refused.data.lost or ()) if refused else set()
-    if any(event.node in lost for event in run.history.of(events.NodeExit)):
+    exits = run.history.of(events.NodeExit)
+    if not gangs or any(event.node in lost and event.seq > gangs[-1].began.seq for event in exits):
         return None
-    cause = views.root_cause(run.history, gangs[-1]) if gangs else None
+    cause = views.root_cause(run.history, gangs[-1])
     return _left(cause.exit, gangs[-1], cause.followers) if cause else None
 
 

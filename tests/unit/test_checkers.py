@@ -159,13 +159,16 @@ def test_a_rank_that_was_stopped_before_it_reported_its_error_is_blamed_for_that
 
 
 def test_a_lost_node_is_blamed_for_the_end_of_a_run_and_not_the_rank_that_lost_its_peer() -> None:
-    def ended(lost: list[str]) -> str:
+    def ended(lost: list[str], exited_before: bool = False) -> str:
         bed = history.Bed(trial=history.trial())
         bed.begin()
+        if exited_before:
+            bed.say("keeper", "node.exit", {"code": -9, "pid": 5}, node="n2")
         bed.start()
         bed.rank(3, "rank.error", kind="RuntimeError", message="Connection closed by peer [127.0.0.1]:5190")
         bed.rank(3, "rank.exit", code=1, pid=7)
-        bed.say("keeper", "node.exit", {"code": -9, "pid": 5}, node="n2")
+        if not exited_before:
+            bed.say("keeper", "node.exit", {"code": -9, "pid": 5}, node="n2")
         bed.ctl(
             "recovery.refused",
             {"reason": "no policy can replace n2", "lost": lost, "failed": [3]},
@@ -177,6 +180,7 @@ def test_a_lost_node_is_blamed_for_the_end_of_a_run_and_not_the_rank_that_lost_i
 
     assert ended(["n2"]) == "the run failed: lost n2; no policy can replace n2"
     assert ended([]).startswith("rank 3 (n3) left with exit code 1")
+    assert ended(["n2"], exited_before=True).startswith("rank 3 (n3) left"), "its exit was before this attempt"
 
 
 def test_weights_that_another_rank_holds_after_the_broadcast_are_found_and_those_of_whom_nothing_is_known() -> None:
