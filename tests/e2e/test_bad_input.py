@@ -216,7 +216,8 @@ def test_without_any_whole_checkpoint_training_starts_anew_and_that_is_a_finding
     where: list[Path] = []
 
     def damage(event: Event) -> None:
-        if event.f == "recovery.decided":
+        # No rank saves without n2, and the scan of the checkpoints is ordered only after the last of these events.
+        if event.f in ("node.exit", "gang.stop"):
             for file in (Path(bed.spec.shared_dir) / where[-1].name / "checkpoints").glob("*.pt"):
                 file.write_bytes(file.read_bytes()[:1000])
 
