@@ -51,6 +51,8 @@ from .system_facts import SystemFacts
 T = TypeVar("T")
 
 BEAT_S = 0.25
+#: A stop that is not complete responds this long before its deadline, so that the orchestrator learns what is left.
+REPLY_S = 1.0
 #: A command retries for this long while the shared directory cannot be used.
 SHARE_S = 5.0
 #: How many event files are kept open: those of the run and of the node, and of some earlier runs.
@@ -249,7 +251,7 @@ class Agent:
             return {*self._programs.groups, *self._facts.groups, *self._stores.later_than(item.run, epoch)}
 
         self._ranks.stop(
-            item.run, epoch, dump=bool(order.dump), grace_s=order.grace_s or 0.0,
+            item.run, epoch, dump=bool(order.dump), limit_s=item.command.deadline_s - REPLY_S, grace_s=order.grace_s or 0.0,
             accepts_exiting=bool(order.accepts_exiting), spare=spare, respond=self._responder(item),
         )  # fmt: skip
 
