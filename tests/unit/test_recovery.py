@@ -13,6 +13,8 @@ from orchestrator.core.engine.state import Commands, Ending, State
 from orchestrator.model import event as model
 from orchestrator.model.event import Clock, Source
 from orchestrator.model.events import GangStop, GangStopDone, NodeApplyDone
+from orchestrator.model.plan import PluginFile
+from orchestrator.model.plugin import BUILT_IN
 
 from ..sim import world
 
@@ -72,14 +74,18 @@ def test_a_restart_is_the_last_resort_on_a_silent_host_and_the_first_choice_on_o
     assert decided({"n2": GONE}, ("restart", "spare")) == ("restart", "n2")
 
 
-@pytest.mark.parametrize(("workload", "backend", "accepts"), [
-    ("train-dp", "gloo", True), ("script", "gloo", None), ("train-dp", "nccl", None),
+@pytest.mark.parametrize(("workload", "backend", "source", "accepts"), [
+    ("train-dp", "gloo", BUILT_IN, True), ("script", "gloo", BUILT_IN, None), ("train-dp", "nccl", BUILT_IN, None),
+    ("collective", "gloo", BUILT_IN, None), ("node-probe", "gloo", BUILT_IN, None), ("moe-a2a", "gloo", BUILT_IN, None),
+    ("mine", "gloo", "plugins/workloads/mine.py", None), ("train-dp", "gloo", "plugins/workloads/train_dp.py", None),
 ])  # fmt: skip
 def test_only_small_ranks_without_a_gpu_may_still_be_exiting_when_the_next_attempt_begins(
-    workload: str, backend: str, accepts: bool | None
+    workload: str, backend: str, source: str, accepts: bool | None
 ) -> None:
+    """A plugin may use a GPU under gloo, and other workloads have buffers of any size."""
     trial, begun = replace(world.trial(policy=("spare",)), workload=workload), state({"n2": GONE})
-    begun = replace(begun, plan=replace(begun.plan, backend=backend))
+    plugin = PluginFile(name=workload, sha256="", source=source)
+    begun = replace(begun, plan=replace(begun.plan, backend=backend, workload=plugin))
     _, between = gang.stop(trial, begun)
     _, final = shutdown.close(trial, begun, Ending(outcome="finished"))
     assert {order.data.accepts_exiting for order in between if order.kind is GangStop} == {accepts}

@@ -25,7 +25,8 @@ from ...model.events import (
 )
 from ...model.gang import GangSpec, Resume
 from ...model.payload import Payload
-from ...model.trial import SCRIPT, Trial
+from ...model.plugin import BUILT_IN
+from ...model.trial import Trial
 from . import faults
 from .state import Commands, Node, Result, State, note, timer
 
@@ -34,6 +35,8 @@ from .state import Commands, Node, Result, State, note, timer
 RESPONSE_S = 60.0
 #: How long the keeper of a host that is considered lost may take to kill a node.
 SILENT_HOST_S = 10.0
+#: ccbed's own workloads whose model is small and of a fixed size. Others may have buffers of any size, or use a GPU under gloo.
+_SMALL = ("train-dp", "train-ddp", "train-fsdp", "train-pp", "train-tp")
 #: A replaced silent node is killed before the next attempt, if its keeper responds within this time.
 DRAIN_S = 0.5
 #: The deadline of an inspection, which lasts up to 6.5 s.
@@ -113,9 +116,11 @@ def start(trial: Trial, state: State) -> Result:
 def stop(trial: Trial, state: State, *, dump: bool = False) -> Result:
     """Kill the ranks of the attempt on every usable node.
 
-    The next attempt does not wait until the kernel has freed the memory of ccbed's own workloads: they are small, and use no GPU.
+    The next attempt does not wait until the kernel has freed the memory of workloads that are small and use no GPU.
     """
-    accepts_exiting = trial.workload != SCRIPT and state.plan.backend == "gloo"
+    plugin = state.plan.workload
+    is_small = trial.workload in _SMALL and plugin is not None and plugin.source == BUILT_IN
+    accepts_exiting = is_small and state.plan.backend == "gloo"
     commands = tuple(
         stop_command(state, name, stop_key(state, name), dump=dump, accepts_exiting=accepts_exiting)
         for name in state.slots
