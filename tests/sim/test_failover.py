@@ -11,6 +11,7 @@ import pytest
 from orchestrator.core.engine import engine, faults, fold
 from orchestrator.core.engine.state import FaultState
 from orchestrator.model.event import Command, Event
+from orchestrator.model.plan import Placement
 from orchestrator.model.provider import Cursors
 from orchestrator.model.trial import Liveness
 from orchestrator.testing.fake import FakeBed
@@ -492,3 +493,21 @@ def test_a_slow_response_does_not_make_a_node_lost_whose_heartbeat_goes_on(f: st
     assert [d["lost"] for d in _decisions(book)] == [["n0"]]
     assert _end(book)["outcome"] == "finished", _end(book)
     assert world.names(book, "node.silent") == []
+
+
+@pytest.mark.parametrize("is_quarantined", [False, True])
+def test_a_spare_that_is_missing_because_of_a_quarantine_is_no_finding_about_the_system_under_test(
+    is_quarantined: bool,
+) -> None:
+    """Two planned losses with one spare: the other spare of the bed has the slot of a node in quarantine."""
+    trial = world.trial(world.crash(2), world.crash(3, id="f1", step=40), policy=("spare",))
+    bed, book, plan = world.bed(), world.Memory(), world.plan(trial)
+    if is_quarantined:
+        nodes = {**plan.nodes, "n1": replace(plan.nodes["n1"], role="spare")}
+        placement = Placement(quarantined={"n9": "is in quarantine since a night"})
+        plan = replace(plan, nodes=nodes, placement=placement, substitutes={"n9": "n1"})
+    world.loop(trial, plan, bed, book).run()
+    lost = "lost n3; no policy of ['spare'] can replace n3"
+    used = "; the spare n1 has the slot of n9, which is in quarantine since a night"
+    end = (lost + used, "infrastructure") if is_quarantined else (lost, "finding")
+    assert (_end(book)["reason"], _end(book)["kind"]) == end

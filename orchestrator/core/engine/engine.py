@@ -237,6 +237,7 @@ def _recover(trial: Trial, state: State) -> Result:
             reason=decision.refused, lost=lost, failed=tuple(sorted(state.failed)), detector=state.detector
         )
         refused = note(why, f"e{state.epoch}/refused", epoch=state.epoch)
+        state = replace(state, unfit=state.unfit or decision.lacks_spare)
         return then((state, (refused,)), lambda s: shutdown.close(trial, s, recovery.defeat(s, lost, decision.refused)))
     what = RecoveryDecided(
         lost=lost, failed=tuple(sorted(state.failed)), detector=state.detector, policy=decision.policies,
