@@ -60,15 +60,32 @@ def _reason(reason: str, kind: str) -> str:
 def _first_failure(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | None:
     """The root cause of the end of the last gang, if a rank left by itself before the gang was stopped.
 
-    None where a node was lost: the errors of ranks follow from it, and the reason of the run's end names the node.
+    None where a node was lost by then: the errors of ranks follow from it, and the reason of the run's end names the node.
     """
-    refused = run.history.last(events.RecoveryRefused)
-    lost = set(refused.data.lost or ()) if refused else set()
-    exits = run.history.of(events.NodeExit)
-    if not gangs or any(event.node in lost and event.seq > gangs[-1].began.seq for event in exits):
+    cause = views.root_cause(run.history, gangs[-1]) if gangs else None
+    if cause is None or _follows_loss(run, gangs[-1], cause):
         return None
-    cause = views.root_cause(run.history, gangs[-1])
-    return _left(cause.exit, gangs[-1], cause.followers) if cause else None
+    return _left(cause.exit, gangs[-1], cause.followers)
+
+
+def _follows_loss(run: Run, gang: views.Gang, cause: views.Cause) -> bool:
+    """Whether a lost node had exited, or its silence had begun, at most ``WINDOW_S`` after the cause, and not by a kill of ccbed."""
+    at, refused = views.clock(run.history), run.history.last(events.RecoveryRefused)
+    lost = set(refused.data.lost or ()) if refused else set()
+    until = min(at(cause.exit), at(cause.error or cause.exit)) + views.WINDOW_S
+    killed: set[str | None] = set()
+    for event in run.history.with_subject(events.NodeExit, events.NodeSilent, events.NodeKill):
+        if event.seq < gang.began.seq:
+            continue
+        if event.kind is events.NodeKill:
+            killed.add(event.node)
+        elif event.type == "note" and event.node in lost - killed and at(event) - _silent_s(event) <= until:
+            return True
+    return False
+
+
+def _silent_s(event: Event) -> float:
+    return (event.data.silent_s or 0.0) if isinstance(event.data, events.NodeSilent) else 0.0
 
 
 def _left(event: Event[events.RankExit], gang: views.Gang, followers: Sequence[int] = ()) -> views.Finding:

@@ -134,7 +134,10 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Liveness:
-    """Limits in seconds. ``step_factor`` times the median step is the floor of ``stalled_s``; ``wall_s`` ends the whole run."""
+    """Limits in seconds. ``step_factor`` times the median step is the floor of ``stalled_s``; ``wall_s`` ends the whole run.
+
+    ``settle_s``: from the stop of an attempt until nodes without a heartbeat are given up.
+    """
 
     suspect_s: float = 1.0
     lost_s: float = 2.0

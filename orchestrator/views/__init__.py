@@ -8,6 +8,7 @@ from .failovers import MILESTONES, PHASES, Failover, Milestone, failovers, fault
 from .faults import FaultTrace, FaultView, faults, traces
 from .findings import Finding, conclude, finding, not_ended, not_started, unknown
 from .gangs import (
+    WINDOW_S,
     Cause,
     Gang,
     begin_nodes,
@@ -41,6 +42,7 @@ __all__ = [
     "MILESTONES",
     "NOT_COMPARED",
     "PHASES",
+    "WINDOW_S",
     "Agreement",
     "Cause",
     "Clocks",

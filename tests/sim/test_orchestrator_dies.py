@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from orchestrator.core.engine.state import State
 from orchestrator.model.act import Act
-from orchestrator.model.event import Command
 from orchestrator.model.plan import Plan
 from orchestrator.model.trial import Trial
 from orchestrator.testing.fake import FakeBed
@@ -155,13 +153,7 @@ def test_an_interrupt_makes_no_node_lost_that_is_only_slow_to_stop_its_ranks(del
     """Many ranks on a busy machine end late, while the heartbeats of their agents go on."""
     trial = world.trial()
     plan, bed, book = world.plan(trial), world.bed(), world.Memory()
-    respond = bed.cluster.respond
-
-    def respond_late(command: Command, *args: Any, **more: Any) -> None:
-        slow = command.f == "gang.stop" and command.node != "n0"
-        bed.cluster.later(delay_s if slow else 0.0, lambda: respond(command, *args, **more))
-
-    bed.cluster.respond = respond_late  # type: ignore[method-assign]
+    world.delay(bed, "gang.stop", dict.fromkeys(("n1", "n2", "n3"), delay_s))
     before = {name: node.incarnation for name, node in bed.nodes.items()}
     assert world.loop(trial, plan, bed, book, is_interrupted=lambda: len(book.events) >= 60).run().stage == "suspended"
     assert {name: node.incarnation for name, node in bed.nodes.items()} == before, "no node is started again"

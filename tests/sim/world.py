@@ -11,7 +11,7 @@ from orchestrator.core.engine.state import State
 from orchestrator.faults import cut_link, power_off, stop_engine, stop_ssh
 from orchestrator.model import codec
 from orchestrator.model.act import Act, HostFacts, Primitive, Target
-from orchestrator.model.event import Event, Source
+from orchestrator.model.event import Command, Event, Source
 from orchestrator.model.plan import HostClock, Plan, PlanNode
 from orchestrator.model.trial import FaultPlan, Recovery, Trial, Trigger, World
 from orchestrator.run.loop import Loop
@@ -114,6 +114,17 @@ def plan(trial: Trial, acts: Mapping[str, Act] | None = None, hosts: Mapping[str
 
 def bed(hosts: Mapping[str, str] = ONE_HOST, **more: Any) -> FakeBed:
     return FakeBed(tuple(hosts), hosts=hosts, **more)
+
+
+def delay(bed: FakeBed, f: str, nodes: Mapping[str, float]) -> None:
+    """The agents of these nodes respond to that command so many seconds late. Their heartbeats go on."""
+    respond = bed.cluster.respond
+
+    def respond_late(command: Command, *args: Any, **more: Any) -> None:
+        late_s = nodes.get(str(command.node), 0.0) if command.f == f else 0.0
+        bed.cluster.later(late_s, lambda: respond(command, *args, **more))
+
+    bed.cluster.respond = respond_late  # type: ignore[method-assign]
 
 
 def host_act(fault: str, **params: Any) -> Act:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator.model import codec
 from orchestrator.model.event import Command
-from orchestrator.node.agent import agent
+from orchestrator.model.events.commands import CheckpointScanDone
+from orchestrator.node.agent import agent, checkpoints
 from orchestrator.node.files.inbox import Item
 
 LABEL = {"node": "n0", "incarnation": "i"}
@@ -82,6 +86,32 @@ def test_without_a_fence_the_search_fails(node: _Node, monkeypatch: pytest.Monke
     node.turn()
     [(kind, value)] = node.answers
     assert kind == "fail" and "the fence is at epoch 0, and epoch 1 searches" in value["reason"]
+
+
+def test_a_file_that_is_unreadable_for_a_moment_is_not_skipped_behind_a_late_fence(
+    node: _Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fence appears when the time to retry is over, by a clock of which each reading is two seconds."""
+    clock, fences = itertools.count(1000.0, 2.0), itertools.count(1)
+    searches: list[bool] = []
+
+    def require_fence(directory: Path, epoch: int) -> None:
+        if next(fences) < 3:
+            raise OSError(errno.EAGAIN, "no fence")
+
+    def find_newest(*args: Any, unreadable_is_damaged: bool) -> CheckpointScanDone:
+        searches.append(unreadable_is_damaged)
+        if len(searches) == 1 and not unreadable_is_damaged:
+            raise OSError(errno.EIO, "Input/output error")
+        return CheckpointScanDone(newest=None, skipped=())
+
+    monkeypatch.setattr(agent, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(checkpoints, "require_fence", require_fence)
+    monkeypatch.setattr(checkpoints, "find_newest", find_newest)
+    node.send("checkpoint.scan")
+    node.turn()
+    assert [kind for kind, _ in node.answers] == ["ok"]
+    assert searches == [False, False]
 
 
 @pytest.mark.parametrize("f", ["fence.write", "checkpoint.scan"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -181,6 +182,37 @@ def test_a_lost_node_is_blamed_for_the_end_of_a_run_and_not_the_rank_that_lost_i
     assert ended(["n2"]) == "the run failed: lost n2; no policy can replace n2"
     assert ended([]).startswith("rank 3 (n3) left with exit code 1")
     assert ended(["n2"], exited_before=True).startswith("rank 3 (n3) left"), "its exit was before this attempt"
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_cause"),
+    [
+        ([("node.exit", 0.5, {"code": -9, "pid": 5})], True),
+        ([("node.silent", 1.9, {"silent_s": 2.0, "seen": "unreachable"})], True),
+        ([("node.exit", 3.0, {"code": -9, "pid": 5})], False),
+        ([("node.silent", 5.0, {"silent_s": 2.0, "seen": "dead"})], False),
+        ([("node.kill", 0.2, {}), ("node.exit", 0.1, {"code": -9, "pid": 5})], False),
+    ],
+    ids=["exit", "silence", "exit in the stop", "silence in the stop", "killed by ccbed"],
+)
+def test_a_node_that_is_lost_after_a_rank_failed_does_not_hide_the_rank(
+    loss: list[tuple[str, float, dict[str, Any]]], is_cause: bool
+) -> None:
+    bed = history.Bed(trial=history.trial())
+    bed.begin()
+    bed.start()
+    bed.rank(3, "rank.error", kind="ValueError", message="no luck")
+    bed.rank(3, "rank.exit", code=1, pid=7)
+    for name, after_s, value in loss:
+        writer = "keeper" if name == "node.exit" else "ctl"
+        command = {"type": "invoke", "key": "e0/kill/n2"} if name == "node.kill" else {}
+        bed.say(writer, name, value, node="n2", dt=after_s, **command)  # type: ignore[arg-type]
+    refused = {"reason": "the recovery policy is none", "lost": ["n2"], "failed": [3]}
+    bed.ctl("recovery.refused", refused, key="e0/refused", epoch=0)
+    reason = "lost n2; the recovery policy is none"
+    bed.ctl("run.end", {"outcome": "failed", "reason": reason, "kind": "infrastructure"})
+    rank = "rank 3 (n3) left with exit code 1: ValueError: no luck"
+    assert ask(bed.run(), "finished").text == (f"the run failed: {reason} (infrastructure)" if is_cause else rank)
 
 
 def test_weights_that_another_rank_holds_after_the_broadcast_are_found_and_those_of_whom_nothing_is_known() -> None:

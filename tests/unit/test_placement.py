@@ -79,6 +79,24 @@ def test_a_fault_that_aims_at_a_node_in_quarantine_is_refused() -> None:
     assert planned(trial("world: {nodes: 4}", fail="2"), placement=without("n2")).slots[2] == "n4"
 
 
+def test_a_fault_that_aims_at_a_spare_is_refused_where_the_spare_has_a_slot() -> None:
+    """It was meant for an idle node, and would end a rank."""
+    idle = trial("world: {nodes: 4}", fail="n4")
+    assert planned(idle).spares == ("n4",)
+    with pytest.raises(
+        UsageError, match=r"f0 \(crash-node\): n4 .* takes the slot of n1, which is in quarantine since"
+    ):
+        planned(idle, placement=without("n1"))
+
+
+@pytest.mark.parametrize(("excluded", "reason"), [("n1", f"n1 {REASON}; n4 takes its slot"), ("n4", f"n4 {REASON}")])
+def test_spare_alone_is_refused_with_the_node_that_costs_the_spare(excluded: str, reason: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        planned(trial("recovery: {policy: spare}"), placement=without(excluded))
+    [problem] = caught.value.problems
+    assert problem.startswith(f"recovery spare needs a warm spare; bed local has none left: {reason}: ")
+
+
 def test_all_nodes_are_those_that_may_be_used() -> None:
     bed = beds.local()
     assert [slots.count_usable(bed, without(*names)) for names in ((), ("n0",), ("n0", "n1"), ("n4",))] == [4, 4, 3, 4]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from orchestrator.model.event import command
+from orchestrator.model.events import GangStop
 from orchestrator.model.gang import GangSpec
-from orchestrator.node.agent import rank_processes
+from orchestrator.node.agent import agent, rank_processes
 from orchestrator.node.agent.rank_processes import RankProcesses
 from orchestrator.node.files.event_log import EventLog
+from orchestrator.node.files.inbox import Item
 from orchestrator.node.oslayer import forks, processes
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.node.oslayer.processes import Process
@@ -43,7 +49,9 @@ def test_a_stop_is_not_answered_before_every_rank_is_reaped(tmp_path: Path, monk
 
     gangs = RankProcesses(loop, tmp_path, ("n0", "i"), lambda run: log, reap)
     gangs.start("r", _spec(tmp_path, 0))
-    gangs.stop("r", 0, dump=False, spare=lambda: (), respond=lambda kind, done: responses.append((kind, done)))
+    gangs.stop(
+        "r", 0, dump=False, limit_s=3600.0, spare=lambda: (), respond=lambda kind, done: responses.append((kind, done))
+    )
     while not responses:
         loop.run_once()
     assert [(kind, done.left) for kind, done in responses] == [("ok", 0)]
@@ -60,13 +68,12 @@ def test_a_stop_that_accepts_exiting_ranks_waits_until_they_run_no_more_code(
     monkeypatch.setattr(processes, "find", lambda pid: rank)
     monkeypatch.setattr(processes, "kill", lambda killed: [process.pid for process in killed])
     monkeypatch.setattr(processes, "is_exiting", lambda pid: is_exiting)
-    monkeypatch.setattr(rank_processes, "STOP_S", 0.05)
     responses: list[tuple[str, Any]] = []
     loop, log = Loop(), EventLog(tmp_path / "events.jsonl", writer="agent")
     gangs = RankProcesses(loop, tmp_path, ("n0", "i"), lambda run: log, lambda: None)
     gangs.start("r", _spec(tmp_path, 0))
     gangs.stop(
-        "r", 0, dump=False, accepts_exiting=True, spare=lambda: (),
+        "r", 0, dump=False, limit_s=3600.0 if is_exiting else 0.05, accepts_exiting=True, spare=lambda: (),
         respond=lambda kind, done: responses.append((kind, done)),
     )  # fmt: skip
     while not responses:
@@ -76,3 +83,55 @@ def test_a_stop_that_accepts_exiting_ranks_waits_until_they_run_no_more_code(
     assert gangs.are_running() is not is_exiting, "the next attempt may start beside a rank that runs no more code"
     assert gangs.exited(NO_PID, -9), "its exit is reported afterwards"
     assert "rank.exit" in (tmp_path / "events.jsonl").read_text()
+
+
+def test_a_process_with_the_number_of_a_killed_one_is_killed_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one has ended, and the kernel has given its number to a process that a rank started just before its end."""
+    first, second = (Process(pid=NO_PID, ppid=1, session=1, start=start, state="R") for start in (1, 2))
+    scans = iter([[first], [second], []])
+    killed: list[int] = []
+
+    def kill(processes_: Iterable[Process]) -> list[int]:
+        killed.extend(process.start for process in processes_)
+        return [NO_PID]
+
+    monkeypatch.setattr(processes, "descendants", lambda pid: next(scans) if pid == os.getpid() else [])
+    monkeypatch.setattr(processes, "kill", kill)
+    responses: list[tuple[str, Any]] = []
+    loop, log = Loop(), EventLog(tmp_path / "events.jsonl", writer="agent")
+    gangs = RankProcesses(loop, tmp_path, ("n0", "i"), lambda run: log, lambda: None)
+    gangs.stop(
+        "r", 0, dump=False, limit_s=3600.0, accepts_exiting=True, spare=lambda: (),
+        respond=lambda kind, done: responses.append((kind, done)),
+    )  # fmt: skip
+    while not responses:
+        loop.run_once()
+    assert [(kind, done.killed, done.left) for kind, done in responses] == [("ok", (NO_PID,), 0)]
+    assert killed == [1, 2]
+
+
+@pytest.mark.parametrize(("deadline_s", "outcome"), [(60.0, ("ok", 0)), (10.0, ("fail", 1))])
+def test_a_stop_ends_with_the_deadline_of_its_command(
+    deadline_s: float, outcome: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process ends 20 s after its SIGKILL, by a clock of which each reading is a second."""
+    seconds = itertools.count(1000.0)
+    started = next(seconds)
+    rank = Process(pid=NO_PID, ppid=1, session=1, start=1, state="D")
+
+    def descendants(pid: int) -> list[Process]:
+        return [rank] if next(seconds) < started + 20.0 else []
+
+    monkeypatch.setattr(rank_processes, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(processes, "descendants", descendants)
+    monkeypatch.setattr(processes, "kill", lambda killed: [process.pid for process in killed])
+    node = agent.Agent(tmp_path, {"node": "n0", "incarnation": "i"})
+    responses: list[tuple[str, int]] = []
+    monkeypatch.setattr(node, "_respond", lambda item, kind, done: responses.append((kind, done.left)))
+    order = command(GangStop(epoch=0), "stop", node="n0", epoch=0, deadline_s=deadline_s)
+    node._handle(Item(name="stop.json", run="r", command=order))
+    while not responses:
+        node._loop.run_once()
+    assert responses == [outcome]

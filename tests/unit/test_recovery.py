@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from orchestrator.core.engine import engine, gang, recovery, shutdown
-from orchestrator.core.engine.state import Ending, State
-from orchestrator.model.events import GangStop
+from orchestrator.core.engine.state import Commands, Ending, State
+from orchestrator.model import event as model
+from orchestrator.model.event import Clock, Source
+from orchestrator.model.events import GangStop, GangStopDone, NodeApplyDone
+from orchestrator.model.plan import PluginFile
+from orchestrator.model.plugin import BUILT_IN
 
 from ..sim import world
 
@@ -70,17 +74,47 @@ def test_a_restart_is_the_last_resort_on_a_silent_host_and_the_first_choice_on_o
     assert decided({"n2": GONE}, ("restart", "spare")) == ("restart", "n2")
 
 
-@pytest.mark.parametrize(("workload", "backend", "accepts"), [
-    ("train-dp", "gloo", True), ("script", "gloo", None), ("train-dp", "nccl", None),
+@pytest.mark.parametrize(("workload", "backend", "source", "accepts"), [
+    ("train-dp", "gloo", BUILT_IN, True), ("script", "gloo", BUILT_IN, None), ("train-dp", "nccl", BUILT_IN, None),
+    ("collective", "gloo", BUILT_IN, None), ("node-probe", "gloo", BUILT_IN, None), ("moe-a2a", "gloo", BUILT_IN, None),
+    ("mine", "gloo", "plugins/workloads/mine.py", None), ("train-dp", "gloo", "plugins/workloads/train_dp.py", None),
 ])  # fmt: skip
 def test_only_small_ranks_without_a_gpu_may_still_be_exiting_when_the_next_attempt_begins(
-    workload: str, backend: str, accepts: bool | None
+    workload: str, backend: str, source: str, accepts: bool | None
 ) -> None:
+    """A plugin may use a GPU under gloo, and other workloads have buffers of any size."""
     trial, begun = replace(world.trial(policy=("spare",)), workload=workload), state({"n2": GONE})
-    begun = replace(begun, plan=replace(begun.plan, backend=backend))
+    plugin = PluginFile(name=workload, sha256="", source=source)
+    begun = replace(begun, plan=replace(begun.plan, backend=backend, workload=plugin))
     _, between = gang.stop(trial, begun)
     _, final = shutdown.close(trial, begun, Ending(outcome="finished"))
     assert {order.data.accepts_exiting for order in between if order.kind is GangStop} == {accepts}
     assert {order.data.accepts_exiting for order in final if order.kind is GangStop} == {None}, (
         "the final count is complete"
     )
+
+
+def test_a_node_that_was_started_later_can_be_started_again() -> None:
+    before = replace(state({"n2": GONE}), unrestartable={"n2": "node.apply failed: no reply", "n3": "too old"})
+    own = Source(writer="keeper", n=1, node="n2", incarnation="n2-2")
+    done = model.event(
+        NodeApplyDone(incarnation="n2-2", ordinal=2, pid=2), at=Clock(boot="b", mono=0.0, wall=0.0), source=own, key="k", node="n2",
+    )  # fmt: skip
+    after = gang.with_applied_node(before, done)
+    assert after.usable("n2")
+    assert dict(after.unrestartable) == {"n3": "too old"}
+
+
+def test_a_node_whose_heartbeat_goes_on_has_the_whole_time_to_end_its_ranks() -> None:
+    """A node that was silent and is heard again is not restarted because it is slow; one that stays silent delays no end."""
+    begun = state({"n1": SILENT, "n2": {**SILENT, **SUSPECT}, "n3": SUSPECT})
+    closed, stops = shutdown.close(world.trial(), begun, Ending(outcome="finished"))
+    assert {order.node: order.deadline_s for order in stops} == {"n0": 60.0, "n3": 60.0}
+    quiet: Commands = ()
+    for order in stops:
+        done = model.event(
+            GangStopDone(left=0), at=Clock(boot="b", mono=0.0, wall=0.0), key=order.key, node=order.node,
+            source=Source(writer="agent", n=1), type="ok",
+        )  # fmt: skip
+        closed, quiet = shutdown.on_response(world.trial(), closed, done)
+    assert {order.node: order.deadline_s for order in quiet if order.kind is GangStop} == {"n1": 60.0, "n2": 5.0}

@@ -237,6 +237,7 @@ def _recover(trial: Trial, state: State) -> Result:
             reason=decision.refused, lost=lost, failed=tuple(sorted(state.failed)), detector=state.detector
         )
         refused = note(why, f"e{state.epoch}/refused", epoch=state.epoch)
+        state = replace(state, unfit=state.unfit or decision.lacks_spare)
         return then((state, (refused,)), lambda s: shutdown.close(trial, s, recovery.defeat(s, lost, decision.refused)))
     what = RecoveryDecided(
         lost=lost, failed=tuple(sorted(state.failed)), detector=state.detector, policy=decision.policies,
@@ -352,10 +353,13 @@ def _timer(trial: Trial, state: State, event: Event) -> Result:
 
 
 def _settled_by_time(trial: Trial, state: State) -> Result:
+    """Give up the nodes without a heartbeat. The others are awaited until they are lost or their command exceeds its deadline."""
     for name in state.slots:
-        if gang.stop_key(state, name) in state.awaited:
-            state = _with_node(state, name, replace(state.nodes[name], reachable=False))
-    return _settle(trial, replace(state, awaited=frozenset()))
+        node = state.nodes[name]
+        if gang.stop_key(state, name) in state.awaited and (node.suspect or not node.usable):
+            state = _with_node(state, name, replace(node, reachable=False))
+            state = replace(state, awaited=state.awaited - {gang.stop_key(state, name)})
+    return _settle(trial, state)
 
 
 def _run_begin(trial: Trial, state: State, event: Event) -> Result:

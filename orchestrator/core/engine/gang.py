@@ -25,10 +25,18 @@ from ...model.events import (
 )
 from ...model.gang import GangSpec, Resume
 from ...model.payload import Payload
-from ...model.trial import SCRIPT, Trial
+from ...model.plugin import BUILT_IN
+from ...model.trial import Trial
 from . import faults
 from .state import Commands, Node, Result, State, note, timer
 
+#: How long a node may take to respond while its heartbeat goes on: 64 ranks that end on two busy cores take longer than 5 s. A node
+#: without a heartbeat is lost earlier.
+RESPONSE_S = 60.0
+#: How long the keeper of a host that is considered lost may take to kill a node.
+SILENT_HOST_S = 10.0
+#: ccbed's own workloads whose model is small and of a fixed size. Others may have buffers of any size, or use a GPU under gloo.
+_SMALL = ("train-dp", "train-ddp", "train-fsdp", "train-pp", "train-tp")
 #: A replaced silent node is killed before the next attempt, if its keeper responds within this time.
 DRAIN_S = 0.5
 #: The deadline of an inspection, which lasts up to 6.5 s.
@@ -88,9 +96,11 @@ def _retried(state: State, event: Event[StoreOpenDone]) -> Commands:
 
 
 def with_applied_node(state: State, event: Event[NodeApplyDone]) -> State:
-    """The state after a node was started: its new incarnation is current."""
+    """The state after a node was started: its new incarnation is current, and it can be started again."""
+    name = str(event.node)
     node = Node(incarnation=event.data.incarnation, ordinal=event.data.ordinal)
-    return replace(state, nodes={**state.nodes, str(event.node): node})
+    unrestartable = {other: reason for other, reason in state.unrestartable.items() if other != name}
+    return replace(state, nodes={**state.nodes, name: node}, unrestartable=unrestartable)
 
 
 def start(trial: Trial, state: State) -> Result:
@@ -106,9 +116,11 @@ def start(trial: Trial, state: State) -> Result:
 def stop(trial: Trial, state: State, *, dump: bool = False) -> Result:
     """Kill the ranks of the attempt on every usable node.
 
-    The next attempt does not wait until the kernel has freed the memory of ccbed's own workloads: they are small, and use no GPU.
+    The next attempt does not wait until the kernel has freed the memory of workloads that are small and use no GPU.
     """
-    accepts_exiting = trial.workload != SCRIPT and state.plan.backend == "gloo"
+    plugin = state.plan.workload
+    is_small = trial.workload in _SMALL and plugin is not None and plugin.source == BUILT_IN
+    accepts_exiting = is_small and state.plan.backend == "gloo"
     commands = tuple(
         stop_command(state, name, stop_key(state, name), dump=dump, accepts_exiting=accepts_exiting)
         for name in state.slots
@@ -121,11 +133,20 @@ def stop(trial: Trial, state: State, *, dump: bool = False) -> Result:
     ) if commands else ()
 
 
-def stop_command(state: State, name: str, key: str, *, dump: bool = False, accepts_exiting: bool = False) -> Command:
+def stop_command(
+    state: State,
+    name: str,
+    key: str,
+    *,
+    dump: bool = False,
+    accepts_exiting: bool = False,
+    response_s: float = RESPONSE_S,
+) -> Command:
+    """``response_s``: how long the node may take after the grace."""
     incarnation = state.nodes[name].incarnation
     grace_s = state.plan.grace_s
     payload = GangStop(epoch=state.epoch, dump=dump, grace_s=grace_s or None, accepts_exiting=accepts_exiting or None)
-    return command(payload, key, node=name, incarnation=incarnation, epoch=state.epoch, deadline_s=5.0 + grace_s)
+    return command(payload, key, node=name, incarnation=incarnation, epoch=state.epoch, deadline_s=response_s + grace_s)
 
 
 def inspect_command(state: State, name: str, count: int, *, stacks: bool) -> Command:
@@ -212,18 +233,19 @@ def _store(trial: Trial, state: State) -> Command:
 
 
 def apply_node(state: State, name: str) -> Command:
-    return command(NodeApply(node=name), _key(state, f"apply/{name}"), node=name, deadline_s=20.0)
+    return command(NodeApply(node=name), _key(state, f"apply/{name}"), node=name, deadline_s=RESPONSE_S)
 
 
 def kill_node(state: State, name: str) -> Command:
     incarnation = state.nodes[name].incarnation
-    return command(NodeKill(), kill_key(state, name), node=name, incarnation=incarnation)
+    deadline_s = SILENT_HOST_S if state.silent_host(state.host(name)) else RESPONSE_S
+    return command(NodeKill(), kill_key(state, name), node=name, incarnation=incarnation, deadline_s=deadline_s)
 
 
 def start_on(trial: Trial, state: State, name: str) -> Command:
     return Command(
         f=GangStart.NAME, key=_key(state, f"start/{name}"), node=name, incarnation=state.nodes[name].incarnation,
-        epoch=state.epoch, value=codec.plain(_gang_spec(trial, state, name)),
+        epoch=state.epoch, deadline_s=RESPONSE_S, value=codec.plain(_gang_spec(trial, state, name)),
     )  # fmt: skip
 
 
@@ -254,7 +276,8 @@ def _resume(state: State) -> Resume | None:
 
 
 def _command(state: State, payload: Payload, key: str, name: str) -> Command:
-    return command(payload, key, node=name, incarnation=state.nodes[name].incarnation, epoch=state.epoch)
+    incarnation = state.nodes[name].incarnation
+    return command(payload, key, node=name, incarnation=incarnation, epoch=state.epoch, deadline_s=RESPONSE_S)
 
 
 def _key(state: State, what: str) -> str:

@@ -27,7 +27,8 @@ _UNFIT = ("memory",)
 class Decision:
     """The slots of the next attempt and the policy per lost node, or the reason why recovery is refused.
 
-    ``absent``: the nodes without which the next attempt runs; ``joined``: those that are there again.
+    ``absent``: the nodes without which the next attempt runs; ``joined``: those that are there again. ``lacks_spare``: it is refused
+    where a spare has the slot of a node that the run must not use.
     """
 
     slots: tuple[str, ...] = ()
@@ -36,6 +37,7 @@ class Decision:
     joined: tuple[str, ...] = ()
     policies: Mapping[str, str] = field(default_factory=dict)
     refused: str = ""
+    lacks_spare: bool = False
 
 
 def decide(trial: Trial, state: State) -> Decision:
@@ -51,7 +53,7 @@ def decide(trial: Trial, state: State) -> Decision:
             continue
         chosen = choose_replacement(state, name, spares, may_shrink=sum(map(bool, slots)) > trial.world.least_nodes)
         if chosen is None:
-            return Decision(refused=_irreplaceable(trial, state, name))
+            return Decision(refused=_irreplaceable(trial, state, name), lacks_spare=bool(_substitutes(state)))
         policies[name], replacement = chosen
         slots = [replacement if slot == name else slot for slot in slots]
         spares = [spare for spare in spares if spare != replacement]
@@ -70,12 +72,24 @@ def rejoin(trial: Trial, state: State, count: int, absent: tuple[str, ...]) -> t
 def _irreplaceable(trial: Trial, state: State, name: str) -> str:
     """Why no policy replaces a lost node."""
     left = sum(state.usable(node) for node in state.slots)
+    used = "".join(
+        f"; the spare {spare} has the slot of {node}, which {state.plan.placement.excluded.get(node, 'takes no part')}"
+        for node, spare in _substitutes(state).items()
+    )
     if SHRINK in state.plan.policy and left < trial.world.least_nodes:
+        verb = "are" if left != 1 else "is"
         return (
-            f"{left} node{'s are' if left != 1 else ' is'} left, and the trial needs at least {trial.world.least_nodes}"
+            f"{left} node{'s' * (left != 1)} {verb} left, and the trial needs at least {trial.world.least_nodes}{used}"
         )
     why = f": {state.unrestartable[name]}" if name in state.unrestartable else ""
-    return f"no policy of {list(state.plan.policy)} can replace {name}{why}"
+    return f"no policy of {list(state.plan.policy)} can replace {name}{why}{used}"
+
+
+def _substitutes(state: State) -> Mapping[str, str]:
+    """Node that the run must not use -> the spare that has its slot, where a spare would replace a lost node."""
+    if "spare" not in state.plan.policy:
+        return {}
+    return {node: name for node, name in state.plan.substitutes.items() if state.plan.nodes[name].role == "spare"}
 
 
 def with_unrestartable(state: State, event: Event) -> State:

@@ -14,18 +14,14 @@ from ...model.trial import Trial
 from . import faults, gang
 from .state import Commands, Ending, Result, State, note, then
 
-#: How long a node may take to end its ranks while its heartbeat goes on: 64 ranks that end on two busy cores take longer than the
-#: stop of an attempt allows. A node that is lost meanwhile is not awaited.
-STOP_S = 60.0
+#: How long a node may take to end its ranks that was silent, and whose heartbeat has not returned.
+SILENT_S = 5.0
 
 
 def close(trial: Trial, state: State, ending: Ending, *, dump: bool = False) -> Result:
     """Begin to end the run."""
     state = replace(state, stage="close", ending=ending)
-    stops = tuple(
-        replace(order, deadline_s=max(STOP_S, order.deadline_s))
-        for order in (_stop(state, name, "stop", dump=dump) for name in _unique(state.slots) if state.usable(name))
-    )
+    stops = tuple(_stop(state, name, "stop", dump=dump) for name in _unique(state.slots) if state.usable(name))
     return _wait(trial, state, stops)
 
 
@@ -132,17 +128,16 @@ def _wait(trial: Trial, state: State, commands: Commands, keys: frozenset[str] =
 
 
 def _stop(state: State, name: str, what: str, *, dump: bool = False) -> Command:
-    return gang.stop_command(state, name, _key(state, what, name), dump=dump)
+    response_s = SILENT_S if state.nodes[name].silent and state.nodes[name].suspect else gang.RESPONSE_S
+    return gang.stop_command(state, name, _key(state, what, name), dump=dump, response_s=response_s)
 
 
 def _apply(state: State, name: str) -> Command:
-    """The deadline allows for a host that has just returned."""
-    return command(NodeApply(node=name), _key(state, "apply", name), node=name, deadline_s=60.0)
+    return replace(gang.apply_node(state, name), key=_key(state, "apply", name))
 
 
 def _kill(state: State, name: str) -> Command:
-    key, incarnation = _key(state, "kill", name), state.nodes[name].incarnation
-    return command(NodeKill(), key, node=name, incarnation=incarnation)
+    return replace(gang.kill_node(state, name), key=_key(state, "kill", name))
 
 
 def _reachable(state: State, name: str, good: bool) -> State:

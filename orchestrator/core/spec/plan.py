@@ -59,7 +59,8 @@ def plan(
     left_out: Mapping[str, str] = {}
     if {"auto", "spare"} & set(trial.recovery.policy):
         spares, left_out = _split_spares(slots, spares, gaps)
-    policy, problems = _policy(trial, bed, slots, spares, sharing_problem, left_out)
+    missing = assignment.missing_spares(bed, placement, assigned.substitutes)
+    policy, problems = _policy(trial, bed, slots, spares, sharing_problem, left_out, missing)
     nodes = {node.name: node for node in (*slots, *spares)}
     acts, act_problems = planned_acts.plan_acts(trial, bed, nodes, slots, catalogue, capabilities)
     backend, backend_problems = _backend(trial, tuple(nodes.values()))
@@ -163,8 +164,9 @@ def _policy(
     spares: Sequence[NodeSpec],
     sharing_problem: str,
     left_out: Mapping[str, str],
+    missing: Sequence[str],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The recovery policy and its problems.
+    """The recovery policy and its problems. ``missing``: why spares of the bed are no spares of the run.
 
     Every rank of the next gang reads the checkpoint, on any host: a trial whose nodes do not share a directory cannot
     recover. The bed's other hosts do not matter.
@@ -183,11 +185,14 @@ def _policy(
         spare, shrink = ("spare",) if spares else (), (SHRINK,) if trial.world.can_shrink else ()
         return (*spare, *shrink, "restart"), ()
     if policy == ("spare",) and not spares:
-        return policy, (_missing_spare(bed, left_out),)
+        return policy, (_missing_spare(bed, left_out, missing),)
     return policy, ()
 
 
-def _missing_spare(bed: BedSpec, left_out: Mapping[str, str]) -> str:
+def _missing_spare(bed: BedSpec, left_out: Mapping[str, str], missing: Sequence[str]) -> str:
+    if not left_out and missing:
+        reasons = "; ".join(missing)
+        return f"recovery spare needs a warm spare; bed {bed.name} has none left: {reasons}: raise ccbed_spares, or --recovery restart"
     if not left_out:
         return f"recovery spare needs a warm spare; bed {bed.name} has none: set ccbed_spares, or --recovery restart"
     listed = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())

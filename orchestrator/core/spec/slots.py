@@ -64,8 +64,32 @@ def assign(
             substitutes[node.name] = slots[-1].name
     if len(slots) < count:
         raise _too_few(trial, bed, placement, len(slots))
+    _refuse_faults_on_substitutes(trial, placement, substitutes)
     return Assignment(
         slots=tuple(slots), spares=tuple(node for node in spares if node in candidates), substitutes=substitutes
+    )
+
+
+def _refuse_faults_on_substitutes(trial: Trial, placement: Placement, substitutes: Mapping[str, str]) -> None:
+    """A fault that names a node without a rank would end a rank where that node takes a slot. Raises UsageError."""
+    aimed = [
+        f"fault {fault.id} ({fault.fault}): {new} has no rank of its own, and takes the slot of {old}, which {placement.excluded[old]}"
+        for fault in trial.faults
+        for old, new in substitutes.items()
+        if fault.node == new
+    ]
+    if aimed:
+        raise UsageError(*aimed, hint=f"aim it at another node{f', or: {INCLUDE}' if placement.quarantined else ''}")
+
+
+def missing_spares(bed: BedSpec, placement: Placement, substitutes: Mapping[str, str]) -> tuple[str, ...]:
+    """A sentence for each spare of the bed that is no spare of the run: it must not be used, or has the slot of a node."""
+    spares = {node.name for node in bed.nodes if node.role == "spare"}
+    used = {old: new for old, new in substitutes.items() if new in spares}
+    return tuple(
+        f"{name} {placement.excluded[name]}" + (f"; {used[name]} takes its slot" if name in used else "")
+        for name in _excluded(bed, placement)
+        if name in spares or name in used
     )
 
 

@@ -51,6 +51,8 @@ from .system_facts import SystemFacts
 T = TypeVar("T")
 
 BEAT_S = 0.25
+#: A stop that is not complete responds this long before its deadline, so that the orchestrator learns what is left.
+REPLY_S = 1.0
 #: A command retries for this long while the shared directory cannot be used.
 SHARE_S = 5.0
 #: How many event files are kept open: those of the run and of the node, and of some earlier runs.
@@ -139,12 +141,14 @@ class Agent:
         except Exception as error:  # noqa: BLE001
             self._respond(item, "fail", CommandFailed(reason=f"{type(error).__name__}: {error}"))
 
-    def _retry_on_share(self, item: Item, act: Callable[[bool], T], then: Callable[[T], None]) -> None:
-        """Pass the result of ``act`` to ``then``. After an OSError retry for ``SHARE_S``, while the loop continues.
+    def _retry_on_share(
+        self, item: Item, act: Callable[[bool], T], then: Callable[[T], None], *, times: int = 1
+    ) -> None:
+        """Pass the result of ``act`` to ``then``. After an OSError retry for ``times`` x ``SHARE_S``, while the loop continues.
 
         The argument of ``act``: whether this is the last attempt.
         """
-        until = time.monotonic() + SHARE_S
+        until = time.monotonic() + times * SHARE_S
 
         def attempt(pause: float) -> None:
             if problem := self._rejection(item):
@@ -202,13 +206,18 @@ class Agent:
         )
 
     def _scan_checkpoints(self, item: Item, order: CheckpointScan) -> None:
+        """Search behind the fence. The time in which a file may be unreadable begins at the fence, whose last attempt may be late."""
         directory, lineage = Path(required(order.dir, "dir")), order.lineage or ()
 
         def find_newest(is_last: bool) -> CheckpointScanDone:
-            checkpoints.require_fence(directory, item.command.epoch or 0)
             return checkpoints.find_newest(directory, lineage, self._beat, unreadable_is_damaged=is_last)
 
-        self._retry_on_share(item, find_newest, lambda scan: self._respond(item, "ok", scan))
+        self._retry_on_share(
+            item,
+            lambda _: checkpoints.require_fence(directory, item.command.epoch or 0),
+            lambda _: self._retry_on_share(item, find_newest, lambda scan: self._respond(item, "ok", scan)),
+            times=2,
+        )
 
     def _open_store(self, item: Item, order: StoreOpen) -> None:
         address, epoch = required(order.address, "address"), required(order.epoch, "epoch")
@@ -249,7 +258,7 @@ class Agent:
             return {*self._programs.groups, *self._facts.groups, *self._stores.later_than(item.run, epoch)}
 
         self._ranks.stop(
-            item.run, epoch, dump=bool(order.dump), grace_s=order.grace_s or 0.0,
+            item.run, epoch, dump=bool(order.dump), limit_s=item.command.deadline_s - REPLY_S, grace_s=order.grace_s or 0.0,
             accepts_exiting=bool(order.accepts_exiting), spare=spare, respond=self._responder(item),
         )  # fmt: skip
 

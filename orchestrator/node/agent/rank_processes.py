@@ -31,9 +31,10 @@ from ..oslayer.processes import Process
 from . import inspection
 from .reserve_ranks import ReserveRanks
 
-STOP_S = 5.0
 DUMP_S = 0.2
 EXIT_POLL_S = 0.02
+#: The pause between two checks of a stop: a hundredth of the time that it has taken, from the first to EXIT_POLL_S.
+STOP_POLL_S = 0.001
 #: A gang that has recovered has made its first steps after this time, in seconds.
 RECOVERED_S = 5.0
 #: An error file is read up to this size, and its message up to this length.
@@ -55,7 +56,8 @@ class Gang:
 
 @dataclass(slots=True, kw_only=True)
 class Stop:
-    """A gang.stop in progress. ``until``: when it fails; ``terminated``, ``killed``: what got SIGTERM and SIGKILL.
+    """A gang.stop in progress. ``until``: when it fails; ``terminated``: the pids that got SIGTERM; ``killed``: pid -> start time
+    of what got SIGKILL.
 
     ``accepts_exiting``: a killed process that runs no more code is not waited for.
     """
@@ -63,9 +65,10 @@ class Stop:
     run: str
     epoch: int
     respond: Respond
+    began: float
     until: float
     accepts_exiting: bool = False
-    killed: set[int] = field(default_factory=set)
+    killed: dict[int, int] = field(default_factory=dict)
     terminated: frozenset[int] = frozenset()
 
 
@@ -149,6 +152,7 @@ class RankProcesses:
         epoch: int,
         *,
         dump: bool,
+        limit_s: float,
         grace_s: float = 0.0,
         accepts_exiting: bool = False,
         spare: Callable[[], Collection[int]],
@@ -156,11 +160,14 @@ class RankProcesses:
     ) -> None:
         """Kill every descendant of the agent outside the process groups of ``spare``; respond once none is left.
 
-        ``dump``: the ranks first write their stacks into their logs. ``grace_s``: they get SIGTERM first, and this time.
+        ``limit_s``: after this time respond with what is left. ``dump``: the ranks first write their stacks into their logs.
+        ``grace_s``: they get SIGTERM first, and this time.
         ``accepts_exiting``: respond once all of them run no more code, while the kernel still frees their memory.
         """
-        until = time.monotonic() + grace_s + STOP_S
-        stop = Stop(run=run, epoch=epoch, respond=respond, until=until, accepts_exiting=accepts_exiting)
+        began = time.monotonic()
+        stop = Stop(
+            run=run, epoch=epoch, respond=respond, began=began, until=began + limit_s, accepts_exiting=accepts_exiting
+        )
         gang = self._gangs.get((run, epoch))
         if dump and gang and gang.alive:
             _signal_ranks(gang, signal.SIGUSR1)
@@ -230,7 +237,7 @@ class RankProcesses:
     ) -> None:
         """Send SIGTERM to the ranks and wait until they have left or the grace is over; then kill what is left."""
         if gang and gang.alive and grace_s:
-            stop.killed.update(gang.alive)
+            stop.terminated = frozenset(gang.alive)
             _signal_ranks(gang, signal.SIGTERM)
         self._wait_for_exits(stop, gang, time.monotonic() + grace_s, spare)
 
@@ -241,7 +248,6 @@ class RankProcesses:
         if gang and gang.alive and time.monotonic() < until:
             self._loop.call_later(EXIT_POLL_S, lambda: self._wait_for_exits(stop, gang, until, spare))
             return
-        stop.terminated, stop.killed = frozenset(stop.killed), set()
         self._kill_until_stopped(stop, spare)
 
     def _kill_until_stopped(self, stop: Stop, spare: Callable[[], Collection[int]]) -> None:
@@ -249,13 +255,16 @@ class RankProcesses:
 
         A rank counts until it is reaped: its main thread may be a zombie while its other threads still run.
         """
-        exiting = {pid for pid in stop.killed if stop.accepts_exiting and processes.is_exiting(pid)}
+        exiting = {pid for pid, start in stop.killed.items() if stop.accepts_exiting and _is_exiting(pid, start)}
         living = {process.pid: process for process in self._descendants(exiting, spare)}
         self._reap()
         left = (living.keys() | self._unreaped()) - exiting
-        if left and time.monotonic() < stop.until:
-            stop.killed.update(processes.kill(process for pid, process in living.items() if pid not in stop.killed))
-            self._loop.call_later(0.001, lambda: self._kill_until_stopped(stop, spare))
+        now = time.monotonic()
+        if left and now < stop.until:
+            due = [process for process in living.values() if stop.killed.get(process.pid) != process.start]
+            stop.killed |= {pid: living[pid].start for pid in processes.kill(due)}
+            pause_s = min(max(STOP_POLL_S, (now - stop.began) / 100), EXIT_POLL_S)
+            self._loop.call_later(pause_s, lambda: self._kill_until_stopped(stop, spare))
             return
         self._respond_to_stop(stop, len(left), [pid for pid in exiting if processes.find(pid)])
 
@@ -275,11 +284,11 @@ class RankProcesses:
         self._exiting |= self._unreaped().intersection(exiting)
         steps = {str(rank): last_step(gang.spec.out, rank) for rank in gang.spec.ranks} if gang else {}
         done = GangStopDone(
-            killed=tuple(sorted(stop.killed | stop.terminated)),
+            killed=tuple(sorted(stop.killed.keys() | stop.terminated)),
             left=left,
             exiting=tuple(sorted(exiting)) or None,
             last_step=steps,
-            reason=f"{left} processes still live {STOP_S:g} s after SIGKILL" if left else None,
+            reason=f"{left} processes still live {stop.until - stop.began:g} s after the stop began" if left else None,
         )
         stop.respond("fail" if left else "ok", done)
 
@@ -373,6 +382,10 @@ def _steps_backwards(tail: bytes) -> Iterator[int]:
     for line in itertools.islice(reversed(whole.split(b"\n")), 2):
         with contextlib.suppress(ValueError, KeyError, TypeError):
             yield int(json.loads(line)["step"])
+
+
+def _is_exiting(pid: int, start: int) -> bool:
+    return processes.start_time(pid) == start and processes.is_exiting(pid)
 
 
 def _signal_ranks(gang: Gang, number: int) -> None:

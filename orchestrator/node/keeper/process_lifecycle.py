@@ -24,7 +24,8 @@ from ..oslayer.processes import Process
 from . import fabric
 from .process_node import OnEnd, ProcessNode
 
-END_S = 5.0
+#: How long the processes of a node may take to end after SIGKILL: less than the deadlines of the commands that wait for it (60 s).
+END_S = 50.0
 #: All processes are scanned again after this time at the latest: a scan takes 5 ms of a core that recovery needs.
 SCAN_S = 0.1
 #: The pause between two checks for exits doubles from the first to the second.
@@ -97,12 +98,14 @@ class ProcessLifecycle:
     def _end(self, node: ProcessNode, ending: list[OnEnd]) -> None:
         is_ending, node.ending, node.end_by = bool(node.ending), ending, time.monotonic() + END_S
         if not is_ending:
-            self._kill_until_ended(node, set(), RETRY_S)
+            self._kill_until_ended(node, {}, RETRY_S)
 
-    def _kill_until_ended(self, node: ProcessNode, killed: set[int], pause_s: float) -> None:
+    def _kill_until_ended(self, node: ProcessNode, killed: dict[int, int], pause_s: float) -> None:
+        """``killed``: pid -> start time."""
         living = node.processes()
         if (living or node.alive) and time.monotonic() <= node.end_by:
-            killed.update(processes.kill(process for process in living if process.pid not in killed))
+            due = {process.pid: process for process in living if killed.get(process.pid) != process.start}
+            killed |= {pid: due[pid].start for pid in processes.kill(due.values())}
             scan_at = time.monotonic() + SCAN_S if living else 0.0
             self._loop.call_later(pause_s, lambda: self._wait_for_exits(node, living, killed, pause_s, scan_at))
             return
@@ -111,7 +114,7 @@ class ProcessLifecycle:
             then(sorted(killed), len(living))
 
     def _wait_for_exits(
-        self, node: ProcessNode, living: list[Process], killed: set[int], pause_s: float, scan_at: float
+        self, node: ProcessNode, living: list[Process], killed: dict[int, int], pause_s: float, scan_at: float
     ) -> None:
         """Scan all processes again once those of the last scan have exited, or at ``scan_at``."""
         longer_s = min(2 * pause_s, LONGEST_RETRY_S)
