@@ -42,7 +42,10 @@ class Trials(Protocol):
         """Why no trial can run on the bed any more, such as a bed that was taken down; empty if they can."""
 
     def restore(self) -> Mapping[str, str]:
-        """Bring nodes back that are not warm. Returns node -> its state, and whether it is back. Raises CcbedError."""
+        """Bring nodes back that are not warm; later trials leave out those that stay away.
+
+        Returns node -> its state, and whether it is back; nothing of nodes that are away as before. Raises CcbedError.
+        """
 
 
 @dataclass(kw_only=True)
@@ -95,13 +98,14 @@ class Runner:
         if self._is_over():
             journal.append(self._not_run(cell, len(ended)))
             return
-        reason = "" if ended else self._reason_to_skip(cell, journal)
+        open_runs = self._open_runs(cell, ended)
+        reason = "" if ended else self._budget_problem(cell, journal)
+        if not reason and not open_runs:  # those may be resumed on the bed as it is
+            self._restore(journal)
+        reason = reason or ("" if ended else self._obstacle(cell))
         if reason:
             journal.append(Row(cell=cell.name, repeat=0, state="skipped", reason=reason))
             return
-        open_runs = self._open_runs(cell, ended)
-        if not open_runs:  # they may be resumed on the bed as it is
-            self._restore(journal)
         while not self._is_complete(cell, ended):
             if self._is_over():
                 journal.append(self._not_run(cell, len(ended)))
@@ -158,11 +162,13 @@ class Runner:
         except Exception:  # noqa: BLE001 a suite always ends with a report
             return None
 
-    def _reason_to_skip(self, cell: Cell, journal: night_files.Journal) -> str:
+    def _budget_problem(self, cell: Cell, journal: night_files.Journal) -> str:
         spent_s = sum(row.duration_s for row in journal.rows)
         past = self.past.get(cell.name, selector.NEVER)
-        if not selector.fits(spent_s, self.night.suite.budget_s, past):
-            return f"over the budget of {self.night.suite.budget_s:g} s"
+        fits = selector.fits(spent_s, self.night.suite.budget_s, past)
+        return "" if fits else f"over the budget of {self.night.suite.budget_s:g} s"
+
+    def _obstacle(self, cell: Cell) -> str:
         try:
             return self.trials.obstacle(cell)
         except Interrupted:
@@ -227,4 +233,8 @@ class Runner:
 
 
 def _describe(error: Exception) -> str:
-    return "; ".join(error.problems) if isinstance(error, CcbedError) else f"internal error: {type(error).__name__}: {error}"
+    return (
+        "; ".join(error.problems)
+        if isinstance(error, CcbedError)
+        else f"internal error: {type(error).__name__}: {error}"
+    )

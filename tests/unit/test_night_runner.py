@@ -153,8 +153,26 @@ def test_a_lost_node_is_one_row_with_its_state(tmp_path: Path) -> None:
     directory, night = begin(tmp_path, *cells("a", "b", "c"))
     lost = {"n2": "was dead (exit -9); brought up again"}
     result = run(directory, night, FakeTrials(directory=directory, lost=[{}, lost, lost]))
-    assert states(result) == [("a", "passed"), ("node n2", "error"), ("b", "passed"), ("c", "passed")]
-    assert (result[1].reason, rows.exit_code(result)) == (lost["n2"], 4)
+    assert states(result) == [("a", "passed"), ("node n2", "unknown"), ("b", "passed"), ("c", "passed")]
+    assert (result[1].reason, rows.node(result[1]), rows.exit_code(result)) == (lost["n2"], "n2", 0)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        Row(cell="node n2", repeat=0, state="unknown", run="r", exit=2),
+        Row(cell="node n2", repeat=0, state="error", exit=4),
+        Row(cell="node n2", repeat=0, state="unfinished"),
+        Row(cell="nodes", repeat=0, state="unknown"),
+    ],
+)
+def test_a_repeat_of_a_cell_with_the_name_of_a_node_counts(row: Row) -> None:
+    assert rows.node(row) == ""
+    assert rows.exit_code([row]) == {"unknown": 2, "error": 4, "unfinished": 1}[row.state]
+
+
+def test_a_night_that_lost_all_nodes_and_ran_nothing_is_no_pass(tmp_path: Path) -> None:
+    assert rows.exit_code([rows.of_node("n0", "is dead"), Row(cell="a", repeat=0, state="skipped")]) == 2
 
 
 def test_repeats_stop_when_the_interval_is_narrow_enough(tmp_path: Path) -> None:
