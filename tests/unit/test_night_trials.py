@@ -11,16 +11,22 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import main, night_trials
+from orchestrator.cli import main, night_end, night_trials
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import EXIT_INTERRUPTED, InfrastructureError, Interrupted
 from orchestrator.model.launch import Request, Result
+from orchestrator.nightly import index, night_files
 from orchestrator.store import beds
 
 from .beds import LOCAL
 from .fake_bed import FakeProvider
 from .night_bundles import figure, write_bundle
+
+
+class KilledError(BaseException):
+    """Stands for kill -9: no code handles it."""
+
 
 SUITE = "suite: s\ntrials: [{trial: barrier, deadline: 0.1s}]\n"
 
@@ -31,6 +37,7 @@ def nightly(
     suite: str = SUITE,
     bed: FakeProvider | None = None,
     before: Callable[[], None] = lambda: None,
+    *options: str,
 ) -> tuple[int, dict[str, Any], str]:
     """Exit code, document and errors of a night on a bed that is only simulated."""
     (root / "local.yml").write_text(LOCAL)
@@ -38,7 +45,7 @@ def nightly(
     out, err, bed = io.StringIO(), io.StringIO(), bed or FakeProvider()
     for line in (
         ("up", str(root / "local.yml")),
-        ("nightly", str(root / "s.yml"), "--runs-dir", str(root / "runs"), "--json"),
+        ("nightly", str(root / "s.yml"), "--runs-dir", str(root / "runs"), "--json", *options),
     ):
         out.seek(0)
         out.truncate()
@@ -310,3 +317,33 @@ def test_a_bed_file_that_is_damaged_during_the_night_ends_it_with_its_report(tmp
     assert "not run: " in document["rows"][1]["reason"] and "not a readable bed file" in document["rows"][1]["reason"]
     assert code == 4
     assert Path(document["report"]).is_file()
+
+
+@pytest.mark.parametrize("step", ["index.open", "night_end._judge", "night_files.write_judgement"])
+def test_a_night_that_is_killed_between_its_seal_and_its_judgement_is_open_until_it_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    modules = {"index": index, "night_end": night_end, "night_files": night_files}
+    module, _, name = step.partition(".")
+
+    def kill(*_args: object, **_options: object) -> None:
+        raise KilledError
+
+    launch = measure([])
+    suite = "suite: s\ntrials: [gemm]\n"
+    with monkeypatch.context() as killed:
+        killed.setattr(modules[module], name, kill)
+        with pytest.raises(KilledError):
+            nightly(tmp_path, launch, suite)
+    (first,) = night_files.nights(tmp_path / "runs")
+    assert night_files.is_closed(first) and not night_files.is_judged(first)
+    code, document, errors = nightly(tmp_path, launch, suite)
+    assert f"night {first.name} has not ended, and its process is gone; end it: ccbed nightly --resume" in errors
+    assert (code, night_files.is_judged(first), night_files.is_judged(Path(document["directory"]))) == (0, False, True)
+    command = f"sh -c 'cat >> {tmp_path}/notified'"
+    code, _, errors = nightly(tmp_path, launch, suite, None, lambda: None, "--resume-open", "--notify", command)
+    assert (code, night_files.is_judged(first)) == (0, True)
+    assert f"open night {first.name}, begun " in errors and ": judged, exit 0; the new night begins" in errors
+    assert (first / "report/index.html").is_file()
+    assert (tmp_path / "notified").read_text().count("# PASS") == 2
+    assert "has not ended" not in nightly(tmp_path, launch, suite)[2]
