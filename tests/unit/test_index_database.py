@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from orchestrator.model.errors import InfrastructureError, UsageError
+from orchestrator.model.errors import CcbedError, InfrastructureError, UsageError
 from orchestrator.nightly import bundle_records, index
 from orchestrator.nightly.index import migrations, tables
 from orchestrator.nightly.index.database import FILE, Database
@@ -266,3 +266,75 @@ def test_a_database_is_closed(archive: Archive) -> None:
     database.prepare()
     database.close()
     assert list(archive.directory.glob("x.sqlite3-*")) == []
+
+
+DAMAGE = {
+    "values are no JSON": ("measurements", "values", "[90.0"),
+    "values are no list": ("measurements", "values", "{}"),
+    "values are a text": ("measurements", "values", '"90"'),
+    "a value is no number": ("measurements", "values", '["ninety"]'),
+    "versions are no mapping": ("suspects", "versions", '["580.159"]'),
+    "notes are no JSON": ("runs", "notes", "[x"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_value_that_cannot_be_read_is_damage_and_is_made_again(archive: Archive, empty_url: str, kind: str) -> None:
+    """A flipped byte in a page of SQLite, or a row that another program changed."""
+    table, column, content = DAMAGE[kind]
+
+    def everything(runs: Index) -> object:
+        return list(runs.records(bed="lab")), runs.trend(), runs.runs(), runs.nights()
+
+    with opened(archive, empty_url) as runs:
+        runs.refresh()
+        before = everything(runs)
+        engine = sa.create_engine(empty_url)
+        json_type = "" if engine.dialect.name == "sqlite" else "::json"
+        if json_type and kind.endswith("no JSON"):
+            engine.dispose()
+            pytest.skip("PostgreSQL stores no JSON that is not valid")
+        with engine.begin() as connection:
+            connection.execute(sa.text(f"""UPDATE {table} SET "{column}" = '{content}'{json_type}"""))
+        engine.dispose()
+        assert everything(runs) == before
+        (note,) = runs.notes
+        assert "damaged: a row cannot be read" in note and "made from the bundles again" in note
+
+
+def test_a_text_that_is_not_utf8_is_damage(archive: Archive) -> None:
+    with opened(archive) as runs:
+        runs.refresh()
+        before = runs.runs()
+        with sqlite3.connect(archive.directory / FILE) as connection:
+            connection.execute("UPDATE runs SET bed = CAST(X'ff61' AS TEXT)")
+        connection.close()
+        assert runs.runs() == before
+        assert any("it was moved to" in note for note in runs.notes)
+
+
+def test_other_directories_of_a_server_keep_their_rows(archive: Archive, tmp_path: Path, server_url: str) -> None:
+    other = Archive(tmp_path / "other")
+    other.recorded_night(1, 80.0)
+    url = postgres.empty(server_url)
+    with opened(archive, url) as runs, opened(other, url) as others:
+        runs.refresh()
+        others.refresh()
+        before = values(runs), values(others)
+        engine = sa.create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(sa.text("""UPDATE measurements SET "values" = '{}'::json WHERE run_id = 1"""))
+        engine.dispose()
+        assert (values(runs), values(others)) == before
+        assert others.refresh().read == 0
+
+
+def test_a_query_that_fails_on_good_rows_ends_with_one_error(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise TypeError("a bug")
+
+    with opened(archive) as runs:
+        runs.refresh()
+        monkeypatch.setattr("orchestrator.nightly.index.queries.list_runs", fail)
+        with pytest.raises(CcbedError, match=r"a row cannot be read \(TypeError: a bug\)"):
+            runs.runs()

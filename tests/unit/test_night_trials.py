@@ -347,3 +347,15 @@ def test_a_night_that_is_killed_between_its_seal_and_its_judgement_is_open_until
     assert (first / "report/index.html").is_file()
     assert (tmp_path / "notified").read_text().count("# PASS") == 2
     assert "has not ended" not in nightly(tmp_path, launch, suite)[2]
+
+
+def test_a_night_whose_index_fails_in_any_way_is_judged_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object, **_options: object) -> None:
+        raise ValueError("a byte")
+
+    monkeypatch.setattr(index, "open", fail)
+    code, document, _ = nightly(tmp_path, measure([]), "suite: s\ntrials: [gemm]\n")
+    assert (code, Path(document["report"]).is_file()) == (0, True)
+    assert "the history cannot be read" in document["notes"][0] and "ValueError: a byte" in document["notes"][0]

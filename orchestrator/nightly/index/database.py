@@ -23,6 +23,8 @@ BUSY_S, CONNECT_S = 60, 10
 #: Number of PostgreSQL's advisory lock of the writers: "ccbedidx" in hexadecimal.
 _LOCK = 0x6363626564696478
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_FORMAT}
+#: What Python's sqlite3 says of a text that is not UTF-8; it has no code.
+_NO_TEXT = "Could not decode to UTF-8"
 _REBUILT = "the bundles are complete; the index is made from them again"
 
 
@@ -117,7 +119,7 @@ class Database:
         cause = error.orig
         reason = " ".join(str(cause).split()) or type(cause).__name__
         code = getattr(cause, "sqlite_errorcode", None)
-        if code is not None and (code & 0xFF) in _CORRUPT:
+        if (code is not None and (code & 0xFF) in _CORRUPT) or reason.startswith(_NO_TEXT):
             return DamagedIndexError(f"{self.label}: damaged: {reason}")
         if self.is_server and isinstance(error, OperationalError):
             return InfrastructureError(
