@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import InfrastructureError, UsageError
+from ..store import paths
 from .inputs.session import Session
 
 _SYSTEM = Path("/etc/systemd/system")
@@ -22,33 +23,43 @@ _SECONDS = 30
 _WHEN = "--install-timer"
 _RESUME_OPEN = "--resume-open"
 _OWN = (_WHEN, "--system", "--yes")
+#: Options whose values may be secret -> the variable that sets them instead.
+_SECRET = {"--notify": "CCBED_NOTIFY", "--on-culprit": "CCBED_ON_CULPRIT"}
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
-#: A line of a unit with the URL of a database, which may have a password.
-_SECRET = re.compile(r"(Environment=\W?CCBED_DATABASE_URL)=.*")
+_SPECIAL = re.compile(r'[\\"`$]')
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """``calendar``: as OnCalendar of systemd.timer(5). ``command``: absolute; ``directory``: in which it runs."""
+    """``calendar``: as OnCalendar of systemd.timer(5). ``command``: absolute; ``directory``: in which it runs. ``state``: XDG_STATE_HOME.
+
+    ``environment``: may be secret: every user can read the environment of a unit. ``folder``: of the units and of its file.
+    """
 
     suite: str
     bed: str
     calendar: str
     command: Sequence[str]
     directory: str
+    state: str
     environment: Mapping[str, str]
+    folder: Path
 
     @property
     def name(self) -> str:
         """Of both units, without their suffix. A night of another suite or bed has units of its own."""
         return _UNSAFE.sub("-", f"ccbed-nightly-{self.bed}-{self.suite}".rstrip("-"))
 
+    @property
+    def environment_file(self) -> Path:
+        return self.folder / f"{self.name}.env"
+
 
 def run(session: Session, suite: str, options: Mapping[str, Any]) -> int:
     """Raises UsageError for a wrong time, InfrastructureError where the units cannot be written or started."""
     schedule = _schedule(session, suite, options)
-    folder = _SYSTEM if options["system"] else _user_folder()
+    folder = schedule.folder
     files = {
         folder / f"{schedule.name}.service": service(schedule),
         folder / f"{schedule.name}.timer": timer(schedule),
@@ -56,7 +67,11 @@ def run(session: Session, suite: str, options: Mapping[str, Any]) -> int:
     terminal = session.terminal
     for path, text in files.items():
         terminal.line(f"# {path}")
-        terminal.line(_SECRET.sub(r"\1=(not printed)", text))
+        terminal.line(text)
+    if schedule.environment:
+        terminal.line(f"# {schedule.environment_file}, for its owner only")
+        terminal.lines(f"{name}=(not printed)" for name in schedule.environment)
+        files = {schedule.environment_file: environment_text(schedule), **files}
     if not options["yes"]:
         terminal.line("nothing was written; to write the units and start the timer, add --yes")
         return 0
@@ -84,31 +99,41 @@ def _schedule(session: Session, suite: str, options: Mapping[str, Any]) -> Sched
             calendar=calendar(options["install_timer"]),
             command=tuple(_command(session.argv)),
             directory=str(Path.cwd()),
-            environment={"XDG_STATE_HOME": str(session.state.parent), **_own_environment()},
+            state=str(session.state.parent),
+            environment=_environment(options),
+            folder=_SYSTEM if options["system"] else _user_folder(),
         )
         service(schedule)
+        environment_text(schedule)
     except ValueError as error:
         raise UsageError(f"--install-timer: {error}", hint="--install-timer 02:00") from None
     _check_calendar(schedule.calendar)
     return schedule
 
 
-def _own_environment() -> dict[str, str]:
-    """The variables of ccbed that this shell sets: without the URL of its index, a night would find no earlier ones."""
-    return {name: value for name, value in sorted(os.environ.items()) if name.startswith("CCBED_")}
+def _environment(options: Mapping[str, Any]) -> dict[str, str]:
+    """The variables of ccbed that this shell sets, and options that may be secret.
+
+    Without the URL of its index, a night would find no earlier ones.
+    """
+    own = {name: value for name, value in sorted(os.environ.items()) if name.startswith("CCBED_")}
+    given = {"--notify": shlex.join(options["notify"]), "--on-culprit": options["on_culprit"]}
+    return own | {_SECRET[name]: value for name, value in given.items() if value}
 
 
 def _command(words: Sequence[str]) -> Iterator[str]:
-    """The same command line without the options of the timer; relative paths hold, because it runs in the same directory.
+    """The same command line without the options of the timer, and of its environment; relative paths hold, because it runs in the
+    same directory.
 
     A night whose process died must not block the later ones until a person acts.
     """
     yield from (sys.executable, "-P", "-m", "orchestrator.cli")
+    with_value = (_WHEN, *_SECRET)
     skips_next = False
     for word in words:
-        if not skips_next and word not in _OWN and not word.startswith(f"{_WHEN}="):
+        if not (skips_next or word in (*_OWN, *_SECRET) or word.partition("=")[0] in with_value):
             yield word
-        skips_next = word == _WHEN and not skips_next
+        skips_next = word in with_value and not skips_next
     if _RESUME_OPEN not in words:
         yield _RESUME_OPEN
 
@@ -129,9 +154,7 @@ def _user_folder() -> Path:
 def _write(files: Mapping[Path, str]) -> None:
     for path, text in files.items():
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            path.chmod(0o600)  # --notify may name a secret address
+            paths.write(path, text.encode())
         except OSError as error:
             raise InfrastructureError(
                 f"{path}: cannot be written: {error.strerror}", hint="sudo, or without --system"
@@ -140,9 +163,11 @@ def _write(files: Mapping[Path, str]) -> None:
 
 def _require_systemd(scope: Sequence[str], schedule: Schedule) -> None:
     """Raises InfrastructureError where systemd cannot start the timer: then no unit is written."""
-    state = f"XDG_STATE_HOME={schedule.environment['XDG_STATE_HOME']}"
+    state = f"XDG_STATE_HOME={schedule.state}"
     command = f"{shlex.join(['cd', schedule.directory])} && {shlex.join(['env', state, *schedule.command])}"
     cron = f"a line for cron does the same: MINUTE HOUR * * * {command}".replace("%", r"\%")
+    if schedule.environment:
+        cron += f"; set in its environment: {', '.join(schedule.environment)}"
     if shutil.which("systemctl") is None:
         raise InfrastructureError("systemd is not on this machine (no systemctl); nothing was written", hint=cron)
     reason = _execute(["systemctl", *scope, "show-environment"])
@@ -188,7 +213,9 @@ def service(schedule: Schedule) -> str:
 
     KillMode: the nodes of a bed that the night brought up outlive it.
     """
-    environment = "".join(f"Environment={quote(f'{name}={value}')}\n" for name, value in schedule.environment.items())
+    environment = f"Environment={quote(f'XDG_STATE_HOME={schedule.state}')}\n"
+    if schedule.environment:
+        environment += f"EnvironmentFile={_line(str(schedule.environment_file))}\n"
     return f"""\
 [Unit]
 Description=ccbed night: suite {_line(schedule.suite)} on bed {_line(schedule.bed or "as it is up")}
@@ -203,6 +230,12 @@ WorkingDirectory={_line(schedule.directory)}
 TimeoutStartSec=infinity
 KillMode=process
 """
+
+
+def environment_text(schedule: Schedule) -> str:
+    """As EnvironmentFile of systemd.exec(5), which expands nothing in it. Raises ValueError for control characters."""
+    values = {name: _SPECIAL.sub(r"\\\g<0>", _printable(value)) for name, value in schedule.environment.items()}
+    return "".join(f'{name}="{value}"\n' for name, value in values.items())
 
 
 def timer(schedule: Schedule) -> str:
@@ -228,6 +261,10 @@ def quote(word: str) -> str:
 
 
 def _line(text: str) -> str:
+    return _printable(text).replace("%", "%%")
+
+
+def _printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError(f"{text!r} has a control character, which a unit cannot hold")
-    return text.replace("%", "%%")
+        raise ValueError("a text has a control character, which a unit cannot hold")
+    return text

@@ -89,8 +89,8 @@ def _read_history(session: Session, directory: Path, night: Night) -> History:
     try:
         with index.open(directory.parent, state=session.state) as runs:
             return _history(runs, night)
-    except (CcbedError, OSError) as error:
-        reason = str(error)
+    except Exception as error:  # noqa: BLE001 a night always ends with a report
+        reason = _describe(error)
     try:
         with (
             tempfile.TemporaryDirectory(prefix="ccbed-index-") as temporary,
@@ -99,9 +99,15 @@ def _read_history(session: Session, directory: Path, night: Night) -> History:
             history = _history(runs, night)
             note = f"the index cannot be used, so the earlier nights were read from their bundles: {reason}"
             return replace(history, notes=(note, *history.notes), is_indexed=False)
-    except (CcbedError, OSError) as error:
-        text = f"the history cannot be read, so nothing is compared with earlier nights: {reason}; {error}"
+    except Exception as error:  # noqa: BLE001 a night always ends with a report
+        text = f"the history cannot be read, so nothing is compared with earlier nights: {reason}; {_describe(error)}"
         return History(notes=(text,), is_indexed=False)
+
+
+def _describe(error: Exception) -> str:
+    return (
+        str(error) if isinstance(error, (CcbedError, OSError)) else f"internal error: {type(error).__name__}: {error}"
+    )
 
 
 def _history(runs: Index, night: Night) -> History:
@@ -157,9 +163,10 @@ def _judge(
         judgement = judging.judge(directory, history.earlier, floors, known, _earlier_judgements(directory, night))
     except Exception as error:  # noqa: BLE001 a night always ends with a report
         code = night_rows.worst((EXIT_UNKNOWN, night_rows.exit_code(rows)))
-        reason = str(error) if isinstance(error, CcbedError) else f"internal error: {type(error).__name__}: {error}"
         return NightJudgement(
-            outcome="fail" if code == 1 else "unknown", exit=code, sentence=f"The night cannot be judged: {reason}."
+            outcome="fail" if code == 1 else "unknown",
+            exit=code,
+            sentence=f"The night cannot be judged: {_describe(error)}.",
         )
     return replace(judgement, notes=(*judgement.notes, *history.notes))
 
@@ -186,7 +193,7 @@ def _refresh(session: Session, directory: Path) -> None:
     """The index gets the judgement; an index that cannot be written was noted when the history was read."""
     from ..nightly import index
 
-    with suppress(CcbedError, OSError), index.open(directory.parent, state=session.state) as runs:
+    with suppress(Exception), index.open(directory.parent, state=session.state) as runs:
         runs.refresh()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import signal
@@ -23,6 +24,7 @@ from ..model.errors import (
     CcbedError,
     InfrastructureError,
     Interrupted,
+    UnreachedError,
     UsageError,
 )
 from ..model.events import RunEnd
@@ -47,35 +49,62 @@ GRACE_S = 30.0
 _READY = ("warm", "busy")
 
 
+class TooFewNodesError(UsageError):
+    """``nodes: all`` are fewer than the trial can have."""
+
+
 @dataclass(kw_only=True)
 class NightTrials:
-    """The trials of the night in ``directory``."""
+    """The trials of the night in ``directory``. ``bed``: all of it; a trial gets the nodes of ``_bed``, those that are up."""
 
     session: Session
     bed: BedSpec
     directory: Path
     night: Night
     floors: tuple[Baseline, ...] = ()
+    #: What was lost and did not come back -> its state: a node, or the keeper of a host.
+    _away: Mapping[str, str] = field(default_factory=dict)
     _built: dict[str, tuple[trials.Source, Trial, redact.Redaction]] = field(default_factory=dict)
     _probed: Placement | None = None
 
     def obstacle(self, cell: Cell) -> str:
-        missing = selector.missing(cell.needs, self.bed)
+        """A trial that was removed or broken since the night began is no obstacle, but an error."""
+        missing = selector.missing(cell.needs, self._bed)
         if missing:
-            return missing
+            return self._explained(missing)
+        try:
+            self._trial(cell)
+        except TooFewNodesError as error:
+            return self._explained("; ".join(error.problems))
         try:
             self._probe_spares(cell)
             source, trial, _ = self._trial(cell)
-            trials.require_nodes(source, trial, self.bed, self.session.catalogue)
-            provider = self.session.provider(self.bed)
+            trials.require_nodes(source, trial, self._bed, self.session.catalogue)
+            provider = self.session.provider(self._bed)
             plan.plan(
-                trial, self.bed, provider.observe(self.bed, memory=False), self.session.catalogue, run="(plan)", payload="",
-                capabilities={node.host: provider.capabilities(node.host) for node in self.bed.nodes},
-                data_dir=self.bed.data_dir, placement=self._placement(trial),
+                trial, self._bed, provider.observe(self._bed, memory=False), self.session.catalogue, run="(plan)", payload="",
+                capabilities={node.host: provider.capabilities(node.host) for node in self._bed.nodes},
+                data_dir=self._bed.data_dir, placement=self._placement(trial),
             )  # fmt: skip
         except UsageError as error:
-            return "; ".join(error.problems)
+            return self._explained("; ".join(error.problems))
         return self._missing_spare(trial)
+
+    def _explained(self, reason: str) -> str:
+        """The reason, with what is lost of the bed."""
+        return "; ".join((reason, *(f"{name} is {state}" for name, state in self._away.items())))
+
+    @property
+    def _bed(self) -> BedSpec:
+        """The bed without the nodes that are lost, and without hosts that have no other. A bed that lost all of them stays as it is."""
+        hosts = {host.name for host in self.bed.hosts if _keeper(host.name) in self._away}
+        present = tuple(node for node in self.bed.nodes if node.name not in self._away and node.host not in hosts)
+        if len(present) == len(self.bed.nodes) or not any(node.role == "node" for node in present):
+            return self.bed
+        used = {node.host for node in present}
+        return dataclasses.replace(
+            self.bed, nodes=present, hosts=tuple(host for host in self.bed.hosts if host.name in used)
+        )
 
     def _placement(self, trial: Trial) -> Placement:
         """Probes measure nodes in quarantine too: else no night could show that they are healthy again."""
@@ -92,14 +121,14 @@ class NightTrials:
         placement = self._placement(trial)
         if self._probed is not None or not self.night.probe_spares_s or is_probe(trial):
             return
-        substitutes = slots.assign(trial, self.bed, placement).substitutes.values()
+        substitutes = slots.assign(trial, self._bed, placement).substitutes.values()
         if not (_recovers_with_spare(trial) or set(substitutes) & set(self.night.spares)):
             return
         if set(self.night.spares) <= set(placement.excluded):
             return
         runs = (self.directory / RUNS).resolve()
         probe = spare_probe.SpareProbe(
-            session=self.session, bed=self.bed, limit_s=self.night.probe_spares_s, runs=runs, baselines=self.floors,
+            session=self.session, bed=self._bed, limit_s=self.night.probe_spares_s, runs=runs, baselines=self.floors,
             command=self.night.command, reason=f"in {self.directory.name}",
         )  # fmt: skip
         self._probed = spare_probe.relative_to(dataclasses.replace(probe.extend(placement), quarantined={}), runs)
@@ -109,10 +138,11 @@ class NightTrials:
     def _missing_spare(self, trial: Trial) -> str:
         """Why a failover has no spare although the bed has: the time to recover by a restart is another figure."""
         placement = self._placement(trial)
-        assigned = slots.assign(trial, self.bed, placement)
+        assigned = slots.assign(trial, self._bed, placement)
         if assigned.spares or not _recovers_with_spare(trial) or not self.night.spares:
             return ""
-        reasons = slots.describe_excluded(self.bed, placement, assigned.substitutes)
+        reasons = [*slots.describe_excluded(self._bed, placement, assigned.substitutes)]
+        reasons += [f"{name} is {state}" for name, state in self._away.items()]
         return f"no spare is left to recover with: {'; '.join(reasons)}" if reasons else ""
 
     def launch(self, cell: Cell, repeat: int, open_run: str) -> Attempt:
@@ -162,20 +192,28 @@ class NightTrials:
         """Close the night's run that is still open on the bed, and bring nodes back that are not warm."""
         self.close_open_run()
         lost = self._lost()
-        if not lost:
+        if lost == self._away:
             return {}
+        reason = self._bring_up() if lost else ""
+        away = self._lost() if lost else {}
+        if away != self._away:
+            self._away = away
+            self._built.clear()
+        ending = f"cannot be brought up again: {reason}" if reason else "is still not warm"
+        back = {name: f"was {state}; brought up again" for name, state in lost.items() if name not in away}
+        return {**back, **{name: f"is {state}; {ending}" for name, state in away.items()}}
+
+    def _bring_up(self) -> str:
+        """Empty, or why not all of the bed is up."""
         from .verbs.up import up
 
         try:
             up(self._silent, self.bed, quiet=True, force=True)
-            back = self._lost()
         except CcbedError as error:
-            reason = "; ".join(error.problems)
-            return {name: f"is {_state(node)}; cannot be brought up again: {reason}" for name, node in lost.items()}
-        return {
-            name: f"was {_state(node)}; " + ("is still not warm" if name in back else "brought up again")
-            for name, node in lost.items()
-        }
+            return "; ".join(error.problems)
+        except OSError as error:
+            return str(error)
+        return ""
 
     def close_open_run(self) -> None:
         """Close the night's run that is still open on the bed, if its process is dead."""
@@ -183,15 +221,20 @@ class NightTrials:
         if open_run and not open_run.driver and Path(open_run.directory).parent == (self.directory / RUNS).resolve():
             self._heal()
 
-    def _lost(self) -> dict[str, NodeStatus]:
-        """The nodes that are not warm, and the keepers that have ended: without its keeper a host starts no trial."""
-        status = self.session.provider(self.bed).observe(self.bed, memory=False)
+    def _lost(self) -> dict[str, str]:
+        """The states of nodes that are not warm, and of keepers that have ended: without its keeper a host starts no trial."""
+        try:
+            status = self.session.provider(self.bed).observe(self.bed, memory=False)
+        except UnreachedError as error:
+            status = error.status
         nodes = [status.node(node.name) for node in self.bed.nodes]
-        keepers = [f"keeper of {host.name}" for host in status.hosts if not host.keeper_pid]
-        if not (status.keeper_pid or keepers):
-            keepers = ["keeper"]
-        dead = [NodeStatus(name=f"({name})", state="dead", reason="its process has ended") for name in keepers]
-        return {node.name: node for node in (*dead, *nodes) if node.state not in _READY}
+        keepers = [_keeper(host.name) for host in status.hosts if not host.keeper_pid]
+        if not (status.keeper_pid or status.hosts or any(node.state == "unreachable" for node in nodes)):
+            keepers = [_keeper()]
+        return {
+            **dict.fromkeys(keepers, "dead (its process has ended)"),
+            **{node.name: _state(node) for node in nodes if node.state not in _READY},
+        }
 
     def _trial(self, cell: Cell) -> tuple[trials.Source, Trial, redact.Redaction]:
         """The cell's trial; its run ends at the deadline of the cell, unless its own comes first."""
@@ -207,13 +250,20 @@ class NightTrials:
         return self._built[cell.name]
 
     def _build(self, cell: Cell, source: trials.Source, placement: Placement) -> Trial:
-        """``nodes: all`` are those that the trial may use. Raises UsageError."""
-        usable = max(1, slots.count_usable(self.bed, placement))
-        overrides: list[trial_draft.Override] = parse_suite.overrides(cell, self.bed, nodes=usable)
-        overrides += trials.absolute_paths(source, {})
+        """``nodes: all`` are those that the trial may use. Raises UsageError, TooFewNodesError."""
+        usable = max(1, slots.count_usable(self._bed, placement))
+        overrides: list[trial_draft.Override] = parse_suite.overrides(cell, self._bed, nodes=usable)
+        more = trials.absolute_paths(source, {})
         if source.is_script and "world.nodes" not in cell.overrides:
-            overrides.append(run_trial.all_nodes(source, self.bed, placement))
-        return parse_trial.build(source.document, self.session.catalogue, overrides, self.bed.data_dir)
+            more.append(run_trial.all_nodes(source, self._bed, placement))
+        build = functools.partial(parse_trial.build, source.document, self.session.catalogue)
+        try:
+            return build([*overrides, *more], self.bed.data_dir)
+        except UsageError as error:
+            if cell.overrides.get("world.nodes") != parse_suite.ALL:
+                raise
+            build([*parse_suite.overrides(cell, None), *more], self.bed.data_dir)  # raises what is wrong on any bed
+            raise TooFewNodesError(*error.problems) from None
 
     def _launch(self, cell: Cell, repeat: int, open_run: str, begun: list[str]) -> Result:
         directory = self.directory / RUNS / open_run
@@ -229,7 +279,7 @@ class NightTrials:
             return self._run(cell, repeat, None, begun)
 
     def _run(self, cell: Cell, repeat: int, resume: Path | None, begun: list[str]) -> Result:
-        session, bed = self.session, self.bed
+        session, bed = self.session, self._bed
         source, trial, redaction = self._trial(cell)
         trial = trials.without_missing_libraries(session.terminal, trial, bed)
         is_local_script = source.is_script and bed.shares_file_system
@@ -277,7 +327,7 @@ class NightTrials:
         from .verbs import heal
 
         with contextlib.suppress(CcbedError, OSError):
-            heal.heal(self._silent, self.bed)
+            heal.heal(self._silent, self._bed)
 
     @cached_property
     def _silent(self) -> Session:
@@ -301,6 +351,10 @@ def stage(directory: Path) -> bundle.Stage:
     """How far a run is that an earlier process began: ``none``, to be run anew, if it never began or was abandoned."""
     end = bundle.read_history(directory).last(RunEnd) if bundle.stage(directory) != "none" else None
     return "none" if end is not None and end.data.outcome == "interrupted" else bundle.stage(directory)
+
+
+def _keeper(host: str = "") -> str:
+    return f"(keeper of {host})" if host else "(keeper)"
 
 
 def _state(node: NodeStatus) -> str:

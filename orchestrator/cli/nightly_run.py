@@ -149,10 +149,10 @@ def _close_stale_run(session: Session, bed: BedSpec) -> None:
 
 
 def _open_nights(session: Session, runs: Path, bed: BedSpec) -> list[tuple[Path, Night]]:
-    """The nights of the bed that have not ended, oldest first; that of the run that is open on the bed may lie in another directory."""
-    nights = [item for item in _nights(session, runs, bed) if not night_files.is_closed(item[0])]
+    """The nights of the bed without a judgement, oldest first; that of the run that is open on the bed may lie in another directory."""
+    nights = [item for item in _nights(session, runs, bed) if not night_files.is_judged(item[0])]
     other = _night_of_open_run(bed)
-    if other and other not in [directory.resolve() for directory, _ in nights] and not night_files.is_closed(other):
+    if other and other not in [directory.resolve() for directory, _ in nights] and not night_files.is_judged(other):
         nights.append((other, night_files.read_night(other)))
     return sorted(nights, key=lambda item: item[1].started)
 
@@ -176,6 +176,8 @@ def _end_open_night(
     session: Session, bed: BedSpec, directory: Path, night: Night, options: Mapping[str, Any]
 ) -> tuple[str, int]:
     """What was done, and the exit code of the night. Raises Interrupted."""
+    if night_files.is_closed(directory):
+        return "judged", night_end.finish(session, directory, night, night_files.read_rows(directory), options)
     if _age(night) < RESUMED:
         try:
             past = _past(session, directory.parent, bed, night.suite)

@@ -159,7 +159,7 @@ def read_rows(directory: Path) -> tuple[Row, ...]:
 
 def read_judgement(directory: Path) -> NightJudgement | None:
     """The judgement of a night; None where it has none yet. Raises TornBundleError for a damaged one."""
-    if not (directory / FINDINGS).is_file():
+    if not is_judged(directory):
         return None
     judgement: NightJudgement = paths.built(NightJudgement, directory, FINDINGS)
     return judgement
@@ -205,6 +205,11 @@ def close(directory: Path) -> None:
 
 def is_closed(directory: Path) -> bool:
     return (directory / seal.MANIFEST).is_file()
+
+
+def is_judged(directory: Path) -> bool:
+    """Whether the night came to its end: its process judges it after it sealed the rows, and may be killed in between."""
+    return (directory / FINDINGS).is_file()
 
 
 def verify(directory: Path) -> tuple[str, ...]:

@@ -27,13 +27,22 @@ def state(exit_code: int) -> State:
 
 
 def of_node(name: str, reason: str) -> Row:
-    """A node of the bed was lost outside of any trial, or cannot be brought back."""
-    return Row(cell=f"{NODE}{name}", repeat=0, state="error", exit=EXIT_INFRASTRUCTURE, reason=reason)
+    """A node of the bed was lost outside of any trial, or cannot be brought back: nothing is known of it."""
+    return Row(cell=f"{NODE}{name}", repeat=0, state="unknown", reason=reason)
+
+
+def node(row: Row) -> str:
+    """The node that a row of ``of_node`` is about; empty for a repeat, which has an exit code or a state of its own."""
+    is_of_node = row.cell.startswith(NODE) and row.state == "unknown" and row.exit is None
+    return row.cell.removeprefix(NODE) if is_of_node else ""
 
 
 def exit_code(rows: Sequence[Row]) -> int:
-    """That of a night, by its rows alone: an unfinished repeat is a failed one, and nothing but skipped rows is unknown."""
-    codes = {_CODES[row.state] for row in rows if row.state != "skipped"}
+    """That of a night, by the rows of its repeats: an unfinished one failed, and nothing but skipped ones is unknown.
+
+    A node that was lost does not count: the trials that it broke have rows of their own.
+    """
+    codes = {_CODES[row.state] for row in rows if row.state != "skipped" and not node(row)}
     return worst(codes) if codes else EXIT_UNKNOWN
 
 

@@ -42,7 +42,10 @@ class Trials(Protocol):
         """Why no trial can run on the bed any more, such as a bed that was taken down; empty if they can."""
 
     def restore(self) -> Mapping[str, str]:
-        """Bring nodes back that are not warm. Returns node -> its state, and whether it is back. Raises CcbedError."""
+        """Bring nodes back that are not warm; later trials leave out those that stay away.
+
+        Returns node -> its state, and whether it is back; nothing of nodes that are away as before. Raises CcbedError.
+        """
 
 
 @dataclass(kw_only=True)
@@ -95,13 +98,14 @@ class Runner:
         if self._is_over():
             journal.append(self._not_run(cell, len(ended)))
             return
-        reason = "" if ended else self._reason_to_skip(cell, journal)
+        open_runs = self._open_runs(cell, ended)
+        reason = "" if ended else self._budget_problem(cell, journal)
+        if not reason and not open_runs:  # those may be resumed on the bed as it is
+            self._restore(journal)
+        reason = reason or ("" if ended else self._obstacle(cell))
         if reason:
             journal.append(Row(cell=cell.name, repeat=0, state="skipped", reason=reason))
             return
-        open_runs = self._open_runs(cell, ended)
-        if not open_runs:  # they may be resumed on the bed as it is
-            self._restore(journal)
         while not self._is_complete(cell, ended):
             if self._is_over():
                 journal.append(self._not_run(cell, len(ended)))
@@ -115,8 +119,12 @@ class Runner:
                     self._restore(journal)
 
     def _is_over(self) -> bool:
-        """Whether no trial can run any more."""
-        self._end_reason = self._end_reason or self.trials.obstacle_to_all()
+        """Whether no trial can run any more, such as on a bed whose file cannot be read."""
+        if not self._end_reason:
+            try:
+                self._end_reason = self.trials.obstacle_to_all()
+            except Exception as error:  # noqa: BLE001 a suite always ends with a report
+                self._end_reason = _describe(error)
         return bool(self._end_reason)
 
     def _not_run(self, cell: Cell, repeat: int) -> Row:
@@ -140,24 +148,33 @@ class Runner:
         import numpy as np
 
         metric = cell.rules[0].metric if cell.rules else ""
-        figures = [self.trials.figure(row.run, metric) if row.run else None for row in ended]
+        figures = [self._figure(row.run, metric) if row.run else None for row in ended]
         known = [figure for figure in figures if figure is not None]
         if len(known) < len(figures):
             return False
         interval = statistics.median(np.array(known))
         return interval.high - interval.low < (cell.precision or 0.0) * abs(interval.value)
 
-    def _reason_to_skip(self, cell: Cell, journal: night_files.Journal) -> str:
+    def _figure(self, run: str, metric: str) -> float | None:
+        """None also for a bundle that cannot be read: the judgement names it."""
+        try:
+            return self.trials.figure(run, metric)
+        except Exception:  # noqa: BLE001 a suite always ends with a report
+            return None
+
+    def _budget_problem(self, cell: Cell, journal: night_files.Journal) -> str:
         spent_s = sum(row.duration_s for row in journal.rows)
         past = self.past.get(cell.name, selector.NEVER)
-        if not selector.fits(spent_s, self.night.suite.budget_s, past):
-            return f"over the budget of {self.night.suite.budget_s:g} s"
+        fits = selector.fits(spent_s, self.night.suite.budget_s, past)
+        return "" if fits else f"over the budget of {self.night.suite.budget_s:g} s"
+
+    def _obstacle(self, cell: Cell) -> str:
         try:
             return self.trials.obstacle(cell)
         except Interrupted:
             raise self._interrupted() from None
-        except CcbedError:
-            return ""  # the repeat fails with it
+        except Exception:  # noqa: BLE001 the repeat fails with it
+            return ""
 
     def _repeat(self, cell: Cell, repeat: int, ended: Sequence[Row], open_runs: Mapping[int, str]) -> Row:
         tail = ended[-self.broken :]
@@ -178,10 +195,9 @@ class Runner:
             attempt = self.trials.launch(cell, repeat, open_run)
         except (KeyboardInterrupt, Interrupted):
             raise self._interrupted() from None
-        except CcbedError as error:
-            return Attempt(run="", exit=error.exit_code, reason="; ".join(error.problems))
         except Exception as error:  # noqa: BLE001 a suite always ends with a report
-            return Attempt(run="", exit=EXIT_INFRASTRUCTURE, reason=f"internal error: {type(error).__name__}: {error}")
+            code = error.exit_code if isinstance(error, CcbedError) else EXIT_INFRASTRUCTURE
+            return Attempt(run="", exit=code, reason=_describe(error))
         if attempt.exit == EXIT_INTERRUPTED and not attempt.is_overdue:
             raise self._interrupted()
         return attempt
@@ -195,8 +211,10 @@ class Runner:
         """A row for each node that was lost; the same node in the same state is one row."""
         try:
             lost = self.trials.restore()
-        except CcbedError as error:
-            lost = {"(all)": "; ".join(error.problems)}
+        except (KeyboardInterrupt, Interrupted):
+            raise self._interrupted() from None
+        except Exception as error:  # noqa: BLE001 a suite always ends with a report
+            lost = {"(all)": _describe(error)}
         for node, reason in lost.items():
             row = rows.of_node(node, reason)
             if row not in journal.rows:
@@ -212,3 +230,11 @@ class Runner:
         )
         origins = {path.name: night_files.origin(path) for path in bundles if path.name not in known}
         return {origin[1]: name for name, origin in origins.items() if origin is not None and origin[0] == cell.name}
+
+
+def _describe(error: Exception) -> str:
+    return (
+        "; ".join(error.problems)
+        if isinstance(error, CcbedError)
+        else f"internal error: {type(error).__name__}: {error}"
+    )

@@ -14,7 +14,9 @@ MANIFEST = "manifest-sha256.txt"
 DERIVED = "derived-sha256.txt"
 #: The signature of the manifest, where it was signed.
 SIGNATURE = f"{MANIFEST}.sig"
-_DERIVED = rf"{re.escape(MANIFEST)}|{re.escape(SIGNATURE)}|{re.escape(DERIVED)}|verdicts\.json"
+#: Lists the baselines that rest on a run or a night, which is never removed then. It is written after the seal.
+BASELINES = "baselines.txt"
+_DERIVED = rf"{re.escape(MANIFEST)}|{re.escape(SIGNATURE)}|{re.escape(DERIVED)}|{re.escape(BASELINES)}|verdicts\.json"
 #: Their temporary files, which remain if ccbed is killed while writing, are not evidence either.
 _NOT_EVIDENCE = re.compile(rf"report/.*|{_DERIVED}|\.({_DERIVED})\.\d+")
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")

@@ -13,9 +13,10 @@ from orchestrator.cli import main
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import CcbedError, UsageError
-from orchestrator.nightly import baselines, judging
+from orchestrator.nightly import baselines, judging, night_files
 from orchestrator.nightly.baselines import Baseline, Floor
 from orchestrator.nightly.judging import evidence
+from orchestrator.store import seal
 
 from .night_bundles import figure, write_bundle, write_night
 
@@ -180,3 +181,33 @@ def test_the_verb_accepts_a_night_and_shows_its_floors(tmp_path: Path, monkeypat
     assert [path.name for path in (tmp_path / "inventories/baselines").iterdir()] == ["8x-h100-64x-xeon-512-gib.yml"]
     assert "≥ 95.47" in run("show", "h100")[1]
     assert run("show", "h200")[0] == 3
+
+
+@pytest.mark.parametrize("kind", ["night", "run in a night", "run"])
+def test_what_a_baseline_rests_on_is_kept_wherever_its_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nights = [write_night(tmp_path / "runs", number, {"gemm": [rate(100.0, 101.0)]}) for number in (1, 2, 3)]
+    run_directory = write_bundle(tmp_path / "runs/2026-01-01T02-00-00Z-probe-00aa", rate(100.0, 101.0))
+    (in_night,) = (nights[0] / "runs").iterdir()
+    accepted = {"night": nights[0], "run in a night": in_night, "run": run_directory}[kind]
+    for _ in range(2):
+        code, output = run("accept", str(accepted), "-o", str(tmp_path / "ops/h100.yml"))
+        assert code == 0, output
+    kept = run_directory if kind == "run" else nights[0]
+    assert (kept / "baselines.txt").read_text() == f"{tmp_path}/ops/h100.yml\n"
+    out = io.StringIO()
+    session = Session(state=Path("state"), terminal=terminal.Terminal(out=out, err=out))
+    assert main.run(["runs", "prune", "--recorded", "--keep-last", "1"], session) == 0, out.getvalue()
+    assert [path.exists() for path in (kept, nights[1], nights[2])] == [True, False, True]
+    assert run_directory.exists() == (kind == "run")
+    assert night_files.verify(nights[2]) == () and (kind == "run" or night_files.verify(kept) == ())
+    assert seal.verify_evidence(in_night if kind != "run" else run_directory) == ()
+
+
+def test_a_floor_that_is_only_printed_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    night = write_night(tmp_path / "runs", 1, {"gemm": [rate(100.0, 101.0)]})
+    assert run("accept", str(night), "--dry-run")[0] == 0
+    assert not (night / "baselines.txt").exists()

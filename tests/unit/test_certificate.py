@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model.errors import UsageError
-from orchestrator.nightly import judging, night_files
+from orchestrator.nightly import judging, night_files, rows
 from orchestrator.nightly.judging import certificate
 from orchestrator.store import seal
 
@@ -74,6 +74,18 @@ def test_a_cluster_with_a_node_in_quarantine_is_not_accepted(tmp_path: Path) -> 
         assert (result["decision"], result["exit"]) == ("NOT DECIDED", 2)
         assert "n2 is in quarantine since x: y" in result["not_checked"]
         assert [node["outcome"] for node in result["nodes"]] == ["pass", "pass", "in quarantine", "pass"]
+
+
+def test_a_cluster_that_lost_a_node_is_not_accepted(tmp_path: Path) -> None:
+    """The night itself is judged by the others."""
+    lost = rows.of_node("n9", "is dead; cannot be brought up again: no memory left")
+    directory = write_night(tmp_path, 1, {"gemm": rates()}, nodes=NODES, cells=[FLOOR], rows=[lost])
+    judgement = judging.judge(directory, ())
+    assert (judgement.outcome, judgement.exit) == ("pass", 0)
+    night_files.write_judgement(directory, judgement)
+    result = certificate.write(directory)
+    assert (result["decision"], result["exit"]) == ("NOT DECIDED", 2)
+    assert "node: n9: is dead; cannot be brought up again: no memory left" in result["not_checked"]
 
 
 def test_the_certificate_and_its_evidence_are_sealed(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -15,9 +16,9 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from orchestrator.model.errors import InfrastructureError, UsageError
+from orchestrator.model.errors import CcbedError, InfrastructureError, UsageError
 from orchestrator.nightly import bundle_records, index
-from orchestrator.nightly.index import migrations, tables
+from orchestrator.nightly.index import database, migrations, tables
 from orchestrator.nightly.index.database import FILE, Database
 from orchestrator.nightly.index.store import Index
 
@@ -266,3 +267,158 @@ def test_a_database_is_closed(archive: Archive) -> None:
     database.prepare()
     database.close()
     assert list(archive.directory.glob("x.sqlite3-*")) == []
+
+
+DAMAGE = {
+    "values are no JSON": ("measurements", "values", "[90.0"),
+    "values are no list": ("measurements", "values", "{}"),
+    "values are a text": ("measurements", "values", '"90"'),
+    "a value is no number": ("measurements", "values", '["ninety"]'),
+    "versions are no mapping": ("suspects", "versions", '["580.159"]'),
+    "notes are no JSON": ("runs", "notes", "[x"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_value_that_cannot_be_read_is_damage_and_is_made_again(archive: Archive, empty_url: str, kind: str) -> None:
+    """A flipped byte in a page of SQLite, or a row that another program changed."""
+    table, column, content = DAMAGE[kind]
+
+    def everything(runs: Index) -> object:
+        return list(runs.records(bed="lab")), runs.trend(), runs.runs(), runs.nights()
+
+    with opened(archive, empty_url) as runs:
+        runs.refresh()
+        before = everything(runs)
+        engine = sa.create_engine(empty_url)
+        json_type = "" if engine.dialect.name == "sqlite" else "::json"
+        if json_type and kind.endswith("no JSON"):
+            engine.dispose()
+            pytest.skip("PostgreSQL stores no JSON that is not valid")
+        with engine.begin() as connection:
+            connection.execute(sa.text(f"""UPDATE {table} SET "{column}" = '{content}'{json_type}"""))
+        engine.dispose()
+        assert everything(runs) == before
+        (note,) = runs.notes
+        assert "damaged: a row cannot be read" in note and "made from the bundles again" in note
+
+
+def test_a_text_that_is_not_utf8_is_damage(archive: Archive) -> None:
+    with opened(archive) as runs:
+        runs.refresh()
+        before = runs.runs()
+        with sqlite3.connect(archive.directory / FILE) as connection:
+            connection.execute("UPDATE runs SET bed = CAST(X'ff61' AS TEXT)")
+        connection.close()
+        assert runs.runs() == before
+        assert any("it was moved to" in note for note in runs.notes)
+
+
+def test_other_directories_of_a_server_keep_their_rows(archive: Archive, tmp_path: Path, server_url: str) -> None:
+    other = Archive(tmp_path / "other")
+    other.recorded_night(1, 80.0)
+    url = postgres.empty(server_url)
+    with opened(archive, url) as runs, opened(other, url) as others:
+        runs.refresh()
+        others.refresh()
+        before = values(runs), values(others)
+        engine = sa.create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(sa.text("""UPDATE measurements SET "values" = '{}'::json WHERE run_id = 1"""))
+        engine.dispose()
+        assert (values(runs), values(others)) == before
+        assert others.refresh().read == 0
+
+
+def test_a_query_that_fails_on_good_rows_ends_with_one_error(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise TypeError("a bug")
+
+    with opened(archive) as runs:
+        runs.refresh()
+        monkeypatch.setattr("orchestrator.nightly.index.queries.list_runs", fail)
+        with pytest.raises(CcbedError, match=r"a row cannot be read \(TypeError: a bug\)"):
+            runs.runs()
+
+
+@pytest.fixture
+def filled(archive: Archive, server_url: str) -> str:
+    """The URL of a server whose index is up to date with the archive."""
+    url = postgres.empty(server_url)
+    with opened(archive, url) as runs:
+        runs.refresh()
+    return url
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, url: str, limit_s: float = 1.0) -> Database:
+    """A database with a shorter limit than others have."""
+    with monkeypatch.context() as short:
+        short.setattr(database, "BUSY_S", limit_s)
+        return Database(url)
+
+
+def test_a_writer_of_a_server_that_waits_too_long_is_one_error(
+    archive: Archive, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is held by a process that stands still. A reader does not wait for it."""
+    archive.recorded_night(2, 91.0)
+    engine = sa.create_engine(filled)
+    with opened(archive, filled) as runs, engine.connect() as holder:
+        holder.execute(sa.text("SELECT pg_advisory_lock(:number)"), {"number": database._LOCK})
+        assert len(values(runs)) == 2
+        monkeypatch.setattr(runs, "_database", limited(monkeypatch, filled))
+        with pytest.raises(InfrastructureError, match="another process has written the index for more than 60 s"):
+            runs.refresh()
+        assert len(values(runs)) == 2
+    engine.dispose()
+    with opened(archive, filled) as runs:
+        runs.refresh()
+        assert len(values(runs)) == 4
+
+
+def test_a_process_that_stands_still_in_its_transaction_loses_the_lock(
+    archive: Archive, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive.recorded_night(2, 91.0)
+    suspended = limited(monkeypatch, filled)
+
+    def stand_still() -> None:
+        with suspended.write() as connection, opened(archive, filled) as runs:
+            runs.refresh()  # waits for the lock, until the other one loses it
+            connection.execute(sa.text("SELECT 1"))
+
+    with pytest.raises(InfrastructureError, match="cannot be"):
+        stand_still()
+    suspended.close()
+    with opened(archive, filled) as runs:
+        assert len(values(runs)) == 4
+
+
+@pytest.mark.parametrize("statement", ["SELECT pg_sleep(600)", "SELECT 1"])
+def test_a_server_that_does_not_respond_is_one_error(
+    filled: str, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """It takes too long for a statement, or its process is suspended: its kernel still acknowledges every packet."""
+    hung = limited(monkeypatch, filled)
+
+    def wait_for_it() -> None:
+        with hung.read() as connection:
+            pid = connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
+            if "sleep" not in statement:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                connection.execute(sa.text(statement))
+            finally:
+                os.kill(pid, signal.SIGCONT)
+
+    with pytest.raises(InfrastructureError, match="cannot be reached"):
+        wait_for_it()
+    hung.close()
+
+
+def test_a_server_that_accepts_and_is_silent_is_one_error(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "CONNECT_S", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql+psycopg://me@127.0.0.1:{silent.getsockname()[1]}/runs"
+        with pytest.raises(InfrastructureError, match="cannot be reached"):
+            opened(archive, url)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from orchestrator.cli import install_timer, main
+from orchestrator.cli import install_timer, main, nightly_run
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 
 SCHEDULE = install_timer.Schedule(
     suite="standard", bed="lab", calendar="*-*-* 02:00:00", command=("/bin/true", "nightly", "standard"), directory="/tmp",
-    environment={"XDG_STATE_HOME": "/var/lib/me"},
+    state="/var/lib/me", environment={"CCBED_X": "a %h \"$HOME\" `id` \\\\"}, folder=Path("/etc/systemd/system"),
 )  # fmt: skip
 
 
@@ -134,16 +136,71 @@ def test_a_timer_is_installed_twice_without_an_error(tmp_path: Path, monkeypatch
     assert "undo: systemctl --user disable --now ccbed-nightly-lab-quick.timer; rm " in output
 
 
-def test_the_service_has_the_variables_of_ccbed_and_prints_no_password(
+SECRETS = {"CCBED_DATABASE_URL": "postgresql+psycopg://ada:secret@db/index", "CCBED_BUDGET": "1h"}
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_only_the_owner_of_the_units_can_read_variables_targets_and_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_set: bool
+) -> None:
+    """Every user can read the environment and the command of a system unit."""
+    targets = ["https://hooks.example/secret", "sh -c 'echo \"$1\" secret' x"]
+    if is_set:
+        options = ()
+        monkeypatch.setenv("CCBED_NOTIFY", shlex.join(targets))
+        monkeypatch.setenv("CCBED_ON_CULPRIT", "drain --token secret {node}")
+    else:
+        options = (f"--notify={targets[0]}", "--notify", targets[1], "--on-culprit", "drain --token secret {node}")
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    code, output, units = install(tmp_path, monkeypatch, "exit 0", "--record", *options)
+    assert code == 0, output
+    assert units == [f"ccbed-nightly-lab-quick.{suffix}" for suffix in ("env", "service", "timer")]
+    assert "secret" not in output and "CCBED_ON_CULPRIT=(not printed)\n" in output
+    (folder,) = {path.parent for path in (tmp_path / "config").rglob("ccbed-*")}
+    unit = (folder / units[1]).read_text()
+    assert "secret" not in unit and f"EnvironmentFile={folder / units[0]}\n" in unit
+    assert f"Environment=XDG_STATE_HOME={tmp_path}/state\n" in unit
+    assert "nightly quick --bed lab --record --resume-open\n" in unit
+    assert (folder / units[0]).stat().st_mode & 0o777 == 0o600
+    shown = subprocess.run(
+        ["/bin/sh", "-c", f"set -a; . {folder / units[0]}; exec /usr/bin/env -0"], capture_output=True, text=True, check=True
+    ).stdout
+    read = dict(line.partition("=")[::2] for line in shown.split("\0"))
+    wanted = {
+        **SECRETS,
+        "CCBED_NOTIFY": shlex.join(targets),
+        "CCBED_ON_CULPRIT": "drain --token secret {node}",
+    }
+    assert {name: read[name] for name in wanted} == wanted
+    for name, value in wanted.items():
+        monkeypatch.setenv(name, value)
+    assert parsed(monkeypatch)["notify"] == tuple(targets)
+
+
+def parsed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The options of a night as they are with this environment."""
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(nightly_run, "run", lambda session, suite, options: seen.append(dict(options)) or 0)
+    out = io.StringIO()
+    session = Session(state=Path("state"), terminal=terminal.Terminal(out=out, err=out))
+    assert main.run(("nightly", "quick"), session) == 0, out.getvalue()
+    return seen[0]
+
+
+def test_targets_in_the_environment_that_are_no_words_are_one_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CCBED_DATABASE_URL", "postgresql+psycopg://ada:secret@db/index")
+    monkeypatch.setenv("CCBED_NOTIFY", "sh -c 'secret")
     code, output, _ = install(tmp_path, monkeypatch, "exit 0")
-    assert code == 0, output
-    assert "secret" not in output
-    (service,) = (tmp_path / "config").rglob("*.service")
-    assert "Environment=CCBED_DATABASE_URL=postgresql+psycopg://ada:secret@db/index\n" in service.read_text()
-    assert service.stat().st_mode & 0o777 == 0o600
+    assert code == 3 and "CCBED_NOTIFY: cannot be split into words" in output and "secret" not in output
+
+
+def test_the_text_of_an_environment_file_keeps_its_meaning() -> None:
+    """As a shell, systemd reads a backslash before these characters in quotes as the character alone."""
+    assert install_timer.environment_text(SCHEDULE) == 'CCBED_X="a %h \\"\\$HOME\\" \\`id\\` \\\\\\\\"\n'
+    with pytest.raises(ValueError, match="control character"):
+        install_timer.environment_text(dataclasses.replace(SCHEDULE, environment={"CCBED_X": "a\nb"}))
 
 
 def test_the_options_of_the_timer_alone_start_no_night(tmp_path: Path) -> None:

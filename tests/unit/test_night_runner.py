@@ -153,8 +153,26 @@ def test_a_lost_node_is_one_row_with_its_state(tmp_path: Path) -> None:
     directory, night = begin(tmp_path, *cells("a", "b", "c"))
     lost = {"n2": "was dead (exit -9); brought up again"}
     result = run(directory, night, FakeTrials(directory=directory, lost=[{}, lost, lost]))
-    assert states(result) == [("a", "passed"), ("node n2", "error"), ("b", "passed"), ("c", "passed")]
-    assert (result[1].reason, rows.exit_code(result)) == (lost["n2"], 4)
+    assert states(result) == [("a", "passed"), ("node n2", "unknown"), ("b", "passed"), ("c", "passed")]
+    assert (result[1].reason, rows.node(result[1]), rows.exit_code(result)) == (lost["n2"], "n2", 0)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        Row(cell="node n2", repeat=0, state="unknown", run="r", exit=2),
+        Row(cell="node n2", repeat=0, state="error", exit=4),
+        Row(cell="node n2", repeat=0, state="unfinished"),
+        Row(cell="nodes", repeat=0, state="unknown"),
+    ],
+)
+def test_a_repeat_of_a_cell_with_the_name_of_a_node_counts(row: Row) -> None:
+    assert rows.node(row) == ""
+    assert rows.exit_code([row]) == {"unknown": 2, "error": 4, "unfinished": 1}[row.state]
+
+
+def test_a_night_that_lost_all_nodes_and_ran_nothing_is_no_pass(tmp_path: Path) -> None:
+    assert rows.exit_code([rows.of_node("n0", "is dead"), Row(cell="a", repeat=0, state="skipped")]) == 2
 
 
 def test_repeats_stop_when_the_interval_is_narrow_enough(tmp_path: Path) -> None:
@@ -302,3 +320,38 @@ def test_a_bed_that_is_taken_down_ends_the_night_and_is_not_brought_up_again(tmp
     assert [row.reason for row in result[-2:]] == [f"not run: {reason}"] * 2
     assert trials.lost == [{"n0": "was absent; brought up again"}], "not asked again"
     assert rows.exit_code(result) == 4
+
+
+@pytest.mark.parametrize("error", [InfrastructureError("beds/lab.json: not a readable bed file"), LookupError("lab")])
+@pytest.mark.parametrize("method", ["obstacle", "obstacle_to_all", "restore", "figure"])
+def test_a_night_ends_with_a_row_for_every_cell_whichever_question_to_the_bed_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception
+) -> None:
+    def fail(*_: object) -> str:
+        raise error
+
+    directory, night = begin(tmp_path, *cells("a", "b", repeats=6, precision=0.1))
+    trials = FakeTrials(directory=directory)
+    monkeypatch.setattr(trials, method, fail)
+    result = run(directory, night, trials)
+    assert {row.cell for row in result if not row.cell.startswith("node ")} == {"a", "b"}
+    reasons = {row.reason for row in result if row.reason}
+    text = "beds/lab.json: not a readable bed file" if isinstance(error, InfrastructureError) else "LookupError"
+    assert all(text in reason for reason in reasons)
+    assert bool(reasons) == (method in ("obstacle_to_all", "restore"))
+    assert rows.exit_code(result) == 4 or method != "obstacle_to_all"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Interrupted("interrupted")])
+def test_an_interruption_while_nodes_are_brought_back_leaves_the_night_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def interrupt() -> Mapping[str, str]:
+        raise error
+
+    directory, night = begin(tmp_path, *cells("a"))
+    trials = FakeTrials(directory=directory)
+    monkeypatch.setattr(trials, "restore", interrupt)
+    with pytest.raises(Interrupted, match="the night is open"):
+        run(directory, night, trials)
+    assert not night_files.is_closed(directory)

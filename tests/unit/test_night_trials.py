@@ -11,15 +11,22 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import main, night_trials
+from orchestrator.cli import main, night_end, night_trials
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import EXIT_INTERRUPTED, InfrastructureError, Interrupted
 from orchestrator.model.launch import Request, Result
+from orchestrator.nightly import index, night_files
 from orchestrator.store import beds
 
 from .beds import LOCAL
 from .fake_bed import FakeProvider
+from .night_bundles import figure, write_bundle
+
+
+class KilledError(BaseException):
+    """Stands for kill -9: no code handles it."""
+
 
 SUITE = "suite: s\ntrials: [{trial: barrier, deadline: 0.1s}]\n"
 
@@ -30,6 +37,7 @@ def nightly(
     suite: str = SUITE,
     bed: FakeProvider | None = None,
     before: Callable[[], None] = lambda: None,
+    *options: str,
 ) -> tuple[int, dict[str, Any], str]:
     """Exit code, document and errors of a night on a bed that is only simulated."""
     (root / "local.yml").write_text(LOCAL)
@@ -37,7 +45,7 @@ def nightly(
     out, err, bed = io.StringIO(), io.StringIO(), bed or FakeProvider()
     for line in (
         ("up", str(root / "local.yml")),
-        ("nightly", str(root / "s.yml"), "--runs-dir", str(root / "runs"), "--json"),
+        ("nightly", str(root / "s.yml"), "--runs-dir", str(root / "runs"), "--json", *options),
     ):
         out.seek(0)
         out.truncate()
@@ -151,3 +159,203 @@ def test_a_run_that_nothing_can_resume_blocks_no_night(tmp_path: Path, night: st
     assert [row["reason"] for row in document["rows"]] == ["no host"]
     assert code == 4
     assert beds.open_run(workdir) is None
+
+
+# --- nodes that are lost ----------------------------------------------------------------------------------------------
+
+
+def measure(requests: list[Request]) -> Callable[[Request], Result]:
+    """A launch whose run has a figure of each node that it got."""
+
+    def launch(request: Request) -> Result:
+        requests.append(request)
+        nodes = [node.name for node in request.bed.nodes if node.role == "node"][: request.trial.world.nodes]
+        directory = (
+            Path(request.runs) / f"2026-11-23T02-00-{len(requests):02d}Z-{request.trial.name}-{len(requests):04x}"
+        )
+        figures = [figure("GEMM rate", 100.0, "FLOP/s", "higher", node=name) for name in nodes]
+        write_bundle(directory, figures, trial=request.trial.name, nodes=nodes, reason=request.reason)
+        return Result(run=directory.name, directory=str(directory), code=0)
+
+    return launch
+
+
+LOST = """suite: s
+defaults: {world: {nodes: all}}
+trials:
+  - {trial: gemm}
+  - {trial: barrier, name: four, world: {nodes: 4}}
+  - {trial: barrier, name: last, world: {nodes: 3}}
+"""
+
+
+def lose(bed: FakeProvider, *names: str) -> Callable[[], None]:
+    """The nodes end, and cannot be brought up again."""
+
+    def kill() -> None:
+        bed.broken = names
+        for name in names:
+            bed.state(name, "dead")
+
+    return kill
+
+
+def test_a_night_measures_the_nodes_that_are_up_and_names_the_lost_one(tmp_path: Path) -> None:
+    """Four nodes and a spare; n3 is gone before the night begins, and cannot be brought up again."""
+    bed, requests = FakeProvider(), list[Request]()
+    code, document, errors = nightly(tmp_path, measure(requests), LOST, bed, lose(bed, "n3"))
+    rows = {row["cell"]: row for row in document["rows"]}
+    assert {cell: row["state"] for cell, row in rows.items()} == {
+        "node n3": "unknown", "gemm": "passed", "four": "skipped", "last": "passed",
+    }, errors  # fmt: skip
+    assert {request.trial.world.nodes for request in requests} == {3}
+    assert all("n3" not in [node.name for node in request.bed.nodes] for request in requests)
+    assert rows["node n3"]["reason"].startswith("is dead; cannot be brought up again: ")
+    assert (
+        rows["four"]["reason"] == "trial barrier needs 4 nodes; bed local has 3 (spares are never counted); n3 is dead"
+    )
+    assert (code, document["outcome"]) == (0, "pass")
+    assert "lost: n3; runs: 2 passed, 1 skipped" in document["sentence"]
+    (finding,) = [entry for entry in document["findings"] if entry["finding"].get("node") == "n3"]
+    assert (finding["state"], finding["finding"]["outcome"]) == ("unknown", "unknown")
+    report = Path(document["report"]).parent
+    for name in ("index.html", "summary.md", "junit.xml"):
+        assert "cannot be brought up again" in (report / name).read_text(), name
+
+
+def test_lost_nodes_are_tried_once_and_again_when_their_state_changes(tmp_path: Path) -> None:
+    bed, requests = FakeProvider(), list[Request]()
+    launch = measure(requests)
+
+    def launch_and_return(request: Request) -> Result:
+        if len(requests) == 1:
+            bed.broken = ()
+            bed.state("n3", "absent")
+        return launch(request)
+
+    suite = "suite: s\nseed: 1\ndefaults: {world: {nodes: all}}\ntrials: [gemm, {trial: gemm, name: b}, {trial: gemm, name: c}]\n"
+    code, document, _ = nightly(tmp_path, launch_and_return, suite, bed, lose(bed, "n3"))
+    assert [request.trial.world.nodes for request in requests] == [3, 3, 4]
+    assert bed.commands.count("node.apply n3") == 3, (
+        "brought up before the night, tried once, and after its state changed"
+    )
+    lost = [row["reason"] for row in document["rows"] if row["cell"] == "node n3"]
+    assert lost[1:] == ["was absent; brought up again"]
+    assert code == 0
+
+
+def test_a_night_without_any_node_is_broken(tmp_path: Path) -> None:
+    bed, requests = FakeProvider(), list[Request]()
+
+    def launch(request: Request) -> Result:
+        raise InfrastructureError("node n0 of bed local is dead, not warm")
+
+    names = ("n0", "n1", "n2", "n3")
+    code, document, _ = nightly(tmp_path, launch, "suite: s\ntrials: [gemm]\n", bed, lose(bed, *names))
+    assert (code, requests) == (4, [])
+    assert {row["cell"] for row in document["rows"]} == {"gemm", *(f"node {name}" for name in names)}
+
+
+def test_a_fault_aimed_at_a_node_that_is_not_there_is_skipped(tmp_path: Path) -> None:
+    bed, requests = FakeProvider(), list[Request]()
+    suite = (
+        "suite: s\ntrials: [{trial: dp-ring, world: {nodes: all}, faults: [crash-node: {node: 3, at: {step: 10}}]}]\n"
+    )
+    code, document, _ = nightly(tmp_path, measure(requests), suite, bed, lose(bed, "n3"))
+    (row,) = [row for row in document["rows"] if row["cell"] == "dp-ring"]
+    assert (row["state"], code, requests) == ("skipped", 2, [])
+    assert "n3 is dead" in row["reason"]
+
+
+def test_a_failover_without_its_spare_is_skipped(tmp_path: Path) -> None:
+    """It would recover by a restart, which takes another time."""
+    bed, requests = FakeProvider(), list[Request]()
+    suite = "suite: s\ntrials: [{trial: dp-ring, world: {nodes: 2}, faults: [crash-node: {node: 1, at: {step: 10}}]}]\n"
+    _, document, _ = nightly(tmp_path, measure(requests), suite, bed, lose(bed, "n4"))
+    (row,) = [row for row in document["rows"] if row["cell"] == "dp-ring"]
+    assert (row["state"], row["reason"]) == ("skipped", "no spare is left to recover with: n4 is dead")
+
+
+# --- trials and beds that change during a night ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["removed", "broken"])
+@pytest.mark.parametrize("nodes", ["1", "all"])
+def test_a_trial_that_was_removed_or_broken_during_the_night_is_an_error(
+    tmp_path: Path, change: str, nodes: str
+) -> None:
+    requests: list[Request] = []
+    launch = measure(requests)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yml").write_text(
+            f"trial: {name}\nworkload: node-probe\nparams: {{probes: [gemm]}}\nworld: {{nodes: 1}}\n"
+        )
+
+    def launch_and_change(request: Request) -> Result:
+        for name in {"a", "b"} - {request.trial.name}:
+            file = tmp_path / f"{name}.yml"
+            file.unlink() if change == "removed" else file.write_text("trial: [")
+        return launch(request)
+
+    suite = f"suite: s\ndefaults: {{world: {{nodes: {nodes}}}}}\ntrials: [a.yml, b.yml]\n"
+    code, document, errors = nightly(tmp_path, launch_and_change, suite)
+    assert sorted(row["state"] for row in document["rows"]) == ["error", "passed"], errors
+    assert (code, len(requests)) == (4, 1)
+
+
+def test_a_bed_file_that_is_damaged_during_the_night_ends_it_with_its_report(tmp_path: Path) -> None:
+    requests: list[Request] = []
+    launch = measure(requests)
+
+    def launch_and_damage(request: Request) -> Result:
+        (tmp_path / "state/beds/local.json").write_text("{")
+        return launch(request)
+
+    suite = "suite: s\ntrials: [gemm, {trial: gemm, name: b}]\n"
+    code, document, _ = nightly(tmp_path, launch_and_damage, suite)
+    assert [row["state"] for row in document["rows"]] == ["passed", "error"]
+    assert "not run: " in document["rows"][1]["reason"] and "not a readable bed file" in document["rows"][1]["reason"]
+    assert code == 4
+    assert Path(document["report"]).is_file()
+
+
+@pytest.mark.parametrize("step", ["index.open", "night_end._judge", "night_files.write_judgement"])
+def test_a_night_that_is_killed_between_its_seal_and_its_judgement_is_open_until_it_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    modules = {"index": index, "night_end": night_end, "night_files": night_files}
+    module, _, name = step.partition(".")
+
+    def kill(*_args: object, **_options: object) -> None:
+        raise KilledError
+
+    launch = measure([])
+    suite = "suite: s\ntrials: [gemm]\n"
+    with monkeypatch.context() as killed:
+        killed.setattr(modules[module], name, kill)
+        with pytest.raises(KilledError):
+            nightly(tmp_path, launch, suite)
+    (first,) = night_files.nights(tmp_path / "runs")
+    assert night_files.is_closed(first) and not night_files.is_judged(first)
+    code, document, errors = nightly(tmp_path, launch, suite)
+    assert f"night {first.name} has not ended, and its process is gone; end it: ccbed nightly --resume" in errors
+    assert (code, night_files.is_judged(first), night_files.is_judged(Path(document["directory"]))) == (0, False, True)
+    command = f"sh -c 'cat >> {tmp_path}/notified'"
+    code, _, errors = nightly(tmp_path, launch, suite, None, lambda: None, "--resume-open", "--notify", command)
+    assert (code, night_files.is_judged(first)) == (0, True)
+    assert f"open night {first.name}, begun " in errors and ": judged, exit 0; the new night begins" in errors
+    assert (first / "report/index.html").is_file()
+    assert (tmp_path / "notified").read_text().count("# PASS") == 2
+    assert "has not ended" not in nightly(tmp_path, launch, suite)[2]
+
+
+def test_a_night_whose_index_fails_in_any_way_is_judged_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object, **_options: object) -> None:
+        raise ValueError("a byte")
+
+    monkeypatch.setattr(index, "open", fail)
+    code, document, _ = nightly(tmp_path, measure([]), "suite: s\ntrials: [gemm]\n")
+    assert (code, Path(document["report"]).is_file()) == (0, True)
+    assert "the history cannot be read" in document["notes"][0] and "ValueError: a byte" in document["notes"][0]

@@ -51,7 +51,7 @@ class NightLines:
 
     def node(self, row: Row) -> None:
         if not self.quiet:
-            self.terminal.line(f"  {self._word('error')} {row.cell}: {row.reason}")
+            self.terminal.line(f"  {self._word(row.state)} {row.cell}: {row.reason}")
 
     def cell(self, cell: Cell, rows: Sequence[Row]) -> None:
         self._ended.add(cell.name)

@@ -77,6 +77,8 @@ def accept(
         file: files.merge(file, hardware, floors)
         for hardware, floors in accepted.items() for file in [output or baselines / files.file_name(hardware)]
     }  # fmt: skip
+    if not dry_run:
+        _keep(session, directory, list(texts))
     for (hardware, floors), (file, text) in zip(accepted.items(), texts.items(), strict=True):
         if not dry_run:
             paths.write(file, text.encode(), durable=True)
@@ -87,6 +89,18 @@ def accept(
         )
         _table(session, floors)
     return 0
+
+
+def _keep(session: Session, directory: Path, files: list[Path]) -> None:
+    """Wherever the baselines are, `runs prune` keeps what they rest on."""
+    from ...nightly.index import retention
+
+    try:
+        retention.keep_for(directory, files)
+    except (OSError, ValueError) as error:
+        session.terminal.warn(
+            f"{directory}: cannot be marked as evidence ({error}); prune it only with --baselines {files[0].parent}"
+        )
 
 
 @command.command(context_settings={"auto_envvar_prefix": "CCBED"})

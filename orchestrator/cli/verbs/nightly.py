@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,18 @@ import click
 from ...model.errors import UsageError
 from ..inputs import options
 from ..inputs.session import Session
+
+
+class Target(click.ParamType):
+    """A URL or a command. CCBED_NOTIFY has several as words of a shell: a command with arguments is quoted."""
+
+    name = "target"
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        try:
+            return shlex.split(rv)
+        except ValueError as error:
+            raise UsageError(f"CCBED_NOTIFY: cannot be split into words: {error}") from None
 
 
 @options.command()
@@ -32,6 +46,7 @@ from ..inputs.session import Session
 )
 @click.option(
     "--notify",
+    type=Target(),
     multiple=True,
     metavar="URL|COMMAND",
     help="Post the result to a webhook, or run a command with it. Repeatable.",

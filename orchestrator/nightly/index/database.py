@@ -19,10 +19,14 @@ from . import migrations
 
 FILE = ".index.sqlite3"
 #: How long a writer waits for another one, and for a server to accept a connection.
-BUSY_S, CONNECT_S = 60, 10
+BUSY_S, CONNECT_S = 60.0, 10
 #: Number of PostgreSQL's advisory lock of the writers: "ccbedidx" in hexadecimal.
 _LOCK = 0x6363626564696478
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_FORMAT}
+#: What Python's sqlite3 says of a text that is not UTF-8; it has no code.
+_NO_TEXT = "Could not decode to UTF-8"
+#: SQLSTATE lock_not_available: another writer holds the lock.
+_LOCK_TIMEOUT = "55P03"
 _REBUILT = "the bundles are complete; the index is made from them again"
 
 
@@ -117,19 +121,24 @@ class Database:
         cause = error.orig
         reason = " ".join(str(cause).split()) or type(cause).__name__
         code = getattr(cause, "sqlite_errorcode", None)
-        if code is not None and (code & 0xFF) in _CORRUPT:
+        if (code is not None and (code & 0xFF) in _CORRUPT) or reason.startswith(_NO_TEXT):
             return DamagedIndexError(f"{self.label}: damaged: {reason}")
+        if getattr(cause, "sqlstate", None) == _LOCK_TIMEOUT:
+            return self._busy()
         if self.is_server and isinstance(error, OperationalError):
             return InfrastructureError(
                 f"{self.label}: the database of the index cannot be reached: {reason}",
                 hint="start it, or unset CCBED_DATABASE_URL to use a file; no bundle was changed",
             )
         if code is not None and (code & 0xFF) == sqlite3.SQLITE_BUSY:
-            return InfrastructureError(
-                f"{self.label}: another process has written the index for more than {BUSY_S} s",
-                hint="try again when it has ended",
-            )
+            return self._busy()
         return InfrastructureError(f"{self.label}: the index cannot be used: {reason}", hint=_REBUILT)
+
+    def _busy(self) -> InfrastructureError:
+        return InfrastructureError(
+            f"{self.label}: another process has written the index for more than {BUSY_S:g} s",
+            hint="try again when it has ended",
+        )
 
 
 def _parse(url: str) -> sa.URL:
@@ -155,7 +164,11 @@ def _engine(url: sa.URL, *, is_server: bool) -> sa.Engine:
     }  # fmt: skip
     if is_server:
         try:
-            return sa.create_engine(url, connect_args={"connect_timeout": CONNECT_S}, **codec)
+            from . import server_limits
+
+            engine = sa.create_engine(url, connect_args={"connect_timeout": CONNECT_S}, **codec)
+            server_limits.apply(engine, BUSY_S)
+            return engine
         except ImportError:
             raise UsageError(
                 "CCBED_DATABASE_URL: psycopg is not installed, so PostgreSQL cannot be used",

@@ -181,7 +181,7 @@ def _groups(
 ) -> dict[_Identity, _Group]:
     """The measurements, in the order of cells and repeats. Rows are many, and carry numbers of nights and series only.
 
-    Of two nights with one number, as after a copy of a directory, the last one counts.
+    Of two nights with one number, as after a copy of a directory, the last one counts. Raises TypeError for a damaged row.
     """
     query = (
         sa.select(nights.c.id, series.c.id, runs.c.trial, runs.c.cell, runs.c.suspects_id, measurements.c["values"])
@@ -194,6 +194,8 @@ def _groups(
     for night_id, series_id, trial, cell, suspects_id, values in connection.execute(query):
         if night_id not in chosen:
             continue
+        if type(values) is not list:
+            raise TypeError("the values of a measurement are no list")
         group = by_number.get((night_id, series_id))
         if group is None:
             group = by_number[night_id, series_id] = _Group(chosen[night_id], trial)

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ...store import index as runs_index
+from ...store import paths, seal
 from .. import night_files
 from ..baselines import DIRECTORY, Baseline, read_all
 from ..gates import drift
-from ..suite import Night
+from ..suite import RUNS, Night
 
 #: Recorded nights of a bed that gates look back on.
 WINDOW = drift.HISTORY
@@ -19,13 +20,32 @@ WINDOW = drift.HISTORY
 def reasons(runs_dir: Path, baselines: Path, *, recorded: bool) -> dict[str, str]:
     """Name of a run or night -> why it is kept. ``recorded``: recorded nights need not be kept for the gates.
 
-    ``baselines``: their directory; those beside the directory of runs count as well. The index is not needed. Raises CcbedError
-    where a night or a baseline cannot be read, because nothing may be removed then.
+    ``baselines``: their directory; those beside the directory of runs count as well, and what ``keep_for`` named. The index is not
+    needed. Raises CcbedError where a night or a baseline cannot be read, because nothing may be removed then.
     """
     nights = [night_files.read_night(path) for path in runs_index.nights(runs_dir)]
     beside = runs_dir.resolve().parent / DIRECTORY
     known = [read_all(directory) for directory in dict.fromkeys((baselines.resolve(), beside))]
-    return {**({} if recorded else _of_window(nights)), **_of_evidence(itertools.chain(*known))}
+    return {**({} if recorded else _of_window(nights)), **_of_named(runs_dir), **_of_evidence(itertools.chain(*known))}
+
+
+def keep_for(directory: Path, baselines: Iterable[Path]) -> None:
+    """Name the baselines in the run or night that they rest on: wherever their files are, it is kept. Raises OSError."""
+    night = directory.parent.parent
+    owner = night if night_files.is_night(night) else directory
+    file = owner / seal.BASELINES
+    known = file.read_text().splitlines() if file.exists() else []
+    lines = dict.fromkeys((*known, *(str(baseline.resolve()) for baseline in baselines)))
+    paths.write(file, "".join(f"{line}\n" for line in lines).encode(), durable=True)
+
+
+def _of_named(runs_dir: Path) -> dict[str, str]:
+    """An unreadable list keeps its run, too."""
+    return {
+        file.parent.name: f"evidence of the baselines in {file}: if there are none, remove that file"
+        for pattern in (f"*/{seal.BASELINES}", f"*/{RUNS}/*/{seal.BASELINES}")
+        for file in runs_dir.glob(pattern)
+    }
 
 
 def _of_window(nights: Iterable[Night]) -> dict[str, str]:

@@ -11,7 +11,6 @@ from typing import Self, TypeVar
 
 import sqlalchemy as sa
 
-from ...model.errors import InfrastructureError
 from ..gates.nights import Record
 from ..run_record import RunRecord
 from . import queries, rows
@@ -119,16 +118,22 @@ class Index:
             return self._execute(query)
 
     def _execute(self, query: Callable[[sa.Connection, int], T]) -> T:
-        """No row has the root 0, which a directory has before its first refresh."""
+        """No row has the root 0, which a directory has before its first refresh. A value that cannot be read is damage."""
         with self._database.read() as connection:
-            return query(connection, self._root.id(connection) or 0)
+            try:
+                return query(connection, self._root.id(connection) or 0)
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                reason = f"a row cannot be read ({type(error).__name__}: {error})"
+                raise DamagedIndexError(
+                    f"{self._database.label}: damaged: {reason}", hint="ccbed runs --rebuild"
+                ) from error
 
     def _replace(self, error: DamagedIndexError) -> None:
-        """Move the damaged file aside, and begin a new one."""
+        """Move the damaged file aside, and begin a new one. On a server, forget the rows of this directory."""
         if self._database.file is None:
-            raise InfrastructureError(
-                *error.problems, hint="drop the tables of the index: they are made again"
-            ) from error
+            refreshing.forget(self._database, self._root)
+            self._events.append(f"{error}; the rows of {self.directory} are made from the bundles again")
+            return
         moment = datetime.datetime.now(datetime.UTC)
         aside = self._database.move_aside(f"{moment:%Y%m%dT%H%M%S.%fZ}")
         self._events.append(f"{error}; it was moved to {aside.name} and is made from the bundles again")

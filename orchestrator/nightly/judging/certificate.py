@@ -16,7 +16,7 @@ from ..night_judgement import Judged, NightJudgement
 from ..run_record import RunRecord, nodes_of, versions_of
 from ..suite import FINDINGS, Night
 from . import figures
-from .night import read_runs
+from .night import NODE, read_runs
 
 DOCUMENT, SUMMARY, SEAL = "certificate.json", "certificate.md", "certificate-sha256.txt"
 #: Gates that an acceptance cannot know: they need earlier nights.
@@ -59,9 +59,10 @@ def write(directory: Path) -> dict[str, Any]:
 def _decide(night: Night, judgement: NightJudgement) -> tuple[str, int]:
     """Outcome and exit code. Without a floor nothing says what the hardware must reach: all peers may be slow together.
 
-    Failures of a node in quarantine are expected, so that a cluster with one is not accepted.
+    Failures of a node in quarantine are expected, and of a lost node nothing is known, so that a cluster with one is not accepted.
     """
-    if judgement.outcome in ("pass", "warn") and (night.quarantined or not _has_floors(judgement)):
+    has_lost = any(judged.finding.gate == NODE for judged in judgement.findings)
+    if judgement.outcome in ("pass", "warn") and (night.quarantined or has_lost or not _has_floors(judgement)):
         return "unknown", errors.EXIT_UNKNOWN
     return judgement.outcome, judgement.exit
 
@@ -123,7 +124,7 @@ def _not_checked(night: Night, judgement: NightJudgement, runs: Sequence[tuple[s
         yield "floors: no baseline has a floor for this hardware; ccbed baseline accept writes one"
     yield from (f"{node} {reason}" for node, reason in sorted(night.quarantined.items()))
     unknown = [judged.finding for judged in judgement.findings if judged.state == "unknown" and not judged.is_counted]
-    named = (f"{finding.gate}: {finding.text}" for finding in unknown if finding.gate in ("peers", "pairs"))
+    named = (f"{finding.gate}: {finding.text}" for finding in unknown if finding.gate in ("peers", "pairs", NODE))
     yield from dict.fromkeys(named)
     measured = {node for _, record in runs for node in record.hardware}
     yield from (f"{node}: took part in no run" for node in sorted(night.hosts) if node not in measured)

@@ -36,7 +36,7 @@ def _outcome(rows: Sequence[Row], findings: Sequence[Judged]) -> Literal["pass",
     states = {judged.state for judged in findings if judged.is_counted}
     if not states.isdisjoint(_FAILURES):
         return "fail"
-    if "unknown" in states or all(row.state == "skipped" for row in rows):
+    if "unknown" in states or all(row.state == "skipped" or night_rows.node(row) for row in rows):
         return "unknown"
     return "warn" if "warn" in states else "pass"
 
@@ -48,7 +48,8 @@ def _exit(outcome: str, rows: Sequence[Row]) -> int:
 
 
 def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged]) -> str:
-    counts = Counter(row.state for row in rows)
+    counts = Counter(row.state for row in rows if not night_rows.node(row))
+    lost = ", ".join(dict.fromkeys(filter(None, map(night_rows.node, rows))))
     ran = ", ".join(
         f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: _ORDER.index(item[0]))
     )
@@ -65,9 +66,11 @@ def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged]) -> 
             else ""
         )
         text = f"{worst[0].finding.text}{more}"
-    elif not rows:
+    elif not counts:
         text = "Nothing was run"
-    return "; ".join(part for part in (text, f"runs: {ran}" if ran else "") if part) + "."
+    return (
+        "; ".join(part for part in (text, f"lost: {lost}" if lost else "", f"runs: {ran}" if ran else "") if part) + "."
+    )
 
 
 _ORDER = ("passed", "failed", "unknown", "error", "unfinished", "skipped")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...store import paths
 from .. import bundle_records, night_files
+from .. import rows as night_rows
 from ..baselines import Baseline
 from ..culprits import quarantine
 from ..gates.finding import Finding
@@ -20,7 +21,7 @@ from ..suite import RUNS, Night, Row
 from . import bits, conclusion, figures, floors, known_defects, metrics, parts
 from .figures import Series
 
-RUN, SPARE = "run", "spare"
+RUN, SPARE, NODE = "run", "spare", "node"
 #: Nights for which a metric that is no longer measured is missed.
 RECENT = 3
 
@@ -100,8 +101,15 @@ def _is_before(record: Record, night: Night) -> bool:
 
 
 def _judge_rows(rows: Iterable[Row], records: Mapping[str, RunRecord]) -> Iterator[Judged]:
-    """A row that did not pass. A passed row is unknown if its figures cannot be compared: no bundle, no figure, no hardware."""
+    """A row that did not pass. A passed row is unknown if its figures cannot be compared: no bundle, no figure, no hardware.
+
+    A node that was lost is unknown, and the night is judged by what the others measured.
+    """
     for row in rows:
+        if node := night_rows.node(row):
+            finding = Finding(gate=NODE, outcome="unknown", node=node, text=f"{node}: {row.reason}")
+            yield Judged(finding=finding, state="unknown", is_counted=False)
+            continue
         state = conclusion.STATES.get(row.state)
         reason = row.reason
         if row.state == "passed" and row.run and (gap := _gap(records.get(row.run))):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...reports.junit import clean
+from .. import rows
 from ..night_judgement import Judged
 from ..suite import Row
 from .night_report import FINDING_ORDER, NightReport, cells, worst
@@ -59,8 +60,9 @@ def _night(report: NightReport) -> Case:
 
 def _repeat(row: Row, report: NightReport) -> Case:
     text = f"run: {report.directory}/runs/{row.run}" if row.run else "no bundle"
+    tag = "skipped" if rows.node(row) else _ROW_TAGS.get(row.state, "")
     return Case(
-        name=f"repeat {row.repeat + 1}", tag=_ROW_TAGS.get(row.state, ""), type=row.state, message=row.reason or row.state,
+        name=f"repeat {row.repeat + 1}", tag=tag, type=row.state, message=row.reason or row.state,
         text=text, duration_s=row.duration_s,
     )  # fmt: skip
 

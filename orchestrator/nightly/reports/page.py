@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 
 from ...core.verdict.sentence import count, seconds
+from .. import rows as night_rows
 from ..night_judgement import Judged
 from . import trends
 from .changes import changes
@@ -96,7 +97,9 @@ def _recorded(report: NightReport) -> str:
 
 def figures(report: NightReport) -> list[tuple[str, str, str]]:
     """(name, figure, meaning) for the row below the sentence."""
-    states = [row.state for row in report.rows]
+    states = [row.state for row in report.rows if not night_rows.node(row)]
+    lost = len(set(filter(None, map(night_rows.node, report.rows))))
+    hosts = count(len(set(report.night.hosts.values())), "host")
     passed, skipped = states.count("passed"), states.count("skipped")
     judged = [entry for entry in report.judgement.findings if entry.state != "unknown"]
     bad = report.with_states("fail", "xpass")
@@ -105,7 +108,7 @@ def figures(report: NightReport) -> list[tuple[str, str, str]]:
         ("repeats passed", f"{passed} / {len(states) - skipped}", note),
         ("findings failed", str(len(bad)), f"of {len(judged):,} judged; {len(report.judgement.findings) - len(judged):,} not judged"),
         ("parts named", str(len(culprits(report))), "nodes, links or switch groups"),
-        ("nodes", str(len(report.night.hosts)), f"on {count(len(set(report.night.hosts.values())), 'host')}"),
+        ("nodes", str(len(report.night.hosts)), f"on {hosts}{f', {lost} lost' if lost else ''}"),
         ("time in runs", duration(sum(row.duration_s for row in report.rows)), _budget(report)),
         ("compared with", str(len(report.judgement.earlier)), "earlier nights"),
     ]  # fmt: skip
