@@ -22,26 +22,26 @@ from . import world
 from .test_hosts_judged import bad, judged
 
 
-def _decisions(book: world.Memory) -> list[dict[str, object]]:
+def decisions(book: world.Memory) -> list[dict[str, object]]:
     return [dict(event.value) for event in book.events if event.f == "recovery.decided"]
 
 
-def _end(book: world.Memory) -> dict[str, object]:
+def end(book: world.Memory) -> dict[str, object]:
     assert book.events[-1].f == "run.end"
     return dict(book.events[-1].value)
 
 
 def test_a_run_without_faults_finishes_in_one_epoch() -> None:
     _, book = world.run(world.trial(), world.bed())
-    assert _end(book)["outcome"] == "finished"
+    assert end(book)["outcome"] == "finished"
     assert {e.epoch for e in book.events if e.f == "gang.start"} == {0}
 
 
 def test_a_crashed_node_is_replaced_by_the_spare_from_the_newest_checkpoint() -> None:
     bed = world.bed()
     _, book = world.run(world.trial(world.crash(2)), bed)
-    assert _end(book)["outcome"] == "finished"
-    assert [d["slots"] for d in _decisions(book)] == [["n0", "n1", "n4", "n3"]]
+    assert end(book)["outcome"] == "finished"
+    assert [d["slots"] for d in decisions(book)] == [["n0", "n1", "n4", "n3"]]
     assert [e.value["step"] for e in book.events if e.f == "resume.chosen"] == [0, 25]
     assert bed.nodes["n2"].done["f/f0/act"] == 1
     assert bed.nodes["n2"].alive, "healed: the bed is as up left it"
@@ -59,8 +59,8 @@ def test_the_gang_is_stopped_before_anything_is_decided() -> None:
 @pytest.mark.parametrize("policy", [("spare",), ("restart",)])
 def test_any_node_may_be_lost(node: int, policy: tuple[str, ...]) -> None:
     _, book = world.run(world.trial(world.crash(node), policy=policy), world.bed())
-    assert _end(book)["outcome"] == "finished"
-    assert _decisions(book)[0]["policy"] == {f"n{node}": policy[0]}
+    assert end(book)["outcome"] == "finished"
+    assert decisions(book)[0]["policy"] == {f"n{node}": policy[0]}
 
 
 def test_when_node_0_is_lost_the_store_moves_to_its_successor() -> None:
@@ -70,7 +70,7 @@ def test_when_node_0_is_lost_the_store_moves_to_its_successor() -> None:
 
 def test_without_a_policy_a_planned_loss_is_a_finding() -> None:
     _, book = world.run(world.trial(world.crash(2), policy=("none",)), world.bed())
-    assert _end(book)["kind"] == "finding"
+    assert end(book)["kind"] == "finding"
 
 
 def test_a_node_killed_by_hand_recovers_by_the_same_commands_as_a_planned_fault() -> None:
@@ -83,14 +83,14 @@ def test_a_node_killed_by_hand_recovers_by_the_same_commands_as_a_planned_fault(
         return {str(e.key) for e in book.events if e.type == "invoke" and e.epoch == 1 and str(e.key).startswith("e1/")}
 
     assert recovery(by_hand) == recovery(planned)
-    assert _end(by_hand)["outcome"] == "finished"
+    assert end(by_hand)["outcome"] == "finished"
 
 
 def test_an_unplanned_loss_that_no_policy_replaces_is_a_failure_of_the_infrastructure() -> None:
     bed = world.bed()
     bed.at(0.2, lambda: bed.kill("n1"))
     _, book = world.run(world.trial(policy=("none",)), bed)
-    assert _end(book)["kind"] == "infrastructure"
+    assert end(book)["kind"] == "infrastructure"
 
 
 def test_two_nodes_lost_in_one_window_are_one_recovery() -> None:
@@ -98,23 +98,23 @@ def test_two_nodes_lost_in_one_window_are_one_recovery() -> None:
     bed.at(0.2, lambda: bed.kill("n1"))
     bed.at(0.2, lambda: bed.kill("n3"))
     _, book = world.run(world.trial(), bed)
-    assert [d["policy"] for d in _decisions(book)] == [{"n1": "spare", "n3": "restart"}]
+    assert [d["policy"] for d in decisions(book)] == [{"n1": "spare", "n3": "restart"}]
 
 
 def test_twice_in_a_row_uses_the_spare_then_restarts() -> None:
     faults = (world.crash(2), world.crash(1, id="f1", step=40))
     _, book = world.run(world.trial(*faults), world.bed())
-    assert [d["policy"] for d in _decisions(book)] == [{"n2": "spare"}, {"n1": "restart"}]
-    assert _end(book)["outcome"] == "finished"
+    assert [d["policy"] for d in decisions(book)] == [{"n2": "spare"}, {"n1": "restart"}]
+    assert end(book)["outcome"] == "finished"
 
 
 def test_a_fault_during_the_recovery_of_another_starts_a_further_recovery() -> None:
     second = world.crash(1, id="f1", on="recovery.decided")
     bed = world.bed()
     _, book = world.run(world.trial(world.crash(2), second), bed)
-    assert len(_decisions(book)) == 2
+    assert len(decisions(book)) == 2
     assert bed.nodes["n1"].done["f/f1/act"] == 1
-    assert _end(book)["outcome"] == "finished"
+    assert end(book)["outcome"] == "finished"
 
 
 def test_a_fault_of_the_second_epoch_only_acts_there() -> None:
@@ -130,8 +130,8 @@ def test_a_fault_after_a_checkpoint_of_a_script_holds_its_rank_some_steps_later(
     (held,) = (e for e in book.events if e.f == "rank.held")
     assert (held.data.rank, held.data.step, held.data.phase) == (2, 13, "backward")
     assert {e.node for e in book.events if e.f == "rank.hold" and e.type == "ok"} == {"n0", "n1", "n2", "n3"}
-    assert len(_decisions(book)) == 1
-    assert _end(book)["outcome"] == "finished"
+    assert len(decisions(book)) == 1
+    assert end(book)["outcome"] == "finished"
 
 
 @pytest.mark.parametrize(("saves", "reason"), [(70, "nothing to prove"), (20, "waits for checkpoint 4")])
@@ -146,8 +146,8 @@ def test_a_fault_that_waits_for_a_checkpoint_that_never_comes_is_not_injected(sa
 def test_a_pause_shorter_than_the_limit_needs_no_recovery() -> None:
     trial = world.trial(world.crash(2))
     _, book = world.run(trial, world.bed(), {"f0": world.pause(0.8)})
-    assert _decisions(book) == []
-    assert _end(book)["outcome"] == "finished"
+    assert decisions(book) == []
+    assert end(book)["outcome"] == "finished"
 
 
 @pytest.mark.parametrize("policy", [("spare",), ("restart",)])
@@ -155,8 +155,8 @@ def test_a_pause_that_is_never_healed_is_found_by_silence(policy: tuple[str, ...
     bed = world.bed()
     trial = world.trial(world.crash(2), policy=policy)
     _, book = world.run(trial, bed, {"f0": world.pause(None)})
-    assert [d["detector"] for d in _decisions(book)] == ["node.silent"]
-    assert _end(book)["outcome"] == "finished"
+    assert [d["detector"] for d in decisions(book)] == ["node.silent"]
+    assert end(book)["outcome"] == "finished"
     assert bed.nodes["n2"].alive
     assert not bed.nodes["n2"].paused, "healed when the run ended"
 
@@ -178,17 +178,17 @@ def test_a_crash_loop_is_stopped_before_the_budget_is_spent() -> None:
     bed = world.bed()
     _killed_at_each_start(bed, "n2", 6)
     _, book = world.run(world.trial(policy=("restart",), max_restarts=10), bed)
-    assert _end(book)["outcome"] == "failed"
-    assert "crash loop" in str(_end(book)["reason"])
-    assert len(_decisions(book)) == 1
+    assert end(book)["outcome"] == "failed"
+    assert "crash loop" in str(end(book)["reason"])
+    assert len(decisions(book)) == 1
 
 
 @pytest.mark.parametrize("policy", [("spare", "restart"), ("restart",)])
 def test_planned_crashes_at_one_step_are_no_crash_loop(policy: tuple[str, ...]) -> None:
     faults = tuple(world.crash(2, id=f"f{k}", step=30, epoch=k) for k in range(4))
     _, book = world.run(world.trial(*faults, policy=policy, max_restarts=4), world.bed())
-    assert _end(book)["outcome"] == "finished", _end(book)["reason"]
-    assert len(_decisions(book)) == 4
+    assert end(book)["outcome"] == "finished", end(book)["reason"]
+    assert len(decisions(book)) == 4
 
 
 def test_planned_crashes_do_not_hide_a_crash_loop() -> None:
@@ -203,7 +203,7 @@ def test_planned_crashes_do_not_hide_a_crash_loop() -> None:
     bed.keepers.inject = inject  # type: ignore[method-assign]
     faults = tuple(world.crash(2, id=f"f{k}", step=30, epoch=k) for k in range(6))
     _, book = world.run(world.trial(*faults, policy=("restart",), max_restarts=10), bed)
-    assert "crash loop" in str(_end(book)["reason"])
+    assert "crash loop" in str(end(book)["reason"])
 
 
 def test_a_fault_that_was_not_proved_excuses_no_crash() -> None:
@@ -218,7 +218,7 @@ def test_a_fault_that_was_not_proved_excuses_no_crash() -> None:
     bed.keepers.inject = inject  # type: ignore[method-assign]
     faults = tuple(world.crash(2, id=f"f{k}", step=30, epoch=k) for k in range(6))
     _, book = world.run(world.trial(*faults, policy=("restart",), max_restarts=10), bed)
-    assert "crash loop" in str(_end(book)["reason"])
+    assert "crash loop" in str(end(book)["reason"])
 
 
 @pytest.mark.parametrize("nodes", [(0, 1), (1, 3), (0, 1, 2), (0, 1, 2, 3)])
@@ -226,8 +226,8 @@ def test_nodes_with_one_trigger_are_lost_at_the_same_time_in_one_recovery(nodes:
     faults = tuple(world.crash(node, id=f"f{node}", step=30) for node in nodes)
     bed = world.bed()
     _, book = world.run(world.trial(*faults, max_restarts=1), bed)
-    assert _end(book)["outcome"] == "finished", _end(book)["reason"]
-    assert [set(d["policy"]) for d in _decisions(book)] == [{f"n{node}" for node in nodes}]  # type: ignore[call-overload]
+    assert end(book)["outcome"] == "finished", end(book)["reason"]
+    assert [set(d["policy"]) for d in decisions(book)] == [{f"n{node}" for node in nodes}]  # type: ignore[call-overload]
     acts = [event for event in book.events if event.f == "fault.act" and event.type == "invoke"]
     assert {event.epoch for event in acts} == {0}
     assert bad(judged(world.trial(*faults), book)) == []
@@ -236,8 +236,8 @@ def test_nodes_with_one_trigger_are_lost_at_the_same_time_in_one_recovery(nodes:
 def test_the_same_group_rank_named_twice_is_lost_twice_one_after_the_other() -> None:
     faults = (world.crash(2), world.crash(2, id="f1"))
     _, book = world.run(world.trial(*faults), world.bed())
-    assert [d["policy"] for d in _decisions(book)] == [{"n2": "spare"}, {"n4": "restart"}]
-    assert _end(book)["outcome"] == "finished"
+    assert [d["policy"] for d in decisions(book)] == [{"n2": "spare"}, {"n4": "restart"}]
+    assert end(book)["outcome"] == "finished"
 
 
 @pytest.mark.parametrize("policy", [("spare",), ("restart",)])
@@ -261,7 +261,7 @@ def test_a_history_without_its_fault_lines_yields_the_same_commands_of_recovery(
 def test_the_budget_of_restarts_is_kept() -> None:
     faults = tuple(world.crash(2, id=f"f{k}", step=10 * k + 12) for k in range(3))
     _, book = world.run(world.trial(*faults, max_restarts=2), world.bed())
-    assert "budget of 2 restarts" in str(_end(book)["reason"])
+    assert "budget of 2 restarts" in str(end(book)["reason"])
 
 
 def test_a_disarmed_fault_is_never_called_verified() -> None:
@@ -269,7 +269,7 @@ def test_a_disarmed_fault_is_never_called_verified() -> None:
     bed.keepers.disarmed.add("f0")
     _, book = world.run(world.trial(world.crash(2)), bed)
     assert "fault.verified" not in world.names(book)
-    assert _end(book)["outcome"] == "finished"
+    assert end(book)["outcome"] == "finished"
 
 
 def test_a_fault_whose_state_held_before_is_never_called_verified() -> None:
@@ -277,15 +277,15 @@ def test_a_fault_whose_state_held_before_is_never_called_verified() -> None:
     bed.keepers.held_before.add("f0")
     _, book = world.run(world.trial(world.crash(2)), bed)
     assert "fault.verified" not in world.names(book)
-    assert _decisions(book) == []
-    assert _end(book)["outcome"] == "finished"
+    assert decisions(book) == []
+    assert end(book)["outcome"] == "finished"
 
 
 def test_a_run_that_does_not_end_is_ended_by_the_wall_limit() -> None:
     trial = world.trial(liveness=Liveness(wall_s=0.2))
     _, book = world.run(trial, world.bed())
-    assert _end(book)["outcome"] == "failed"
-    assert "not finished after 0.2 s" in str(_end(book)["reason"])
+    assert end(book)["outcome"] == "failed"
+    assert "not finished after 0.2 s" in str(end(book)["reason"])
 
 
 def test_a_trigger_that_is_never_reached_is_said() -> None:
@@ -315,8 +315,8 @@ def test_a_silent_node_that_nobody_can_restart_ends_the_run_long_before_the_wall
 
     bed.at(0.2, stop)
     _, book = world.run(world.trial(policy=("restart",)), bed)
-    assert "can replace n2" in str(_end(book)["reason"])
-    assert _end(book)["kind"] == "infrastructure"
+    assert "can replace n2" in str(end(book)["reason"])
+    assert end(book)["kind"] == "infrastructure"
     assert book.events[-1].t < 180.0
 
 
@@ -328,7 +328,7 @@ def test_a_silent_node_that_nobody_can_restart_is_replaced_by_the_next_policy() 
 
     bed.at(0.2, stop)
     _, book = world.run(world.trial(policy=("restart", "spare")), bed)
-    assert [d["slots"] for d in _decisions(book)][-1] == ["n0", "n1", "n4", "n3"]
+    assert [d["slots"] for d in decisions(book)][-1] == ["n0", "n1", "n4", "n3"]
     assert any(e.f == "rank.finished" for e in book.events)
 
 
@@ -347,7 +347,7 @@ def test_the_end_of_a_run_says_why_a_node_could_not_be_started_again() -> None:
     bed = _FailingStart(("n0", "n1", "n2", "n3", "n4"))
     bed.at(0.2, lambda: bed.kill("n2"))
     _, book = world.run(world.trial(policy=("restart",)), bed)
-    assert "can replace n2: node.apply failed: its agent ended while it started" in str(_end(book)["reason"])
+    assert "can replace n2: node.apply failed: its agent ended while it started" in str(end(book)["reason"])
 
 
 class _LateLoss(FakeBed):
@@ -364,7 +364,7 @@ class _LateLoss(FakeBed):
 def test_a_node_that_is_lost_while_another_is_restored_is_restored_too() -> None:
     bed = _LateLoss(("n0", "n1", "n2", "n3", "n4"))
     _, book = world.run(world.trial(world.crash(2)), bed)
-    assert _end(book)["outcome"] == "finished"
+    assert end(book)["outcome"] == "finished"
     assert all(node.alive for node in bed.nodes.values())
 
 
@@ -419,7 +419,7 @@ def test_what_a_workload_emits_cannot_end_a_run_or_break_the_loop() -> None:
     for number, (name, value) in enumerate(odd.items()):
         bed.at(0.1 + number / 100, functools.partial(bed.cluster.emit, "n1", "rank-1.e0", name, value, epoch=0))
     _, book = world.run(world.trial(), bed)
-    assert _end(book)["outcome"] == "finished"
+    assert end(book)["outcome"] == "finished"
     assert book.events[-1].source.writer == "ctl"
 
 
@@ -448,53 +448,6 @@ def test_the_history_lacks_nothing_that_was_said_before_the_files_were_fetched(s
     assert written <= {event.source.identity for event in book.events}
 
 
-@pytest.mark.parametrize("delay_s", [2.0, 4.0, 7.0, 20.0, 59.0])
-def test_a_node_that_is_slow_to_stop_its_ranks_is_not_lost_with_another_one(delay_s: float) -> None:
-    """Many ranks on a busy machine end late, while the heartbeat of their agent goes on."""
-    trial, bed = world.trial(world.crash(2)), world.bed()
-    world.delay(bed, "gang.stop", {"n1": delay_s})
-    _, book = world.run(trial, bed)
-    assert [(d["lost"], d["slots"]) for d in _decisions(book)] == [(["n2"], ["n0", "n1", "n4", "n3"])]
-    late = {"recovered-within"} if delay_s > 10.0 else set()
-    assert {check for check, verdict in judged(trial, book).items() if verdict.outcome != "pass"} == late
-
-
-def test_a_node_that_does_not_stop_its_ranks_is_lost_at_the_deadline_of_the_stop() -> None:
-    trial, bed = world.trial(world.crash(2)), world.bed()
-    world.delay(bed, "gang.stop", {"n1": 3600.0})
-    _, book = world.run(trial, bed)
-    assert _decisions(book)[0]["lost"] == ["n1", "n2"]
-    late = next(e for e in book.events if e.f == "gang.stop" and e.type == "info")
-    assert (late.node, late.value["reason"]) == ("n1", "no reply within 60 s")
-
-
-def test_an_agent_that_hangs_is_given_up_soon_after_the_stop() -> None:
-    """Its process runs, so that its silence alone would show a loss only after 10 s."""
-    bed = world.bed()
-
-    def hang() -> None:
-        bed.kill("n2")
-        bed.nodes["n1"].paused = True
-
-    bed.status = lambda name, status=bed.status: replace(status(name), state="warm") if name == "n1" else status(name)  # type: ignore[method-assign,misc]
-    bed.at(0.2, hang)
-    _, book = world.run(world.trial(policy=("spare", "restart")), bed)
-    decided = next(e for e in book.events if e.f == "recovery.decided")
-    stopped = next(e for e in book.events if e.f == "gang.stop")
-    assert decided.value["lost"] == ["n1", "n2"]
-    assert decided.t - stopped.t < 4.0, "liveness.settle_s, not the deadline of the stop"
-
-
-@pytest.mark.parametrize("f", ["fence.write", "checkpoint.scan", "store.open", "gang.start", "node.apply"])
-def test_a_slow_response_does_not_make_a_node_lost_whose_heartbeat_goes_on(f: str) -> None:
-    trial, bed = world.trial(world.crash(0), policy=("restart",)), world.bed()
-    world.delay(bed, f, dict.fromkeys(bed.nodes, 25.0))
-    _, book = world.run(trial, bed)
-    assert [d["lost"] for d in _decisions(book)] == [["n0"]]
-    assert _end(book)["outcome"] == "finished", _end(book)
-    assert world.names(book, "node.silent") == []
-
-
 @pytest.mark.parametrize("is_quarantined", [False, True])
 def test_a_spare_that_is_missing_because_of_a_quarantine_is_no_finding_about_the_system_under_test(
     is_quarantined: bool,
@@ -509,5 +462,5 @@ def test_a_spare_that_is_missing_because_of_a_quarantine_is_no_finding_about_the
     world.loop(trial, plan, bed, book).run()
     lost = "lost n3; no policy of ['spare'] can replace n3"
     used = "; the spare n1 has the slot of n9, which is in quarantine since a night"
-    end = (lost + used, "infrastructure") if is_quarantined else (lost, "finding")
-    assert (_end(book)["reason"], _end(book)["kind"]) == end
+    wanted = (lost + used, "infrastructure") if is_quarantined else (lost, "finding")
+    assert (end(book)["reason"], end(book)["kind"]) == wanted

@@ -1,8 +1,6 @@
 """The database of the index: migrated, replaced when damaged, one line when it cannot be used."""
 
 from __future__ import annotations
-
-import json
 import os
 import signal
 import socket
@@ -293,8 +291,7 @@ def test_a_value_that_cannot_be_read_is_damage_and_is_made_again(archive: Archiv
         engine = sa.create_engine(empty_url)
         json_type = "" if engine.dialect.name == "sqlite" else "::json"
         if json_type and kind.endswith("no JSON"):
-            engine.dispose()
-            pytest.skip("PostgreSQL stores no JSON that is not valid")
+            content = "7"  # PostgreSQL stores only valid JSON
         with engine.begin() as connection:
             connection.execute(sa.text(f"""UPDATE {table} SET "{column}" = '{content}'{json_type}"""))
         engine.dispose()

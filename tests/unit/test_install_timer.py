@@ -144,7 +144,7 @@ def test_only_the_owner_of_the_units_can_read_variables_targets_and_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_set: bool
 ) -> None:
     """Every user can read the environment and the command of a system unit."""
-    targets = ["https://hooks.example/secret", "sh -c 'echo \"$1\" secret' x"]
+    targets = ["https://example.org/secret", "sh -c 'echo \"$1\" secret' x"]
     if is_set:
         options = ()
         monkeypatch.setenv("CCBED_NOTIFY", shlex.join(targets))
@@ -164,7 +164,10 @@ def test_only_the_owner_of_the_units_can_read_variables_targets_and_commands(
     assert "nightly quick --bed lab --record --resume-open\n" in unit
     assert (folder / units[0]).stat().st_mode & 0o777 == 0o600
     shown = subprocess.run(
-        ["/bin/sh", "-c", f"set -a; . {folder / units[0]}; exec /usr/bin/env -0"], capture_output=True, text=True, check=True
+        ["/bin/sh", "-c", f"set -a; . {folder / units[0]}; exec /usr/bin/env -0"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     read = dict(line.partition("=")[::2] for line in shown.split("\0"))
     wanted = {
@@ -180,12 +183,12 @@ def test_only_the_owner_of_the_units_can_read_variables_targets_and_commands(
 
 def parsed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The options of a night as they are with this environment."""
-    seen: list[dict[str, Any]] = []
-    monkeypatch.setattr(nightly_run, "run", lambda session, suite, options: seen.append(dict(options)) or 0)
+    nights: list[dict[str, Any]] = []
+    monkeypatch.setattr(nightly_run, "run", lambda session, suite, options: nights.append(dict(options)) or 0)
     out = io.StringIO()
     session = Session(state=Path("state"), terminal=terminal.Terminal(out=out, err=out))
     assert main.run(("nightly", "quick"), session) == 0, out.getvalue()
-    return seen[0]
+    return nights[0]
 
 
 def test_targets_in_the_environment_that_are_no_words_are_one_error(

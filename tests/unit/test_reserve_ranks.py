@@ -67,7 +67,9 @@ class Agent:
 
     def stop(self, epoch: int) -> Any:
         responses: list[Any] = []
-        self.ranks.stop("r", epoch, dump=False, spare=lambda: (), respond=lambda kind, done: responses.append(done))
+        self.ranks.stop(
+            "r", epoch, dump=False, spare=lambda: (), respond=lambda kind, done: responses.append(done), limit_s=60
+        )
         self.turn(lambda: responses)
         return responses[0]
 
