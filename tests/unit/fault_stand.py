@@ -73,10 +73,11 @@ class Stand:
     loop: Loop = field(default_factory=Loop)
 
     def __post_init__(self) -> None:
+        self.note: Callable[[Lease, Payload], None] = self._note
         self.acts = self.holder()
 
     def holder(self) -> FaultLifecycle:
-        return FaultLifecycle(self.loop, Leases(self.directory), lambda name: Node(), self._note)  # type: ignore[arg-type,return-value]
+        return FaultLifecycle(self.loop, Leases(self.directory), lambda name: Node(), self.note)  # type: ignore[arg-type,return-value]
 
     def _note(self, lease: Lease, payload: Payload) -> None:
         if payload.NAME in self.unwritable:

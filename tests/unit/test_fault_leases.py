@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model import codec
+from orchestrator.model.act import Act
 from orchestrator.model.event import Command
+from orchestrator.model.payload import Payload
 from orchestrator.node.keeper import primitive_runner
 from orchestrator.node.keeper.lease_records import Lease, Leases
+from orchestrator.node.oslayer.event_loop import Loop
 
 from .fault_stand import (
     CRASH,
@@ -146,3 +149,45 @@ def test_a_node_waits_for_an_injection_without_an_end_no_longer_than_the_injecti
     started: list[str] = []
     stand.acts.after_injections("n2", lambda: started.append("n2"))
     stand.run(lambda: bool(started))
+
+
+class _Killed(BaseException):
+    """The keeper is killed: no handler of exceptions runs."""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "event", ["lease.armed", "fault.before", "fault.injected", "fault.verified", "fault.healed", "heal.verified"]
+)
+@pytest.mark.parametrize("act", [PAUSE, CRASH], ids=["pause", "crash"])
+def test_a_keeper_that_is_killed_at_any_event_leaves_no_false_proof_and_no_fault(
+    stand: Stand, act: Act, event: str, when: str
+) -> None:
+    """Its successor continues the leases, and takes the commands that have no reply again."""
+    write, killed = stand._note, list[str]()
+
+    def note(lease: Lease, payload: Payload) -> None:
+        if when == "after":
+            write(lease, payload)
+        if event == payload.NAME and not killed:
+            killed.append(event)
+            raise _Killed
+        if when == "before":
+            write(lease, payload)
+
+    stand.note = note
+    stand.acts = stand.holder()
+    for f in ("fault.act", "fault.heal"):
+        try:
+            stand.perform(f, act)
+        except _Killed:
+            stand.loop = Loop()
+            stand.acts = stand.holder()
+            stand.acts.resume()
+            stand.perform(f, act)
+    assert killed
+    performed = {"pause on"} if act is PAUSE else {"link down", "power off"}
+    assert "fault.verified" not in stand.noted or performed <= set(stand.switches.done)
+    assert "heal.verified" in stand.noted
+    assert stand.switches.state == {"pause": "off", "link": "up", "power": "on"}
+    assert Leases(stand.directory).all() == []
