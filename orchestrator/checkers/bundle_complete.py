@@ -68,7 +68,7 @@ def check(run: Run, params: Params) -> Verdict:
     steps = _steps(run)
     failures += [*_records(steps, ranks), *_missing_events(run)]
     doubts += transfers.damage(run.files, run.history, _reports(run, ranks, steps))
-    doubts += [*_ungathered(run), *views.not_ended(run.history), *views.not_started(run.history)]
+    doubts += [*_ungathered(run, present), *views.not_ended(run.history), *views.not_started(run.history)]
     text = f"{len(expected)} files of {len(ranks)} ranks, each from its own node"
     return views.conclude("bundle-complete", text, failures=failures, doubts=doubts)
 
@@ -125,14 +125,21 @@ def _expected(rank: _Rank, present: set[str]) -> Iterator[str]:
             yield f"{rank.directory}/chunks-r{rank.rank}.bin"
 
 
-def _ungathered(run: Run) -> Iterator[views.Finding]:
-    """Nothing was gathered, or a file was cut at the limit of the node's share."""
+def _ungathered(run: Run, present: set[str]) -> Iterator[views.Finding]:
+    """Nothing was gathered, a file was cut at the limit of the node's share, or files of an earlier gather are still there."""
     gathered = run.history.of(events.GatherDone)
     if not gathered:
         yield views.finding("nothing was gathered")
     for event in gathered:
         for file in event.data.capped or ():
             yield views.finding(f"{file.path} was cut at its limit", event)
+        for tree in event.data.missing or ():
+            files = f"nodes/{tree.node}/"
+            is_of_run = (tree.path or "").startswith("runs/")
+            if is_of_run and any(path.startswith(files) and path.endswith(".jsonl") for path in present):
+                yield views.finding(
+                    f"{files} is not all that the node has: {tree.reason or 'not fetched whole'}", event
+                )
 
 
 def _strays(ranks: list[_Rank], present: set[str]) -> Iterator[views.Finding]:

@@ -7,13 +7,14 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..model import vaulted
-from ..model.event import Event, Source
+from ..model.event import Event
 from ..model.provider import Fetched
 from ..node.files import label
 from ..node.keeper.external_nodes import OUTSIDE
@@ -89,25 +90,33 @@ def gather(
     return _summary(fetches.values(), bundle)
 
 
-def is_gathered(bundle: Path, event: Event) -> bool:
-    """Whether the files that were gathered from the event's node have it; True for a node without any gathered file.
+class GatheredEvents:
+    """The events in the gathered files. Those of an incarnation are read once, so it is for one gather that has ended."""
 
-    The events of keepers are copied when the run has ended, and are not looked up.
-    """
-    source, directory = event.source, bundle / "nodes" / str(event.source.node)
-    if source.writer in (label.KEEPER_DIR, OUTSIDE) or not directory.is_dir():
-        return True
-    files = directory.glob(f"*.{source.incarnation}.jsonl")
-    return any(_has_event(line, source) for file in files for line in file.read_bytes().splitlines())
+    def __init__(self, bundle: Path) -> None:
+        self._bundle = bundle
+        self._events: dict[tuple[str | None, str | None], set[tuple[str, int]]] = {}
+
+    def has(self, event: Event) -> bool:
+        """Whether the files that were gathered from the event's node have it; True for a node without any gathered file.
+
+        The events of keepers are copied when the run has ended, and are not looked up.
+        """
+        source, directory = event.source, self._bundle / "nodes" / str(event.source.node)
+        if source.writer in (label.KEEPER_DIR, OUTSIDE) or not directory.is_dir():
+            return True
+        incarnation = source.node, source.incarnation
+        if incarnation not in self._events:
+            self._events[incarnation] = set(_read_events(directory.glob(f"*.{source.incarnation}.jsonl")))
+        return (source.writer, source.n) in self._events[incarnation]
 
 
-def _has_event(line: bytes, source: Source) -> bool:
-    """False for a line that was copied while it was written."""
-    try:
-        written = json.loads(line)["source"]
-        return bool((written["writer"], written["n"]) == (source.writer, source.n))
-    except (ValueError, KeyError, TypeError):
-        return False
+def _read_events(files: Iterable[Path]) -> Iterator[tuple[str, int]]:
+    """(writer, number) of each event, without a line that was copied while it was written."""
+    for line in (line for file in files for line in file.read_bytes().splitlines()):
+        with suppress(ValueError, KeyError, TypeError):
+            written = json.loads(line)["source"]
+            yield str(written["writer"]), int(written["n"])
 
 
 def _fetch(source: FileSource, node: str, wanted: Wanted, staging: Path, fetch: _Fetch, limit: int) -> None:

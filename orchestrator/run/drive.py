@@ -58,7 +58,7 @@ def drive(
                 probe=probes.status,
                 start_probe=probes.start,
                 gather=lambda: _gather(request, plan, directory, _first_cursors(journal)),
-                is_gathered=lambda event: collect.is_gathered(directory, event),
+                is_gathered=collect.GatheredEvents(directory).has,
                 on_event=lambda event, state: request.on_event(event),
                 is_interrupted=(lambda: True) if request.stop else is_interrupted,
                 ends_by_interrupt=ends_by_interrupt and not request.stop,

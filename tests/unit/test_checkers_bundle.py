@@ -76,6 +76,17 @@ def test_what_is_missing_of_a_tree_that_could_not_be_fetched_is_lost_data() -> N
         assert ask(reported, "bundle-complete").outcome == outcome
 
 
+def test_a_node_whose_second_gather_failed_is_unknown_although_its_earlier_files_are_there() -> None:
+    """An orchestrator that was killed while it gathered leaves files; the next one cannot fetch what the node wrote since."""
+    run = history.reference()
+    missing = [{"node": "n2", "path": "runs/r", "reason": "not fetched within 45 s"}]
+    verdict = ask(history.changed(run, "gather", 1, value={"missing": missing}), "bundle-complete")
+    assert verdict.outcome == "unknown"
+    assert "nodes/n2/ is not all that the node has: not fetched within 45 s" in verdict.text
+    spare = [{"node": "n9", "path": "runs/r", "reason": "not there"}]
+    assert ask(history.changed(run, "gather", 1, value={"missing": spare}), "bundle-complete").outcome == "pass"
+
+
 def test_a_log_that_does_not_say_whose_it_is_is_unknown() -> None:
     run = altered(history.reference(), lambda texts: texts.update({"nodes/n0/i1-e0/rank-0.log": "hello\n"}))
     assert ask(run, "bundle-complete").outcome == "unknown"

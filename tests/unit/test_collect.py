@@ -143,11 +143,12 @@ def test_an_event_that_was_written_after_the_files_were_copied_is_not_gathered(b
     directory.mkdir(parents=True)
     line = json.dumps({"source": {"node": "n2", "incarnation": "i2", "writer": "agent", "n": 1}})
     (directory / "agent.i2.jsonl").write_text(f"{line}\n{line[:20]}")
-    assert collect.is_gathered(bundle, event(1))
-    assert not collect.is_gathered(bundle, event(2))
-    assert not collect.is_gathered(bundle, event(1, incarnation="i3")), "it has started since"
-    assert not collect.is_gathered(bundle, event(1, writer="rank-0.e0"))
-    assert collect.is_gathered(bundle, event(9, writer="keeper")), "a keeper has a file of its own"
-    assert collect.is_gathered(bundle, event(2, node="n0")), (
-        "nothing of that node was gathered, and the bundle says why"
-    )
+    gathered = collect.GatheredEvents(bundle)
+    assert gathered.has(event(1))
+    assert not gathered.has(event(2))
+    assert not gathered.has(event(1, incarnation="i3")), "it has started since"
+    assert not gathered.has(event(1, writer="rank-0.e0"))
+    assert gathered.has(event(9, writer="keeper")), "a keeper has a file of its own"
+    assert gathered.has(event(2, node="n0")), "nothing of that node was gathered, and the bundle says why"
+    (directory / "agent.i2.jsonl").unlink()
+    assert gathered.has(event(1)), "the file is read once, however many events are late"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,92 +15,33 @@ from orchestrator.model.act import Act, Primitive
 from orchestrator.model.event import Command
 from orchestrator.model.payload import Payload
 from orchestrator.node.files import inbox, label
-from orchestrator.node.keeper import fault_lifecycle, keeper, node_primitives, primitive_runner
+from orchestrator.node.keeper import fault_lifecycle, keeper, node_primitives
 from orchestrator.node.keeper.fault_lifecycle import FaultLifecycle
 from orchestrator.node.keeper.lease_records import Lease, Leases
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.store import beds
 
-ON, OFF = (Primitive(kind="pause", args={"state": state}) for state in ("on", "off"))
-PAUSE = Act(inject=(ON,), verify=(ON,), heal=(OFF,), verify_heal=(OFF,), lease_s=60.0, safety="container")
-
-
-class _Node:
-    name = "n2"
-
-    @staticmethod
-    def is_up() -> bool:
-        return True
-
-
-@dataclass
-class _Switches:
-    """Primitives as switches: kind -> state. What is ``broken`` is applied without effect, ``unseen`` is never known."""
-
-    state: dict[str, str]
-    broken: tuple[str, ...] = ()
-    unseen: tuple[str, ...] = ()
-    hides: Callable[[Primitive, Mapping[str, str]], bool] = lambda primitive, state: False
-    done: list[str] = field(default_factory=list)
-
-    def apply(self, primitive: Primitive, node: object) -> dict[str, Any]:
-        self.done.append(f"{primitive.kind} {primitive.args['state']}")
-        if primitive.kind not in self.broken:
-            self.state[primitive.kind] = primitive.args["state"]
-        return {primitive.kind: primitive.args["state"]}
-
-    def holds(self, primitive: Primitive, node: object) -> tuple[bool | None, dict[str, Any]]:
-        evidence = {f"{primitive.kind} seen": self.state[primitive.kind]}
-        hidden = primitive.kind in self.unseen or self.hides(primitive, self.state)
-        return (None if hidden else self.state[primitive.kind] == primitive.args["state"]), evidence
-
-
-@dataclass
-class _Stand:
-    """A holder over such switches."""
-
-    directory: Path
-    switches: _Switches
-    notes: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
-    answers: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
-    loop: Loop = field(default_factory=Loop)
-
-    def __post_init__(self) -> None:
-        self.acts = self.holder()
-
-    def holder(self) -> FaultLifecycle:
-        return FaultLifecycle(self.loop, Leases(self.directory), lambda name: _Node(), self._note)  # type: ignore[arg-type,return-value]
-
-    def _note(self, lease: Lease, payload: Payload) -> None:
-        self.notes.append((payload.NAME, codec.plain(payload)))
-
-    def act(self, act: Act) -> tuple[str, Mapping[str, Any]]:
-        count = len(self.answers)
-        self.acts.act(
-            "r", _command("fault.act", act), lambda kind, payload: self.answers.append((kind, codec.plain(payload)))
-        )
-        while len(self.answers) == count:
-            self.loop.run_once()
-        return self.answers[-1]
-
-    @property
-    def noted(self) -> list[str]:
-        return [name for name, _ in self.notes]
+from .fault_stand import (
+    CRASH,
+    CUT,
+    KILL,
+    OFF,
+    ON,
+    PAUSE,
+    START,
+    Node,
+    Stand,
+    Switches,
+    close_fifo,
+    make_command,
+    make_program,
+    make_stand,
+)
 
 
 @pytest.fixture
-def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Stand:
-    switches = _Switches({"pause": "off", "link": "up", "power": "on"})
-    monkeypatch.setattr(node_primitives, "perform", switches.apply)
-    monkeypatch.setattr(node_primitives, "observe", switches.holds)
-    monkeypatch.setattr(node_primitives, "check_supported", lambda wanted, node: None)
-    monkeypatch.setattr(primitive_runner, "STEP_S", 0.02)
-    monkeypatch.setattr(fault_lifecycle, "VERIFY_S", 0.02)
-    return _Stand(tmp_path, switches)
-
-
-def _command(f: str, act: Act = PAUSE) -> Command:
-    return Command(f=f, key=f"f/f0/{f}", node="n2", value={"id": "f0", "fault": "pause", "act": codec.plain(act)})
+def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
+    return make_stand(tmp_path, monkeypatch)
 
 
 def test_a_fault_that_is_healed_before_it_is_proved_is_not_injected_again(
@@ -116,9 +57,9 @@ def test_a_fault_that_is_healed_before_it_is_proved_is_not_injected_again(
     monkeypatch.setattr(node_primitives, "perform", apply)
     monkeypatch.setattr(node_primitives, "observe", lambda primitive, node: (primitive == OFF, {}))
     loop = Loop()
-    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), lambda lease, payload: None)  # type: ignore[arg-type,return-value]
-    acts.act("r", _command("fault.act"), lambda kind, payload: answers.update(act=(kind, codec.plain(payload))))
-    acts.heal("r", _command("fault.heal"), lambda kind, payload: answers.update(heal=(kind, codec.plain(payload))))
+    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: Node(), lambda lease, payload: None)  # type: ignore[arg-type,return-value]
+    acts.act("r", make_command("fault.act"), lambda kind, payload: answers.update(act=(kind, codec.plain(payload))))
+    acts.heal("r", make_command("fault.heal"), lambda kind, payload: answers.update(heal=(kind, codec.plain(payload))))
     while len(answers) < 2:
         loop.run_once()
     assert done == ["on", "off"]
@@ -128,14 +69,14 @@ def test_a_fault_that_is_healed_before_it_is_proved_is_not_injected_again(
 def test_a_fault_that_shows_when_its_healing_was_ordered_is_proved_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switches = _Switches({"pause": "off"})
+    switches = Switches({"pause": "off"})
     monkeypatch.setattr(node_primitives, "perform", switches.apply)
     monkeypatch.setattr(node_primitives, "observe", switches.holds)
     loop = Loop()
     answers: list[tuple[str, Mapping[str, Any]]] = []
-    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), lambda lease, payload: None)  # type: ignore[arg-type,return-value]
-    acts.act("r", _command("fault.act"), lambda kind, payload: answers.append((kind, codec.plain(payload))))
-    acts.heal("r", _command("fault.heal"), lambda kind, payload: answers.append((kind, codec.plain(payload))))
+    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: Node(), lambda lease, payload: None)  # type: ignore[arg-type,return-value]
+    acts.act("r", make_command("fault.act"), lambda kind, payload: answers.append((kind, codec.plain(payload))))
+    acts.heal("r", make_command("fault.heal"), lambda kind, payload: answers.append((kind, codec.plain(payload))))
     while len(answers) < 2:
         loop.run_once()
     assert [kind for kind, _ in answers] == ["ok", "ok"]
@@ -147,7 +88,7 @@ def test_a_node_is_started_again_only_after_the_fault_that_ends_it_is_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An injection is repeated until it is verified: it killed the next incarnation while that started."""
-    switches = _Switches({"power": "on"}, broken=("power",))
+    switches = Switches({"power": "on"}, broken=("power",))
     monkeypatch.setattr(node_primitives, "perform", switches.apply)
     monkeypatch.setattr(node_primitives, "observe", switches.holds)
     made = keeper.Keeper(tmp_path / "host", "b", "hash", keeper.CONTAINERS, str(tmp_path / "no.sock"))
@@ -161,7 +102,7 @@ def test_a_node_is_started_again_only_after_the_fault_that_ends_it_is_verified(
     inbox.post_command(
         directory,
         "R",
-        _command(
+        make_command(
             "fault.act", Act(inject=(off,), verify=(off,), heal=(), verify_heal=(), lease_s=60.0, safety="container")
         ),
     )
@@ -180,7 +121,7 @@ def test_a_node_is_started_again_only_after_the_fault_that_ends_it_is_verified(
 def test_a_lease_of_a_fault_that_lasts_until_the_run_ends_is_renewed_while_the_run_is_driven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switches = _Switches({"pause": "off"})
+    switches = Switches({"pause": "off"})
     monkeypatch.setattr(node_primitives, "perform", switches.apply)
     monkeypatch.setattr(node_primitives, "observe", switches.holds)
     loop, noted, calls = Loop(), [], [0]
@@ -192,8 +133,8 @@ def test_a_lease_of_a_fault_that_lasts_until_the_run_ends_is_renewed_while_the_r
     def note(lease: Lease, payload: Payload) -> None:
         noted.append(payload.NAME)
 
-    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), note, driven)  # type: ignore[arg-type,return-value]
-    acts.act("r", _command("fault.act", replace(PAUSE, lease_s=0.01)), lambda kind, value: None)
+    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: Node(), note, driven)  # type: ignore[arg-type,return-value]
+    acts.act("r", make_command("fault.act", replace(PAUSE, lease_s=0.01)), lambda kind, value: None)
     while "heal.verified" not in noted:
         loop.run_once()
     assert calls[0] == 4
@@ -222,28 +163,20 @@ def test_an_injection_tells_when_it_began(tmp_path: Path, monkeypatch: pytest.Mo
     def note(lease: Lease, payload: Payload) -> None:
         noted[payload.NAME] = codec.plain(payload)
 
-    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), note)  # type: ignore[arg-type,return-value]
-    acts.act("r", _command("fault.act"), lambda kind, value: None)
+    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: Node(), note)  # type: ignore[arg-type,return-value]
+    acts.act("r", make_command("fault.act"), lambda kind, value: None)
     while "fault.verified" not in noted:
         loop.run_once()
     assert before <= noted["fault.injected"]["began"] <= made[0]
 
 
-CUT, JOIN = (Primitive(kind="link", args={"state": state}) for state in ("down", "up"))
-KILL, START = (Primitive(kind="power", args={"state": state}) for state in ("off", "on"))
-#: A node with a link of its own is cut off and killed.
-CRASH = Act(
-    inject=(CUT, KILL), verify=(CUT, KILL), heal=(JOIN, START), verify_heal=(START,), lease_s=60.0, safety="node"
-)
-
-
-def test_the_state_to_verify_is_observed_before_the_injection_and_recorded(stand: _Stand) -> None:
+def test_the_state_to_verify_is_observed_before_the_injection_and_recorded(stand: Stand) -> None:
     assert stand.act(PAUSE)[0] == "ok"
     assert stand.noted == ["lease.armed", "fault.before", "fault.injected", "fault.verified"]
     assert stand.notes[1][1] == {"id": "f0", "held": False, "evidence": {"pause seen": "off"}}
 
 
-def test_a_state_that_already_held_proves_nothing_and_nothing_is_injected(stand: _Stand) -> None:
+def test_a_state_that_already_held_proves_nothing_and_nothing_is_injected(stand: Stand) -> None:
     stand.switches.state["pause"] = "on"
     kind, value = stand.act(PAUSE)
     assert (kind, value["verified"]) == ("fail", False)
@@ -254,7 +187,7 @@ def test_a_state_that_already_held_proves_nothing_and_nothing_is_injected(stand:
     assert Leases(stand.directory).all() == []
 
 
-def test_a_fault_that_resumes_what_runs_is_never_verified(stand: _Stand) -> None:
+def test_a_fault_that_resumes_what_runs_is_never_verified(stand: Stand) -> None:
     """SIGCONT to a running node: inject, verify and heal are one and the same."""
     kind, _ = stand.act(replace(PAUSE, inject=(OFF,), verify=(OFF,)))
     assert kind == "fail"
@@ -263,7 +196,7 @@ def test_a_fault_that_resumes_what_runs_is_never_verified(stand: _Stand) -> None
 
 @pytest.mark.parametrize("verify", [(), (ON,)])
 def test_a_state_that_is_not_known_before_the_injection_proves_nothing(
-    stand: _Stand, verify: tuple[Primitive, ...]
+    stand: Stand, verify: tuple[Primitive, ...]
 ) -> None:
     stand.switches.unseen = ("pause",)
     kind, value = stand.act(replace(PAUSE, verify=verify))
@@ -273,7 +206,7 @@ def test_a_state_that_is_not_known_before_the_injection_proves_nothing(
     assert stand.switches.done == []
 
 
-def test_an_injection_that_a_second_keeper_repeats_is_not_judged_by_its_own_effect(stand: _Stand) -> None:
+def test_an_injection_that_a_second_keeper_repeats_is_not_judged_by_its_own_effect(stand: Stand) -> None:
     """The keeper died between its injection and its answer: what holds now is what it did itself."""
     stand.switches.broken = ("pause",)
     assert stand.act(PAUSE)[0] == "fail"
@@ -284,17 +217,89 @@ def test_an_injection_that_a_second_keeper_repeats_is_not_judged_by_its_own_effe
     assert stand.noted.count("fault.before") == 1
 
 
-def test_a_link_that_is_cut_before_a_kill_is_verified_before_the_kill(stand: _Stand) -> None:
+def test_a_link_that_is_cut_before_a_kill_is_verified_before_the_kill(stand: Stand) -> None:
     """A dead node shows no link, whether it was cut or not."""
     stand.switches.hides = lambda primitive, state: primitive.kind == "link" and state["power"] == "off"
     kind, value = stand.act(CRASH)
     assert kind == "ok"
-    assert value["evidence"] == {"link": "down", "link seen": "down", "power": "off", "power seen": "off"}
+    assert value["evidence"] == {
+        "link": "down", "link seen": "down", "power": "off", "killed": [7], "power seen": "off"
+    }  # fmt: skip
 
 
-def test_a_crash_whose_link_was_not_cut_is_not_verified_and_nothing_is_killed(stand: _Stand) -> None:
+def test_a_crash_whose_link_was_not_cut_is_not_verified_and_nothing_is_killed(stand: Stand) -> None:
     stand.switches.broken = ("link",)
     kind, value = stand.act(CRASH)
     assert (kind, value["reason"]) == ("fail", "link: not verified")
     assert stand.switches.done == ["link down"]
     assert "fault.verified" not in stand.noted
+
+
+def _crash_after(program: Primitive) -> Act:
+    """A program, then the kill that decides."""
+    return Act(
+        inject=(program, KILL), verify=(KILL,), heal=(START,), verify_heal=(START,), lease_s=60.0, safety="node"
+    )  # fmt: skip
+
+
+def test_a_fault_that_is_healed_before_its_last_part_is_neither_injected_nor_verified(stand: Stand) -> None:
+    """An interruption ends the rank by itself: the state to verify shows, although the kill was never sent."""
+    act = _crash_after(make_program(stand.directory / "fifo"))
+    stand.order("fault.act", act)
+    stand.order("fault.heal", act)
+    stand.switches.state["power"] = "off"
+    close_fifo(stand.directory / "fifo")
+    stand.run(lambda: len(stand.answers) == 2)
+    (kind, value), (healed, _) = stand.answers
+    assert (kind, value["reason"], value["verified"]) == ("fail", "healed before it was injected", False)
+    assert "fault.injected" not in stand.noted
+    assert "fault.verified" not in stand.noted
+    assert (healed, stand.switches.done) == ("ok", ["power on"])
+
+
+def test_a_kill_that_reaches_no_process_verifies_nothing(stand: Stand) -> None:
+    """The processes ended by themselves between the first part and the kill, and no healing was ordered."""
+    act = _crash_after(make_program(stand.directory / "fifo"))
+    stand.order("fault.act", act)
+    stand.switches.state["power"] = "off"
+    close_fifo(stand.directory / "fifo")
+    stand.run(lambda: bool(stand.answers))
+    assert (stand.answers[0][0], stand.answers[0][1]["reason"]) == ("fail", "power: no process was left to end")
+    assert "fault.verified" not in stand.noted
+
+
+def test_a_fault_may_show_as_late_as_its_limit(stand: Stand) -> None:
+    stand.switches.broken = ("pause",)
+    stand.order("fault.act", replace(PAUSE, limit_s=60.0))
+    stand.loop.call_later(5 * fault_lifecycle.VERIFY_S, lambda: stand.switches.state.update(pause="on"))
+    stand.run(lambda: bool(stand.answers))
+    assert stand.answers[0][0] == "ok"
+
+
+def test_a_part_that_is_verified_before_the_next_may_show_as_late_as_the_limit(stand: Stand) -> None:
+    stand.switches.broken = ("link",)
+    stand.order("fault.act", replace(CRASH, limit_s=60.0))
+    stand.loop.call_later(5 * fault_lifecycle.VERIFY_S, lambda: stand.switches.state.update(link="down"))
+    stand.run(lambda: bool(stand.answers))
+    assert stand.answers[0][0] == "ok"
+
+
+def test_a_fault_that_never_shows_is_not_verified_after_its_limit(stand: Stand) -> None:
+    stand.switches.broken = ("pause",)
+    began = time.monotonic()
+    kind, value = stand.act(replace(PAUSE, limit_s=0.2))
+    assert (kind, value["reason"]) == ("fail", "not verified")
+    assert time.monotonic() - began >= 0.2
+
+
+def test_a_fault_that_is_verified_by_its_first_part_only_needs_no_later_observation(stand: Stand) -> None:
+    assert stand.act(replace(CRASH, verify=(CUT,)))[0] == "ok"
+    assert stand.noted[-2:] == ["fault.injected", "fault.verified"]
+
+
+def test_a_notice_that_is_to_be_verified_is_observed_at_the_end(stand: Stand) -> None:
+    """A notice waits for its grace only, whether the processes end or not."""
+    notice = replace(CUT, args={**CUT.args, "grace_s": 0.01})
+    stand.switches.broken = ("link",)
+    kind, value = stand.act(replace(CRASH, inject=(notice, KILL), verify=(notice, KILL)))
+    assert (kind, value["reason"]) == ("fail", "not verified")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -257,6 +259,25 @@ def test_a_program_for_the_network_of_a_node_without_one_is_refused_before_anyth
     program = Primitive(kind="argv", args={"run": ["tc", "qdisc"], "network": True})
     with pytest.raises(Unsupported, match="n2 has no network of its own"):
         primitive_runner.check_supported([program], node)
+
+
+def test_a_part_whose_program_cannot_be_started_on_a_full_disk_does_not_hold_up_the_next(
+    node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A healing performs all of its parts."""
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    path = node.directory / "filler"
+    create = Primitive(kind="file", args={"state": "present", "path": "filler", "text": "x"})
+    parts, results = [Primitive(kind="argv", args={"run": ["true"]}), create], list[list[str]]()
+    primitive_runner.perform_all(
+        Loop(), parts, node, 10.0, lambda problems: True, lambda evidence, problems: results.append(list(problems))
+    )
+    assert results == [["true: No space left on device"]]
+    assert path.exists()
 
 
 @pytest.mark.root

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec
 
 from ...model.event import Command
 from ...model.events.commands import CommandFailed, FaultAct, FaultActDone, FaultHeal, FaultHealDone
@@ -27,14 +27,19 @@ from . import primitive_runner
 from .lease_records import Lease, Leases
 from .node_protocol import Node
 
+#: How long the observation before an injection may take, and that after it at least.
 VERIFY_S = 2.0
 HELD = "fault not proved: the state to verify already held before the injection"
 NOT_KNOWN = "fault not proved: it is not known whether the state to verify already held before the injection"
 
+P = ParamSpec("P")
 Evidence = Mapping[str, Any]
 Note = Callable[[Lease, Payload], None]
+Call = Callable[[], None]
 #: Work that calls its argument when it is done.
-Work = Callable[[Callable[[], None]], None]
+Work = Callable[[Call], None]
+#: Work that responds to a command, or to the expiry of a lease.
+Job = Callable[["Reply"], None]
 
 
 class FaultLifecycle:
@@ -58,8 +63,10 @@ class FaultLifecycle:
         self._holder = holder
         self._queue = SerialQueue()
         self._timers: dict[tuple[str, str], Timer] = {}
-        #: (node, id) of the faults whose injection is not yet verified.
-        self._injecting: set[tuple[str, str]] = set()
+        #: (node, id) of the faults whose injection is not yet verified, with the time after which it is not waited for.
+        self._injecting: dict[tuple[str, str], Timer] = {}
+        #: (node, call) of what waits until no fault is being injected on the node.
+        self._waiting: list[tuple[str, Call]] = []
 
     def resume(self) -> None:
         """Continue the leases of an earlier keeper."""
@@ -79,55 +86,98 @@ class FaultLifecycle:
         self._leases.arm(lease)
         self._start_timer(lease)
         self._note(lease, LeaseArmed(key=lease.key, lease_s=lease.act.lease_s, holder=self._holder))
-        self._injecting.add((lease.node, lease.id))
+        self._begin_injection(lease)
 
         def acted(kind: str, payload: Payload) -> None:
-            self._injecting.discard((lease.node, lease.id))
+            self._end_injection(lease)
             respond(kind, payload)
 
-        self._queue.add(_name(lease), lambda done: self._inspect(lease, node, _respond_then(acted, done)))
+        self._add(lease, lambda reply: self._inspect(lease, node, reply), acted)
 
     def is_injecting(self, node: str) -> bool:
         """Is a fault being injected on the node? Until it is verified it is repeated: it would end a new incarnation too."""
         return any(name == node for name, _ in self._injecting)
 
+    def after_injections(self, node: str, then: Call) -> None:
+        """Call once no fault is being injected on the node."""
+        if self.is_injecting(node):
+            self._waiting.append((node, then))
+        else:
+            then()
+
     def heal(self, run: str, command: Command[FaultHeal], respond: Respond) -> None:
         """Perform a fault.heal, also if the lease has healed the fault already or nothing is in force."""
         lease = _lease(run, command)
-        for held in self._leases.of(lease.node, command.data.id or command.data.fault):
-            self._drop(held)
-        self._queue.add(_name(lease), lambda done: self._heal(lease, _respond_then(respond, done)))
+        held = self._leases.of(lease.node, command.data.id or command.data.fault)
+        for item in held:
+            self._cancel_timer(item)
+        self._add(lease, lambda reply: self._heal(lease, reply), self._drop_then(held, respond))
 
-    def _inspect(self, lease: Lease, node: Node, respond: Respond) -> None:
+    def _add(self, lease: Lease, job: Job, respond: Respond) -> None:
+        """Queue a job of a fault. An exception is a failure of its command, and the next job of the fault follows."""
+
+        def work(done: Call) -> None:
+            reply = Reply(respond, done)
+            reply.guard(job)(reply)
+
+        self._queue.add(_name(lease), work)
+
+    def _begin_injection(self, lease: Lease) -> None:
+        self._end_injection(lease)
+        limit_s = 2 * VERIFY_S + (len(lease.act.inject) + 1) * lease.act.limit_s
+        timer = self._loop.call_later(limit_s, lambda: self._end_injection(lease))
+        self._injecting[lease.node, lease.id] = timer
+
+    def _end_injection(self, lease: Lease) -> None:
+        """Start what waits for the end of this injection."""
+        if timer := self._injecting.pop((lease.node, lease.id), None):
+            timer.cancel()
+        waiting, self._waiting = self._waiting, []
+        for node, call in waiting:
+            if self.is_injecting(node):
+                self._waiting.append((node, call))
+            else:
+                self._loop.call_later(0.0, call)
+
+    def _inspect(self, lease: Lease, node: Node, respond: Reply) -> None:
         """Reject a fault whose state already holds, as it would prove nothing. A repeated injection was inspected before."""
         if lease.inspected:
             self._inject(lease, node, respond)
             return
 
+        @respond.guard
         def inspected(held: bool | None, evidence: Evidence) -> None:
             self._note(lease, FaultBefore(id=lease.id, evidence=evidence, held=held))
             if not self._is_in_force(lease):
-                respond("fail", CommandFailed(reason="healed before it was injected"))
+                respond("fail", CommandFailed(reason=primitive_runner.OVERTAKEN))
             elif held is not False:
                 self._drop(lease)
                 reason = HELD if held else NOT_KNOWN
                 respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))
             else:
-                self._leases.arm(replace(lease, inspected=True))
-                self._inject(lease, node, respond)
+                repeatable = replace(lease, inspected=True)
+                self._leases.arm(repeatable)
+                self._start_timer(repeatable)
+                self._inject(repeatable, node, respond)
 
         primitive_runner.observe_once(self._loop, lease.act.verify, node, VERIFY_S, inspected)
 
-    def _inject(self, lease: Lease, node: Node, respond: Respond) -> None:
-        """Perform and verify the injection. The first failing primitive ends it, and the fault counts as not verified."""
+    def _inject(self, lease: Lease, node: Node, respond: Reply) -> None:
+        """Perform and verify the injection. The first failing primitive ends it, and the fault counts as not verified.
+
+        So does a fault whose healing is ordered before the last primitive: it was not injected.
+        """
         act, began = lease.act, time.monotonic()
         until = began + act.limit_s
-        early = [primitive for primitive in act.verify if primitive in act.inject[:-1]]
+        early = [item for item in act.verify if item in act.inject[:-1] and not item.args.get("grace_s")]
         late = [primitive for primitive in act.verify if primitive not in early]
 
+        @respond.guard
         def injected(evidence: Evidence, problems: Sequence[str]) -> None:
-            self._note(lease, FaultInjected(id=lease.id, evidence=evidence, began=began))
+            if primitive_runner.OVERTAKEN not in problems:
+                self._note(lease, FaultInjected(id=lease.id, evidence=evidence, began=began))
 
+            @respond.guard
             def report(is_verified: bool, evidence: Evidence) -> None:
                 if is_verified:
                     self._note(lease, FaultVerified(id=lease.id, evidence=evidence))
@@ -136,10 +186,10 @@ class FaultLifecycle:
                     reason = problems[0] if problems else "not verified"
                     respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))
 
-            if problems:
-                report(False, evidence)
+            if problems or not late:
+                report(not problems, evidence)
                 return
-            limit_s = max(VERIFY_S, until - time.monotonic()) if act.of_host else VERIFY_S
+            limit_s = max(VERIFY_S, until - time.monotonic())
             primitive_runner.observe_until(
                 self._loop, late, act.inject, node, limit_s, lambda: self._is_in_force(lease),
                 lambda is_reached, more: report(is_reached, {**(evidence if early else {}), **more}),
@@ -148,18 +198,22 @@ class FaultLifecycle:
         def may_continue(problems: Sequence[str]) -> bool:
             return self._is_in_force(lease) and not problems
 
-        primitive_runner.perform_all(self._loop, act.inject, node, act.limit_s, may_continue, injected, proofs=early)
+        primitive_runner.perform_all(
+            self._loop, act.inject, node, act.limit_s, may_continue, injected, proofs=act.verify
+        )
 
     def _is_in_force(self, lease: Lease) -> bool:
         return (lease.node, lease.id) in self._timers
 
-    def _heal(self, lease: Lease, respond: Respond) -> None:
+    def _heal(self, lease: Lease, respond: Reply) -> None:
         """Perform all primitives, also after one fails, then verify the healing."""
         act, node, until = lease.act, self._find_node(lease.node), time.monotonic() + lease.act.limit_s
 
+        @respond.guard
         def healed(evidence: Evidence, problems: Sequence[str]) -> None:
             self._note(lease, FaultHealed(id=lease.id, evidence=evidence))
 
+            @respond.guard
             def report(is_verified: bool, evidence: Evidence) -> None:
                 if is_verified:
                     self._note(lease, HealVerified(id=lease.id, evidence=evidence))
@@ -185,13 +239,30 @@ class FaultLifecycle:
     def _expire(self, lease: Lease) -> None:
         """Heal a fault whose lease is over. A fault that lasts until the end of its run is renewed while the run is driven."""
         if lease.act.heal_after_s is None and self._is_driven(lease.run):
-            renewed = replace(lease, until=time.monotonic() + lease.act.lease_s)
-            self._leases.arm(renewed)
+            renewed = replace(lease, until=time.monotonic() + lease.act.lease_s, boot=host_facts.boot_id())
             self._start_timer(renewed)
+            self._leases.arm(renewed)
             return
-        self._drop(lease)
-        self._note(lease, LeaseOver(key=lease.key))
-        self._queue.add(_name(lease), lambda done: self._heal(lease, _respond_then(lambda kind, payload: None, done)))
+        self._cancel_timer(lease)
+        try:
+            self._note(lease, LeaseOver(key=lease.key))
+        finally:
+            dropped = self._drop_then([lease], lambda kind, payload: None)
+            self._add(lease, lambda reply: self._heal(lease, reply), dropped)
+
+    def _drop_then(self, leases: Sequence[Lease], respond: Respond) -> Respond:
+        """Drop the leases of a fault when its healing has ended, then respond: a keeper that is killed before heals again.
+
+        A lease that was armed meanwhile under the same name stays.
+        """
+
+        def healed(kind: str, payload: Payload) -> None:
+            for lease in leases:
+                if not self._is_in_force(lease):
+                    self._leases.drop(lease)
+            respond(kind, payload)
+
+        return healed
 
     def _drop(self, lease: Lease) -> None:
         self._cancel_timer(lease)
@@ -215,17 +286,44 @@ class SerialQueue:
             self._waiting[name].append(work)
             return
         self._waiting[name] = deque()
-        try:
-            work(lambda: self._next(name))
-        except BaseException:
-            self._next(name)
-            raise
+        work(lambda: self._next(name))
 
     def _next(self, name: str) -> None:
         if self._waiting[name]:
             self._waiting[name].popleft()(lambda: self._next(name))
         else:
             del self._waiting[name]
+
+
+class Reply:
+    """Responds to a command once, then starts the next work of the queue."""
+
+    def __init__(self, respond: Respond, done: Call) -> None:
+        self._respond = respond
+        self._done = done
+        self._is_sent = False
+
+    def __call__(self, kind: str, payload: Payload) -> None:
+        if self._is_sent:
+            return
+        self._is_sent = True
+        try:
+            self._respond(kind, payload)
+        finally:
+            self._done()
+
+    def guard(self, call: Callable[P, None]) -> Callable[P, None]:
+        """The call, of which an exception is a failure of the command: no command and no work waits for it in vain."""
+
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                call(*args, **kwargs)
+            except Exception as error:
+                if self._is_sent:
+                    raise
+                self("fail", CommandFailed(reason=f"{type(error).__name__}: {error}"))
+
+        return guarded
 
 
 def _lease(run: str, command: Command[FaultAct] | Command[FaultHeal]) -> Lease:
@@ -246,13 +344,3 @@ def _lease(run: str, command: Command[FaultAct] | Command[FaultHeal]) -> Lease:
 
 def _name(lease: Lease) -> str:
     return f"{lease.node}/{lease.id}"
-
-
-def _respond_then(respond: Respond, done: Callable[[], None]) -> Respond:
-    """Respond, then start the next work of the queue."""
-
-    def both(kind: str, payload: Payload) -> None:
-        respond(kind, payload)
-        done()
-
-    return both

@@ -54,14 +54,16 @@ def why_unsupported(primitive: Primitive) -> str:
 
 def run_program(loop: Loop, argv: Sequence[str], limit_s: float, then: OnFinished) -> None:
     """Run a program in its own session and without the process tag, so that its children may outlive the keeper's nodes."""
-    output = tempfile.TemporaryFile()  # noqa: SIM115 closed when the program has ended
     environment = {name: value for name, value in os.environ.items() if name != process_tag.VARIABLE}
+    output: IO[bytes] | None = None
     try:
+        output = tempfile.TemporaryFile()  # noqa: SIM115 closed when the program has ended
         program = subprocess.Popen(
             list(argv), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=environment
         )
     except OSError as error:
-        output.close()
+        if output:
+            output.close()
         then({_command_line(argv): "cannot be run"}, f"{argv[0]}: {error.strerror or error}")
         return
     _await(loop, program, output, limit_s, then)

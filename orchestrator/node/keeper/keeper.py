@@ -40,8 +40,6 @@ from .lease_records import Lease, Leases
 from .process_lifecycle import ProcessLifecycle
 
 POLL_S = 0.25
-#: How often a start looks whether the fault that is being injected on its node is verified.
-INJECTION_POLL_S = 0.002
 #: What a keeper's nodes are. OUTSIDE: it has none.
 PROCESSES = "processes"
 CONTAINERS = "containers"
@@ -172,7 +170,7 @@ class Keeper:
         node.ready_s = max(node.ready_s, item.command.deadline_s)
         if not node.alive or node.starting:
             if self._faults.is_injecting(node.name):
-                self._loop.call_later(INJECTION_POLL_S, lambda: self._handle(item))
+                self._faults.after_injections(node.name, lambda: self._handle(item))
                 return
             try:
                 self._gpus.take(node.name, gpu_leases.devices(wanted))

@@ -34,7 +34,8 @@ class Lease:
 
     @property
     def left_s(self) -> float:
-        return max(0.0, self.until - time.monotonic())
+        """0 for a lease of an earlier boot."""
+        return max(0.0, self.until - time.monotonic()) if self.boot == host_facts.boot_id() else 0.0
 
 
 class Leases:
@@ -55,11 +56,10 @@ class Leases:
         return [lease for lease in self.all() if lease.node == node and name in (lease.id, lease.fault)]
 
     def all(self) -> list[Lease]:
-        """The leases of this boot. Those of an earlier boot ended with its processes."""
+        """The leases of this boot, and those of faults on other hosts. Other faults of an earlier boot ended with its processes."""
         contents = map(plain_files.read_json, sorted(self._directory.glob("*.json")))
-        return [
-            lease for content in contents if content.get("boot") == host_facts.boot_id() for lease in _build(content)
-        ]
+        leases = (lease for content in contents for lease in _build(content))
+        return [lease for lease in leases if lease.act.outside or lease.boot == host_facts.boot_id()]
 
     def _path(self, lease: Lease) -> Path:
         return self._directory / f"{lease.node}.{lease.id.replace('/', '_')}.json"

@@ -40,6 +40,14 @@ def perform(primitive: Primitive, node: Node) -> dict[str, Any]:
     return _choose(primitive, _APPLY)(primitive.args, node)
 
 
+def why_ineffective(primitive: Primitive, evidence: Arguments) -> str:
+    """Why a primitive that ends processes has ended none: the evidence names no process. Empty for any other primitive."""
+    is_off = primitive.kind == "power" and primitive.args["state"] == "off"
+    is_ending = is_off or (primitive.kind == "signal" and primitive.args["signal"] in ENDING_SIGNALS)
+    reached = evidence.get("signalled", evidence.get("killed"))
+    return f"{primitive.kind}: no process was left to end" if is_ending and reached == [] else ""
+
+
 def observe(primitive: Primitive, node: Node) -> Observed:
     """Do the processes and files show the state that the primitive names?"""
     return _choose(primitive, _OBSERVE)(primitive.args, node)

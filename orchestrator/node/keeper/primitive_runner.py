@@ -14,12 +14,12 @@ from .node_protocol import Node, Observed, Unsupported
 
 #: The pause between two observations doubles from the first to the second: one may scan all processes, which takes 5 ms of a core.
 POLL_S, LONGEST_POLL_S = 0.002, 0.032
-#: How long the state of one primitive among several may take to show.
-STEP_S = 2.0
 #: Hosts are observed less often than processes.
 HOST_POLL_S = 0.1
 #: Primitives that are repeated until the state is reached, as new processes may have started meanwhile.
 REPEATED = ("power", "pause", "limit")
+#: The problem of an injection whose healing was ordered before all of its primitives were performed.
+OVERTAKEN = "healed before it was injected"
 
 Evidence = Mapping[str, Any]
 
@@ -45,28 +45,36 @@ def perform_all(
 ) -> None:
     """Perform one after the other, while ``may_continue``; then call with the evidence and the problems.
 
-    ``proofs``: states that must be observed right after their own primitive, before the next primitive.
+    If primitives are left out and there is no other problem, the problem is OVERTAKEN.
+
+    ``proofs``: states that verify the whole. Those of all primitives but the last must be observed before the next primitive
+    is performed. A primitive of ``proofs`` that ends processes must reach one.
     """
     evidence_of_all: dict[str, Any] = {}
     problems: list[str] = []
+    until = time.monotonic() + limit_s
 
     def step(index: int) -> None:
         if index == len(primitives) or not may_continue(problems):
-            then(evidence_of_all, problems)
+            is_overtaken = index < len(primitives) and not problems
+            then(evidence_of_all, [OVERTAKEN] if is_overtaken else problems)
             return
         primitive = primitives[index]
 
         def finished(evidence: Evidence, problem: str) -> None:
             evidence_of_all.update(evidence)
+            if primitive in proofs and not problem:
+                problem = node_primitives.why_ineffective(primitive, evidence)
             problems.extend([problem] if problem else [])
             if grace_s := 0.0 if problem else float(primitive.args.get("grace_s", 0.0)):
                 in_force = lambda: may_continue(problems)  # noqa: E731
                 observe_until(loop, [primitive], [], node, grace_s, in_force, warned)
                 return
-            if problem or primitive not in proofs:
+            if problem or primitive not in proofs or index + 1 == len(primitives):
                 step(index + 1)
                 return
-            observe_until(loop, [primitive], [], node, STEP_S, lambda: may_continue(problems), observed)
+            left_s = until - time.monotonic()
+            observe_until(loop, [primitive], [], node, left_s, lambda: may_continue(problems), observed)
 
         def warned(has_ended: bool, evidence: Evidence) -> None:
             evidence_of_all.update({"ended_within_grace": has_ended})
@@ -77,15 +85,7 @@ def perform_all(
             problems.extend([] if is_reached else [f"{primitive.kind}: not verified"])
             step(index + 1)
 
-        if host_primitives.is_of_host(primitive):
-            try:
-                argv = _in_network(primitive, node).args["run"]
-            except Unsupported as error:
-                finished({}, str(error))
-                return
-            host_primitives.run_program(loop, argv, limit_s, finished)
-        else:
-            finished(*_perform(primitive, node))
+        _start(loop, primitive, node, limit_s, finished)
 
     step(0)
 
@@ -149,6 +149,19 @@ def observe_once(
 
 def _merged(observations: Sequence[Observed]) -> dict[str, Any]:
     return {name: value for _, evidence in observations for name, value in evidence.items()}
+
+
+def _start(loop: Loop, primitive: Primitive, node: Node, limit_s: float, then: host_primitives.OnFinished) -> None:
+    """Perform a primitive of the node at once, or run the program of a primitive of its host; then call."""
+    if not host_primitives.is_of_host(primitive):
+        then(*_perform(primitive, node))
+        return
+    try:
+        argv = _in_network(primitive, node).args["run"]
+    except Unsupported as error:
+        then({}, str(error))
+        return
+    host_primitives.run_program(loop, argv, limit_s, then)
 
 
 def _perform(primitive: Primitive, node: Node) -> tuple[dict[str, Any], str]:
