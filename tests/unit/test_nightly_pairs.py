@@ -120,3 +120,76 @@ def test_pairs_of_nodes_on_one_host_are_left_out_and_the_others_judged() -> None
     assert [culprit.label for culprit in result.culprits] == ["direction b -> e"]
     assert (result.pairs, len(result.shared)) == (48, 4)
     assert pairs.judge(pairs.solve(rates(*inside, by=0.5), NODES, hosts=hosts), "rate").outcome == "pass"
+
+
+def beside_reference(slowdown: np.ndarray, seed: int = 5) -> pairs.Sweep:
+    """``slowdown``: from x to. Directions differ by 2 %, as the reference knows."""
+    rng, nodes = np.random.default_rng(seed), len(slowdown)
+    usual = 100 * np.exp(rng.normal(0, 0.02, slowdown.shape))
+    values = (usual * (1 - slowdown))[..., None] * np.exp(rng.normal(0, 0.005, (nodes, nodes, 5)))
+    return pairs.solve(values, tuple(f"n{index}" for index in range(nodes)), reference=usual)
+
+
+@pytest.mark.parametrize("size", [0.04, 0.1, 0.2])
+@pytest.mark.parametrize("nodes", [2, 3, 4, 5, 8, 16])
+def test_a_slowdown_of_all_links_accuses_no_part_and_does_not_pass(nodes: int, size: float) -> None:
+    for seed in range(5):
+        finding = pairs.judge(beside_reference(np.full((nodes, nodes), size), seed), "beta")
+        assert (finding.culprits, finding.outcome in ("warn", "unknown")) == ((), True)
+        assert nodes < 4 or f"pairs together are {size:.0%} slower than usual" in finding.text
+
+
+@pytest.mark.parametrize("size", [0.1, 0.2])
+@pytest.mark.parametrize("nodes", [3, 4, 5, 8, 16])
+@pytest.mark.parametrize("kind", ["node", "egress", "ingress", "direction"])
+def test_one_slow_part_of_a_small_bed_is_named_beside_a_reference(kind: str, nodes: int, size: float) -> None:
+    slow = np.zeros((nodes, nodes))
+    if kind == "direction":
+        slow[1, 2] = size
+    else:
+        slow[1, :] = 0 if kind == "ingress" else size
+        slow[:, 1] = 0 if kind == "egress" else size
+    result = beside_reference(slow)
+    assert [culprit.label for culprit in result.culprits] == [
+        "direction n1 -> n2" if kind == "direction" else f"{kind} n1"
+    ]
+    assert result.common < pairs.MINIMUM_RATIO
+
+
+@pytest.mark.parametrize("nodes", [4, 8])
+def test_a_slow_node_is_named_beside_a_slowdown_of_all_links(nodes: int) -> None:
+    slow = np.full((nodes, nodes), 0.1)
+    slow[1, :] = slow[:, 1] = 0.3
+    result = beside_reference(slow)
+    assert [culprit.label for culprit in result.culprits] == ["node n1"]
+    assert result.common == pytest.approx(0.1, abs=0.01)
+    assert "node n1 is 2" in (text := pairs.judge(result, "beta").text) and "are 10% slower than usual" in text
+
+
+@pytest.mark.parametrize("nodes", [5, 8])
+def test_links_that_all_got_slower_by_different_shares_accuse_no_node(nodes: int) -> None:
+    for seed in range(5):
+        slow = np.random.default_rng(seed).uniform(0.04, 0.2, (nodes, nodes))
+        finding = pairs.judge(beside_reference(slow, seed), "beta")
+        assert (finding.culprits, finding.outcome in ("warn", "unknown")) == ((), True)
+
+
+def test_faster_links_are_no_slowdown_of_the_others() -> None:
+    slow = np.full((3, 3), -0.2)
+    slow[0, 2] = slow[2, 0] = 0.0
+    assert beside_reference(slow).culprits == ()
+
+
+def test_a_node_or_a_direction_that_was_not_measured_is_named_and_nothing_passes() -> None:
+    values = rates(nodes=6)
+    values[5, :] = values[:, 5] = math.nan
+    finding = pairs.judge(pairs.solve(values, NODES[:6]), "rate")
+    assert (finding.outcome, finding.text.partition("; not measured: ")[2]) == ("unknown", "f")
+    values = rates((1, 2))
+    values[3, 4] = math.nan
+    finding = pairs.judge(pairs.solve(values, NODES), "rate")
+    assert (finding.culprits, finding.text.partition("; not measured: ")[2]) == (("direction b -> c",), "d -> e")
+    apart = ~np.eye(8, dtype=bool)
+    apart[3, 4] = False
+    assert pairs.solve(values, NODES, expected=apart).missing == ()
+    assert pairs.judge(pairs.solve(rates(), NODES), "rate").outcome == "pass"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ..gates import deviations, nights, pairs
 from ..gates.nights import Record
 from ..night_judgement import Judged
 from .figures import Series
 from .known_defects import QUARANTINE
+
+if TYPE_CHECKING:
+    from ..gates.nights import Flags, Floats
 
 #: The directions of links with a rate: the time of a byte.
 LINK = "link beta"
@@ -43,7 +47,8 @@ def judge_pairs(
         if {end.partition(":")[0] for end in label.split("->")}.isdisjoint(quarantined)
     }  # fmt: skip
     if healthy:
-        yield _solve(dataclasses.replace(series, values=healthy), past, night, date)
+        participants = series.participants.difference(quarantined)
+        yield _solve(dataclasses.replace(series, values=healthy, participants=participants), past, night, date)
     if len(healthy) < len(series.values):
         judged = _solve(series, past, night, date)
         finding = dataclasses.replace(
@@ -57,14 +62,14 @@ def judge_pairs(
 
 
 def _solve(series: Series, past: Sequence[Record], night: int, date: str) -> Judged:
-    """The culprits of all directions that were measured, against their usual rates where earlier nights show them."""
+    """The culprits of all directions that were measured, against their usual rates where earlier nights show those of most."""
     import numpy as np
 
     definition = series.metric.unit, series.metric.better
     past = [record for record in past if (record.metric.unit, record.metric.better) == definition]
     panel = nights.build_panel([*past, *series.records(night, date)], series.metric.name, series.key, tonight=night)
     ends = {label: label.split("->") for label in series.values}
-    nodes = tuple(sorted({node for pair in ends.values() for node in pair}))
+    nodes = _nodes(series, ends.values())
     rates = np.full((len(nodes), len(nodes), panel.values.shape[2]), np.nan)
     usual = np.full((len(nodes), len(nodes)), np.nan)
     for label, (sender, receiver) in ends.items():
@@ -74,14 +79,67 @@ def _solve(series: Series, past: Sequence[Record], night: int, date: str) -> Jud
         known = history[: -deviations.GAP][-deviations.WINDOW :]
         if np.sum(~np.isnan(known).all(axis=1)) >= deviations.LEAST_NIGHTS:
             usual[cell] = np.nanmedian(known) ** (-panel.metric.sign)
-    has_reference = bool((~np.isnan(usual) == ~np.isnan(rates).all(axis=2)).all())
     groups = {node: series.leaves.get(node.partition(":")[0], "") for node in nodes}
-    hosts = {node: series.link_hosts[name] for node in nodes if (name := node.partition(":")[0]) in series.link_hosts}
-    sweep = pairs.solve(rates, nodes, groups, usual if has_reference else None, hosts)
+    hosts = {node: series.link_hosts.get(name := node.partition(":")[0], name) for node in nodes}
+    is_measured = ~np.isnan(rates).all(axis=2)
+    reference = _reference(usual, is_measured, [groups[node] for node in nodes])
+    sweep = pairs.solve(rates, nodes, groups, reference, hosts, _met(series, nodes))
     finding = pairs.judge(sweep, series.metric.name)
+    runs = tuple(dict.fromkeys(run for runs in series.runs.values() for run in runs))
+    if finding.culprits and len(runs) < 2:
+        finding = dataclasses.replace(finding, text=f"{finding.text}; one run, not confirmed by another")
     return Judged(
-        finding=finding, state=finding.outcome, cell=series.cells[0], key=series.key,
-        runs=tuple(dict.fromkeys(run for runs in series.runs.values() for run in runs)),
-        reference="the same directions on earlier nights" if has_reference else "the other pairs of the same night",
-        is_counted=finding.outcome != "unknown",
+        finding=finding, state=finding.outcome, cell=series.cells[0], key=series.key, runs=runs,
+        reference=_describe(usual, is_measured, has_reference=reference is not None),
+        is_counted=finding.outcome != "unknown" or bool(sweep.missing),
     )  # fmt: skip
+
+
+def _nodes(series: Series, ends: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """The ends of all directions, and the nodes of the runs that no direction was measured of."""
+    measured = {node for pair in ends for node in pair}
+    names = {node.partition(":")[0] for node in measured}
+    return tuple(sorted(measured | (series.participants - names)))
+
+
+def _met(series: Series, nodes: Sequence[str]) -> Flags:
+    """from x to: whether a run had both nodes, so that their link should have been measured. A node without any: in all runs."""
+    import numpy as np
+
+    runs: dict[str, set[str]] = {}
+    for label, names in series.runs.items():
+        for node in label.split("->"):
+            runs.setdefault(node, set()).update(names)
+    every = {run for names in runs.values() for run in names}
+    return np.array([[bool(runs.get(a, every) & runs.get(b, every)) for b in nodes] for a in nodes])
+
+
+def _reference(usual: Floats, is_measured: Flags, groups: Sequence[str]) -> Floats | None:
+    """The usual rates of all directions, if those of most are known. A new direction has the median of the known ones of its class:
+    within a switch group, or between groups.
+    """
+    import numpy as np
+
+    known = ~np.isnan(usual)
+    if 2 * np.sum(known & is_measured) <= np.sum(is_measured):
+        return None
+    group = np.array(groups)
+    is_inside = group[:, None] == group
+    reference = usual.copy()
+    for pairs_of_class in (is_inside, ~is_inside):
+        new = pairs_of_class & is_measured & ~known
+        if new.any() and not (pairs_of_class & known).any():
+            return None
+        if new.any():
+            reference[new] = np.median(usual[pairs_of_class & known])
+    return reference
+
+
+def _describe(usual: Floats, is_measured: Flags, *, has_reference: bool) -> str:
+    import numpy as np
+
+    if not has_reference:
+        return "the other pairs of the same night"
+    new = int(np.sum(is_measured & np.isnan(usual)))
+    others = f"; of {new} new directions the median of the others" if new else ""
+    return f"the same directions on earlier nights{others}"
