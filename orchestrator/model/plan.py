@@ -88,8 +88,8 @@ class Placement:
 
     ``quarantined``, ``unfit``: node in quarantine, or spare that a probe found too slow -> why. Such a node gets no rank and is no spare.
     ``members``: the nodes that get the ranks, in order, whatever their role, without spares; empty: as the bed says.
-    ``spare_probe``: the run that probed the spares, relative to the directory of the run; empty if they were not probed.
-    ``notes``: what that probe says of each spare.
+    ``spare_probe``: the run that decided about the spares (of an unfit one if there is one), relative to the directory of the run; empty
+    if they were not probed. ``notes``: what the probes say of each fit spare, and which run decided.
     """
 
     quarantined: Mapping[str, str] = field(default_factory=dict)

@@ -5,6 +5,7 @@ The same night, history and baselines give the same judgement. Only nights befor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from . import bits, conclusion, figures, floors, known_defects, metrics, parts
 from .figures import Series
 
 RUN, SPARE, NODE = "run", "spare", "node"
+#: The run that decided about a spare, at the end of the reason.
+_DECISIVE_RUN = re.compile(r"\((\S+)\)$")
 #: Nights for which a metric that is no longer measured is missed.
 RECENT = 3
 
@@ -72,13 +75,12 @@ def _judge_spares(directory: Path) -> Iterator[Judged]:
     probed = night_files.read_spares(directory)
     for node, reason in probed.unfit.items() if probed else ():
         finding = Finding(gate=SPARE, outcome="warn", node=node, text=f"{node} {reason}")
-        yield Judged(finding=finding, state="warn", runs=(Path(probed.spare_probe).name,) if probed else ())
+        yield Judged(finding=finding, state="warn", runs=tuple(_DECISIVE_RUN.findall(reason)))
 
 
 def _notes_on_spares(directory: Path) -> tuple[str, ...]:
     probed = night_files.read_spares(directory)
-    run = Path(probed.spare_probe).name if probed else ""
-    return tuple(f"{text}{f' ({run})' if run else ''}" for text in probed.notes) if probed else ()
+    return probed.notes if probed else ()
 
 
 def read_runs(directory: Path, rows: Iterable[Row]) -> tuple[list[tuple[str, RunRecord]], tuple[str, ...]]:
