@@ -16,7 +16,8 @@ from .trial import CheckSpec
 class PlanNode:
     """A node as observed when the run was planned. Paths are on the node.
 
-    ``leaf``: the node's switch in an emulated fabric; the nodes of a switch share an uplink.
+    ``leaf``: the node's switch in an emulated fabric; the nodes of a switch share an uplink. ``machine``: the name that the host has
+    outside of the bed, such as that of a Slurm node; empty if it has no other.
     """
 
     name: str
@@ -30,6 +31,7 @@ class PlanNode:
     host: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     leaf: int = 0
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
