@@ -13,6 +13,7 @@ from ..model import codec
 from ..model.errors import EXIT_UNKNOWN, CcbedError
 from ..nightly import night_files
 from ..nightly import rows as night_rows
+from ..nightly.identity import Nodes
 from ..nightly.night_judgement import NightJudgement
 from ..nightly.suite import Night, Row
 from .inputs.session import Session
@@ -112,9 +113,9 @@ def _describe(error: Exception) -> str:
 
 def _history(runs: Index, night: Night) -> History:
     runs.refresh()
-    trends = tuple(runs.records(bed=night.bed))
-    earlier = tuple(record for record in trends if not night.number or record.night < night.number)
-    return History(earlier=earlier, trends=trends, notes=runs.notes)
+    records = tuple(runs.records(bed=night.bed))
+    earlier = tuple(record for record in records if not night.number or record.night < night.number)
+    return History(earlier=earlier, trends=Nodes(night.all_hosts).records(records), notes=runs.notes)
 
 
 def _workdir(session: Session, night: Night) -> Path | None:
@@ -141,7 +142,7 @@ def _accuse(
     try:
         if workdir is not None:
             quarantine.record(workdir, night, [(culprit.node, culprit.reason) for culprit in accused])
-            lines += quarantine.lines(workdir, known=night.quarantined)
+            lines += quarantine.lines(workdir, Nodes(night.all_hosts), known=night.quarantined)
     except (CcbedError, OSError) as error:
         lines.append(f"the offences cannot be recorded: {error}")
     if options["on_culprit"]:
@@ -159,7 +160,8 @@ def _judge(
     try:
         floors = baselines.read_all(Path(options["baselines"]))
         night = night_files.read_night(directory)
-        known = quarantine.read(workdir).nodes(before=night.number or None) if workdir else {}
+        nodes = Nodes(night.all_hosts)
+        known = quarantine.read(workdir).nodes(nodes, before=night.number or None) if workdir else {}
         judgement = judging.judge(directory, history.earlier, floors, known, _earlier_judgements(directory, night))
     except Exception as error:  # noqa: BLE001 a night always ends with a report
         code = night_rows.worst((EXIT_UNKNOWN, night_rows.exit_code(rows)))
@@ -176,6 +178,7 @@ def _earlier_judgements(directory: Path, night: Night) -> list[NightJudgement]:
     from ..nightly.judging import known_defects
 
     judgements: list[NightJudgement] = []
+    nodes = Nodes(night.all_hosts)
     has_tickets = any(rule.xfail for cell in night.suite.cells for rule in cell.rules)
     for path in reversed(night_files.nights(directory.parent)) if has_tickets else ():
         with suppress(CcbedError, OSError):
@@ -183,7 +186,7 @@ def _earlier_judgements(directory: Path, night: Night) -> list[NightJudgement]:
             is_before = other.number < night.number if night.number else other.started < night.started
             if other.recorded and other.bed == night.bed and is_before:
                 judgement = night_files.read_judgement(path)
-                judgements += [judgement] if judgement else []
+                judgements += [nodes.judgement(judgement, other.all_hosts)] if judgement else []
         if len(judgements) == known_defects.NIGHTS:
             break
     return judgements

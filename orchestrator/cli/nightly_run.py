@@ -50,7 +50,8 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
             session.terminal, suite, selector.order(suite, past), past, as_json=options["as_json"]
         )
     _require_free(session, bed)
-    quarantined = quarantine.reasons(bed)
+    nodes = beds.identify_nodes(session, bed)
+    quarantined = quarantine.reasons(Path(bed.workdir), nodes)
     _name_open_nights(session, runs, bed)
     now = datetime.datetime.now(datetime.UTC)
     directory = night_files.new(runs, suite.name, now)
@@ -60,13 +61,13 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
             suite=suite,
             bed=bed.name,
             provider=bed.provider,
-            hosts={node.name: node.host for node in bed.nodes if node.role == "node"},
+            hosts={node.name: nodes.hosts[node.name] for node in bed.nodes if node.role == "node"},
             number=_next_number(runs, bed) if options["record"] else 0,
             started=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
             order=selector.order(suite, past),
             command=redact.command_line(["ccbed", *notify.without_targets(session.argv)]),
             ccbed=__version__,
-            spares={node.name: node.host for node in bed.nodes if node.role == "spare"},
+            spares={node.name: nodes.hosts[node.name] for node in bed.nodes if node.role == "spare"},
             quarantined=quarantined,
             includes_quarantined=options["include_quarantined"],
             probe_spares_s=probe_spares_s,
@@ -252,9 +253,9 @@ def _past(session: Session, runs: Path, bed: BedSpec, suite: Suite) -> dict[str,
 
 
 def _next_number(runs: Path, bed: BedSpec) -> int:
-    """Recorded nights of a bed are counted in the order of recording, whatever the clock says."""
+    """Recorded nights of a bed are counted in the order of recording, whatever the clock says, and in whatever directory they are."""
     numbers = [night.number for _, night in _nights(None, runs, bed)]
-    return max(numbers, default=0) + 1
+    return quarantine.assign_number(Path(bed.workdir), least=max(numbers, default=0) + 1)
 
 
 def _nights(session: Session | None, runs: Path, bed: BedSpec) -> Iterator[tuple[Path, Night]]:

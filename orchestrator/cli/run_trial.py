@@ -55,6 +55,11 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     if options["detach"]:
         return detached.start(session, Path(bed.workdir))
     with ephemeral_bed.of_command(session, bed, is_wanted=bool(options["inventory"])):
+        if bed.slurm and options["inventory"]:  # which nodes the bed has is known when its job runs
+            from .verbs.up import up
+
+            up(session, bed, quiet=options["as_json"])
+            placement = beds.placement(session, bed, include_quarantined=options["include_quarantined"])
         placement = _probe_spares(session, trial, bed, placement, options, limit_s)
         once = functools.partial(
             run_once, session, source, trial, redaction, bed, data_dir, exports, options, placement=placement

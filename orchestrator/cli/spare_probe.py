@@ -42,22 +42,25 @@ class SpareProbe:
     def extend(self, placement: Placement) -> Placement:
         """The placement without the spares that are too slow. All warm ones are probed at the same time, beside nothing else.
 
-        Raises Interrupted. Any other error is a note: the spares then join, and are not known to be healthy.
+        Raises Interrupted. Any other error is a note: the spare concerned then joins, and is not known to be healthy.
         """
         names = self.find_spares(placement)
         if not names:
             return replace(placement, notes=("no spare was probed: none is warm and may be used",))
-        try:
-            directory, results = self._probe(names)
-        except Interrupted:
-            raise
-        except CcbedError as error:
-            reason = "; ".join(error.problems)
-            return replace(placement, notes=(f"{', '.join(names)} not probed, and may join: {reason}",))
-        run = Path(directory).name
-        unfit = {result.node: f"does not join: {result.text} ({run})" for result in results if not result.is_fit}
-        notes = tuple(result.text for result in results if result.is_fit)
-        return replace(placement, unfit=unfit, spare_probe=directory, notes=notes)
+        probed = self._probe(names)
+        unfit = {
+            item.fitness.node: f"does not join: {item.fitness.text} ({item.run})"
+            for item in probed
+            if not item.fitness.is_fit
+        }
+        notes = tuple(
+            f"{item.fitness.text} ({item.run})" if item.directory else item.fitness.text
+            for item in probed
+            if item.fitness.is_fit
+        )
+        decisive = [item.directory for item in probed if item.directory]
+        decisive = [item.directory for item in probed if not item.fitness.is_fit] or decisive
+        return replace(placement, unfit=unfit, spare_probe=decisive[0] if decisive else "", notes=notes)
 
     def find_spares(self, placement: Placement) -> list[str]:
         status = self.session.provider(self.bed).observe(self.bed, memory=False)
@@ -66,23 +69,45 @@ class SpareProbe:
         ]
         return [name for name in candidates if status.node(name).state == "warm"]
 
-    def _probe(self, names: Sequence[str]) -> tuple[str, list[spares.Fitness]]:
-        """The bundle that decided, and its results. A spare that is too slow is probed a second time, and that decides: what disturbed
-        it once does not leave it out. If a check of a common run fails, each spare is probed alone: whose failure it is is not known."""
-        result = self._launch(names)
-        if result.code == EXIT_FINDING and len(names) > 1:
-            return result.directory, [self._probe([name])[1][0] for name in names]
-        judged = self._judge(result, names)
-        suspects = [fitness.node for fitness in judged if not fitness.is_fit]
-        if suspects:
-            result = self._launch(suspects)
-            confirmed = {fitness.node: fitness for fitness in self._judge(result, suspects)}
-            judged = [confirmed.get(fitness.node, fitness) for fitness in judged]
-        return result.directory, judged
+    def _probe(self, names: Sequence[str]) -> list[_Probed]:
+        """What the probe says of each spare. A spare that is too slow is probed a second time, alone, and that decides: what disturbed
+        it once does not leave it out. If a common run fails or does not end, each spare is probed alone: whose failure it is is not
+        known. Raises Interrupted."""
+        try:
+            result = self._launch(names)
+            judged = None if result.code == EXIT_FINDING and len(names) > 1 else self._judge(result, names)
+        except Interrupted:
+            raise
+        except CcbedError as error:
+            if len(names) == 1:
+                text = f"{names[0]} not probed, and may join: {'; '.join(error.problems)}"
+                return [_Probed(directory="", fitness=spares.Fitness(node=names[0], is_fit=True, text=text))]
+            judged = None
+        if judged is None:
+            return [probed for name in names for probed in self._probe([name])]
+        return [
+            _Probed(directory=result.directory, fitness=fitness) if fitness.is_fit else self._confirm(result, fitness)
+            for fitness in judged
+        ]
 
-    def _judge(self, result: Result, names: Sequence[str]) -> list[spares.Fitness]:
+    def _confirm(self, first: Result, fitness: spares.Fitness) -> _Probed:
+        """The second probe of a spare that the first one found too slow. If it does not end, the first one stands. Raises Interrupted."""
+        try:
+            second = self._launch([fitness.node])
+            return _Probed(directory=second.directory, fitness=self._judge(second, [fitness.node], first)[0])
+        except Interrupted:
+            raise
+        except CcbedError as error:
+            text = f"{fitness.text}; its second probe did not end: {'; '.join(error.problems)}"
+            return _Probed(directory=first.directory, fitness=replace(fitness, text=text))
+
+    def _judge(self, result: Result, names: Sequence[str], first: Result | None = None) -> list[spares.Fitness]:
+        """``first``: the earlier probe, whose other spares are the peers. Raises TornBundleError."""
         if result.code != EXIT_FINDING:
-            return list(spares.judge(bundle_records.read(Path(result.directory)), names, self.baselines))
+            record = bundle_records.read(Path(result.directory))
+            if first and first.code != EXIT_FINDING:
+                record = spares.replace_figures(bundle_records.read(Path(first.directory)), names, record)
+            return list(spares.judge(record, names, self.baselines))
         bad = next((verdict for verdict in result.verdicts if verdict.outcome == "fail"), None)
         text = f"{bad.check}: {bad.text}" if bad else "its probe failed"
         return [spares.Fitness(node=name, is_fit=False, text=text) for name in names]
@@ -131,6 +156,18 @@ class SpareProbe:
         silent = replace(self.session, terminal=replace(self.session.terminal, out=io.StringIO(), live=False))
         with suppress(CcbedError, OSError):
             heal.heal(silent, self.bed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Probed:
+    """What was found of a spare. ``directory``: of the run that decided; empty if none did."""
+
+    directory: str
+    fitness: spares.Fitness
+
+    @property
+    def run(self) -> str:
+        return Path(self.directory).name
 
 
 def parse_limit(text: str) -> float:

@@ -16,7 +16,8 @@ from .trial import CheckSpec
 class PlanNode:
     """A node as observed when the run was planned. Paths are on the node.
 
-    ``leaf``: the node's switch in an emulated fabric; the nodes of a switch share an uplink.
+    ``leaf``: the node's switch in an emulated fabric; the nodes of a switch share an uplink. ``machine``: the name that the host has
+    outside of the bed, such as that of a Slurm node; empty if it has no other.
     """
 
     name: str
@@ -30,6 +31,7 @@ class PlanNode:
     host: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     leaf: int = 0
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +90,8 @@ class Placement:
 
     ``quarantined``, ``unfit``: node in quarantine, or spare that a probe found too slow -> why. Such a node gets no rank and is no spare.
     ``members``: the nodes that get the ranks, in order, whatever their role, without spares; empty: as the bed says.
-    ``spare_probe``: the run that probed the spares, relative to the directory of the run; empty if they were not probed.
-    ``notes``: what that probe says of each spare.
+    ``spare_probe``: the run that decided about the spares (of an unfit one if there is one), relative to the directory of the run; empty
+    if they were not probed. ``notes``: what the probes say of each fit spare, and which run decided.
     """
 
     quarantined: Mapping[str, str] = field(default_factory=dict)

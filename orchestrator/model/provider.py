@@ -42,6 +42,9 @@ class Provider(Protocol):
 
     def capabilities(self, host: str) -> frozenset[str]: ...
 
+    def machines(self, bed: BedSpec) -> Mapping[str, str]:
+        """Host -> its name outside of the bed, of hosts that have another one: a Slurm node. Raises InfrastructureError."""
+
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         """The status of a bed and its nodes. ``memory``: measure it too, which takes milliseconds per process."""
 

@@ -99,7 +99,7 @@ def _read(directory: Path) -> RunRecord:
         night=directory.parent.parent.name if is_night else "", cell=cell, repeat=repeat, measurements=measurements,
         hardware={node: keys.hardware[node] for node in plan.slots},
         leaves={name: str(node.leaf) for name, node in plan.nodes.items()}, link_hosts=link_hosts(plan), suspects={
-            node: hardware_key.suspects(known, str(fingerprint.get("code", "")), plan.nodes[node].host if node in plan.nodes else "")
+            node: hardware_key.suspects(known, str(fingerprint.get("code", "")), _machine(plan, node))
             for node, known in facts.items() if known
         },
         notes=(*notes, *link_note),
@@ -116,6 +116,12 @@ def _without_reused_links(directory: Path, lines: tuple[Line, ...]) -> tuple[tup
     if b'"reused_from":"' not in paths.data(directory, bundle.HISTORY):
         return lines, ()
     return tuple(line for line in lines if not _LINK.fullmatch(line.metric)), (_REUSED,)
+
+
+def _machine(plan: Plan, node: str) -> str:
+    """The host of a node by its name outside of the bed; empty if it is not known."""
+    known = plan.nodes.get(node)
+    return known.machine or known.host if known else ""
 
 
 def link_hosts(plan: Plan) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .gates.nights import Key, Metric
+from .gates.suspects import HOST
 
 #: The outcomes of runs whose figures count: the others ended before they had measured all.
 MEASURED = ("pass", "fail", "unknown")
@@ -29,7 +30,7 @@ class RunRecord:
     failover. ``night``: the name of the night it belongs to, else empty. ``suspects``: node -> driver, NCCL, torch, … -> version.
     ``hardware``: node that held ranks when it began -> its description, empty if not known; ``leaves``: node -> its switch
     group; ``link_hosts``: node -> its host, of nodes that use the link of their host, not a shaped one of their own.
-    ``notes``: what was left out of it, and why.
+    ``names``: node -> its name in the night, of those that the night knows by another one. ``notes``: what was left out of it, and why.
     """
 
     run: str
@@ -51,12 +52,18 @@ class RunRecord:
     leaves: Mapping[str, str] = field(default_factory=dict)
     link_hosts: Mapping[str, str] = field(default_factory=dict)
     suspects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
 def nodes_of(label: str) -> tuple[str, ...]:
     """The nodes of the ``node`` of a measurement."""
     return tuple(end.partition(":")[0] for end in label.split("->")) if label else ()
+
+
+def hosts_of(suspects: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Node -> its host, of the nodes whose host is known."""
+    return {node: versions[HOST] for node, versions in suspects.items() if versions.get(HOST)}
 
 
 def versions_of(suspects: Mapping[str, Mapping[str, str]], label: str) -> dict[str, str]:

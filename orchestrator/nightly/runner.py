@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -66,6 +67,8 @@ class Runner:
     on_cell: Callable[[Cell, Sequence[Row]], None] = lambda cell, rows: None
     #: Why no further run can be stored, or run on the bed; empty while it can.
     _end_reason: str = ""
+    #: Seconds that this process spent between repeats: probes of spares, and bringing nodes back. They count for the budget.
+    _between_s: float = 0.0
 
     def run(self) -> tuple[Row, ...]:
         """Run what has no row yet, then seal the night. Raises Interrupted, InfrastructureError where a row cannot be written."""
@@ -163,14 +166,15 @@ class Runner:
             return None
 
     def _budget_problem(self, cell: Cell, journal: night_files.Journal) -> str:
-        spent_s = sum(row.duration_s for row in journal.rows)
+        spent_s = self._between_s + sum(row.duration_s for row in journal.rows)
         past = self.past.get(cell.name, selector.NEVER)
         fits = selector.fits(spent_s, self.night.suite.budget_s, past)
         return "" if fits else f"over the budget of {self.night.suite.budget_s:g} s"
 
     def _obstacle(self, cell: Cell) -> str:
         try:
-            return self.trials.obstacle(cell)
+            with self._timed():
+                return self.trials.obstacle(cell)
         except Interrupted:
             raise self._interrupted() from None
         except Exception:  # noqa: BLE001 the repeat fails with it
@@ -210,7 +214,8 @@ class Runner:
     def _restore(self, journal: night_files.Journal) -> None:
         """A row for each node that was lost; the same node in the same state is one row."""
         try:
-            lost = self.trials.restore()
+            with self._timed():
+                lost = self.trials.restore()
         except (KeyboardInterrupt, Interrupted):
             raise self._interrupted() from None
         except Exception as error:  # noqa: BLE001 a suite always ends with a report
@@ -220,6 +225,14 @@ class Runner:
             if row not in journal.rows:
                 journal.append(row)
                 self.on_node(row)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        begin = self.now()
+        try:
+            yield
+        finally:
+            self._between_s += self.now() - begin
 
     def _open_runs(self, cell: Cell, ended: Sequence[Row]) -> dict[int, str]:
         """Repeat -> the newest bundle of it without a row: an earlier process of this night began it."""

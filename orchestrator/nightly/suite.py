@@ -63,7 +63,8 @@ class Night:
     """``night.json``: what was planned, written before the first run. ``order``: names of cells, as shuffled and selected.
 
     ``number``: of the recorded nights of this bed in the order of recording, from 1; 0 for a casual night. ``started``: ISO 8601,
-    UTC, by the clock of the controller. ``hosts``: node -> host; ``spares``: spare -> host. ``quarantined``: node -> why it was in
+    UTC, by the clock of the controller. ``hosts``: node -> host, of a Slurm job the node of the cluster; ``spares``: spare -> host.
+    ``quarantined``: node -> why it was in
     quarantine when the night began; ``includes_quarantined``: such nodes get ranks all the same. ``probe_spares_s``: about how long
     spares are probed before the first trial that may need one, 0: not at all.
     """
@@ -92,6 +93,10 @@ class Night:
     def all_hosts(self) -> Mapping[str, str]:
         """Of nodes and spares: a spare may take the slot of a node."""
         return {**self.spares, **self.hosts}
+
+    def host_of(self, node: str) -> str:
+        """Empty where it is not known. ``n1@h1``: a node that a new Slurm job moved to h1 during the night."""
+        return self.all_hosts.get(node) or node.partition("@")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

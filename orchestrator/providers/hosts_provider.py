@@ -70,6 +70,9 @@ class HostsProvider:
     def capabilities(self, host: str) -> frozenset[str]:
         return CAPABILITIES
 
+    def machines(self, bed: BedSpec) -> Mapping[str, str]:
+        return {}
+
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         """Memory is not measured while a run is open: it takes the kernel milliseconds per process.
 

@@ -223,7 +223,7 @@ def _plan(
         data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, free_memory=checked.free_memory,
         twin=request.twin or request.twin_after,
         secret_names=request.secret_names, umask=request.umask, work_dir=work_dir,
-        placement=request.placement,
+        placement=request.placement, machines=provider.machines(draft.bed),
     )  # fmt: skip
 
 

@@ -91,6 +91,9 @@ class FakeBed:
     def capabilities(self, host: str) -> frozenset[str]:
         return frozenset({"kill", "pause"})
 
+    def machines(self, bed: BedSpec) -> Mapping[str, str]:
+        return {}
+
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         return BedStatus(name="fake", nodes=tuple(self.status(name) for name in self.nodes))
 

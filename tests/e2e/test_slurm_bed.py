@@ -119,6 +119,21 @@ def test_a_run_recovers_from_the_loss_of_a_node_with_the_spare(kept: User) -> No
     assert "nothing to change" in kept.ccbed("up", kept.inventory("kept", spares=1))
 
 
+def test_nights_know_the_hosts_by_their_names_in_slurm(kept: User) -> None:
+    suite = kept.home / "s.yml"
+    suite.write_text("suite: s\ntrials: [{trial: gemm, world: {nodes: all}, params: {repeats: 1}}]\n")
+    kept.ccbed("nightly", str(suite), "--record", "--bed", "kept", *kept.runs("night"))
+    [night] = (kept.home / "night-runs").glob("*/night.json")
+    [plan] = (kept.home / "night-runs").glob("*/runs/*-gemm-*/plan.json")
+    hosts = json.loads(night.read_text())["hosts"]
+    assert len(set(hosts.values())) == 3 and set(hosts.values()) <= kept.slurm.node_states().keys()
+    nodes = json.loads(plan.read_text())["nodes"].values()
+    assert {node["name"]: node["machine"] for node in nodes if node["role"] == "node"} == hosts
+    assert {node["host"] for node in nodes} >= {"h0", "h1", "h2"}
+    for name in ("quarantine.json", "night.lock"):  # nights keep them for the next bed of the name
+        (kept.home / "ccbed/beds/kept" / name).unlink()
+
+
 def test_the_controller_may_be_away_during_a_run(kept: User) -> None:
     kept.slurm.stop("controller")
     try:

@@ -21,6 +21,7 @@ class FakeProvider:
     nodes: dict[str, NodeStatus] = field(default_factory=dict)
     keeper: str = ""
     left: list[dict[str, Any]] = field(default_factory=list)
+    machine_of: dict[str, str] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
 
     def state(self, name: str, state: NodeState) -> None:
@@ -31,6 +32,9 @@ class FakeProvider:
 
     def capabilities(self, host: str) -> frozenset[str]:
         return frozenset({"kill", "pause"})
+
+    def machines(self, bed: BedSpec) -> Mapping[str, str]:
+        return self.machine_of
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         pid = 99 if self.keeper else 0

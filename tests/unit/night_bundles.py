@@ -75,10 +75,10 @@ def write_night(
         for name, repeats in bundles.items()
     ) + tuple(cell for cell in cells if cell.name not in bundles)
     day = f"2026-{1 + (number - 1) // 28:02d}-{1 + (number - 1) % 28:02d}"
-    nodes = options.get("nodes", ("n0", "n1"))
+    nodes, hosts = options.get("nodes", ("n0", "n1")), dict(options.get("hosts") or {})
     night = Night(
         name=f"{day}T02-00-00Z-night-standard-{number:04x}", suite=Suite(name="standard", cells=chosen, text="suite: standard\n"),
-        bed="lab", provider="ssh", hosts={name: f"host-{name}" for name in nodes}, number=number, started=f"{day}T02:00:00Z",
+        bed="lab", provider="ssh", hosts={name: f"host-{name}" for name in nodes} | hosts, number=number, started=f"{day}T02:00:00Z",
         order=tuple(cell.name for cell in chosen), command="ccbed nightly", ccbed="0.1.0",
     )  # fmt: skip
     runs.mkdir(parents=True, exist_ok=True)

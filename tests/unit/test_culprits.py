@@ -18,6 +18,7 @@ from orchestrator.model.errors import UsageError
 from orchestrator.nightly import judging, night_files
 from orchestrator.nightly.culprits import hook, quarantine
 from orchestrator.nightly.gates.finding import Finding
+from orchestrator.nightly.identity import Nodes
 from orchestrator.nightly.night_judgement import Judged, NightJudgement
 from orchestrator.nightly.suite import Cell, MetricRule, Night
 
@@ -25,6 +26,7 @@ from .night_bundles import figure, write_night
 
 FLOOR = Cell(name="gemm", trial="probe", rules=(MetricRule(metric="gemm", floor=90.0),))
 NODES = ("n0", "n1", "n2", "n3")
+BED = Nodes({node: f"host-{node}" for node in NODES})
 
 
 def rates(*slow: str) -> list[list[dict[str, Any]]]:
@@ -106,17 +108,17 @@ def offend(tmp_path: Path, number: int) -> quarantine.Quarantine:
 
 
 def test_the_second_recorded_night_puts_a_node_into_quarantine(tmp_path: Path) -> None:
-    assert offend(tmp_path, 3).nodes() == {}
-    nodes = offend(tmp_path, 5).nodes()
+    assert offend(tmp_path, 3).nodes(BED) == {}
+    nodes = offend(tmp_path, 5).nodes(BED)
     assert {name: entry.since.number for name, entry in nodes.items()} == {"n2": 5}
-    assert quarantine.read(tmp_path).nodes(before=5) == {}  # as it was when that night began
-    [line] = quarantine.lines(tmp_path)
+    assert quarantine.read(tmp_path).nodes(BED, before=5) == {}  # as it was when that night began
+    [line] = quarantine.lines(tmp_path, BED)
     assert "n2 is in quarantine since 2026-01-05" in line
 
 
 def test_two_offences_far_apart_are_no_quarantine(tmp_path: Path) -> None:
     offend(tmp_path, 1)
-    assert offend(tmp_path, 20).nodes() == {}
+    assert offend(tmp_path, 20).nodes(BED) == {}
 
 
 def test_a_casual_night_is_no_offence(tmp_path: Path) -> None:
@@ -132,12 +134,72 @@ def test_a_casual_night_is_no_offence(tmp_path: Path) -> None:
 def test_a_released_node_begins_anew(tmp_path: Path) -> None:
     offend(tmp_path, 1)
     offend(tmp_path, 2)
-    quarantine.release(tmp_path, "n2")
-    assert quarantine.lines(tmp_path) == ()
-    assert offend(tmp_path, 3).nodes() == {}
-    assert list(offend(tmp_path, 4).nodes()) == ["n2"]
+    quarantine.release(tmp_path, "n2", BED)
+    assert quarantine.lines(tmp_path, BED) == ()
+    assert offend(tmp_path, 3).nodes(BED) == {}
+    assert list(offend(tmp_path, 4).nodes(BED)) == ["n2"]
     with pytest.raises(UsageError, match="n1 is not in quarantine"):
-        quarantine.release(tmp_path, "n1")
+        quarantine.release(tmp_path, "n1", BED)
+
+
+def test_quarantine_stays_with_the_host_when_the_bed_gives_its_name_to_another_one(tmp_path: Path) -> None:
+    offend(tmp_path, 1)
+    known = offend(tmp_path, 2)
+    swapped = Nodes({"n0": "host-n0", "n1": "host-n2", "n2": "host-n3"})
+    assert quarantine.reasons(tmp_path, swapped).keys() == {"n1"}
+    without = Nodes({"n2": "host-n3"})
+    assert quarantine.reasons(tmp_path, without) == {}
+    assert quarantine.lines(tmp_path, without) == ()
+    assert list(known.nodes(without)) == ["n2@host-n2"], "it can still be shown and released"
+
+
+def test_a_release_is_of_the_host(tmp_path: Path) -> None:
+    offend(tmp_path, 1)
+    offend(tmp_path, 2)
+    swapped = Nodes({"n1": "host-n2", "n2": "host-n3"})
+    quarantine.release(tmp_path, "n1", swapped)
+    assert quarantine.reasons(tmp_path, BED) == quarantine.reasons(tmp_path, swapped) == {}
+    offend(tmp_path, 3)
+    offend(tmp_path, 4)
+    assert quarantine.reasons(tmp_path, BED).keys() == {"n2"}
+
+
+def test_offences_of_two_hosts_under_one_name_are_no_quarantine(tmp_path: Path) -> None:
+    """As on a Slurm bed, where each job gives n2 to another host."""
+    for number in (1, 2):
+        hosts = {node: f"job-{number}-{node}" for node in NODES}
+        directory = write_night(tmp_path / str(number), number, {"gemm": rates("n2")}, nodes=NODES, hosts=hosts)
+        quarantine.record(tmp_path, night_files.read_night(directory), [("n2", "slow")])
+        assert quarantine.reasons(tmp_path, Nodes(hosts)) == {}
+
+
+def test_several_nodes_of_a_host_are_known_by_their_names(tmp_path: Path) -> None:
+    hosts = dict.fromkeys(NODES, "localhost")
+    for number in (1, 2):
+        directory = write_night(tmp_path / str(number), number, {"gemm": rates("n2")}, nodes=NODES, hosts=hosts)
+        quarantine.record(tmp_path, night_files.read_night(directory), [("n2", "slow")])
+    assert quarantine.reasons(tmp_path, Nodes(hosts)).keys() == {"n2"}
+    assert quarantine.reasons(tmp_path, Nodes({"n0": "localhost"})) == {}
+
+
+def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It has neither is_alone nor last_number, and names nodes in its releases."""
+    offences = [
+        {"node": node, "host": f"host-{node}", "night": f"night-{number}", "number": number, "reason": "slow"}
+        for node in ("n1", "n2") for number in (4, 5)
+    ]  # fmt: skip
+    (tmp_path / quarantine.FILE).write_text(json.dumps({"offences": offences, "released": {"n1": 5}}))
+    assert quarantine.reasons(tmp_path, BED).keys() == {"n2"}
+    assert quarantine.reasons(tmp_path, Nodes({"n2": "other"})) == {}
+    assert quarantine.assign_number(tmp_path) == 6
+
+
+def test_the_numbers_of_nights_go_on_whatever_the_directory_of_runs_has(tmp_path: Path) -> None:
+    assert [quarantine.assign_number(tmp_path), quarantine.assign_number(tmp_path, least=7)] == [1, 7]
+    offend(tmp_path, 7)
+    assert quarantine.assign_number(tmp_path) == 8, "a night that has its number and no offence keeps it"
+    quarantine.record(tmp_path, night_of(tmp_path / "next", 8)[1], [("n2", "slow")])
+    assert quarantine.read(tmp_path).nodes(BED, before=quarantine.assign_number(tmp_path)).keys() == {"n2"}
 
 
 def test_a_node_in_quarantine_fails_no_further_night_and_another_does(tmp_path: Path) -> None:
@@ -158,7 +220,7 @@ def test_many_accused_nodes_have_a_common_cause_and_none_is_called_out(tmp_path:
 
 def test_a_damaged_file_is_said(tmp_path: Path) -> None:
     (tmp_path / quarantine.FILE).write_text("{")
-    [line] = quarantine.lines(tmp_path)
+    [line] = quarantine.lines(tmp_path, BED)
     assert "which nodes are in quarantine is not known" in line
 
 

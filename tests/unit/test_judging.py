@@ -47,7 +47,7 @@ def rates(value: Value, night: int, repeats: int = 5, nodes: Sequence[str] = NOD
 def records_of(directory: Path) -> list[Record]:
     """As the index has them."""
     night = night_files.read_night(directory)
-    runs, _ = read_runs(directory, night_files.read_rows(directory))
+    runs, _ = read_runs(directory, night_files.read_rows(directory), night_files.read_night(directory))
     series = figures.collect(runs).values()
     return [record for entry in series for record in entry.records(night.number, night.started)]
 

@@ -24,7 +24,8 @@ class Killed(BaseException):
 
 @dataclasses.dataclass(kw_only=True)
 class FakeTrials:
-    """``ends``: cell -> how its repeats end, in order; a missing one passes. A run takes ``run_s`` of the virtual clock."""
+    """``ends``: cell -> how its repeats end, in order; a missing one passes. A run takes ``run_s`` of the virtual clock, a question for
+    an obstacle ``probe_s``, and bringing nodes back ``restore_s``."""
 
     directory: Path
     ends: Mapping[str, Sequence[End]] = dataclasses.field(default_factory=dict)
@@ -33,6 +34,8 @@ class FakeTrials:
     lost: list[Mapping[str, str]] = dataclasses.field(default_factory=list)
     ended_by: Callable[[int], str] | None = None
     run_s: float = 10.0
+    probe_s: float = 0.0
+    restore_s: float = 0.0
     time_s: float = 0.0
     launched: list[tuple[str, int, str]] = dataclasses.field(default_factory=list)
 
@@ -40,6 +43,7 @@ class FakeTrials:
         return self.time_s
 
     def obstacle(self, cell: Cell) -> str:
+        self.time_s += self.probe_s
         return self.obstacles.get(cell.name, "")
 
     def launch(self, cell: Cell, repeat: int, open_run: str) -> Attempt:
@@ -64,6 +68,7 @@ class FakeTrials:
         return self.ended_by(len(self.launched)) if self.ended_by else ""
 
     def restore(self) -> Mapping[str, str]:
+        self.time_s += self.restore_s
         return self.lost.pop(0) if self.lost else {}
 
 
@@ -193,6 +198,13 @@ def test_without_the_metric_all_repeats_run(tmp_path: Path, figure: float | None
 def test_five_repeats_are_never_precise(tmp_path: Path) -> None:
     directory, night = begin(tmp_path, *cells("a", repeats=9, precision=0.5))
     assert len(run(directory, night, FakeTrials(directory=directory, figures=lambda run: 100.0))) == 6
+
+
+@pytest.mark.parametrize("field", ["probe_s", "restore_s"])
+def test_probes_of_spares_and_bringing_nodes_back_count_for_the_budget(tmp_path: Path, field: str) -> None:
+    directory, night = begin(tmp_path, *cells("a", "b", "c"), budget_s=45.0)
+    trials = FakeTrials(directory=directory, **{field: 25.0})  # type: ignore[arg-type]
+    assert states(run(directory, night, trials)) == [("a", "passed"), ("b", "passed"), ("c", "skipped")]
 
 
 def test_what_does_not_fit_into_the_budget_is_skipped(tmp_path: Path) -> None:

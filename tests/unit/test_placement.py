@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,7 +125,7 @@ class Console:
 
     def accuse(self, *nodes: str) -> None:
         offences = tuple(
-            quarantine.Offence(node=node, host="h", night=NIGHT, number=number, reason="gemm 80 is worse than its floor 90")
+            quarantine.Offence(node=node, host="localhost", night=NIGHT, number=number, reason="gemm 80 is worse than its floor 90")
             for node in nodes
             for number in (4, 5)
         )  # fmt: skip
@@ -246,3 +247,46 @@ def test_an_acceptance_measures_a_node_in_quarantine_and_does_not_decide(console
     assert (world(console, "gemm"), world(console, "allreduce")) == ((4, []), (4, ["n1"]))
     assert (code, f"not checked  n1 {REASON}" in output) == (2, True)
     assert "NOT DECIDED" in output
+
+
+@dataclass
+class Nights:
+    """Recorded nights of the console's bed in a directory of runs."""
+
+    console: Console
+
+    def number(self, runs: str, *options: str) -> int:
+        file = self.console.root / "s.yml"
+        file.write_text("suite: s\ntrials: [gemm]\n")
+        paths = ("--runs-dir", str(self.console.root / runs))
+        _, output = self.console.run("nightly", str(file), "--json", "--record", *paths, *options)
+        number: int = json.loads(output[output.index("{") :])["number"]
+        return number
+
+
+def test_the_nights_of_a_bed_are_numbered_across_directories(console: Console) -> None:
+    nights = Nights(console)
+    assert [nights.number("a"), nights.number("b"), nights.number("a")] == [1, 2, 3]
+    [first, _] = sorted((console.root / "a").glob("*/night.json"))
+    first.write_text("{")
+    shutil.rmtree(console.root / "b")
+    assert nights.number("b") == 4
+    assert json.loads(console.file.read_text())["last_number"] == 4
+
+
+def test_a_node_in_quarantine_stays_so_in_another_directory(console: Console) -> None:
+    console.accuse("n1")
+    assert Nights(console).number("new") == 6
+    [plan] = (console.root / "new").glob("*/night.json")
+    assert list(json.loads(plan.read_text())["quarantined"]) == ["n1"]
+
+
+def test_a_night_names_the_machines_of_its_nodes(console: Console) -> None:
+    console.provider.machine_of = {"localhost": "gpu17"}
+    Nights(console).number("runs")
+    [plan] = (console.root / "runs").glob("*/night.json")
+    document = json.loads(plan.read_text())
+    assert set(document["hosts"].values()) | set(document["spares"].values()) == {"gpu17"}
+    console.accuse("n1")  # on localhost, which is another machine
+    _, output = console.run("quarantine")
+    assert "n1@localhost" in output

@@ -205,6 +205,103 @@ def test_a_spare_whose_own_probe_fails_does_not_join(console: Console, monkeypat
     assert console.requests[-1].placement.unfit.keys() == {"n6"}
 
 
+def two_spares(console: Console) -> None:
+    (console.root / "large.yml").write_text(test_placement.LARGE)
+    console.run("down", "local", "--force")
+    console.run("up", str(console.root / "large.yml"))
+
+
+#: Of n6 and n7 in turn: a rate, "dead" for a run that loses the node, "bad" for one whose check fails.
+Outcome = float | str
+
+
+def simulate_outcomes(
+    console: Console, monkeypatch: pytest.MonkeyPatch, outcomes: Mapping[str, Iterator[Outcome]]
+) -> None:
+    """Probes of several spares end as the worst of them."""
+
+    def launch(request: Request) -> Result:
+        console.requests.append(request)
+        members = request.placement.members
+        if request.trial.name != "spare-probe":
+            return Result(run="r", directory=str(console.root), code=0)
+        now = {node: next(outcomes[node]) for node in members}
+        name = f"probe-{len(console.requests)}"
+        rates = {node: rate for node, rate in now.items() if isinstance(rate, float)}
+        directory = probe_bundle(Path(request.runs) / name, rates or dict.fromkeys(members, 100.0))
+        bad = next((f"rank 0 on {node} is {state}" for node, state in now.items() if isinstance(state, str)), "")
+        verdicts = (Verdict(check="finished", outcome="fail", text=bad),) if bad else ()
+        code = EXIT_INFRASTRUCTURE if "dead" in now.values() else int(bool(bad))
+        return Result(run=name, directory=str(directory), code=code, verdicts=verdicts)
+
+    monkeypatch.setattr(console, "launch", launch)
+
+
+def probed_spares(
+    console: Console, monkeypatch: pytest.MonkeyPatch, **outcomes: list[Outcome]
+) -> tuple[Mapping[str, str], str]:
+    """Why spares do not join, and the output."""
+    two_spares(console)
+    simulate_outcomes(console, monkeypatch, {node: iter(values) for node, values in outcomes.items()})
+    _, output = console.run("run", "dp-ring", "--probe-spares", *write_floor(console))
+    return console.requests[-1].placement.unfit, output
+
+
+def test_a_slow_spare_does_not_join_if_its_second_probe_dies(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    unfit, output = probed_spares(console, monkeypatch, n6=[50.0, "dead"], n7=[100.0])
+    assert unfit.keys() == {"n6"}
+    assert "gemm float32 50 TFLOP/s is worse than its floor 90; its second probe did not end" in unfit["n6"]
+    assert unfit["n6"].endswith("(probe-1)"), "the run that decided is the first one"
+    assert "spare  n7 joins: 1 of 1 figures meet their floors" in output
+
+
+def test_what_is_known_of_a_spare_outlives_the_failed_probe_of_another(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfit, output = probed_spares(console, monkeypatch, n6=["bad", "dead"], n7=[100.0, 50.0, 51.0])
+    assert "n6 not probed, and may join: the probe did not end: rank 0 on n6 is dead" in output
+    assert unfit == {"n7": "does not join: gemm float32 51 TFLOP/s is worse than its floor 90 (probe-4)"}
+
+
+def test_a_spare_that_dies_in_the_common_probe_does_not_hide_a_slow_one(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfit, output = probed_spares(console, monkeypatch, n6=["dead", "dead"], n7=[50.0, 50.0, 50.0])
+    assert "n6 not probed, and may join" in output
+    assert unfit.keys() == {"n7"}
+
+
+def test_two_slow_spares_are_confirmed_one_by_one(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    unfit, output = probed_spares(console, monkeypatch, n6=[50.0, "bad"], n7=[60.0, 100.0])
+    assert unfit == {"n6": "does not join: finished: rank 0 on n6 is bad (probe-2)"}
+    assert "spare  n7 joins: 1 of 1 figures meet their floors (fewer than 5 peers) (probe-3)" in output
+    assert Path(console.requests[-1].placement.spare_probe).name == "probe-2"
+
+
+def test_an_odd_spare_is_confirmed_beside_the_peers_of_the_first_probe(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console.run("down", "local", "--force")
+    spares_only = test_placement.LARGE.replace("ccbed_nodes: 6, ccbed_spares: 2", "ccbed_nodes: 4, ccbed_spares: 6")
+    (console.root / "many.yml").write_text(spares_only)
+    console.run("up", str(console.root / "many.yml"))
+    healthy: dict[str, Iterator[Outcome]] = {f"n{number}": iter([100.0 + number / 10]) for number in range(4, 9)}
+    simulate_outcomes(console, monkeypatch, {**healthy, "n9": iter([70.0, 71.0])})
+    console.run("run", "dp-ring", "--probe-spares", "--runs-dir", str(console.root / "runs"))
+    assert [request.placement.members for request in console.requests[1:]] == [("n9",), ()]
+    assert console.requests[-1].placement.unfit.keys() == {"n9"}
+    assert "worse than the median of 5 peers" in console.requests[-1].placement.unfit["n9"]
+
+
+def test_a_figure_without_a_value_is_not_compared(tmp_path: Path) -> None:
+    directory = tmp_path / "2026-01-06T02-00-00Z-spare-probe-0001"
+    lines = [figure(GEMM, "nan", "TFLOP/s", "higher", node="n4"), figure(GEMM, 100.0, "TFLOP/s", "higher", node="n5")]
+    write_bundle(directory, lines, trial="spare-probe", params=PARAMS, nodes=("n4", "n5"))
+    first, second = spares.judge(bundle_records.read(directory), ("n4", "n5"), baseline(floor()))
+    assert (first.is_fit, first.text) == (False, f"{GEMM} was not measured; its floor is 90 TFLOP/s")
+    assert second.is_fit
+
+
 def test_a_night_probes_its_spares_once_before_its_first_failover(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...model import codec, vaulted
 from ...model.bed import BedSpec
@@ -13,6 +14,9 @@ from ...model.plan import Placement
 from ...store import beds, shipped
 from ..render.terminal import short_path
 from . import session as sessions
+
+if TYPE_CHECKING:
+    from ...nightly.identity import Nodes
 
 EXAMPLE = "inventories/local.yml"
 
@@ -70,11 +74,19 @@ def choose(session: sessions.Session, name: str | None) -> BedSpec:
     return choose(session, known[0])
 
 
+def identify_nodes(session: sessions.Session, bed: BedSpec) -> Nodes:
+    """The nodes with the names that their hosts have outside of the bed. Raises InfrastructureError."""
+    from ...nightly.identity import Nodes
+
+    machines = session.provider(bed).machines(bed)
+    return Nodes({node.name: machines.get(node.host, node.host) for node in bed.nodes})
+
+
 def mention_quarantine(session: sessions.Session, bed: BedSpec) -> None:
     """Warn of the nodes that two recorded nights accused."""
     from ...nightly.culprits import quarantine
 
-    for line in quarantine.lines(Path(bed.workdir)):
+    for line in quarantine.lines(Path(bed.workdir), identify_nodes(session, bed)):
         session.terminal.warn(line)
 
 
@@ -83,7 +95,7 @@ def placement(session: sessions.Session, bed: BedSpec, *, include_quarantined: b
     from ...nightly.culprits import quarantine
 
     if not include_quarantined:
-        return Placement(quarantined=quarantine.reasons(bed))
+        return Placement(quarantined=quarantine.reasons(Path(bed.workdir), identify_nodes(session, bed)))
     mention_quarantine(session, bed)
     return Placement()
 

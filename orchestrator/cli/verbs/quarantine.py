@@ -24,14 +24,17 @@ def command(session: Session, bed: str | None, release: str | None, as_json: boo
     """
     from ...nightly.culprits import quarantine
 
-    workdir = Path(beds.choose(session, bed).workdir)
+    spec = beds.choose(session, bed)
+    workdir, present = Path(spec.workdir), beds.identify_nodes(session, spec)
     if release:
-        quarantine.release(workdir, release)
+        quarantine.release(workdir, release, present)
         session.terminal.line(f"{release} is released; its earlier offences no longer count")
         return 0
-    nodes = quarantine.read(workdir).nodes()
+    nodes = quarantine.read(workdir).nodes(present)
     if as_json:
-        session.terminal.json([{**codec.plain(entry.last), "since": entry.since.night} for entry in nodes.values()])
+        session.terminal.json(
+            [{**codec.plain(entry.last), "node": node, "since": entry.since.night} for node, entry in nodes.items()]
+        )
     elif not nodes:
         session.terminal.line("no node is in quarantine")
     else:

@@ -41,12 +41,14 @@ def plan(
     umask: int = 0o077,
     work_dir: WorkDir | None = None,
     placement: Placement = ANY_NODE,
+    machines: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """``capabilities``: host -> capabilities from its provider; ``payload``: the directory of the ranks' code.
 
     ``clocks``: as preflight measured them; ``gaps``: nodes that do not share the directory for checkpoints;
     ``free_memory``: of the hosts and containers of the ranks; ``twin``: the run is compared with an undisturbed twin;
-    ``work_dir``: where the ranks find the user's script; ``placement``: nodes that it must not use.
+    ``work_dir``: where the ranks find the user's script; ``placement``: nodes that it must not use;
+    ``machines``: host -> its name outside of the bed.
 
     Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm, or too few
     of them may be used.
@@ -82,7 +84,7 @@ def plan(
         bed=bed.name,
         slots=tuple(node.name for node in slots),
         spares=tuple(node.name for node in spares),
-        nodes={name: _plan_node(node, bed, status) for name, node in nodes.items()},
+        nodes={name: _plan_node(node, bed, status, machines.get(node.host, "")) for name, node in nodes.items()},
         policy=policy,
         backend=backend,
         payload=payload,
@@ -224,7 +226,7 @@ def _split_spares(
     return tuple(usable), left_out
 
 
-def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus) -> PlanNode:
+def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus, machine: str) -> PlanNode:
     observed = status.node(node.name)
     return PlanNode(
         name=node.name,
@@ -238,6 +240,7 @@ def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus) -> PlanNode:
         host=node.host,
         env=node.env,
         leaf=node.port.group if node.port else 0,
+        machine=machine,
     )
 
 

@@ -45,7 +45,7 @@ def accused(night: Night, judgement: NightJudgement) -> tuple[Accused, ...]:
             by_node.setdefault(node, []).append(judged)
     return tuple(
         Accused(
-            node=node, host=night.all_hosts[node], reason=findings[0].finding.text,
+            node=node, host=night.host_of(node), reason=findings[0].finding.text,
             runs=tuple(dict.fromkeys(run for judged in findings for run in judged.runs)),
         )
         for node, findings in sorted(by_node.items())
@@ -61,7 +61,7 @@ def _nodes(judged: Judged, hosts: Mapping[str, str]) -> set[str]:
         kind, _, name = culprit.rpartition(" ")
         if kind in ("", *_NODE_KINDS):
             names.add(name.partition(":")[0])
-    return {name for name in names if name in hosts}
+    return {name for name in names if name in hosts or "@" in name}
 
 
 def is_common_cause(night: Night, culprits: Sequence[Accused]) -> bool:

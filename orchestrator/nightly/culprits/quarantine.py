@@ -1,15 +1,18 @@
-"""Quarantine: nodes that two recorded nights accused. A file of the bed; its runs give such a node no rank until it is released."""
+"""Quarantine: nodes that two recorded nights accused. A file of the bed; its runs give such a node no rank until it is released.
+
+A node is known by its host, as in ``nightly/identity.py``: the bed may give its name to another one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...model import codec
-from ...model.bed import BedSpec
 from ...model.errors import InfrastructureError, UsageError
 from ...store import paths
+from ..identity import Nodes
 from ..suite import Night
 
 FILE = "quarantine.json"
@@ -19,13 +22,22 @@ OFFENCES, RECENT = 2, 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offence:
-    """A night that accused a node. ``number``: of the recorded night."""
+    """A night that accused a node. ``number``: of the recorded night. ``is_alone``: it was the only node of its host."""
 
     node: str
     host: str
     night: str
     number: int
     reason: str
+    is_alone: bool = False
+
+    @property
+    def machine(self) -> str:
+        """What a release names: ``@h1``, or ``n1@h1`` where h1 had other nodes."""
+        return f"@{self.host}" if self.is_alone else f"{self.node}@{self.host}"
+
+    def present_node(self, nodes: Nodes) -> str:
+        return nodes.name(self.node, self.host, is_alone=self.is_alone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,31 +54,42 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """``released``: node -> number of the last night before its release; offences up to it no longer count."""
+    """``released``: ``Offence.machine`` -> number of the last night before its release; offences up to it no longer count.
+    ``last_number``: of the bed's recorded nights, whatever directories they are in.
+    """
 
     offences: tuple[Offence, ...] = ()
     released: dict[str, int] = field(default_factory=dict)
+    last_number: int = 0
 
-    def nodes(self, before: int | None = None) -> dict[str, Entry]:
-        """Node -> its entry, of the nodes in quarantine. ``before``: as it was when that night began."""
-        entries = {node: self._entry(node, before) for node in sorted({offence.node for offence in self.offences})}
+    def nodes(self, present: Nodes, before: int | None = None) -> dict[str, Entry]:
+        """Node -> its entry, of the nodes in quarantine, also of those that left the bed. ``before``: as it was when that night began."""
+        offences: dict[str, list[Offence]] = {}
+        for offence in sorted(self.offences, key=lambda offence: offence.number):
+            if offence.number > self._released(offence) and (not before or offence.number < before):
+                offences.setdefault(offence.present_node(present), []).append(offence)
+        entries = {node: _entry(counted) for node, counted in sorted(offences.items())}
         return {node: entry for node, entry in entries.items() if entry is not None}
 
-    def _entry(self, node: str, before: int | None) -> Entry | None:
-        """A later offence never ends a quarantine: only a release does."""
-        counted = sorted(
-            (
-                offence for offence in self.offences
-                if offence.node == node and offence.number > self.released.get(node, 0) and (not before or offence.number < before)
-            ),
-            key=lambda offence: offence.number,
-        )  # fmt: skip
-        decisive = (
-            later for first, later in zip(counted, counted[OFFENCES - 1 :], strict=False)
-            if later.number - first.number < RECENT
-        )  # fmt: skip
-        since = next(decisive, None)
-        return Entry(since=since, last=counted[-1]) if since else None
+    def _released(self, offence: Offence) -> int:
+        """Files of earlier versions name nodes only."""
+        return max(self.released.get(name, 0) for name in (offence.machine, offence.node))
+
+    @property
+    def next_number(self) -> int:
+        """Of the bed's next recorded night. Files of earlier versions have no last number."""
+        return max(self.last_number, *(offence.number for offence in self.offences), *self.released.values(), 0) + 1
+
+
+def _entry(counted: Sequence[Offence]) -> Entry | None:
+    """``counted``: in the order of nights. A later offence never ends a quarantine: only a release does."""
+    decisive = (
+        later
+        for first, later in zip(counted, counted[OFFENCES - 1 :], strict=False)
+        if later.number - first.number < RECENT
+    )
+    since = next(decisive, None)
+    return Entry(since=since, last=counted[-1]) if since else None
 
 
 def read(workdir: Path) -> Quarantine:
@@ -91,30 +114,49 @@ def record(workdir: Path, night: Night, accused: Iterable[tuple[str, str]]) -> Q
     if not night.recorded:
         return quarantine
     kept = tuple(offence for offence in quarantine.offences if offence.night != night.name)
+    hosts = list(night.all_hosts.values())
     new = tuple(
-        Offence(node=node, host=night.all_hosts.get(node, ""), night=night.name, number=night.number, reason=reason)
+        Offence(
+            node=node.partition("@")[0], host=night.host_of(node), night=night.name, number=night.number, reason=reason,
+            is_alone=hosts.count(night.host_of(node)) <= 1,
+        )
         for node, reason in accused
-    )
+    )  # fmt: skip
     changed = replace(quarantine, offences=(*kept, *new))
     if changed != quarantine:
         paths.write_json(workdir / FILE, codec.plain(changed))
     return changed
 
 
-def release(workdir: Path, node: str) -> None:
+def assign_number(workdir: Path, least: int = 1) -> int:
+    """The number of a new recorded night of the bed, at least ``least``. It is never given again. Raises InfrastructureError."""
+    quarantine = read(workdir)
+    number = max(quarantine.next_number, least)
+    try:
+        paths.write_json(workdir / FILE, codec.plain(replace(quarantine, last_number=number)))
+    except OSError as error:
+        raise InfrastructureError(
+            f"{workdir / FILE}: the number of the night cannot be recorded: {error.strerror}",
+            hint="free space or restore the directory, or run the night without --record",
+        ) from error
+    return number
+
+
+def release(workdir: Path, node: str, present: Nodes) -> None:
     """Raises UsageError for a node that is not in quarantine."""
     quarantine = read(workdir)
-    nodes = quarantine.nodes()
+    nodes = quarantine.nodes(present)
     if node not in nodes:
         raise UsageError(f"{node} is not in quarantine", hint=f"in quarantine: {', '.join(nodes) or 'no node'}")
-    released = {**quarantine.released, node: nodes[node].last.number}
+    own = (offence.machine for offence in quarantine.offences if offence.present_node(present) == node)
+    released = {**quarantine.released, **dict.fromkeys(own, nodes[node].last.number)}
     paths.write_json(workdir / FILE, codec.plain(replace(quarantine, released=released)))
 
 
-def reasons(bed: BedSpec) -> dict[str, str]:
+def reasons(workdir: Path, present: Nodes) -> dict[str, str]:
     """Node of the bed -> why it is in quarantine. Raises InfrastructureError."""
-    names = {node.name for node in bed.nodes}
-    return {node: entry.reason for node, entry in read(Path(bed.workdir)).nodes().items() if node in names}
+    nodes = read(workdir).nodes(present)
+    return {node: entry.reason for node, entry in nodes.items() if node in present.hosts}
 
 
 def describe(night: Night) -> tuple[str, ...]:
@@ -127,14 +169,14 @@ def describe(night: Night) -> tuple[str, ...]:
     return tuple(f"{node} {reason}; {use}" for node, reason in sorted(night.quarantined.items()))
 
 
-def lines(workdir: Path, known: Container[str] = ()) -> tuple[str, ...]:
-    """A sentence for each node in quarantine but those that are ``known``, or why the file cannot be read."""
+def lines(workdir: Path, present: Nodes, known: Container[str] = ()) -> tuple[str, ...]:
+    """A sentence for each node of the bed in quarantine but those that are ``known``, or why the file cannot be read."""
     try:
-        nodes = read(workdir).nodes()
+        nodes = read(workdir).nodes(present)
     except InfrastructureError as error:
         return tuple(error.problems)
     return tuple(
         f"{node} {entry.reason}     release it: ccbed quarantine --bed {workdir.name} --release {node}"
         for node, entry in nodes.items()
-        if node not in known
+        if node in present.hosts and node not in known
     )

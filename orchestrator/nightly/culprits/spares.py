@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import sweeps
 from ..baselines import Baseline, Floor
@@ -29,8 +29,21 @@ class Fitness:
 
 def judge(record: RunRecord, spares: Sequence[str], baselines: Sequence[Baseline]) -> tuple[Fitness, ...]:
     """``record``: of the run that probed ``spares`` at the same time."""
-    beside_peers = sweeps.judge_nodes([record])
+    measured = tuple(item for item in record.measurements if item.values)
+    beside_peers = sweeps.judge_nodes([replace(record, measurements=measured)])
     return tuple(_judge(spare, record, baselines, beside_peers) for spare in spares)
+
+
+def replace_figures(record: RunRecord, spares: Sequence[str], second: RunRecord) -> RunRecord:
+    """``record`` with the figures of ``spares`` from a second probe; the other spares stay as their peers."""
+    values = {(item.node, item.metric.name): item.values for item in second.measurements}
+    measurements = (
+        replace(item, values=values.get((item.node, item.metric.name), ()))
+        if item.node.partition(":")[0] in spares
+        else item
+        for item in record.measurements
+    )
+    return replace(record, measurements=tuple(measurements))
 
 
 def _judge(spare: str, record: RunRecord, baselines: Sequence[Baseline], beside_peers: Sequence[Finding]) -> Fitness:

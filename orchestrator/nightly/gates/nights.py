@@ -52,7 +52,8 @@ class Record:
     """One metric of one node in one night, with the value of each repeat.
 
     ``night``: the number of the recorded night. Numbers grow in the order of recording; ``date`` is for people, and may go
-    backwards with the clock. ``suspects``: driver, firmware, NCCL, torch, image, kernel, agent and their versions.
+    backwards with the clock. ``suspects``: driver, firmware, NCCL, torch, image, kernel, agent and their versions. ``hosts``: of the
+    nodes of its run, if ``node`` is their name of that night.
     """
 
     night: int
@@ -62,6 +63,7 @@ class Record:
     values: tuple[float, ...]
     date: str = ""
     suspects: Mapping[str, str] = field(default_factory=dict)
+    hosts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

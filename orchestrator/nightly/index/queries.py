@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from ..gates.nights import Key, Metric, Record
-from ..run_record import MEASURED, versions_of
+from ..run_record import MEASURED, hosts_of, nodes_of, versions_of
 from . import rows
 from .entries import NightEntry, RunEntry, Trend, TrendPoint
 from .tables import measurements, nights, runs, series, skipped, suspects
@@ -85,7 +86,7 @@ def list_metrics(connection: sa.Connection, root: int) -> tuple[tuple[str, str],
 
 
 class _Identity(NamedTuple):
-    """Measurements with an equal identity are repeats of one another."""
+    """Measurements with an equal identity are repeats of one another. ``hosts``: of the nodes of a measurement, where they matter."""
 
     bed: str
     number: int
@@ -94,37 +95,43 @@ class _Identity(NamedTuple):
     unit: str
     better: str
     key: Key
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class _Group:
-    """The measurements of a series in a night. ``night``: its row; ``suspects_id``: of the last run."""
+    """The measurements of a series in a night. ``night``: its row; ``suspects_id``: of the last run; ``hosts``: of the nodes of a run."""
 
     night: Any
     trial: str
     values: list[Any] = field(default_factory=list)
     cells: set[str] = field(default_factory=set)
     suspects_id: int | None = None
+    hosts: Mapping[str, str] = field(default_factory=dict)
     metric: Metric = field(init=False)
 
 
 def records(
     connection: sa.Connection, root: int, bed: str, before_night: int | None, metric: str | None
 ) -> Iterator[Record]:
-    """In the order of nights, nodes and metrics. The values are those of all repeats of a cell, in order."""
+    """In the order of nights, nodes and metrics. The values are those of all repeats of a cell, in order.
+
+    A node that a new Slurm job moved to another host during a night has a record for each host.
+    """
     conditions = [nights.c.bed == bed]
     if before_night is not None:
         conditions.append(nights.c.number < before_night)
     if metric is not None:
         conditions.append(series.c.metric == metric)
-    groups = _groups(connection, root, conditions)
     documents = sa.select(suspects.c.id, suspects.c.versions)
     versions = {row.id: row.versions for row in connection.execute(documents)}
+    hosts = {number: hosts_of(document) for number, document in versions.items()}
+    groups = _groups(connection, root, conditions, hosts)
     for identity, group in sorted(groups.items(), key=lambda item: item[0][:6]):
         yield Record(
             night=identity.number, node=identity.node, metric=group.metric, key=identity.key,
             values=rows.decoded(group.values), date=group.night.started,
-            suspects=versions_of(versions.get(group.suspects_id or 0, {}), identity.node),
+            suspects=versions_of(versions.get(group.suspects_id or 0, {}), identity.node), hosts=group.hosts,
         )  # fmt: skip
 
 
@@ -177,10 +184,14 @@ def matching(
 
 
 def _groups(
-    connection: sa.Connection, root: int, conditions: Sequence[sa.ColumnElement[bool]]
+    connection: sa.Connection,
+    root: int,
+    conditions: Sequence[sa.ColumnElement[bool]],
+    hosts: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
 ) -> dict[_Identity, _Group]:
     """The measurements, in the order of cells and repeats. Rows are many, and carry numbers of nights and series only.
 
+    ``hosts``: node -> host by the number of the versions; without them nodes are told apart by their names only.
     Of two nights with one number, as after a copy of a directory, the last one counts. Raises TypeError for a damaged row.
     """
     query = (
@@ -190,31 +201,36 @@ def _groups(
         .order_by(runs.c.cell, runs.c.repeat, runs.c.started_s, runs.c.id)
     )
     chosen = _chosen(connection, root)
-    by_number: dict[tuple[int, int], _Group] = {}
+    by_number: dict[tuple[int, int, int], _Group] = {}
+    places: dict[tuple[tuple[str, str], ...], int] = {}
+    place_of = {number: places.setdefault(tuple(sorted(known.items())), len(places)) for number, known in hosts.items()}
     for night_id, series_id, trial, cell, suspects_id, values in connection.execute(query):
         if night_id not in chosen:
             continue
         if type(values) is not list:
             raise TypeError("the values of a measurement are no list")
-        group = by_number.get((night_id, series_id))
+        place = place_of.get(suspects_id, -1)
+        group = by_number.get((night_id, series_id, place))
         if group is None:
-            group = by_number[night_id, series_id] = _Group(chosen[night_id], trial)
+            known = hosts.get(suspects_id, {})
+            group = by_number[night_id, series_id, place] = _Group(chosen[night_id], trial, hosts=known)
         group.values += values
         group.cells.add(cell)
         group.suspects_id = suspects_id
     return _identified(connection, by_number)
 
 
-def _identified(connection: sa.Connection, by_number: Mapping[tuple[int, int], _Group]) -> dict[_Identity, _Group]:
+def _identified(connection: sa.Connection, by_number: Mapping[tuple[int, int, int], _Group]) -> dict[_Identity, _Group]:
     """The groups by what they are. Two series that differ in their ceiling only are one."""
-    numbers = {series_id for _, series_id in by_number}
+    numbers = {series_id for _, series_id, _ in by_number}
     columns = sa.select(series.c.id, *(series.c[name] for name in rows.SERIES))
     definitions = {row.id: row for row in connection.execute(columns) if row.id in numbers}
     groups: dict[_Identity, _Group] = {}
-    for (_, series_id), group in by_number.items():
+    for (_, series_id, _), group in by_number.items():
         row = definitions[series_id]
         night = group.night
-        identity = _Identity(night.bed, night.number, row.node, row.metric, row.unit, row.better, rows.key(row))
+        hosts = tuple(group.hosts.get(node, "") for node in nodes_of(row.node))
+        identity = _Identity(night.bed, night.number, row.node, row.metric, row.unit, row.better, rows.key(row), hosts)
         group.metric = rows.metric(row)
         known = groups.setdefault(identity, group)
         if known is not group:

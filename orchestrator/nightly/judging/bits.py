@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ...model.events import ProbeDone
@@ -10,18 +10,20 @@ from ...store import bundle, paths
 from ..gates import digests
 from ..gates.finding import Finding
 from ..night_judgement import Judged
+from ..run_record import RunRecord
 from .figures import NODE_PROBE
 
 
-def judge(runs: Iterable[tuple[str, str, Path]]) -> Iterator[Judged]:
-    """The digests of all node probes tonight. ``runs``: cell, workload and directory. Equal bits stay unknown, which is no defect."""
+def judge(runs: Iterable[tuple[str, RunRecord]]) -> Iterator[Judged]:
+    """The digests of all node probes tonight. ``runs``: cell and record. Equal bits stay unknown, which is no defect."""
     computed: list[digests.Digest] = []
     names, cell_of = [], ""
-    for cell, workload, directory in runs:
-        if workload != NODE_PROBE:
+    for cell, record in runs:
+        if record.workload != NODE_PROBE:
             continue
+        directory = Path(record.directory)
         try:
-            results = tuple(_digests(directory))
+            results = tuple(_digests(directory, record.names))
         except paths.TornBundleError as error:
             text = f"the digests of {directory.name} cannot be read: {'; '.join(error.problems)}"
             finding = Finding(gate=digests.GATE, outcome="unknown", text=text)
@@ -38,9 +40,10 @@ def judge(runs: Iterable[tuple[str, str, Path]]) -> Iterator[Judged]:
         )  # fmt: skip
 
 
-def _digests(directory: Path) -> Iterator[digests.Digest]:
+def _digests(directory: Path, names: Mapping[str, str]) -> Iterator[digests.Digest]:
     for event in bundle.read_history(directory).of(ProbeDone):
+        node = names.get(event.node or "", event.node or "")
         for bits in event.data.bits or ():
             yield digests.Digest(
-                node=event.node or "", device=bits.device, software=bits.software, digest=bits.digest, seconds=bits.seconds
+                node=node, device=bits.device, software=bits.software, digest=bits.digest, seconds=bits.seconds
             )  # fmt: skip

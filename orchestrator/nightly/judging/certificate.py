@@ -33,7 +33,7 @@ def write(directory: Path) -> dict[str, Any]:
     if judgement is None:
         raise UsageError(f"{directory}: the night was not judged yet", hint=f"ccbed nightly --resume {directory.name}")
     rows = night_files.read_rows(directory)
-    runs, notes = read_runs(directory, rows)
+    runs, notes = read_runs(directory, rows, night)
     outcome, code = _decide(night, judgement)
     document = {
         "format": 1, "decision": _WORDS[outcome], "outcome": outcome, "exit": code,

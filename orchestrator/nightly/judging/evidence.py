@@ -20,7 +20,7 @@ def read(directory: Path, metrics: Iterable[str] = ()) -> tuple[tuple[Measured, 
     Raises UsageError if no run passed, or none has such a metric; TornBundleError for a run that cannot be read.
     """
     if night_files.is_night(directory):
-        runs, notes = read_runs(directory, night_files.read_rows(directory))
+        runs, notes = read_runs(directory, night_files.read_rows(directory), night_files.read_night(directory))
     else:
         record = bundle_records.read(directory)
         runs, notes = [("", record)], record.notes

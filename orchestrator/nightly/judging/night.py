@@ -5,11 +5,12 @@ The same night, history and baselines give the same judgement. Only nights befor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...store import paths
-from .. import bundle_records, night_files
+from .. import bundle_records, identity, night_files
 from .. import rows as night_rows
 from ..baselines import Baseline
 from ..culprits import quarantine
@@ -22,6 +23,10 @@ from . import bits, conclusion, figures, floors, known_defects, metrics, parts
 from .figures import Series
 
 RUN, SPARE, NODE = "run", "spare", "node"
+#: The run that decided about a spare, at the end of the reason.
+_DECISIVE_RUN = re.compile(r"\((\S+)\)$")
+#: Nodes that left the bed and have a note each.
+_LISTED = 4
 #: Nights for which a metric that is no longer measured is missed.
 RECENT = 3
 
@@ -40,8 +45,8 @@ def judge(
     A bundle that cannot be read is a note, and its row a finding.
     """
     night, rows = night_files.read_night(directory), night_files.read_rows(directory)
-    runs, notes = read_runs(directory, rows)
-    history = tuple(history)
+    runs, notes = read_runs(directory, rows, night)
+    history = identity.Nodes(night.all_hosts).records(tuple(history))
     past = [record for record in history if _is_before(record, night)]
     number = night.number or max((record.night for record in past), default=0) + 1
     series = figures.collect(runs)
@@ -55,7 +60,7 @@ def judge(
         *_judge_series(night, number, series, groups, quarantined),
     ]
     findings += _judge_spares(directory)
-    findings += bits.judge((cell, run.workload, Path(run.directory)) for cell, run in runs)
+    findings += bits.judge(runs)
     findings = known_defects.apply(night, findings, series, earlier, _is_node_absent(night, runs, past))
     findings = known_defects.expect_failures_of(quarantined, findings)
     return conclusion.conclude(
@@ -72,25 +77,30 @@ def _judge_spares(directory: Path) -> Iterator[Judged]:
     probed = night_files.read_spares(directory)
     for node, reason in probed.unfit.items() if probed else ():
         finding = Finding(gate=SPARE, outcome="warn", node=node, text=f"{node} {reason}")
-        yield Judged(finding=finding, state="warn", runs=(Path(probed.spare_probe).name,) if probed else ())
+        yield Judged(finding=finding, state="warn", runs=tuple(_DECISIVE_RUN.findall(reason)))
 
 
 def _notes_on_spares(directory: Path) -> tuple[str, ...]:
     probed = night_files.read_spares(directory)
-    run = Path(probed.spare_probe).name if probed else ""
-    return tuple(f"{text}{f' ({run})' if run else ''}" for text in probed.notes) if probed else ()
+    return probed.notes if probed else ()
 
 
-def read_runs(directory: Path, rows: Iterable[Row]) -> tuple[list[tuple[str, RunRecord]], tuple[str, ...]]:
-    """The bundles that rows name, with their cells, and notes on those that cannot be read and on figures without a value."""
+def read_runs(
+    directory: Path, rows: Iterable[Row], night: Night
+) -> tuple[list[tuple[str, RunRecord]], tuple[str, ...]]:
+    """The bundles that rows name, with their cells, and notes on those that cannot be read and on figures without a value.
+
+    Their nodes have the names that the night has for their hosts.
+    """
     runs, notes = [], []
+    nodes = identity.Nodes(night.all_hosts)
     for row in sorted((row for row in rows if row.run), key=lambda row: (row.cell, row.repeat)):
         try:
             record = bundle_records.read(directory / RUNS / row.run)
         except paths.TornBundleError as error:
             notes.append(f"{row.run} is left out: {'; '.join(error.problems)}")
             continue
-        runs.append((row.cell, record))
+        runs.append((row.cell, nodes.run(record)))
         notes += [f"{row.cell}: {note}" for note in record.notes]
     return runs, tuple(dict.fromkeys(notes))
 
@@ -223,9 +233,13 @@ def _notes(
             yield f"the clock went backwards: the night after that of {before} is dated {after}; nights count in their order"
     last_seen = {node: record for record in past for node in nodes_of(record.node)}
     present = {node for _, record in runs for node in record.hardware}
+    gone = [node for node in sorted(last_seen) if night.hosts and node not in night.all_hosts]
+    if len(gone) > _LISTED:  # each Slurm job has other hosts
+        yield f"{len(gone)} nodes of earlier nights are no longer part of the bed ({', '.join(gone[:_LISTED])}, …)"
     for node in sorted(last_seen):
-        if night.hosts and node not in night.all_hosts:
-            yield f"{node} is no longer part of the bed; it was last measured on {last_seen[node].date}"
+        if node in gone:
+            if len(gone) <= _LISTED:
+                yield f"{node} is no longer part of the bed; it was last measured on {last_seen[node].date}"
         elif node not in present and node not in night.spares:
             yield f"{node} took no part tonight; it was last measured on {last_seen[node].date}"
 

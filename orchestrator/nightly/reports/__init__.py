@@ -9,6 +9,7 @@ from urllib.parse import quote
 from ...model.errors import CcbedError, InfrastructureError
 from .. import night_files
 from ..gates.nights import Record
+from ..identity import Nodes
 from ..night_judgement import NightJudgement
 from ..suite import FINDINGS, RUNS, Night, Row
 from .night_report import NightReport, PreviousNight
@@ -92,7 +93,8 @@ def read_previous(night_dir: Path, night: Night) -> PreviousNight | str | None:
         return f"{directory.name} cannot be read: {error}"
     if judgement is None:
         return f"{directory.name} was not judged"
-    return PreviousNight(night=earlier, rows=rows, judgement=judgement)
+    renamed = Nodes(night.all_hosts).judgement(judgement, earlier.all_hosts)
+    return PreviousNight(night=earlier, rows=rows, judgement=renamed)
 
 
 def link_runs(night_dir: Path, rows: Iterable[Row]) -> dict[str, str]:

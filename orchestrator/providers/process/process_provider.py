@@ -45,6 +45,9 @@ class ProcessProvider:
     def capabilities(self, host: str) -> frozenset[str]:
         return CAPABILITIES
 
+    def machines(self, bed: BedSpec) -> Mapping[str, str]:
+        return {}
+
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         """Memory is not measured while a run is open: it takes the kernel milliseconds per process."""
         return process_status.bed_status(bed, memory=memory and self._run == NO_RUN)

@@ -48,7 +48,7 @@ def step_command(bed: BedSpec, allocation: Allocation, host: str, archive: str) 
     roots = [part for root in (bed.shared_dir, bed.data_dir) if root for part in ("--root", root)]
     gres = [] if any(node.gpus for node in nodes) else ["--gres=none"]
     return [
-        "srun", f"--jobid={allocation.job_id}", f"--nodelist={allocation.nodes[_position(bed, host)]}",
+        "srun", f"--jobid={allocation.job_id}", f"--nodelist={slurm_node(allocation, host)}",
         "--nodes=1", "--ntasks=1", f"--job-name=ccbed-{host}", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--overlap",
         *gres, "--mpi=none", "--cpu-bind=none", "--mem-bind=none", "--mem=0", "--input=none", f"--output={log(bed, host)}",
         "--quiet", "--chdir=/", f"--export={','.join(EXPORTED)}",
@@ -85,7 +85,7 @@ def start(bed: BedSpec, allocation: Allocation, host: str, archive: str) -> None
         )
     step = Step(
         job=allocation.job_id,
-        node=allocation.nodes[_position(bed, host)],
+        node=slurm_node(allocation, host),
         machine=host_facts.machine_id(),
         boot=host_facts.boot_id(),
         pid=process.pid,
@@ -98,7 +98,7 @@ def end_reason(bed: BedSpec, allocation: Allocation, host: str) -> str:
     """Why the host has no step in this job; empty if its step runs. A step that another machine started is taken to run."""
     step = _read(bed, host)
     if step is None or step.job != allocation.job_id:
-        return f"job {allocation.job_id} has no step on {allocation.nodes[_position(bed, host)]}"
+        return f"job {allocation.job_id} has no step on {slurm_node(allocation, host)}"
     if step.machine != host_facts.machine_id() or _is_own(step):
         return ""
     output = explain(bed, host)
@@ -159,5 +159,6 @@ def _tail(path: Path) -> str:
         return ""
 
 
-def _position(bed: BedSpec, host: str) -> int:
-    return next(index for index, spec in enumerate(bed.hosts) if spec.name == host)
+def slurm_node(allocation: Allocation, host: str) -> str:
+    """``hN`` is the N-th node of the job, also for a bed from which hosts that were lost are left out."""
+    return allocation.nodes[int(host.removeprefix("h"))]

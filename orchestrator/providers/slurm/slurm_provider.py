@@ -47,6 +47,11 @@ class SlurmProvider(HostsProvider):
         self._connect_s = CONNECT_S
         self._job_end = ""
 
+    def machines(self, bed: BedSpec) -> Mapping[str, str]:
+        """Host -> the node of the job that it is; without a job they are not known."""
+        allocation = allocations.read(Path(bed.workdir))
+        return {host.name: job_steps.slurm_node(allocation, host.name) for host in bed.hosts} if allocation else {}
+
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         """A bed without a job, or whose job has ended, has no node; that is no error before a run."""
         allocation = allocations.read(Path(bed.workdir))

@@ -120,8 +120,7 @@ def _placement(plan: Mapping[str, Any]) -> Pairs:
         for node, reason in excluded.items()
     ]
     notes = "; ".join(map(str, placement.get("notes") or ()))
-    probe = str(placement.get("spare_probe") or "")
-    return [*pairs, ("spares probed", f"{notes} ({probe})" if probe else "")]
+    return [*pairs, ("spares probed", notes if placement.get("spare_probe") else "")]
 
 
 def fingerprint(run: Run) -> Pairs:

@@ -1,0 +1,88 @@
+"""Which node of one night is which node of another: a node is known by its host.
+
+A bed gives a name to another host when it is brought up anew, and in every Slurm job. What is known of a host is then said
+under the name that its node has tonight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from .gates.nights import Record
+from .night_judgement import Judged, NightJudgement
+from .run_record import RunRecord, hosts_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes of a bed. ``hosts``: node -> its host, empty where it is not known."""
+
+    hosts: Mapping[str, str]
+
+    def name(self, node: str, host: str, *, is_alone: bool) -> str:
+        """The name of the node that was ``node`` on ``host``; ``n1@h1`` if no node is there, and n1 is on another host.
+
+        ``is_alone``: it was the only node of its host, and is known by that alone. Without a known host it keeps its name.
+        """
+        known = self.hosts.get(node)
+        if not host or known in ("", host):
+            return node
+        present = [name for name, other in self.hosts.items() if other == host]
+        if is_alone and len(present) == 1:
+            return present[0]
+        return node if known is None else f"{node}@{host}"
+
+    def names(self, hosts: Mapping[str, str]) -> dict[str, str]:
+        """The names of nodes that were on ``hosts``, of those whose name is another one."""
+        counted = list(hosts.values())
+        names = {node: self.name(node, host, is_alone=counted.count(host) == 1) for node, host in hosts.items()}
+        return {node: name for node, name in names.items() if name != node}
+
+    def records(self, records: Sequence[Record]) -> tuple[Record, ...]:
+        """Records of earlier nights under the present names."""
+        names: dict[int, dict[str, str]] = {}
+        renamed = []
+        for record in records:
+            known = names.get(id(record.hosts))
+            if known is None:
+                known = names[id(record.hosts)] = self.names(record.hosts)
+            renamed.append(replace(record, node=rename(record.node, known), hosts={}) if known else record)
+        return tuple(renamed)
+
+    def run(self, record: RunRecord) -> RunRecord:
+        """A run of this night: a Slurm job that was replaced during the night has other hosts."""
+        names = self.names(hosts_of(record.suspects))
+        if not names:
+            return record
+        measurements = (replace(item, node=rename(item.node, names)) for item in record.measurements)
+        return replace(
+            record, names=names, measurements=tuple(measurements), hardware=_renamed(record.hardware, names),
+            leaves=_renamed(record.leaves, names), link_hosts=_renamed(record.link_hosts, names),
+            suspects=_renamed(record.suspects, names),
+        )  # fmt: skip
+
+    def judgement(self, judgement: NightJudgement, hosts: Mapping[str, str]) -> NightJudgement:
+        """The findings of an earlier night, whose nodes were on ``hosts``."""
+        names = self.names(hosts)
+        return replace(judgement, findings=tuple(_rename_finding(judged, names) for judged in judgement.findings))
+
+
+def rename(label: str, names: Mapping[str, str]) -> str:
+    """``label``: of a measurement, such as ``n2``, ``n2:3`` or ``n0->n1``."""
+    if not names or not label:
+        return label
+    ends = (end.partition(":") for end in label.split("->"))
+    return "->".join(f"{names.get(node, node)}{colon}{rank}" for node, colon, rank in ends)
+
+
+def _renamed(values: Mapping[str, T], names: Mapping[str, str]) -> dict[str, T]:
+    return {names.get(node, node): value for node, value in values.items()}
+
+
+def _rename_finding(judged: Judged, names: Mapping[str, str]) -> Judged:
+    node = judged.finding.node
+    return replace(judged, finding=replace(judged.finding, node=rename(node, names))) if node else judged
