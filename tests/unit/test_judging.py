@@ -385,7 +385,7 @@ def test_an_error_of_a_gate_is_an_unknown_night_and_no_traceback(
     monkeypatch.setattr(judging, "judge", fail)
     options = {"baselines": str(tmp_path)}
     directory = write_night(tmp_path, 1, {"gemm": rates(usual, 1)}, nodes=NODES)
-    judgement = night_end._judge(directory, night_files.read_rows(directory), night_end.History(), options, None)
+    judgement = night_end._judge(directory, night_files.read_rows(directory), night_end.History(), options)
     assert (judgement.outcome, judgement.exit) == ("unknown", 2)
     assert judgement.sentence == "The night cannot be judged: internal error: ValueError: two definitions."
 
