@@ -323,6 +323,31 @@ def test_other_hardware_begins_a_new_history(tmp_path: Path) -> None:
     assert judgement.sentence.startswith("n3: its hardware changed from 8x H100")
 
 
+@pytest.mark.parametrize(
+    ("changed", "outcome", "relative"),
+    [
+        (range(NIGHT - 1, NIGHT), "unknown", "pass"),  # tonight has another unit than the last night
+        (range(1, 6), "pass", "pass"),  # long ago
+        (range(NIGHT - 4, NIGHT - 3), "pass", "pass"),  # for one night, and back again
+        (range(1, NIGHT), "unknown", "unknown"),  # no night has the unit of tonight
+    ],
+)
+def test_a_unit_that_changed_is_unknown_in_that_night_only(
+    tmp_path: Path, changed: range, outcome: str, relative: str
+) -> None:
+    """The nights with the unit of tonight are compared, whatever other nights have."""
+    directory = write_night(tmp_path, NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
+    other = dataclasses.replace(records_of(directory)[0].metric, unit="GFLOP/s")
+    history = [
+        dataclasses.replace(record, metric=other) if record.night in changed else record
+        for record in history_of(directory, usual)
+    ]
+    judgement = judging.judge(directory, history)
+    assert judgement.outcome == outcome
+    assert ("changed its unit or direction" in judgement.sentence) is (outcome == "unknown")
+    assert {judged.state for judged in judgement.findings if judged.finding.gate == "relative"} == {relative}
+
+
 def counters(value: int) -> list[list[dict[str, Any]]]:
     return [[figure("errors", value if node == "n3" else 0, "1", "lower", node=node) for node in NODES]]
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ..gates import deviations, drift, judgement, nights, relative
 from ..gates.finding import Finding
-from ..gates.nights import Panel, Record
+from ..gates.nights import Metric, Panel, Record
 from ..night_judgement import Judged
 from ..run_record import nodes_of
 from .figures import Series
@@ -37,19 +37,24 @@ def judge(
     """The findings of the gates, without floors. ``past``: the records of the metric and key in earlier nights; ``quarantined``:
     nodes that are no reference for others.
     """
-    definitions = {(record.metric.unit, record.metric.better) for record in past}
-    if definitions - {(series.metric.unit, series.metric.better)}:
-        text = f"{series.metric.name} changed its unit or direction: earlier nights cannot be compared"
+    comparable = [record for record in past if _definition(record.metric) == _definition(series.metric)]
+    if past and max(record.night for record in past) not in {record.night for record in comparable}:
+        text = (
+            f"{series.metric.name} changed its unit or direction since the last recorded night: they cannot be compared"
+        )
         yield _judged(series, Finding(gate=MEASUREMENT, outcome="unknown", text=text, metric=series.metric.name))
-        past = ()
     panel = nights.build_panel(
-        [*past, *series.records(night, date)], series.metric.name, series.key, tonight=night
+        [*comparable, *series.records(night, date)], series.metric.name, series.key, tonight=night
     )  # fmt: skip
     unmeasured = {node: judgement.missing_reason(panel, node) for node in panel.nodes if series.takes_part(node)}
     yield from _judge_unmeasured(series, panel, unmeasured)
     if not all(unmeasured.values()):
         findings = _judge_panel(panel, quarantined, minimum_absolute)
         yield from _judge_gates(series, panel, {node for node, reason in unmeasured.items() if not reason}, findings)
+
+
+def _definition(metric: Metric) -> tuple[str, str]:
+    return metric.unit, metric.better
 
 
 def not_judged(series: Series, text: str) -> Iterator[Judged]:
