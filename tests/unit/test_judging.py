@@ -313,16 +313,6 @@ def test_a_clock_that_went_backwards_is_a_note(tmp_path: Path) -> None:
     assert "the clock went backwards" in judgement.notes[0]
 
 
-def test_other_hardware_begins_a_new_history(tmp_path: Path) -> None:
-    directory = write_night(
-        tmp_path, NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES, facts={"n3": {"gpus": ["H200"] * 8}}
-    )
-    every = write_night(tmp_path / "every", NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
-    judgement = judging.judge(directory, history_of(every, usual))
-    assert (judgement.outcome, judgement.exit, bad(judgement)) == ("warn", 0, [("hardware", "n3", "warn")])
-    assert judgement.sentence.startswith("n3: its hardware changed from 8x H100")
-
-
 @pytest.mark.parametrize(
     ("changed", "outcome", "relative"),
     [
