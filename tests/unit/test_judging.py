@@ -338,19 +338,6 @@ def test_a_unit_that_changed_is_unknown_in_that_night_only(
     assert {judged.state for judged in judgement.findings if judged.finding.gate == "relative"} == {relative}
 
 
-def counters(value: int) -> list[list[dict[str, Any]]]:
-    return [[figure("errors", value if node == "n3" else 0, "1", "lower", node=node) for node in NODES]]
-
-
-def test_a_counter_that_was_zero_warns_when_it_counts(tmp_path: Path) -> None:
-    directory = write_night(tmp_path, NIGHT, {"nic": counters(5)}, nodes=NODES)
-    history = history_of(directory, lambda *where: 0.0)
-    judgement = judging.judge(directory, history)
-    assert bad(judgement) == [("counter", "n3", "warn")]
-    clean = judging.judge(write_night(tmp_path / "clean", NIGHT, {"nic": counters(0)}, nodes=NODES), history)
-    assert (clean.outcome, clean.findings) == ("pass", ())
-
-
 def write_bits(directory: Path, digests: Mapping[str, str]) -> None:
     """The digests that the nodes computed, in the history of the night's only run."""
     [run] = (directory / RUNS).iterdir()
