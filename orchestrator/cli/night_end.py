@@ -45,7 +45,7 @@ def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row],
     """Return the exit code of a night that is sealed. Nothing that fails after the judgement changes it."""
     history = _read_history(session, directory, night)
     workdir = _workdir(session, night)
-    judgement = _judge(directory, rows, history, options, workdir)
+    judgement = _judge(directory, rows, history, options)
     notes = [*judgement.notes]
     try:
         night_files.write_judgement(directory, judgement)
@@ -138,9 +138,10 @@ def _accuse(
     lines: list[str] = []
     accused = hook.accused(night, judgement)
     if hook.is_common_cause(night, accused):
-        return [hook.common_cause(night, accused)]
+        lines.append(hook.common_cause(night, accused))
+        accused = ()
     try:
-        if workdir is not None:
+        if workdir is not None:  # also without an offence: those of an earlier judgement of this night are replaced
             quarantine.record(workdir, night, [(culprit.node, culprit.reason) for culprit in accused])
             lines += quarantine.lines(workdir, Nodes(night.all_hosts), known=night.quarantined)
     except (CcbedError, OSError) as error:
@@ -150,19 +151,15 @@ def _accuse(
     return lines
 
 
-def _judge(
-    directory: Path, rows: Sequence[Row], history: History, options: Mapping[str, Any], workdir: Path | None
-) -> NightJudgement:
-    """A night that cannot be judged is unknown, if its rows are no worse."""
+def _judge(directory: Path, rows: Sequence[Row], history: History, options: Mapping[str, Any]) -> NightJudgement:
+    """A night that cannot be judged is unknown, if its rows are no worse. The quarantine is that of the night's start."""
     from ..nightly import baselines, judging
-    from ..nightly.culprits import quarantine
 
     try:
         floors = baselines.read_all(Path(options["baselines"]))
         night = night_files.read_night(directory)
-        nodes = Nodes(night.all_hosts)
-        known = quarantine.read(workdir).nodes(nodes, before=night.number or None) if workdir else {}
-        judgement = judging.judge(directory, history.earlier, floors, known, _earlier_judgements(directory, night))
+        earlier = _earlier_judgements(directory, night)
+        judgement = judging.judge(directory, history.earlier, floors, night.quarantined, earlier)
     except Exception as error:  # noqa: BLE001 a night always ends with a report
         code = night_rows.worst((EXIT_UNKNOWN, night_rows.exit_code(rows)))
         return NightJudgement(

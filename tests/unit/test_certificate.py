@@ -12,10 +12,12 @@ import pytest
 from orchestrator.model.errors import UsageError
 from orchestrator.nightly import judging, night_files, rows
 from orchestrator.nightly.judging import certificate
+from orchestrator.nightly.suite import MetricRule
 from orchestrator.store import seal
 
 from .night_bundles import figure, write_night
 from .test_culprits import FLOOR, NODES, rates
+from .test_judging_floors import baseline_of
 
 
 def certified(
@@ -47,7 +49,54 @@ def test_a_node_below_its_floor_is_named_and_the_cluster_rejected(tmp_path: Path
 def test_without_a_floor_nothing_is_accepted(tmp_path: Path) -> None:
     _, document = certified(tmp_path, has_floor=False)
     assert (document["decision"], document["exit"]) == ("NOT DECIDED", 2)
-    assert document["not_checked"][0].startswith("floors: no baseline has a floor for this hardware")
+    names = "n0, n1, n2, n3 (8x H100, 64x Xeon, 512 GiB)"
+    assert document["not_checked"][0] == f"floors: none for {names}; ccbed baseline accept writes them"
+    assert [node["outcome"] for node in document["nodes"]] == ["not judged"] * 4
+
+
+def test_a_node_whose_hardware_has_no_floor_leaves_the_cluster_undecided(tmp_path: Path) -> None:
+    """The floors are of eight GPUs; a node that has lost one meets none of them."""
+    for name, facts in (("seven", {"n2": {"gpus": ["H100"] * 7}}), ("eight", {})):
+        directory = write_night(tmp_path / name, 1, {"gemm": rates()}, nodes=NODES, facts=facts)
+        eight = baseline_of(write_night(tmp_path / f"{name} before", 1, {"gemm": rates()}, nodes=NODES))
+        night_files.write_judgement(directory, judging.judge(directory, (), [eight]))
+        document = certificate.write(directory)
+        if name == "eight":
+            assert (document["decision"], document["exit"]) == ("ACCEPTED", 0)
+            continue
+        assert (document["decision"], document["exit"]) == ("NOT DECIDED", 2)
+        assert [node["outcome"] for node in document["nodes"]] == ["pass", "pass", "not judged", "pass"]
+        text = "floors: none for n2 (7x H100, 64x Xeon, 512 GiB); ccbed baseline accept writes them"
+        assert text in document["not_checked"]
+        assert f"- {text}" in (directory / certificate.SUMMARY).read_text()
+
+
+def test_a_node_that_is_like_its_peers_is_not_judged_without_a_floor(tmp_path: Path) -> None:
+    nodes = tuple(f"n{number}" for number in range(6))
+    lines = [[figure("gemm", 100.0 + number / 10, "TFLOP/s", "higher", node=node) for number, node in enumerate(nodes)]]
+    directory = write_night(tmp_path, 1, {"gemm": lines}, nodes=nodes)
+    judgement = judging.judge(directory, ())
+    assert {judged.finding.gate for judged in judgement.findings if judged.state == "pass"} == {"peers"}
+    night_files.write_judgement(directory, judgement)
+    assert {node["outcome"] for node in certificate.write(directory)["nodes"]} == {"not judged"}
+
+
+def test_metrics_without_a_floor_are_listed(tmp_path: Path) -> None:
+    lines = [[*repeat, *(figure("disk", 1.0, "GB/s", "higher", node=node) for node in NODES)] for repeat in rates()]
+    directory = write_night(tmp_path, 1, {"gemm": lines}, nodes=NODES, cells=[FLOOR])
+    night_files.write_judgement(directory, judging.judge(directory, ()))
+    assert certificate.write(directory)["not_checked"][0] == "floors: none for 1 of 2 metrics: disk"
+
+
+def test_a_failure_that_a_ticket_expects_is_not_accepted(tmp_path: Path) -> None:
+    rules = (MetricRule(metric="gemm", floor=90.0, xfail="OPS-17"),)
+    directory = write_night(
+        tmp_path, 1, {"gemm": rates("n2")}, nodes=NODES, cells=[dataclasses.replace(FLOOR, rules=rules)]
+    )
+    night_files.write_judgement(directory, judging.judge(directory, ()))
+    document = certificate.write(directory)
+    assert (document["decision"], document["exit"]) == ("NOT DECIDED", 2)
+    assert [node["outcome"] for node in document["nodes"]] == ["pass", "pass", "xfail", "pass"]
 
 
 def test_too_few_peers_and_nodes_that_took_no_part_are_said(tmp_path: Path) -> None:

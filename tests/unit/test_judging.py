@@ -313,27 +313,29 @@ def test_a_clock_that_went_backwards_is_a_note(tmp_path: Path) -> None:
     assert "the clock went backwards" in judgement.notes[0]
 
 
-def test_other_hardware_begins_a_new_history(tmp_path: Path) -> None:
-    directory = write_night(
-        tmp_path, NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES, facts={"n3": {"gpus": ["H200"] * 8}}
-    )
-    every = write_night(tmp_path / "every", NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
-    judgement = judging.judge(directory, history_of(every, usual))
-    assert (judgement.outcome, judgement.exit, bad(judgement)) == ("warn", 0, [("hardware", "n3", "warn")])
-    assert judgement.sentence.startswith("n3: its hardware changed from 8x H100")
-
-
-def counters(value: int) -> list[list[dict[str, Any]]]:
-    return [[figure("errors", value if node == "n3" else 0, "1", "lower", node=node) for node in NODES]]
-
-
-def test_a_counter_that_was_zero_warns_when_it_counts(tmp_path: Path) -> None:
-    directory = write_night(tmp_path, NIGHT, {"nic": counters(5)}, nodes=NODES)
-    history = history_of(directory, lambda *where: 0.0)
+@pytest.mark.parametrize(
+    ("changed", "outcome", "relative"),
+    [
+        (range(NIGHT - 1, NIGHT), "unknown", "pass"),  # tonight has another unit than the last night
+        (range(1, 6), "pass", "pass"),  # long ago
+        (range(NIGHT - 4, NIGHT - 3), "pass", "pass"),  # for one night, and back again
+        (range(1, NIGHT), "unknown", "unknown"),  # no night has the unit of tonight
+    ],
+)
+def test_a_unit_that_changed_is_unknown_in_that_night_only(
+    tmp_path: Path, changed: range, outcome: str, relative: str
+) -> None:
+    """The nights with the unit of tonight are compared, whatever other nights have."""
+    directory = write_night(tmp_path, NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
+    other = dataclasses.replace(records_of(directory)[0].metric, unit="GFLOP/s")
+    history = [
+        dataclasses.replace(record, metric=other) if record.night in changed else record
+        for record in history_of(directory, usual)
+    ]
     judgement = judging.judge(directory, history)
-    assert bad(judgement) == [("counter", "n3", "warn")]
-    clean = judging.judge(write_night(tmp_path / "clean", NIGHT, {"nic": counters(0)}, nodes=NODES), history)
-    assert (clean.outcome, clean.findings) == ("pass", ())
+    assert judgement.outcome == outcome
+    assert ("changed its unit or direction" in judgement.sentence) is (outcome == "unknown")
+    assert {judged.state for judged in judgement.findings if judged.finding.gate == "relative"} == {relative}
 
 
 def write_bits(directory: Path, digests: Mapping[str, str]) -> None:
@@ -385,7 +387,7 @@ def test_an_error_of_a_gate_is_an_unknown_night_and_no_traceback(
     monkeypatch.setattr(judging, "judge", fail)
     options = {"baselines": str(tmp_path)}
     directory = write_night(tmp_path, 1, {"gemm": rates(usual, 1)}, nodes=NODES)
-    judgement = night_end._judge(directory, night_files.read_rows(directory), night_end.History(), options, None)
+    judgement = night_end._judge(directory, night_files.read_rows(directory), night_end.History(), options)
     assert (judgement.outcome, judgement.exit) == ("unknown", 2)
     assert judgement.sentence == "The night cannot be judged: internal error: ValueError: two definitions."
 

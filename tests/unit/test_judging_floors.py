@@ -7,12 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.nightly import judging
 from orchestrator.nightly.baselines import Baseline, Floor
 from orchestrator.nightly.suite import Cell, MetricRule, Row
 
-from .night_bundles import write_night
+from .night_bundles import figure, write_night
 from .test_judging import NODES, bad, from_night, judge, rates, records_of, usual
+from .test_judging_links import links
 
 FLOOR = Cell(name="gemm", trial="probe", rules=(MetricRule(metric="gemm", floor=90.0),))
 
@@ -28,6 +31,43 @@ def test_a_metric_that_a_node_lacks_fails_its_floor(tmp_path: Path) -> None:
     judgement = judging.judge(write_night(tmp_path, 1, {"gemm": without}, nodes=NODES, cells=[FLOOR]), ())
     assert bad(judgement) == [("floor", "n4", "fail")]
     assert judgement.sentence.startswith("n4: gemm was not measured; its floor is 90")
+
+
+def of_ranks(*absent: str) -> list[list[dict[str, Any]]]:
+    """A rate of each of two ranks of four nodes."""
+    labels = [(node, rank) for node in range(4) for rank in range(2) if f"n{node}:{rank}" not in absent]
+    lines = [figure("gemm", 100.0, "TFLOP/s", "higher", node=f"n{node}", rank=2 * node + rank) for node, rank in labels]
+    return [lines]
+
+
+@pytest.mark.parametrize(
+    ("absent", "failed"),
+    [((), []), (("n3:0", "n3:1"), ["n3"]), (("n3:1",), ["n3:1"]), (("n0:0", "n1:1"), ["n0:0", "n1:1"])],
+)
+def test_a_node_or_rank_without_the_metric_of_the_others_fails_its_floor(
+    tmp_path: Path, absent: tuple[str, ...], failed: list[str]
+) -> None:
+    options: dict[str, Any] = {"nodes": NODES[:4], "ranks_per_node": 2, "cells": [FLOOR]}
+    judgement = judging.judge(write_night(tmp_path, 1, {"gemm": of_ranks(*absent)}, **options), ())
+    assert bad(judgement) == [("floor", label, "fail") for label in failed]
+
+
+@pytest.mark.parametrize("lost", ["", "n3"])
+def test_a_node_without_any_link_fails_the_floor_of_links(tmp_path: Path, lost: str) -> None:
+    lines = [line for line in links({})[0] if "3" not in line["metric"] or not lost]
+    rule = Cell(name="links", trial="probe", rules=(MetricRule(metric="link beta", floor=2e-9),))
+    options: dict[str, Any] = {"nodes": NODES[:6], "workload": "collective", "cells": [rule]}
+    judgement = judging.judge(write_night(tmp_path, 1, {"links": [lines]}, **options), ())
+    assert bad(judgement, "floor") == ([("floor", lost, "fail")] if lost else [])
+
+
+@pytest.mark.parametrize(("workload", "outcome"), [("train-dp", "pass"), ("node-probe", "fail")])
+def test_a_figure_that_rank_0_reports_for_the_gang_is_missing_on_no_other_node(
+    tmp_path: Path, workload: str, outcome: str
+) -> None:
+    figures_of_rank_0 = [[figure("gemm", 100.0, "TFLOP/s", "higher", node="n0", rank=0)]]
+    night = write_night(tmp_path, 1, {"gemm": figures_of_rank_0}, nodes=NODES, workload=workload, cells=[FLOOR])
+    assert judging.judge(night, ()).outcome == outcome
 
 
 def test_a_metric_that_no_run_has_fails_its_floor_but_a_skipped_cell_does_not(tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ from .. import night_files
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import RunRecord, nodes_of, versions_of
 from ..suite import FINDINGS, Night
-from . import figures
+from . import figures, floors
 from .night import NODE, read_runs
 
 DOCUMENT, SUMMARY, SEAL = "certificate.json", "certificate.md", "certificate-sha256.txt"
 #: Gates that an acceptance cannot know: they need earlier nights.
 _OF_HISTORY = ("relative", "drift", "intermittent", "fleet")
+#: Metrics without a floor that are named; the others are counted.
+_NAMES = 8
 _WORDS = {"pass": "ACCEPTED", "warn": "ACCEPTED WITH SUSPECTS", "fail": "REJECTED", "unknown": "NOT DECIDED"}
 
 
@@ -57,32 +59,44 @@ def write(directory: Path) -> dict[str, Any]:
 
 
 def _decide(night: Night, judgement: NightJudgement) -> tuple[str, int]:
-    """Outcome and exit code. Without a floor nothing says what the hardware must reach: all peers may be slow together.
+    """Outcome and exit code. Without a floor for every node nothing says what its hardware must reach: all peers may be slow together.
 
-    Failures of a node in quarantine are expected, and of a lost node nothing is known, so that a cluster with one is not accepted.
+    Failures of a node in quarantine, and of a ticket, are expected, and of a lost node nothing is known, so that a cluster with
+    one is not accepted.
     """
-    has_lost = any(judged.finding.gate == NODE for judged in judgement.findings)
-    if judgement.outcome in ("pass", "warn") and (night.quarantined or has_lost or not _has_floors(judgement)):
+    is_doubtful = any(judged.state == "xfail" or judged.finding.gate == NODE for judged in judgement.findings)
+    if judgement.outcome in ("pass", "warn") and (night.quarantined or is_doubtful or _without_floor(night, judgement)):
         return "unknown", errors.EXIT_UNKNOWN
     return judgement.outcome, judgement.exit
 
 
-def _has_floors(judgement: NightJudgement) -> bool:
-    return any(judged.finding.gate == "floor" for judged in judgement.findings)
+def _without_floor(night: Night, judgement: NightJudgement) -> list[str]:
+    """The nodes of which no figure was compared with a floor."""
+    judged_nodes = {
+        node for judged in judgement.findings if judged.finding.gate == floors.GATE and judged.state != "unknown"
+        for node in nodes_of(judged.finding.node or "") if _is_about(judged, node)
+    }  # fmt: skip
+    return sorted(set(night.hosts) - judged_nodes)
 
 
 def _node(node: str, night: Night, judgement: NightJudgement, runs: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
-    hardware = next((record.hardware[node] for _, record in runs if record.hardware.get(node)), "")
+    hardware = _hardware(node, runs)
     versions = next((versions_of(record.suspects, node) for _, record in runs if record.suspects.get(node)), {})
     findings = [
         judged for judged in judgement.findings if _is_about(judged, node) and judged.finding.gate not in _OF_HISTORY
     ]
     outcome = "in quarantine" if node in night.quarantined else _worst(findings)
+    if outcome == "pass" and node in _without_floor(night, judgement):
+        outcome = "not judged"
     return {
         "node": node, "host": night.hosts[node], "hardware": hardware or "not known", "versions": versions,
         "outcome": outcome if hardware else "not measured", "figures": list(_figures(node, runs)),
         "findings": [_finding(judged) for judged in findings],
     }  # fmt: skip
+
+
+def _hardware(node: str, runs: Sequence[tuple[str, RunRecord]]) -> str:
+    return next((record.hardware[node] for _, record in runs if record.hardware.get(node)), "")
 
 
 def _figures(node: str, runs: Sequence[tuple[str, RunRecord]]) -> Iterable[dict[str, Any]]:
@@ -108,7 +122,9 @@ def _is_of_fabric(judged: Judged) -> bool:
 
 def _worst(findings: Iterable[Judged]) -> str:
     states = {judged.state for judged in findings if judged.is_counted}
-    return next((state for state in ("xpass", "fail", "unknown", "warn") if state in states), "pass")
+    return next(
+        (state for state in ("xpass", "fail", "unknown", "xfail", "warn", "pass") if state in states), "not judged"
+    )
 
 
 def _finding(judged: Judged) -> dict[str, Any]:
@@ -120,13 +136,24 @@ def _finding(judged: Judged) -> dict[str, Any]:
 
 def _not_checked(night: Night, judgement: NightJudgement, runs: Sequence[tuple[str, RunRecord]]) -> Iterable[str]:
     """What a reader might take for checked."""
-    if not _has_floors(judgement):
-        yield "floors: no baseline has a floor for this hardware; ccbed baseline accept writes one"
+    measured = {node for _, record in runs for node in record.hardware}
+    by_hardware: dict[str, list[str]] = {}
+    for node in _without_floor(night, judgement):
+        if node in measured:
+            by_hardware.setdefault(_hardware(node, runs) or "hardware that is not known", []).append(node)
+    for hardware, nodes in sorted(by_hardware.items()):
+        yield f"floors: none for {', '.join(nodes)} ({hardware}); ccbed baseline accept writes them"
+    names = {name for name, key in figures.collect(runs) if figures.is_judged(name, key)}
+    without = sorted(
+        names - {judged.finding.metric for judged in judgement.findings if judged.finding.gate == floors.GATE}
+    )
+    if without and len(without) < len(names):
+        more = f" and {len(without) - _NAMES} more" if len(without) > _NAMES else ""
+        yield f"floors: none for {len(without)} of {len(names)} metrics: {', '.join(without[:_NAMES])}{more}"
     yield from (f"{node} {reason}" for node, reason in sorted(night.quarantined.items()))
     unknown = [judged.finding for judged in judgement.findings if judged.state == "unknown" and not judged.is_counted]
     named = (f"{finding.gate}: {finding.text}" for finding in unknown if finding.gate in ("peers", "pairs", NODE))
     yield from dict.fromkeys(named)
-    measured = {node for _, record in runs for node in record.hardware}
     yield from (f"{node}: took part in no run" for node in sorted(night.hosts) if node not in measured)
     yield "change over time: a certificate is of one day; ccbed nightly --record compares nights"
 

@@ -13,7 +13,7 @@ from ..gates.finding import Finding
 from ..gates.nights import Key
 from ..night_judgement import Judged
 from ..suite import Cell, MetricRule
-from .figures import Series
+from .figures import NODE_PROBE, Series
 
 GATE = "floor"
 
@@ -156,11 +156,8 @@ def _describe(key: Key, has_hardware: bool) -> str:
 
 
 def _judge(series: Series, floor: float, cell: str, reference: str) -> Iterator[Judged]:
-    """A finding for every node of the series, and for every node of its runs where nodes have figures of their own."""
-    labels = set(series.values)
-    if labels.isdisjoint(("",)) and not any("->" in label or ":" in label for label in labels):
-        labels |= series.participants
-    for node in sorted(labels):
+    """A finding for every label of the series, and for every node and rank of its runs that has no figure."""
+    for node in sorted({*series.values, *_missing_labels(series)}):
         values = tuple(series.values.get(node, ()))
         finding = judgement.judge_floor(series.metric, node, values, floor)
         text = finding.text.removeprefix(": ")
@@ -169,6 +166,23 @@ def _judge(series: Series, floor: float, cell: str, reference: str) -> Iterator[
             state=finding.outcome, cell=cell, key=series.key, runs=tuple(dict.fromkeys(series.runs.get(node, ()))),
             value=statistics.median(values) if values else None, unit=series.metric.unit, reference=reference,
         )  # fmt: skip
+
+
+def _missing_labels(series: Series) -> set[str]:
+    """Where nodes have figures of their own: the nodes of the runs without one, and the ranks that other nodes have.
+
+    A figure that a single node has may be one of the gang that rank 0 reports, unless it is of a probe, which all nodes run.
+    """
+    ranks: dict[str, set[str]] = {}
+    for label in series.values:
+        for end in label.split("->"):
+            node, _, rank = end.partition(":")
+            ranks.setdefault(node, set()).update(() if "->" in label else (rank,))
+    if "" in ranks or (len(ranks) == 1 and series.key.workload != NODE_PROBE):
+        return set()
+    usual = set().union(*ranks.values())
+    of_ranks = {f"{node}:{rank}" for node, own in ranks.items() for rank in usual - own if "" not in usual}
+    return of_ranks | (series.participants - set(ranks))
 
 
 def _missing(metric: str, text: str, cell: str, reference: str, key: Key | None = None) -> Judged:

@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ..gates import deviations, drift, judgement, nights, relative
 from ..gates.finding import Finding
-from ..gates.nights import Panel, Record
+from ..gates.nights import Metric, Panel, Record
 from ..night_judgement import Judged
 from ..run_record import nodes_of
+from . import counters
 from .figures import Series
 
 #: Earlier nights that a gate needs at least.
@@ -21,9 +22,7 @@ NEEDED_NIGHTS = {
 }
 #: Nodes are judged by all gates. A gang and the directions of a link have no peers; pair sweeps compare links.
 _OF_GANG, _OF_LINK = ("relative", "drift", "fleet"), ("relative", "intermittent", "drift", "fleet")
-#: Nights in which a counter was zero before one that is not is worth a warning.
-LEAST_ZERO_NIGHTS = 8
-MEASUREMENT, COUNTER = "measurement", "counter"
+MEASUREMENT = "measurement"
 
 
 def judge(
@@ -37,19 +36,25 @@ def judge(
     """The findings of the gates, without floors. ``past``: the records of the metric and key in earlier nights; ``quarantined``:
     nodes that are no reference for others.
     """
-    definitions = {(record.metric.unit, record.metric.better) for record in past}
-    if definitions - {(series.metric.unit, series.metric.better)}:
-        text = f"{series.metric.name} changed its unit or direction: earlier nights cannot be compared"
+    comparable = [record for record in past if _definition(record.metric) == _definition(series.metric)]
+    if past and max(record.night for record in past) not in {record.night for record in comparable}:
+        text = (
+            f"{series.metric.name} changed its unit or direction since the last recorded night: they cannot be compared"
+        )
         yield _judged(series, Finding(gate=MEASUREMENT, outcome="unknown", text=text, metric=series.metric.name))
-        past = ()
     panel = nights.build_panel(
-        [*past, *series.records(night, date)], series.metric.name, series.key, tonight=night
+        [*comparable, *series.records(night, date)], series.metric.name, series.key, tonight=night
     )  # fmt: skip
     unmeasured = {node: judgement.missing_reason(panel, node) for node in panel.nodes if series.takes_part(node)}
     yield from _judge_unmeasured(series, panel, unmeasured)
-    if not all(unmeasured.values()):
+    if measured := [node for node, reason in unmeasured.items() if not reason]:
+        yield from _judge_counters(series, panel, measured, quarantined, minimum_absolute)
         findings = _judge_panel(panel, quarantined, minimum_absolute)
-        yield from _judge_gates(series, panel, {node for node, reason in unmeasured.items() if not reason}, findings)
+        yield from _judge_gates(series, panel, set(measured), findings)
+
+
+def _definition(metric: Metric) -> tuple[str, str]:
+    return metric.unit, metric.better
 
 
 def not_judged(series: Series, text: str) -> Iterator[Judged]:
@@ -68,30 +73,27 @@ def _judge_unmeasured(series: Series, panel: Panel, unmeasured: dict[str, str]) 
             text = f"{_prefix(node)}{panel.metric.name} {reason}"
             finding = Finding(gate=MEASUREMENT, outcome="unknown", metric=panel.metric.name, node=node, text=text)
             yield _judged(series, finding, panel)
-        elif not reason and _was_zero(panel, node):
-            text = (
-                f"{_prefix(node)}{panel.metric.name} is {statistics.median(values):g} {panel.metric.unit}; "
-                f"it was 0 on each of {_earlier(panel, node)} earlier nights"
-            )
-            finding = Finding(gate=COUNTER, outcome="warn", metric=panel.metric.name, node=node, text=text)
-            yield _judged(series, finding, panel)
 
 
-def _was_zero(panel: Panel, node: str) -> bool:
-    import numpy as np
+def _judge_counters(
+    series: Series, panel: Panel, measured: Iterable[str], quarantined: Collection[str], minimum_absolute: float
+) -> Iterator[Judged]:
+    """A node in quarantine is judged beside the others, and is no reference for them."""
+    if panel.metric.better == "lower":
+        fleet = counters.past_counts(_of_nodes(panel, _healthy(panel, quarantined)))
+        for node in measured:
+            if finding := counters.judge(panel, fleet, node, minimum_absolute):
+                yield _judged(series, finding, panel)
 
-    history = panel.values[:-1, panel.nodes.index(node)]
-    return (
-        panel.metric.better == "lower"
-        and _earlier(panel, node) >= LEAST_ZERO_NIGHTS
-        and bool((history[~np.isnan(history)] == 0).all())
-    )
+
+def _healthy(panel: Panel, quarantined: Collection[str]) -> list[str]:
+    return [label for label in panel.nodes if set(nodes_of(label)).isdisjoint(quarantined)]
 
 
 def _judge_panel(panel: Panel, quarantined: Collection[str], minimum_absolute: float) -> Iterator[Finding]:
     """The findings of all gates. A node in quarantine is judged beside the others, and is no reference for them."""
-    apart = [label for label in panel.nodes if not set(nodes_of(label)).isdisjoint(quarantined)]
-    healthy = [label for label in panel.nodes if label not in apart]
+    healthy = _healthy(panel, quarantined)
+    apart = [label for label in panel.nodes if label not in healthy]
     if healthy:
         yield from judgement.judge_panel(_of_nodes(panel, healthy), minimum_absolute=minimum_absolute)
     directions = [label for label in apart if "->" in label]
@@ -183,6 +185,7 @@ def _reference(gate: str, panel: Panel, node: str | None) -> str:
     references = {
         "drift": f"the level of {min(earlier, drift.HISTORY)} earlier nights", "peers": "equal nodes in the same night",
         "intermittent": f"the repeats of the fleet on {len(panel.nights) - 1} earlier nights",
-        "fleet": f"the same nodes on {min(earlier, deviations.WINDOW)} earlier nights", COUNTER: f"{earlier} earlier nights",
+        "fleet": f"the same nodes on {min(earlier, deviations.WINDOW)} earlier nights",
+        counters.GATE: f"the counts of {min(earlier, deviations.WINDOW)} earlier nights",
     }  # fmt: skip
     return references.get(gate, "")

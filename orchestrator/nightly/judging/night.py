@@ -19,7 +19,7 @@ from ..gates.nights import Key, Record
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import RunRecord, nodes_of
 from ..suite import RUNS, Night, Row
-from . import bits, conclusion, figures, floors, known_defects, metrics, parts
+from . import bits, conclusion, figures, floors, hardware, known_defects, metrics, parts
 from .figures import Series
 
 RUN, SPARE, NODE = "run", "spare", "node"
@@ -58,6 +58,9 @@ def judge(
         *_judge_floors(night, rows, series),
         *(judged for baseline in baselines for judged in floors.judge_baseline(baseline, tonight)),
         *_judge_series(night, number, series, groups, quarantined),
+        *hardware.judge(
+            series, past, night.all_hosts, [baseline.hardware for baseline in baselines if baseline.floors]
+        ),
     ]
     findings += _judge_spares(directory)
     findings += bits.judge(runs)
@@ -135,7 +138,7 @@ def _gap(record: RunRecord | None) -> str:
     """Why the figures of a run that passed cannot be compared; empty if they can."""
     if record is None:
         return "its bundle cannot be read"
-    if nodes := [node for node, hardware in record.hardware.items() if not hardware]:
+    if nodes := [node for node, kind in record.hardware.items() if not kind]:
         return f"the hardware of {', '.join(nodes)} is not known, so that its figures cannot be compared"
     return "" if record.measurements else "it has no figure that can be compared"
 
@@ -146,7 +149,7 @@ def _tonight(
     tried = {row.cell for row in rows if row.state != "skipped"}
     return floors.Tonight(
         series=series,
-        hardware=frozenset(hardware for _, record in runs for hardware in record.hardware.values() if hardware),
+        hardware=frozenset(kind for _, record in runs for kind in record.hardware.values() if kind),
         tried={Path(cell.trial).stem: cell.name for cell in reversed(night.suite.cells) if cell.name in tried},
     )
 
@@ -186,7 +189,6 @@ def _judge_series(
             named = [rule for cell in measured[key].cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
             if figures.is_judged(name, key) or named:
                 yield from _judge_vanished(name, measured[key], past, number)
-    yield from _judge_hardware(series, groups)
 
 
 def _judge_vanished(name: str, other: Series, past: Sequence[Record], number: int) -> Iterator[Judged]:
@@ -242,21 +244,3 @@ def _notes(
                 yield f"{node} is no longer part of the bed; it was last measured on {last_seen[node].date}"
         elif node not in present and node not in night.spares:
             yield f"{node} took no part tonight; it was last measured on {last_seen[node].date}"
-
-
-def _judge_hardware(
-    series: Mapping[tuple[str, Key], Series], groups: Mapping[tuple[str, Key], Sequence[Record]]
-) -> Iterator[Judged]:
-    """Nodes whose figures have another key than before, by hardware alone: a lost GPU or memory module, or new hardware."""
-    past = sorted((record for records in groups.values() for record in records), key=lambda record: record.night)
-    before = {(record.node, record.metric.name, record.key.parameters): record.key.hardware for record in past}
-    changes: dict[tuple[str, str, str], Series] = {}
-    for (name, key), entry in series.items():
-        for node in entry.values:
-            old = before.get((node, name, key.parameters), key.hardware)
-            if old != key.hardware and node and "->" not in node:
-                changes.setdefault((node.partition(":")[0], old, key.hardware), entry)
-    for (node, old, new), entry in sorted(changes.items(), key=lambda item: item[0]):
-        text = f"{node}: its hardware changed from {old} to {new}; its history begins anew"
-        finding = Finding(gate="hardware", outcome="warn", node=node, text=text)
-        yield Judged(finding=finding, state="warn", cell=entry.cells[0], key=entry.key, reference="the nights before")
