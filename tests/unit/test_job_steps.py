@@ -33,7 +33,7 @@ def test_the_command_line_of_a_step(tmp_path: Path) -> None:
     assert job_steps.step_command(bed(tmp_path, python="/env/bin/python"), ALLOCATION, "h1", "/shared/b/agent.pyz") == [
         "srun", "--jobid=7", "--nodelist=a2", "--nodes=1", "--ntasks=1", "--job-name=ccbed-h1", "--no-kill",
         "--kill-on-bad-exit=0", "--wait=0", "--overlap", "--gres=none", "--mpi=none", "--cpu-bind=none", "--mem-bind=none",
-        "--mem=0", "--input=none", "--output=/shared/b/steps/h1.log", "--quiet", "--chdir=/",
+        "--mem=0", "--input=none", "--output=/shared/b/steps/h1.%t.log", "--quiet", "--chdir=/",
         "--export=HOME,LANG,LD_LIBRARY_PATH,LOGNAME,PATH,USER",
         "/env/bin/python", "-I", "-S", "/shared/b/agent.pyz", "reverse", "--links", "/shared/b/links", "--host", "h1",
         "--hostdir", "/shared/b/h1", "--bed", "b", "--root", "/shared/ckpt",
@@ -48,15 +48,26 @@ def test_without_an_interpreter_in_the_inventory_it_is_this_one(tmp_path: Path) 
     assert sys.executable in job_steps.step_command(bed(tmp_path), ALLOCATION, "h0", "a.pyz")
 
 
+def test_a_percent_sign_in_the_path_of_the_log_is_none_of_its_pattern(tmp_path: Path) -> None:
+    argv = job_steps.step_command(replace(bed(tmp_path), hostdir="/home/50%t/b"), ALLOCATION, "h0", "a.pyz")
+    assert "--output=/home/50%%t/b/steps/h0.%t.log" in argv
+
+
 @pytest.fixture
 def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A srun that writes its environment and reads the end of a pipe that nobody closes before the test does."""
+    """A srun that writes its environment and reads the end of a pipe that nobody closes before the test does.
+
+    The squeue prints the file ``running``; without that file, the controller does not respond.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "srun").write_text(
         f"#!/bin/sh\nenv > {tmp_path}/env.part\nmv {tmp_path}/env.part {tmp_path}/env\nexec cat {tmp_path}/fifo\n"
     )
-    (folder / "srun").chmod(0o755)
+    (folder / "squeue").write_text(f"#!/bin/sh\nexec cat {tmp_path}/running\n")
+    (tmp_path / "running").touch()
+    for program in folder.iterdir():
+        program.chmod(0o755)
     os.mkfifo(tmp_path / "fifo")
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return tmp_path
@@ -79,6 +90,47 @@ def test_a_step_runs_until_its_srun_ends(clients: Path, monkeypatch: pytest.Monk
     os.close(writer)
     reason = job_steps.end_reason(spec, ALLOCATION, "h0")
     assert reason == "its job step on a1 has ended: Python 3.6 is too old"
+
+
+def kill_srun(spec: BedSpec, clients: Path, *hosts: str) -> None:
+    """Start the steps of the hosts and kill their srun as soon as it runs."""
+    for host in hosts:
+        job_steps.start(spec, ALLOCATION, host, "a.pyz")
+    writer = os.open(clients / "fifo", os.O_WRONLY)
+    while running := processes.descendants(os.getpid()):
+        processes.kill(running)
+    os.close(writer)
+
+
+def test_a_step_whose_srun_was_killed_runs_until_slurm_says_that_it_has_ended(
+    clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_steps, "ASK_S", 0.0)
+    spec = replace(bed(clients), hostdir=str(clients / "shared"))
+    (clients / "running").write_text("ccbed-h0\nccbed-h1\n")
+    kill_srun(spec, clients, "h0")
+    assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
+    assert job_steps.end(spec, 0.0) == []
+    (clients / "running").write_text("ccbed-h1\n")
+    assert job_steps.end_reason(spec, ALLOCATION, "h0") == "its job step on a1 has ended"
+    (clients / "running").write_text("ccbed-h0\n")
+    assert job_steps.end_reason(spec, ALLOCATION, "h0") == "its job step on a1 has ended", "its end is final"
+
+
+def test_a_step_without_srun_has_not_ended_while_the_controller_is_away(clients: Path) -> None:
+    spec = replace(bed(clients), hostdir=str(clients / "shared"))
+    (clients / "running").unlink()
+    kill_srun(spec, clients, "h0")
+    assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
+
+
+def test_the_controller_is_asked_once_for_all_hosts(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = replace(bed(clients), hostdir=str(clients / "shared"))
+    monkeypatch.setattr(job_steps, "ASK_S", 3600.0)
+    kill_srun(spec, clients, "h0", "h1")
+    assert "has ended" in job_steps.end_reason(spec, ALLOCATION, "h0")
+    (clients / "running").write_text("ccbed-h1\n")
+    assert "has ended" in job_steps.end_reason(spec, ALLOCATION, "h1")
 
 
 def test_a_step_of_another_machine_is_taken_to_run(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
