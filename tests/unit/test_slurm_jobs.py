@@ -44,6 +44,20 @@ def bed() -> BedSpec:
     return nodes_from_inventory.assemble_bed(inventory, agent="a" * 12, state="/state", home="/h")
 
 
+def test_beds_and_owners_that_name_one_directory_have_their_own_in_it() -> None:
+    def hostdir(name: str, owner: str) -> str:
+        text = INVENTORY.replace("ccbed_bed: lab", f"ccbed_bed: {name}\n    ccbed_workdir: ~/ccbed")
+        inventory = parse_inventory.parse(text, "slurm.yml")
+        bed = nodes_from_inventory.assemble_bed(
+            inventory, agent="a" * 12, state="/state", home="/h", owner=lambda: owner
+        )
+        assert bed.shared_dir == f"{bed.hostdir}/shared"
+        return bed.hostdir
+
+    assert hostdir("lab", "0123456789abcdef") == "/h/ccbed/lab-01234567"
+    assert len({hostdir(name, owner) for name in ("lab", "other") for owner in ("1" * 32, "2" * 32)}) == 4
+
+
 def hold(bed: BedSpec, folder: Path, ends_at: float | None) -> BedSpec:
     """The bed with a job that ends then."""
     held = Allocation(job_id=12, nodes=("gpu01",), addresses=("198.18.0.1",), ends_at=ends_at, is_owned=True)

@@ -20,6 +20,7 @@ from ..spec import values
 from . import departed, fabric, gpu_devices, links, slurm_job
 
 START_TIMEOUT_S = 60.0
+_OWNER_DIGITS = 8
 #: Providers whose hosts are other machines, so the address of a node is not known here.
 _REMOTE = ("docker", "slurm")
 
@@ -31,9 +32,11 @@ def assemble_bed(
     state: str,
     home: str,
     recorded: Callable[[str], BedSpec | None] = lambda name: None,
+    owner: Callable[[], str] = lambda: "",
 ) -> BedSpec:
     """``agent``: hash of the agent archive; ``state``: the state directory; ``home`` replaces ``~``.
 
+    ``owner``: the id of all beds of the state directory, read where beds of several owners may share a directory.
     ``recorded``: bed name -> the bed as it was last brought up; its nodes keep their names, its hosts are remembered.
 
     Raises UsageError with every problem of hosts that do not fit together.
@@ -62,7 +65,7 @@ def assemble_bed(
     isolated = shared.get("isolation") == "namespace"
     earlier = recorded(name)
     nodes = _nodes(inventory, agent, home, isolated=isolated, earlier=earlier)
-    workdir, hostdir = _directories(name, inventory, _absolute(shared.get("workdir"), home), state)
+    workdir, hostdir = _directories(name, inventory, _absolute(shared.get("workdir"), home), state, owner)
     return _with_hash(
         BedSpec(
             name=name,
@@ -260,13 +263,19 @@ def _local(host: Host) -> bool:
     return bool(host.variables.get("ansible_connection") == "local")
 
 
-def _directories(name: str, inventory: Inventory, workdir: str | None, state: str) -> tuple[str, str]:
-    """The bed's directories on the controller and on its hosts: they are the same if all hosts are local."""
+def _directories(
+    name: str, inventory: Inventory, workdir: str | None, state: str, owner: Callable[[], str]
+) -> tuple[str, str]:
+    """The bed's directories on the controller and on its hosts: they are the same if all hosts are local.
+
+    The nodes of a Slurm job share a file system, also with other users, machines and beds: there the bed has a directory of
+    its own below that of the inventory.
+    """
     local = f"{state}/beds/{name}"
     if all(_local(host) for host in inventory.hosts):
         return (workdir or local,) * 2
     if inventory.hosts[0].variables.get("ccbed_provider") == "slurm":
-        return local, workdir or local
+        return local, f"{workdir}/{name}-{owner()[:_OWNER_DIGITS]}" if workdir else local
     return local, workdir or f"/var/lib/ccbed/{name}"
 
 
