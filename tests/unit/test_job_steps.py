@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from dataclasses import replace
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model.bed import BedSpec, HostSpec, NodeSpec
+from orchestrator.model.bed import BedSpec, HostSpec, NodeSpec, SlurmSpec
+from orchestrator.model.errors import InfrastructureError
 from orchestrator.node.oslayer import host_facts, processes
 from orchestrator.providers.slurm import job_steps
 from orchestrator.providers.slurm.allocation import Allocation
@@ -51,6 +53,77 @@ def test_without_an_interpreter_in_the_inventory_it_is_this_one(tmp_path: Path) 
 def test_a_percent_sign_in_the_path_of_the_log_is_none_of_its_pattern(tmp_path: Path) -> None:
     argv = job_steps.step_command(replace(bed(tmp_path), hostdir="/home/50%t/b"), ALLOCATION, "h0", "a.pyz")
     assert "--output=/home/50%%t/b/steps/h0.%t.log" in argv
+
+
+PROGRAM = [
+    "-I", "-S", "/shared/b/agent.pyz", "reverse", "--links", "/shared/b/links", "--host", "h1",
+    "--hostdir", "/shared/b/h1", "--bed", "b", "--root", "/shared/ckpt",
+]  # fmt: skip
+
+
+def contained(tmp_path: Path, kind: str, gpus: int = 0) -> BedSpec:
+    """A bed in containers of an image that exists."""
+    image = tmp_path / "train.img"
+    image.touch()
+    os.utime(image, ns=(1, 1))
+    spec = SlurmSpec(nodes=2, container=kind, image=str(image), mounts=("/data:/data:ro",))  # type: ignore[arg-type]
+    return replace(bed(tmp_path, gpus=gpus), slurm=spec)
+
+
+def test_the_options_of_pyxis(tmp_path: Path) -> None:
+    """Unproven: there was no Pyxis to run them with."""
+    spec = contained(tmp_path, "pyxis")
+    argv = job_steps.step_command(spec, ALLOCATION, "h1", "/shared/b/agent.pyz")
+    name = f"{tmp_path}/train.img 0 1"
+    assert argv[argv.index("--chdir=/") + 1 :] == [
+        "--export=HOME,LANG,LOGNAME,PATH,USER", f"--container-image={tmp_path}/train.img",
+        f"--container-name=ccbed-b-{hashlib.sha256(name.encode()).hexdigest()[:8]}",
+        "--container-mounts=/shared/b:/shared/b,/shared/ckpt:/shared/ckpt,/data:/data:ro",
+        "--container-env=HOME,LANG,LOGNAME,USER",
+        "--no-container-mount-home", "--no-container-remap-root", "--no-container-entrypoint", "python3", *PROGRAM,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpus", "options"), [(0, ["--no-home"]), (8, ["--no-home", "--nv"])])
+def test_the_command_of_apptainer(tmp_path: Path, gpus: int, options: list[str]) -> None:
+    """Unproven: there was no Apptainer to run it with."""
+    spec = contained(tmp_path, "apptainer", gpus)
+    argv = job_steps.step_command(spec, ALLOCATION, "h1", "/shared/b/agent.pyz")
+    assert argv[argv.index("--chdir=/") + 1 :] == [
+        "--export=HOME,LANG,LOGNAME,PATH,USER", "apptainer", "exec", *options,
+        "--bind=/shared/b:/shared/b,/shared/ckpt:/shared/ckpt,/data:/data:ro", f"{tmp_path}/train.img", "python3", *PROGRAM,
+    ]  # fmt: skip
+
+
+def test_a_changed_image_file_gets_another_container_name(tmp_path: Path) -> None:
+    spec = contained(tmp_path, "pyxis")
+    first = job_steps.step_command(spec, ALLOCATION, "h1", "a.pyz")
+    os.utime(tmp_path / "train.img", ns=(2, 2))
+    assert job_steps.step_command(spec, ALLOCATION, "h1", "a.pyz") != first
+
+
+def test_an_image_that_is_missing_and_a_path_that_cannot_be_mounted_are_rejected(tmp_path: Path) -> None:
+    spec = contained(tmp_path, "pyxis")
+    with pytest.raises(InfrastructureError, match="a comma or colon separates mounts"):
+        job_steps.step_command(replace(spec, hostdir="/shared/a,b"), ALLOCATION, "h1", "a.pyz")
+    (tmp_path / "train.img").unlink()
+    with pytest.raises(InfrastructureError, match=r"ccbed_image: .*train\.img: No such file"):
+        job_steps.step_command(spec, ALLOCATION, "h1", "a.pyz")
+
+
+def test_a_step_in_another_container_is_not_that_of_the_bed(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`up` starts a new one."""
+    monkeypatch.setenv("PYXIS_CONTAINER_IMAGE", "other.sqsh")
+    spec = replace(contained(clients, "apptainer"), hostdir=str(clients / "shared"))
+    job_steps.start(spec, ALLOCATION, "h0", "a.pyz")
+    writer = os.open(clients / "fifo", os.O_WRONLY)
+    assert "PYXIS" not in (clients / "env").read_text(), "it would be an option of the step"
+    assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
+    assert spec.slurm
+    other = replace(spec, slurm=replace(spec.slurm, image="/other.sif"))
+    assert "runs with another ccbed_container" in job_steps.end_reason(other, ALLOCATION, "h0")
+    assert job_steps.end(spec, 20.0) == []
+    os.close(writer)
 
 
 @pytest.fixture

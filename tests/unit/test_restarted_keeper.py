@@ -38,7 +38,9 @@ class Site:
 def bed_of(tmp_path: Path, agent: str) -> BedSpec:
     local = beds.local()
     hosts = (HostSpec(name=local.nodes[0].host),)
-    return replace(local, provider="docker", agent=agent, workdir=str(tmp_path / "bed"), hostdir="/hosts/b", hosts=hosts)
+    return replace(
+        local, provider="docker", agent=agent, workdir=str(tmp_path / "bed"), hostdir="/hosts/b", hosts=hosts
+    )
 
 
 def test_a_resumed_run_asks_for_the_keeper_of_the_version_that_brought_up_the_bed(tmp_path: Path) -> None:

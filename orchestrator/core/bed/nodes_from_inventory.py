@@ -47,7 +47,7 @@ def assemble_bed(
         *_duplicate_hosts(inventory),
     ]
     problems += [*_container_problems(inventory), *_fabric_problems(inventory), *_interpreter_problems(inventory)]
-    problems += slurm_job.host_problems(inventory)
+    problems += [*slurm_job.host_problems(inventory), *slurm_job.container_problems(inventory)]
     shared = _bed_wide(inventory)
     name, name_problems = _name(inventory, shared)
     problems += name_problems
@@ -58,7 +58,7 @@ def assemble_bed(
     if problems:
         raise UsageError(*problems)
     provider = shared.get("provider", "process")
-    slurm = slurm_job.read(inventory.hosts[0]) if provider == "slurm" else None
+    slurm = slurm_job.read(inventory.hosts[0], home) if provider == "slurm" else None
     if slurm:
         inventory = replace(inventory, hosts=slurm_job.expand(inventory.hosts[0]))
     link = links.widest([_link(host) for host in inventory.hosts])
@@ -214,6 +214,10 @@ def _container_problems(inventory: Inventory) -> Iterable[str]:
         cdi = [gpu for gpu in shares if gpu_devices.is_cdi(gpu)]
         if cdi and _value(host, "provider", "process") != "docker":
             yield f"{position}: {cdi[0]} is a CDI name, which only containers support; name GPUs by index or UUID"
+        image, provider = _value(host, "image", ""), _value(host, "provider", "process")
+        if provider == "docker" and image.startswith(("/", "~/")):
+            position = host.positions.get("ccbed_image", host.position)
+            yield f"{position}: must be the name of an image such as {CPU_IMAGE} (got {image})"
         position = host.positions.get("ccbed_mounts", host.position)
         sockets = (_value(host, "engine", ENGINE_SOCKET), ENGINE_SOCKET, "/run/docker.sock")
         sources = [mount.partition(":")[0] for mount in _value(host, "mounts", ())]

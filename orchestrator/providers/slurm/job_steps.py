@@ -17,13 +17,16 @@ from ...model.bed import BedSpec
 from ...model.errors import CcbedError
 from ...node.files import plain_files
 from ...node.oslayer import host_facts, processes
-from . import slurm_commands
+from . import slurm_commands, step_container
 from .allocation import Allocation
 
 #: The variables of ccbed's environment that a step receives: Slurm's messages are not encrypted, so no secret may be there.
 EXPORTED = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "USER")
-#: Of Slurm's variables only those that name the cluster reach srun: others would be options of the step.
+#: The libraries of a node are not those of an image.
+EXPORTED_TO_IMAGE = tuple(name for name in EXPORTED if name != "LD_LIBRARY_PATH")
+#: Of the variables of Slurm and Pyxis only those that name the cluster reach srun: others would be options of the step.
 _CLUSTER = ("SLURM_CONF", "SLURM_JWT")
+_OPTIONS = ("PYXIS_", "SLURM_")
 _TAIL = 2000
 #: For so long the controller is not asked again for the steps that run, after a response and without one.
 ASK_S, AWAY_S = 2.0, 30.0
@@ -37,7 +40,7 @@ _NOISE = "cluster configuration lacks support for cpu binding"
 class Step:
     """The srun of a host's step, on the machine that started it. ``node``: its name in Slurm.
 
-    ``is_ended``: Slurm has no such step any more.
+    ``container``: see ``step_container.fingerprint``. ``is_ended``: Slurm has no such step any more.
     """
 
     job: int
@@ -46,6 +49,7 @@ class Step:
     boot: str
     pid: int
     start: int
+    container: str = ""
     is_ended: bool = False
 
 
@@ -54,23 +58,27 @@ def step_command(bed: BedSpec, allocation: Allocation, host: str, archive: str) 
 
     It has a node of its own and shares what the job has there (``--overlap``) without binding; it receives GPUs unless the
     bed has none. It ends with its node, not with the exit of another step (``--no-kill``, ``--kill-on-bad-exit=0``, ``--wait=0``).
+    Raises InfrastructureError for a container that cannot be.
     """
     nodes = [node for node in bed.nodes if node.host == host]
     roots = [part for root in (bed.shared_dir, bed.data_dir) if root for part in ("--root", root)]
     gres = [] if any(node.gpus for node in nodes) else ["--gres=none"]
+    exported = EXPORTED_TO_IMAGE if step_container.fingerprint(bed) else EXPORTED
     return [
         "srun", f"--jobid={allocation.job_id}", f"--nodelist={allocation.nodes[_position(bed, host)]}",
         "--nodes=1", "--ntasks=1", f"--job-name={_name(host)}", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--overlap",
         *gres, "--mpi=none", "--cpu-bind=none", "--mem-bind=none", "--mem=0", "--input=none", f"--output={_pattern(bed, host)}",
-        "--quiet", "--chdir=/", f"--export={','.join(EXPORTED)}",
-        python(bed), "-I", "-S", archive, "reverse", "--links", str(links(bed)), "--host", host,
+        "--quiet", "--chdir=/", f"--export={','.join(exported)}", *step_container.srun_options(bed),
+        *step_container.command(bed), python(bed), "-I", "-S", archive, "reverse", "--links", str(links(bed)), "--host", host,
         "--hostdir", bed.directory_on(host), "--bed", bed.name, *roots,
     ]  # fmt: skip
 
 
 def python(bed: BedSpec) -> str:
-    """The interpreter on the nodes. Without one in the inventory it is this one, which must be on the shared file system."""
-    return bed.nodes[0].python or sys.executable
+    """The interpreter on the nodes. Without one in the inventory it is that of the image, or this one, which must be on the
+    shared file system.
+    """
+    return bed.nodes[0].python or ("python3" if step_container.fingerprint(bed) else sys.executable)
 
 
 def links(bed: BedSpec) -> Path:
@@ -100,7 +108,7 @@ def start(bed: BedSpec, allocation: Allocation, host: str, archive: str) -> None
     for file in (log(bed, host), _answer(bed)):
         file.unlink(missing_ok=True)
     argv = step_command(bed, allocation, host, archive)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _CLUSTER}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OPTIONS) or name in _CLUSTER}
     with open(plain_files.create_file(_errors(bed, host)), "wb") as file:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=kept, cwd="/", start_new_session=True
@@ -112,6 +120,7 @@ def start(bed: BedSpec, allocation: Allocation, host: str, archive: str) -> None
         boot=host_facts.boot_id(),
         pid=process.pid,
         start=processes.start_time(process.pid),
+        container=step_container.fingerprint(bed),
     )
     _write(bed, host, step)
 
@@ -125,6 +134,8 @@ def end_reason(bed: BedSpec, allocation: Allocation, host: str) -> str:
     step = _read(bed, host)
     if step is None or step.job != allocation.job_id:
         return f"job {allocation.job_id} has no step on {allocation.nodes[_position(bed, host)]}"
+    if step.container != step_container.fingerprint(bed):
+        return f"its job step on {step.node} runs with another ccbed_container, ccbed_image or ccbed_mounts"
     if step.machine != host_facts.machine_id() or _is_own(step):
         return ""
     if not step.is_ended and not _has_ended(bed, host, step):
