@@ -191,7 +191,9 @@ def test_a_step_ends_all_that_it_started() -> None:
     assert detached is None or detached.state in processes.EXITED
 
 
-def test_a_step_that_cannot_fork_tries_again(links: Path, own: listener.Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_cannot_fork_tries_again(
+    links: Path, own: listener.Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> int:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
