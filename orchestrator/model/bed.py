@@ -100,12 +100,16 @@ class SlurmSpec:
     """The Slurm job of a bed. ``nodes``: the number of its hosts, spares included.
 
     ``options``: long options of salloc and sbatch, without dashes, in the order of the inventory; the value of a flag is "".
-    ``time_s``: the time limit in seconds; 0: the limit of the partition.
+    ``time_s``: the time limit in seconds; 0: the limit of the partition. ``container``: what runs the nodes of a host in a
+    container of ``image``, a file; ``mounts``: ``source:target[:ro]``.
     """
 
     nodes: int
     options: Mapping[str, str] = field(default_factory=dict)
     time_s: int = 0
+    container: Literal["none", "pyxis", "apptainer"] = "none"
+    image: str = ""
+    mounts: tuple[str, ...] = ()
 
 
 Role = Literal["node", "spare"]

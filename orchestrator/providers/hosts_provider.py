@@ -119,11 +119,11 @@ class HostsProvider:
         content = archive.build()
 
         def ready(host: HostSpec) -> None:
-            path = self._archive_path(bed, host)
+            path = _archive_path(bed, host, archive.digest(content))
             self._prepare_host(bed, host, path)
             site = self._site(bed, host)
             site.call("place", path=path, data=content)
-            site.call("keeper", self.keeper_s, **self._keeper(bed, host))
+            site.call("keeper", self.keeper_s, **self._keeper(bed, host), archive=path)
 
         self._on_all_hosts(bed, ready)
 
@@ -133,9 +133,6 @@ class HostsProvider:
         about: dict[str, Any] = {"hostdir": bed.directory_on(host.name), "nodes": nodes, "shared_dir": bed.shared_dir}
         owner: Mapping[str, Any] = self._site(bed, host).call("prepare", **about)
         return owner
-
-    def _archive_path(self, bed: BedSpec, host: HostSpec) -> str:
-        return f"{bed.directory_on(host.name)}/agent/agent-{archive.agent_hash()}.pyz"
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         """End keepers and nodes, then remove directories. Hosts that were just unreachable are not retried."""
@@ -286,10 +283,14 @@ class HostsProvider:
             self._connections[host.name] = connections
 
     def _start_keeper(self, bed: BedSpec, host: HostSpec) -> None:
-        """Retry on a host that has just booted. If all attempts fail, commands to the host stay without outcomes."""
+        """Retry on a host that has just booted. If all attempts fail, commands to the host stay without outcomes.
+
+        The archive is that of the bed: another version of ccbed may have resumed the run, and the host lacks its archive.
+        """
+        path = _archive_path(bed, host, bed.agent)
         for pause_s in PAUSES_S:
             with suppress(OSError, ValueError, RuntimeError):
-                self._site(bed, host).call("keeper", self.keeper_s, **self._keeper(bed, host))
+                self._site(bed, host).call("keeper", self.keeper_s, **self._keeper(bed, host), archive=path)
                 return
             time.sleep(pause_s)
 
@@ -332,12 +333,15 @@ class HostsProvider:
         return {host.name: done[host.name] for host in bed.hosts if host.name in done}, errors
 
     def _keeper(self, bed: BedSpec, host: HostSpec) -> dict[str, Any]:
-        """The arguments of the operation that starts the keeper."""
+        """The arguments of the operation that starts the keeper, besides its archive."""
         return {
             "hostdir": bed.directory_on(host.name),
             "bed": bed.name,
-            "archive": self._archive_path(bed, host),
             "engine": self._engine_socket(host),
             "owner": owners.text(bed),
             "owner_id": owners.identity(self._state),
         }
+
+
+def _archive_path(bed: BedSpec, host: HostSpec, digest: str) -> str:
+    return f"{bed.directory_on(host.name)}/agent/agent-{digest}.pyz"

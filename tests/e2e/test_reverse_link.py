@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -13,15 +14,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from orchestrator.model.bed import BedSpec, HostSpec
+from orchestrator.model.errors import InfrastructureError
+from orchestrator.node.files import plain_files
 from orchestrator.node.hostlink import reverse_link
 from orchestrator.node.hostlink.tls_stream import TlsStream, client_context
+from orchestrator.node.oslayer import process_tag, processes
 from orchestrator.providers import archive
 from orchestrator.providers.reverse_link import credentials, listener, reverse_connection
 from orchestrator.providers.ssh.remote_host import RemoteSite
@@ -139,6 +143,71 @@ def test_a_host_with_a_new_token_or_without_one_ends(linked: Linked) -> None:
     assert linked.process.wait(30) == 0
 
 
+@contextmanager
+def outsider(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the bed on this host that no step of the test started."""
+    tag = process_tag.node_tag(process_tag.bed_tag("b", str(tmp_path / "hosts" / HOST)), "n0", "a")
+    environment = {**os.environ, process_tag.VARIABLE: tag}
+    with subprocess.Popen(["sleep", "600"], env=environment) as process:
+        until(lambda: processes.scan() and processes.select(processes.scan(), tag))
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with outsider(tmp_path) as process:
+        yield process
+
+
+def test_a_step_that_is_replaced_leaves_what_the_next_step_started(linked: Linked, tmp_path: Path) -> None:
+    site = linked.site()
+    site.open()
+    site.close()
+    with outsider(tmp_path) as process:
+        credentials.new_token(linked.links, HOST)
+        assert linked.process.wait(30) == 0
+        assert process.poll() is None
+
+
+def test_a_step_first_ends_what_an_earlier_step_left(earlier: subprocess.Popen[bytes], linked: Linked) -> None:
+    site = linked.site()
+    site.open()
+    site.close()
+    assert earlier.poll() == -signal.SIGKILL
+
+
+def test_a_step_ends_all_that_it_started() -> None:
+    """Also a process that detached."""
+    code = (
+        "import subprocess; from orchestrator.node.hostlink import reverse_link; from orchestrator.node.oslayer import forks\n"
+        "forks.become_subreaper()\n"
+        "subprocess.run(['sh', '-c', 'setsid sleep 600 >/dev/null & echo $!'])\n"
+        "subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL)\n"
+        "reverse_link._end_descendants()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    detached = processes.find(int(done.stdout))
+    assert detached is None or detached.state in processes.EXITED
+
+
+def test_a_step_that_cannot_fork_tries_again(
+    links: Path, own: listener.Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    step = reverse_link.ReverseLinks(links, HOST, reverse_link.read_pinned(links, HOST), str(links), [])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fork", fail)
+        step.poll(100.0)
+    monkeypatch.setattr(os, "fork", lambda: 1 << 30)
+    step.poll(100.0)
+    assert [state.pid for state in step._attempts.values()] == [0]
+    step.poll(200.0)
+    assert [state.pid for state in step._attempts.values()] == [1 << 30]
+
+
 def test_each_command_has_its_own_link(linked: Linked, links: Path, tmp_path: Path) -> None:
     second = listener.Listener(links, tmp_path / "bed", [HOST], "127.0.0.1")
     other = reverse_connection.make_site(linked.bed, linked.host, second, lambda host: "", lambda host: "")
@@ -169,6 +238,45 @@ def test_a_listener_of_a_killed_command_leaves_the_list(links: Path, tmp_path: P
     server = listener.Listener(links, tmp_path / "bed", [HOST], "127.0.0.1")
     assert [row["port"] for row in reverse_link.read_listeners(links).values()] == [server.port]
     server.close()
+
+
+def test_rows_of_other_machines_expire_unless_they_are_renewed(links: Path, tmp_path: Path) -> None:
+    rows = [{"id": f"r{age}", "machine": "another", "at": time.time() - age} for age in (60, 1000)]
+    rows.append({"id": "old", "machine": "another"})
+    plain_files.replace_file(links / reverse_link.LISTENERS, json.dumps({"listeners": rows}).encode())
+    server = listener.Listener(links, tmp_path / "bed", [HOST], "127.0.0.1")
+    assert [name for name in reverse_link.read_listeners(links) if name.startswith(("r", "old"))] == ["r60"]
+    server.close()
+
+
+def test_a_listener_renews_its_row(links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "RENEW_S", 0.01)
+    server = listener.Listener(links, tmp_path / "bed", [HOST], "127.0.0.1")
+    (first,) = reverse_link.read_listeners(links).values()
+    until(lambda: next(iter(reverse_link.read_listeners(links).values()))["at"] > first["at"])
+    assert len(reverse_link.read_listeners(links)) == 1
+    server.close()
+    assert reverse_link.read_listeners(links) == {}
+
+
+def test_a_listener_that_can_start_no_thread_serves_later(
+    own: listener.Listener, links: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failed = threading.Thread.start, []
+
+    def fail(thread: threading.Thread) -> None:
+        if len(failed) <= listener.MAX_PENDING:
+            failed.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    for _ in range(listener.MAX_PENDING + 1):
+        with socket.create_connection(("127.0.0.1", own.port), timeout=10) as peer, suppress(ConnectionError):
+            assert peer.recv(1) == b""
+    row = next(iter(reverse_link.read_listeners(links).values()))
+    reverse_link.connect(row, HOST, reverse_link.read_pinned(links, HOST))
+    own.take(HOST, 10).close()
 
 
 def test_a_server_with_another_certificate_gets_no_token(links: Path, tmp_path: Path) -> None:
@@ -231,6 +339,8 @@ def test_an_earlier_token_is_rejected(own: listener.Listener, links: Path) -> No
     assert greet(own, links, json.dumps(greeting).encode() + b"\n") == b""
     until(lambda: own.rejected)
     assert "wrong token" in own.rejected[-1]
+    assert own.rejection(HOST) == "a wrong token"
+    assert own.rejection("h") == own.rejection(f"{HOST}0") == ""
 
 
 @pytest.mark.parametrize("data", [b"\n", b"[]\n", b"x" * 5000, b"[" * 1000 + b"\n", b"\xff\xfe\n"], ids=range(5))
@@ -310,16 +420,59 @@ def test_silent_peers_do_not_keep_a_host_out(
     own.take(HOST, 0.0).close()
 
 
+@pytest.mark.parametrize(("has_handshake", "pace_s"), [(False, 0.004), (True, 0.2)])
+def test_a_slow_peer_is_disconnected_in_time(
+    own: listener.Listener, links: Path, monkeypatch: pytest.MonkeyPatch, *, has_handshake: bool, pace_s: float
+) -> None:
+    """It sends a byte of a record now and then: at this pace the record would take longer than a minute."""
+    monkeypatch.setattr(listener, "GREETING_S", 2.0)
+    with socket.create_connection(("127.0.0.1", own.port), timeout=10) as sock:
+        stream = TlsStream(sock, client_context((links / reverse_link.CERTIFICATE).read_bytes()), is_server=False)
+        record = b"\x16\x03\x01\x40\x00" + bytes(16384)
+        if has_handshake:
+            stream.handshake(time.monotonic() + 10)
+            stream._tls.write(bytes(16384))
+            record = stream._outgoing.read()
+        end = time.monotonic() + 60
+        sock.settimeout(pace_s)
+        for byte in record:
+            assert time.monotonic() < end, "it is still connected"
+            try:
+                sock.sendall(bytes([byte]))
+                assert sock.recv(1) == b""
+                break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+
+
 def test_secrets_that_others_can_access_are_not_used(links: Path) -> None:
     token = links / reverse_link.TOKENS / HOST
     assert token.stat().st_mode & 0o777 == 0o600
     token.chmod(0o640)
     with pytest.raises(PermissionError, match="chmod 600"):
         reverse_link.read_pinned(links, HOST)
+    assert not credentials.is_token(links, HOST, token.read_text())
     token.chmod(0o600)
+    assert credentials.is_token(links, HOST, token.read_text())
     (links / reverse_link.LISTENERS).write_text('{"listeners": [{"id": "a"}]}')
     (links / reverse_link.LISTENERS).chmod(0o606)
     assert reverse_link.read_listeners(links) == {}
+
+
+def test_a_directory_in_which_others_can_replace_files_is_rejected(links: Path, tmp_path: Path) -> None:
+    for directory in (links.parent, links, links / reverse_link.TOKENS):
+        directory.chmod(0o770)
+        with pytest.raises(InfrastructureError) as error:
+            credentials.ensure_certificate(links, tmp_path / "bed")
+        assert error.value.hint == f"chmod go-w {directory}"
+        directory.chmod(0o750)
+        credentials.ensure_certificate(links, tmp_path / "bed")
+    if os.geteuid() == 0:
+        os.chown(links.parent, 65534, 65534)
+        with pytest.raises(InfrastructureError, match="belongs to another user"):
+            credentials.ensure_certificate(links, tmp_path / "bed")
 
 
 def test_old_tls_is_rejected(own: listener.Listener) -> None:

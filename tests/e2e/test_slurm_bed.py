@@ -142,6 +142,61 @@ def test_the_controller_may_be_away_during_a_run(kept: User) -> None:
         kept.slurm.start_controller()
 
 
+def srun_of(user: User, host: str) -> list[int]:
+    """The processes of srun of a host's step: srun itself, then the one that ends the step if srun is killed."""
+    config = f"SLURM_CONF={user.slurm.environment['SLURM_CONF']}".encode()
+    pids = []
+    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+        try:
+            argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if argv[0] == b"srun" and f"--job-name=ccbed-{host}".encode() in argv and config in variables:
+            pids.append(pid)
+    return sorted(pids)
+
+
+def run_and_kill(user: User, name: str, pids: list[int]) -> str:
+    """The output of a run while which these processes are killed."""
+    folder = user.home / f"{name}-killed-{pids[0]}"
+    args = ["run", "dp-ring", "--nodes", "3", "--no-twin", "--epochs", "40", "--bed", name, "--runs-dir", str(folder)]
+    with subprocess.Popen(
+        user.argv(*args), env=user.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        until(lambda: any(b'"progress"' in file.read_bytes() for file in folder.glob("*/history.jsonl")))
+        assert process.poll() is None
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        output, _ = process.communicate(timeout=110)
+    return output
+
+
+def test_a_run_and_its_node_go_on_when_all_of_srun_is_killed(kept: User) -> None:
+    """As a login node does that ends what users leave there. The job step, its keeper and ranks are on another node."""
+    before = {name: node["pid"] for name, node in kept.nodes("kept").items()}
+    output = run_and_kill(kept, "kept", srun_of(kept, "h1"))
+    assert "PASS" in output.upper(), output
+    assert not srun_of(kept, "h1")
+    assert {name: node["pid"] for name, node in kept.nodes("kept").items()} == before
+    assert "nothing to change" in kept.ccbed("up", kept.inventory("kept", spares=1))
+
+
+def test_a_spare_takes_over_when_slurm_ends_the_step_of_a_killed_srun(kept: User) -> None:
+    """Slurm ends a step whose srun was killed, if the second process of srun is left. `up` starts another step."""
+    first = srun_of(kept, "h0")[0]
+    output = run_and_kill(kept, "kept", [first])
+    assert "PASS" in output.upper(), output
+    (history,) = kept.home.glob(f"kept-killed-{first}/*/history.jsonl")
+    events = [json.loads(line) for line in history.read_text().splitlines()]
+    assert [event["value"]["lost"] for event in events if event["f"] == "recovery.decided"] == [["n0"]]
+    node = kept.nodes("kept")["n0"]
+    assert node["state"] == "dead"
+    assert "its job step on n1 has ended" in node["reason"]
+    kept.ccbed("up", kept.inventory("kept", spares=1))
+    assert {node["state"] for node in kept.nodes("kept").values()} == {"warm"}
+
+
 def test_an_ephemeral_bed_leaves_nothing(user: User) -> None:
     user.ccbed(
         "run", "dp-ring", "--nodes", "2", "--no-twin", "-i", user.inventory("brief", nodes=2), *user.runs("brief")

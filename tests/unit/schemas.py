@@ -243,7 +243,8 @@ VARIABLES: Mapping[str, tuple[Schema, str]] = {
     ),
     "allow_faults": ({"enum": list(SAFETY_ORDER)}, "The highest class of faults that is allowed on the bed."),
     "start_timeout": (TIME, "How long a node may take to start."),
-    "image": (TEXT, "Image of the containers."),
+    "container": ({"enum": list(variables.CONTAINERS)}, "Slurm: what runs the nodes in containers of ccbed_image."),
+    "image": (TEXT, "Image of the containers; of a Slurm job the path of its file."),
     "mounts": (
         {"anyOf": [{"type": "array", "items": {"type": "string", "pattern": "^/.*:/"}}, {"type": "string", "pattern": "^/.*:/"}]},
         "Mounts of the containers: /source:/target or /source:/target:ro.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from dataclasses import replace
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model.bed import BedSpec, HostSpec, NodeSpec
+from orchestrator.model.bed import BedSpec, HostSpec, NodeSpec, SlurmSpec
+from orchestrator.model.errors import InfrastructureError
 from orchestrator.node.oslayer import host_facts, processes
 from orchestrator.providers.slurm import job_steps
 from orchestrator.providers.slurm.allocation import Allocation
@@ -33,7 +35,7 @@ def test_the_command_line_of_a_step(tmp_path: Path) -> None:
     assert job_steps.step_command(bed(tmp_path, python="/env/bin/python"), ALLOCATION, "h1", "/shared/b/agent.pyz") == [
         "srun", "--jobid=7", "--nodelist=a2", "--nodes=1", "--ntasks=1", "--job-name=ccbed-h1", "--no-kill",
         "--kill-on-bad-exit=0", "--wait=0", "--overlap", "--gres=none", "--mpi=none", "--cpu-bind=none", "--mem-bind=none",
-        "--mem=0", "--input=none", "--output=/shared/b/steps/h1.log", "--quiet", "--chdir=/",
+        "--mem=0", "--input=none", "--output=/shared/b/steps/h1.%t.log", "--quiet", "--chdir=/",
         "--export=HOME,LANG,LD_LIBRARY_PATH,LOGNAME,PATH,USER",
         "/env/bin/python", "-I", "-S", "/shared/b/agent.pyz", "reverse", "--links", "/shared/b/links", "--host", "h1",
         "--hostdir", "/shared/b/h1", "--bed", "b", "--root", "/shared/ckpt",
@@ -48,15 +50,97 @@ def test_without_an_interpreter_in_the_inventory_it_is_this_one(tmp_path: Path) 
     assert sys.executable in job_steps.step_command(bed(tmp_path), ALLOCATION, "h0", "a.pyz")
 
 
+def test_a_percent_sign_in_the_path_of_the_log_is_none_of_its_pattern(tmp_path: Path) -> None:
+    argv = job_steps.step_command(replace(bed(tmp_path), hostdir="/home/50%t/b"), ALLOCATION, "h0", "a.pyz")
+    assert "--output=/home/50%%t/b/steps/h0.%t.log" in argv
+
+
+PROGRAM = [
+    "-I", "-S", "/shared/b/agent.pyz", "reverse", "--links", "/shared/b/links", "--host", "h1",
+    "--hostdir", "/shared/b/h1", "--bed", "b", "--root", "/shared/ckpt",
+]  # fmt: skip
+
+
+def contained(tmp_path: Path, kind: str, gpus: int = 0) -> BedSpec:
+    """A bed in containers of an image that exists."""
+    image = tmp_path / "train.img"
+    image.touch()
+    os.utime(image, ns=(1, 1))
+    spec = SlurmSpec(nodes=2, container=kind, image=str(image), mounts=("/data:/data:ro",))  # type: ignore[arg-type]
+    return replace(bed(tmp_path, gpus=gpus), slurm=spec)
+
+
+def test_the_options_of_pyxis(tmp_path: Path) -> None:
+    """Unproven: there was no Pyxis to run them with."""
+    spec = contained(tmp_path, "pyxis")
+    argv = job_steps.step_command(spec, ALLOCATION, "h1", "/shared/b/agent.pyz")
+    name = f"{tmp_path}/train.img 0 1"
+    assert argv[argv.index("--chdir=/") + 1 :] == [
+        "--export=HOME,LANG,LOGNAME,PATH,USER", f"--container-image={tmp_path}/train.img",
+        f"--container-name=ccbed-b-{hashlib.sha256(name.encode()).hexdigest()[:8]}",
+        "--container-mounts=/shared/b:/shared/b,/shared/ckpt:/shared/ckpt,/data:/data:ro",
+        "--container-env=HOME,LANG,LOGNAME,USER",
+        "--no-container-mount-home", "--no-container-remap-root", "--no-container-entrypoint", "python3", *PROGRAM,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpus", "options"), [(0, ["--no-home"]), (8, ["--no-home", "--nv"])])
+def test_the_command_of_apptainer(tmp_path: Path, gpus: int, options: list[str]) -> None:
+    """Unproven: there was no Apptainer to run it with."""
+    spec = contained(tmp_path, "apptainer", gpus)
+    argv = job_steps.step_command(spec, ALLOCATION, "h1", "/shared/b/agent.pyz")
+    assert argv[argv.index("--chdir=/") + 1 :] == [
+        "--export=HOME,LANG,LOGNAME,PATH,USER", "apptainer", "exec", *options,
+        "--bind=/shared/b:/shared/b,/shared/ckpt:/shared/ckpt,/data:/data:ro", f"{tmp_path}/train.img", "python3", *PROGRAM,
+    ]  # fmt: skip
+
+
+def test_a_changed_image_file_gets_another_container_name(tmp_path: Path) -> None:
+    spec = contained(tmp_path, "pyxis")
+    first = job_steps.step_command(spec, ALLOCATION, "h1", "a.pyz")
+    os.utime(tmp_path / "train.img", ns=(2, 2))
+    assert job_steps.step_command(spec, ALLOCATION, "h1", "a.pyz") != first
+
+
+def test_an_image_that_is_missing_and_a_path_that_cannot_be_mounted_are_rejected(tmp_path: Path) -> None:
+    spec = contained(tmp_path, "pyxis")
+    with pytest.raises(InfrastructureError, match="a comma or colon separates mounts"):
+        job_steps.step_command(replace(spec, hostdir="/shared/a,b"), ALLOCATION, "h1", "a.pyz")
+    (tmp_path / "train.img").unlink()
+    with pytest.raises(InfrastructureError, match=r"ccbed_image: .*train\.img: No such file"):
+        job_steps.step_command(spec, ALLOCATION, "h1", "a.pyz")
+
+
+def test_a_step_in_another_container_is_not_that_of_the_bed(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`up` starts a new one."""
+    monkeypatch.setenv("PYXIS_CONTAINER_IMAGE", "other.sqsh")
+    spec = replace(contained(clients, "apptainer"), hostdir=str(clients / "shared"))
+    job_steps.start(spec, ALLOCATION, "h0", "a.pyz")
+    writer = os.open(clients / "fifo", os.O_WRONLY)
+    assert "PYXIS" not in (clients / "env").read_text(), "it would be an option of the step"
+    assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
+    assert spec.slurm
+    other = replace(spec, slurm=replace(spec.slurm, image="/other.sif"))
+    assert "runs with another ccbed_container" in job_steps.end_reason(other, ALLOCATION, "h0")
+    assert job_steps.end(spec, 20.0) == []
+    os.close(writer)
+
+
 @pytest.fixture
 def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A srun that writes its environment and reads the end of a pipe that nobody closes before the test does."""
+    """A srun that writes its environment and reads the end of a pipe that nobody closes before the test does.
+
+    The squeue prints the file ``running``; without that file, the controller does not respond.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "srun").write_text(
         f"#!/bin/sh\nenv > {tmp_path}/env.part\nmv {tmp_path}/env.part {tmp_path}/env\nexec cat {tmp_path}/fifo\n"
     )
-    (folder / "srun").chmod(0o755)
+    (folder / "squeue").write_text(f"#!/bin/sh\nexec cat {tmp_path}/running\n")
+    (tmp_path / "running").touch()
+    for program in folder.iterdir():
+        program.chmod(0o755)
     os.mkfifo(tmp_path / "fifo")
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return tmp_path
@@ -79,6 +163,47 @@ def test_a_step_runs_until_its_srun_ends(clients: Path, monkeypatch: pytest.Monk
     os.close(writer)
     reason = job_steps.end_reason(spec, ALLOCATION, "h0")
     assert reason == "its job step on a1 has ended: Python 3.6 is too old"
+
+
+def kill_srun(spec: BedSpec, clients: Path, *hosts: str) -> None:
+    """Start the steps of the hosts and kill their srun as soon as it runs."""
+    for host in hosts:
+        job_steps.start(spec, ALLOCATION, host, "a.pyz")
+    writer = os.open(clients / "fifo", os.O_WRONLY)
+    while running := processes.descendants(os.getpid()):
+        processes.kill(running)
+    os.close(writer)
+
+
+def test_a_step_whose_srun_was_killed_runs_until_slurm_says_that_it_has_ended(
+    clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_steps, "ASK_S", 0.0)
+    spec = replace(bed(clients), hostdir=str(clients / "shared"))
+    (clients / "running").write_text("ccbed-h0\nccbed-h1\n")
+    kill_srun(spec, clients, "h0")
+    assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
+    assert job_steps.end(spec, 0.0) == []
+    (clients / "running").write_text("ccbed-h1\n")
+    assert job_steps.end_reason(spec, ALLOCATION, "h0") == "its job step on a1 has ended"
+    (clients / "running").write_text("ccbed-h0\n")
+    assert job_steps.end_reason(spec, ALLOCATION, "h0") == "its job step on a1 has ended", "its end is final"
+
+
+def test_a_step_without_srun_has_not_ended_while_the_controller_is_away(clients: Path) -> None:
+    spec = replace(bed(clients), hostdir=str(clients / "shared"))
+    (clients / "running").unlink()
+    kill_srun(spec, clients, "h0")
+    assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
+
+
+def test_the_controller_is_asked_once_for_all_hosts(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = replace(bed(clients), hostdir=str(clients / "shared"))
+    monkeypatch.setattr(job_steps, "ASK_S", 3600.0)
+    kill_srun(spec, clients, "h0", "h1")
+    assert "has ended" in job_steps.end_reason(spec, ALLOCATION, "h0")
+    (clients / "running").write_text("ccbed-h1\n")
+    assert "has ended" in job_steps.end_reason(spec, ALLOCATION, "h1")
 
 
 def test_a_step_of_another_machine_is_taken_to_run(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,6 +207,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "data_dir": (["/d"], [7]),
     "env": ([{"A": "b"}], ["A=b"]),
     "python": (["/opt/own/bin/python", "~/own/bin/python3.11"], [7, "python3"]),
+    "container": (["none", "pyxis", "apptainer"], ["podman"]),
     "isolation": (["none", "namespace"], ["vm"]),
     "link": ([{"rate": "1gbit"}], [{"speed": "1gbit"}, 7]),
     "allow_faults": (["process", "container", "node", "cluster"], ["all"]),

@@ -44,6 +44,58 @@ def bed() -> BedSpec:
     return nodes_from_inventory.assemble_bed(inventory, agent="a" * 12, state="/state", home="/h")
 
 
+def with_container(settings: str) -> BedSpec:
+    text = INVENTORY.replace("ccbed_bed: lab", f"ccbed_bed: lab\n    {settings}")
+    inventory = parse_inventory.parse(text, "slurm.yml")
+    return nodes_from_inventory.assemble_bed(inventory, agent="a" * 12, state="/state", home="/h")
+
+
+def test_a_container_of_the_job() -> None:
+    spec = with_container("ccbed_container: pyxis\n    ccbed_image: ~/train.sqsh\n    ccbed_mounts: /d:/data:ro").slurm
+    assert spec and (spec.container, spec.image, spec.mounts) == ("pyxis", "/h/train.sqsh", ("/d:/data:ro",))
+    spec = with_container("ccbed_container: none").slurm
+    assert spec and (spec.container, spec.image, spec.mounts) == ("none", "", ())
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ("ccbed_container: podman", "slurm.yml:6: vars.ccbed_container: unknown; known: apptainer, none, pyxis"),
+        ("ccbed_container: apptaner", "slurm.yml:6: vars.ccbed_container: unknown; did you mean apptainer?"),
+        ("ccbed_container: pyxis", "slurm.yml:6: vars.ccbed_container: set ccbed_image too: the file of the image"),
+        ("ccbed_image: /a.sqsh", "slurm.yml:6: vars.ccbed_image: set ccbed_container too: pyxis or apptainer"),
+        ("ccbed_mounts: /a:/a", "slurm.yml:6: vars.ccbed_mounts: set ccbed_container too: pyxis or apptainer"),
+        (
+            "ccbed_image: nvcr.io/a:1\n    ccbed_container: pyxis",
+            "slurm.yml:6: vars.ccbed_image: must be the path of a file that all nodes share (got nvcr.io/a:1)",
+        ),
+        (
+            "ccbed_python: ~/e/python\n    ccbed_image: /a.sif\n    ccbed_container: apptainer",
+            "slurm.yml:6: vars.ccbed_python: must be an absolute path in the image (got ~/e/python)",
+        ),
+    ],
+    ids=range(7),
+)
+def test_a_container_that_cannot_be_is_rejected_with_its_place(settings: str, problem: str) -> None:
+    with pytest.raises(UsageError) as error:
+        with_container(settings)
+    assert [text.partition(" (got")[0] for text in error.value.problems] == [problem.partition(" (got")[0]]
+
+
+def test_beds_and_owners_that_name_one_directory_have_their_own_in_it() -> None:
+    def hostdir(name: str, owner: str) -> str:
+        text = INVENTORY.replace("ccbed_bed: lab", f"ccbed_bed: {name}\n    ccbed_workdir: ~/ccbed")
+        inventory = parse_inventory.parse(text, "slurm.yml")
+        bed = nodes_from_inventory.assemble_bed(
+            inventory, agent="a" * 12, state="/state", home="/h", owner=lambda: owner
+        )
+        assert bed.shared_dir == f"{bed.hostdir}/shared"
+        return bed.hostdir
+
+    assert hostdir("lab", "0123456789abcdef") == "/h/ccbed/lab-01234567"
+    assert len({hostdir(name, owner) for name in ("lab", "other") for owner in ("1" * 32, "2" * 32)}) == 4
+
+
 def hold(bed: BedSpec, folder: Path, ends_at: float | None) -> BedSpec:
     """The bed with a job that ends then."""
     held = Allocation(job_id=12, nodes=("gpu01",), addresses=("198.18.0.1",), ends_at=ends_at, is_owned=True)

@@ -38,6 +38,7 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
             state=str(session.state),
             home=str(Path.home()),
             recorded=lambda name: read(session, name),
+            owner=lambda: sessions.owner_id(session.state),
         )
     except UsageError as error:
         problems = dict.fromkeys(vaulted.hide(problem, tuple(session.terminal.secrets)) for problem in error.problems)

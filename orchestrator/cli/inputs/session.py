@@ -54,6 +54,13 @@ def agent_hash() -> str:
     return archive.agent_hash()
 
 
+def owner_id(state: Path) -> str:
+    """Return the id of the beds of a state directory."""
+    from ...providers import owners
+
+    return owners.identity(state)
+
+
 def launch(request: Request) -> Result:
     """Run a trial, or resume a run."""
     from ...run import lifecycle

@@ -20,6 +20,7 @@ from ..spec import values
 from . import departed, fabric, gpu_devices, links, slurm_job
 
 START_TIMEOUT_S = 60.0
+_OWNER_DIGITS = 8
 #: Providers whose hosts are other machines, so the address of a node is not known here.
 _REMOTE = ("docker", "slurm")
 
@@ -31,9 +32,11 @@ def assemble_bed(
     state: str,
     home: str,
     recorded: Callable[[str], BedSpec | None] = lambda name: None,
+    owner: Callable[[], str] = lambda: "",
 ) -> BedSpec:
     """``agent``: hash of the agent archive; ``state``: the state directory; ``home`` replaces ``~``.
 
+    ``owner``: the id of all beds of the state directory, read where beds of several owners may share a directory.
     ``recorded``: bed name -> the bed as it was last brought up; its nodes keep their names, its hosts are remembered.
 
     Raises UsageError with every problem of hosts that do not fit together.
@@ -44,7 +47,7 @@ def assemble_bed(
         *_duplicate_hosts(inventory),
     ]
     problems += [*_container_problems(inventory), *_fabric_problems(inventory), *_interpreter_problems(inventory)]
-    problems += slurm_job.host_problems(inventory)
+    problems += [*slurm_job.host_problems(inventory), *slurm_job.container_problems(inventory)]
     shared = _bed_wide(inventory)
     name, name_problems = _name(inventory, shared)
     problems += name_problems
@@ -55,14 +58,14 @@ def assemble_bed(
     if problems:
         raise UsageError(*problems)
     provider = shared.get("provider", "process")
-    slurm = slurm_job.read(inventory.hosts[0]) if provider == "slurm" else None
+    slurm = slurm_job.read(inventory.hosts[0], home) if provider == "slurm" else None
     if slurm:
         inventory = replace(inventory, hosts=slurm_job.expand(inventory.hosts[0]))
     link = links.widest([_link(host) for host in inventory.hosts])
     isolated = shared.get("isolation") == "namespace"
     earlier = recorded(name)
     nodes = _nodes(inventory, agent, home, isolated=isolated, earlier=earlier)
-    workdir, hostdir = _directories(name, inventory, _absolute(shared.get("workdir"), home), state)
+    workdir, hostdir = _directories(name, inventory, _absolute(shared.get("workdir"), home), state, owner)
     return _with_hash(
         BedSpec(
             name=name,
@@ -211,6 +214,10 @@ def _container_problems(inventory: Inventory) -> Iterable[str]:
         cdi = [gpu for gpu in shares if gpu_devices.is_cdi(gpu)]
         if cdi and _value(host, "provider", "process") != "docker":
             yield f"{position}: {cdi[0]} is a CDI name, which only containers support; name GPUs by index or UUID"
+        image, provider = _value(host, "image", ""), _value(host, "provider", "process")
+        if provider == "docker" and image.startswith(("/", "~/")):
+            position = host.positions.get("ccbed_image", host.position)
+            yield f"{position}: must be the name of an image such as {CPU_IMAGE} (got {image})"
         position = host.positions.get("ccbed_mounts", host.position)
         sockets = (_value(host, "engine", ENGINE_SOCKET), ENGINE_SOCKET, "/run/docker.sock")
         sources = [mount.partition(":")[0] for mount in _value(host, "mounts", ())]
@@ -260,13 +267,19 @@ def _local(host: Host) -> bool:
     return bool(host.variables.get("ansible_connection") == "local")
 
 
-def _directories(name: str, inventory: Inventory, workdir: str | None, state: str) -> tuple[str, str]:
-    """The bed's directories on the controller and on its hosts: they are the same if all hosts are local."""
+def _directories(
+    name: str, inventory: Inventory, workdir: str | None, state: str, owner: Callable[[], str]
+) -> tuple[str, str]:
+    """The bed's directories on the controller and on its hosts: they are the same if all hosts are local.
+
+    The nodes of a Slurm job share a file system, also with other users, machines and beds: there the bed has a directory of
+    its own below that of the inventory.
+    """
     local = f"{state}/beds/{name}"
     if all(_local(host) for host in inventory.hosts):
         return (workdir or local,) * 2
     if inventory.hosts[0].variables.get("ccbed_provider") == "slurm":
-        return local, workdir or local
+        return local, f"{workdir}/{name}-{owner()[:_OWNER_DIGITS]}" if workdir else local
     return local, workdir or f"/var/lib/ccbed/{name}"
 
 

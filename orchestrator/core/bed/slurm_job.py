@@ -20,13 +20,34 @@ def host_problems(inventory: Inventory) -> Iterable[str]:
         )
 
 
-def read(host: Host) -> SlurmSpec:
-    """``host``: the cluster."""
+def container_problems(inventory: Inventory) -> Iterable[str]:
+    """Settings of a container without the other ones, and an image that is a name instead of a file."""
+    for host in inventory.hosts if _value(inventory.hosts[0], "provider") == "slurm" else ():
+        image = _value(host, "image")
+        if _value(host, "container") in (None, "none"):
+            for name in ("image", "mounts"):
+                if _value(host, name) is not None:
+                    yield f"{_position(host, name)}: set ccbed_container too: pyxis or apptainer"
+            continue
+        if image is None:
+            yield f"{_position(host, 'container')}: set ccbed_image too: the file of the image"
+        elif not image.startswith(("/", "~/")):
+            yield f"{_position(host, 'image')}: must be the path of a file that all nodes share (got {image})"
+        if str(_value(host, "python")).startswith("~/"):
+            yield f"{_position(host, 'python')}: must be an absolute path in the image (got {_value(host, 'python')})"
+
+
+def read(host: Host, home: str) -> SlurmSpec:
+    """``host``: the cluster; ``home`` replaces ``~``."""
+    image = _value(host, "image") or ""
     named = {name: _value(host, name) for name in slurm_options.NAMED}
     return SlurmSpec(
         nodes=_count(host, "nodes", 1) + _count(host, "spares", 0),
         options={name: value for name, value in named.items() if value} | dict(_value(host, "sbatch") or {}),
         time_s=_value(host, "time") or 0,
+        container=_value(host, "container") or "none",
+        image=home + image[1:] if image.startswith("~/") else image,
+        mounts=tuple(_value(host, "mounts") or ()),
     )
 
 
@@ -61,3 +82,7 @@ def _count(host: Host, name: str, default: int) -> int:
 
 def _value(host: Host, name: str) -> Any:
     return host.variables.get(variables.PREFIX + name)
+
+
+def _position(host: Host, name: str) -> str:
+    return host.positions.get(variables.PREFIX + name, host.position)

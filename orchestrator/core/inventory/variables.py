@@ -19,6 +19,8 @@ PROVIDERS = ("process", "docker", "slurm")
 PROCESS = ("process",)
 DOCKER = ("docker",)
 SLURM = ("slurm",)
+#: What runs the nodes of a Slurm job in a container.
+CONTAINERS = ("none", "pyxis", "apptainer")
 #: The maximum of nodes, spares and GPUs on a host: a typing error must not fork more.
 MAX_COUNT = 1024
 MAX_START_TIMEOUT_S = 3600.0
@@ -141,6 +143,17 @@ def _mounts(value: Any) -> tuple[str, ...]:
     return mounts
 
 
+def _image(value: Any) -> str:
+    """The name of an image; of a Slurm job's container the path of a file."""
+    return literal.path(value) if str(value).startswith(("/", "~/")) else literal.image(value)
+
+
+def _container(value: Any) -> str:
+    if value not in CONTAINERS:
+        raise ValueError(f"unknown; {values.nearest(str(value), CONTAINERS)}")
+    return str(value)
+
+
 def _network(value: Any) -> str:
     if value not in ("host", "private"):
         raise ValueError("must be host or private")
@@ -197,8 +210,9 @@ KNOWN: Mapping[str, Variable] = {
     "allow_faults": Variable(read=_safety, bed_wide=True),
     "start_timeout": Variable(read=_start_timeout, bed_wide=True),
     "standby": Variable(read=_count, honoured_by=DOCKER),
-    "image": Variable(read=literal.image, honoured_by=DOCKER),
-    "mounts": Variable(read=_mounts, honoured_by=DOCKER),
+    "container": Variable(read=_container, honoured_by=SLURM),
+    "image": Variable(read=_image, honoured_by=DOCKER + SLURM),
+    "mounts": Variable(read=_mounts, honoured_by=DOCKER + SLURM),
     "user": Variable(read=literal.container_user, honoured_by=DOCKER),
     "rdma": Variable(read=_boolean, honoured_by=DOCKER),
     "cpus": Variable(read=_cpus, honoured_by=DOCKER),
@@ -219,5 +233,5 @@ KNOWN: Mapping[str, Variable] = {
 #: Counts, sizes and words of a closed list: they are not secret, even in an encrypted file.
 PUBLIC = (
     "bed", "provider", "nodes", "spares", "standby", "gpus", "isolation", "link", "allow_faults", "rdma", "cpus", "memory",
-    "shm_size", "start_timeout", "network", "ssh_first_contact",
+    "shm_size", "start_timeout", "network", "ssh_first_contact", "container",
 )  # fmt: skip

@@ -25,7 +25,7 @@ from typing import Any
 
 from ..files import plain_files
 from ..keeper import process_status
-from ..oslayer import forks
+from ..oslayer import forks, processes
 from . import link_server
 from .tls_stream import BLOCK, TlsStream, client_context
 
@@ -76,7 +76,7 @@ def read_pinned(directory: Path, host: str) -> Pinned:
 def read_listeners(directory: Path) -> dict[str, Mapping[str, Any]]:
     """The listeners by their id; empty while none runs. A file that is not private is not used."""
     try:
-        rows = json.loads(read_private(directory / LISTENERS, 1 << 16))["listeners"]
+        rows = json.loads(read_private(directory / LISTENERS, 1 << 20))["listeners"]
         return {str(row["id"]): row for row in rows}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
@@ -90,6 +90,11 @@ class _Attempts:
     started: float = 0.0
     failures: int = 0
     due: float = 0.0
+
+    def postpone(self, now: float) -> None:
+        """The present attempt has failed; the next one is later each time."""
+        self.failures += 1
+        self.due = now + BACKOFF_S[min(self.failures, len(BACKOFF_S)) - 1]
 
 
 class ReverseLinks:
@@ -132,25 +137,24 @@ class ReverseLinks:
         for identity, listener in listeners.items():
             state = self._attempts.setdefault(identity, _Attempts())
             if not state.pid and now >= state.due:
-                state.started, state.pid = now, self._fork(listener)
+                state.started = now
+                try:
+                    state.pid = self._fork(listener)
+                except OSError as error:  # no process or memory is free now
+                    state.postpone(now)
+                    _log(listener, error)
 
     def _reap(self, now: float) -> None:
-        """Reap all children: keepers of this host that ended are among them."""
-        while True:
-            try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            for state in self._attempts.values():
-                if state.pid == pid:
-                    state.pid = 0
-                    state.failures = 0 if now - state.started > SETTLED_S else state.failures + 1
-                    state.due = now + BACKOFF_S[min(state.failures, len(BACKOFF_S)) - 1] if state.failures else now
+        ended = _reap_ended()
+        for state in self._attempts.values():
+            if state.pid in ended:
+                state.pid = 0
+                if now - state.started > SETTLED_S:
+                    state.failures, state.due = 0, now
+                else:
+                    state.postpone(now)
 
     def _fork(self, listener: Mapping[str, Any]) -> int:
-        sys.stdout.flush()
         parent = os.getpid()
         pid = os.fork()
         if pid:
@@ -162,13 +166,18 @@ class ReverseLinks:
             self._serve(listener)
             code = 0
         except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-            print(f"{time.strftime('%FT%TZ', time.gmtime())} listener {listener.get('id')}: {error}", flush=True)
+            _log(listener, error)
         finally:
             os._exit(code)
 
     def _serve(self, listener: Mapping[str, Any]) -> None:
         stream = connect(listener, self._host, self._pinned)
         serve(stream, self._hostdir, self._roots)
+
+
+def _log(listener: Mapping[str, Any], error: Exception) -> None:
+    with contextlib.suppress(OSError):  # a full disk, or a stream without a reader, is no reason to end
+        print(f"{time.strftime('%FT%TZ', time.gmtime())} listener {listener.get('id')}: {error}", flush=True)
 
 
 def connect(listener: Mapping[str, Any], host: str, pinned: Pinned) -> TlsStream:
@@ -244,6 +253,29 @@ def serve(stream: TlsStream, hostdir: str, roots: Sequence[str]) -> None:
     link_server.serve(hostdir, roots, own.fileno(), own.fileno())
 
 
+def _end_descendants() -> None:
+    """End what this process started, and nothing else: the bed may have a newer step on this machine.
+
+    Raises RuntimeError for processes that do not end.
+    """
+    until = time.monotonic() + process_status.END_S
+    while left := processes.descendants(os.getpid()):
+        if time.monotonic() > until:
+            raise RuntimeError(f"processes {', '.join(str(process.pid) for process in left)} do not end")
+        processes.kill(left)
+        _reap_ended()
+        time.sleep(0.002)
+
+
+def _reap_ended() -> list[int]:
+    """Reap the children that have ended, keepers of this host among them; their pids."""
+    pids = []
+    with contextlib.suppress(ChildProcessError):
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            pids.append(pid)
+    return pids
+
+
 def _forget_step() -> None:
     """Libraries take their rank from the variables of a step (SLURM_PROCID); ranks below this process have another one."""
     for name in [name for name in os.environ if name.startswith("SLURM_") and name not in STEP_VARIABLES]:
@@ -251,9 +283,10 @@ def _forget_step() -> None:
 
 
 def main(directory: Path, host: str, hostdir: str, bed: str, roots: Sequence[str]) -> int:
-    """Maintain the reverse links of this host until SIGTERM, or until the bed is down; then end the bed's processes here.
+    """Maintain the reverse links of this host until SIGTERM, or until the bed is down; then end what was started here.
 
-    What it starts stays below it, also keepers that detach: it is their subreaper, so its job step contains them.
+    What it starts stays below it, also keepers that detach: it is their subreaper, so its job step contains them. What an
+    earlier step of the bed left on this machine is ended first: its token is not valid any more.
     """
     try:
         pinned = read_pinned(directory, host)
@@ -265,7 +298,8 @@ def main(directory: Path, host: str, hostdir: str, bed: str, roots: Sequence[str
     os.makedirs(hostdir, mode=0o700, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
+        process_status.end_bed(Path(hostdir), bed)
         ReverseLinks(directory, host, pinned, hostdir, roots).run()
     finally:
-        process_status.end_bed(Path(hostdir), bed)
+        _end_descendants()
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import ssl
 import threading
@@ -51,16 +52,15 @@ class TlsStream:
         while not line.endswith(b"\n"):
             if len(line) > limit:
                 raise ValueError(f"more than {limit} bytes without a newline")
-            self._sock.settimeout(max(0.01, until - time.monotonic()))
-            byte = self.recv(1)
+            byte = self.recv(1, until)
             if not byte:
                 raise EOFError("the peer closed the connection")
             line += byte
         self._sock.settimeout(None)
         return line[:-1]
 
-    def recv(self, size: int, /) -> bytes:
-        """Some bytes; empty at the end of the stream. Raises OSError."""
+    def recv(self, size: int, until: float = math.inf, /) -> bytes:
+        """Some bytes, before ``until`` (monotonic); empty at the end of the stream. Raises OSError."""
         while True:
             with self._state:
                 try:
@@ -72,7 +72,7 @@ class TlsStream:
             if data is not None:
                 self.is_ended = self.is_ended or not data
                 return data
-            received = self._receive()
+            received = self._receive(until)
             with self._state:
                 self._incoming.write(received) if received else self._incoming.write_eof()
 
@@ -93,7 +93,9 @@ class TlsStream:
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
-    def _receive(self) -> bytes:
+    def _receive(self, until: float) -> bytes:
+        if until < math.inf:
+            self._limit(until)
         try:
             return self._sock.recv(BLOCK)
         except ConnectionError:
@@ -101,16 +103,23 @@ class TlsStream:
 
     def _flush(self, until: float) -> None:
         if data := self._outgoing.read():
-            self._sock.settimeout(max(0.01, until - time.monotonic()))
+            self._limit(until)
             self._sock.sendall(data)
 
     def _feed(self, until: float) -> None:
-        self._sock.settimeout(max(0.01, until - time.monotonic()))
+        self._limit(until)
         data = self._sock.recv(BLOCK)
         if not data:
             raise EOFError("the peer closed the connection")
         self._incoming.write(data)
         self._sock.settimeout(None)
+
+    def _limit(self, until: float) -> None:
+        """Limit the next system call: a peer that sends a byte now and then gets no more time. Raises TimeoutError."""
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the peer is too slow")
+        self._sock.settimeout(left_s)
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:

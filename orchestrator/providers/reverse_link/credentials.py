@@ -5,12 +5,15 @@ from __future__ import annotations
 import datetime
 import hashlib
 import hmac
+import os
 import secrets
 import shutil
+import stat
 from pathlib import Path
 
+from ...model.errors import InfrastructureError
 from ...node.files import plain_files
-from ...node.hostlink.reverse_link import CERTIFICATE, TOKENS
+from ...node.hostlink.reverse_link import CERTIFICATE, MAX_LINE, TOKENS, read_private
 
 KEY = "link-key.pem"
 _TOKEN_BYTES = 32
@@ -19,9 +22,14 @@ _VALID = datetime.timedelta(days=3650)
 
 
 def ensure_certificate(shared: Path, private: Path) -> None:
-    """Create key and certificate unless they exist. ``private``: holds the key, which no host needs. Raises OSError."""
+    """Create key and certificate unless they exist. ``private``: holds the key, which no host needs.
+
+    Raises OSError, and InfrastructureError for directories in which other users can replace files.
+    """
     for directory in (shared, shared / TOKENS, private):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for directory in (shared.parent, shared, shared / TOKENS, private):
+        _refuse_foreign(directory)
     if (private / KEY).exists() and (shared / CERTIFICATE).exists():
         return
     key, certificate = _new_certificate()
@@ -39,7 +47,7 @@ def is_token(shared: Path, host: str, token: str) -> bool:
     if not host or "/" in host or host.startswith("."):
         return False
     try:
-        present = plain_files.read_file(shared / TOKENS / host, 1024)
+        present = read_private(shared / TOKENS / host, MAX_LINE)
     except OSError:
         return False
     return len(present) == 2 * _TOKEN_BYTES and hmac.compare_digest(
@@ -51,6 +59,15 @@ def remove(shared: Path, private: Path) -> None:
     """Remove key, certificate, tokens and the list of listeners."""
     shutil.rmtree(shared, ignore_errors=True)
     (private / KEY).unlink(missing_ok=True)
+
+
+def _refuse_foreign(directory: Path) -> None:
+    """Raises InfrastructureError for a directory of another user, or one in which others can create files."""
+    status = directory.stat()
+    if status.st_uid != os.geteuid():
+        raise InfrastructureError(f"{directory} belongs to another user", hint="set another ccbed_workdir")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise InfrastructureError(f"{directory}: other users can write there", hint=f"chmod go-w {directory}")
 
 
 def _new_certificate() -> tuple[bytes, bytes]:

@@ -26,6 +26,8 @@ from . import credentials
 #: A peer must be authenticated in this time. So many peers may be in this state at once; more are disconnected.
 GREETING_S, MAX_PENDING = 5.0, 64
 _BACKLOG = 256
+#: A listener renews its row in the list. A row of another machine that is older than this is of a killed command.
+RENEW_S, EXPIRED_S = 60.0, 900.0
 
 
 class Listener:
@@ -43,11 +45,16 @@ class Listener:
         self._arrival = threading.Condition()
         self._pending = threading.BoundedSemaphore(MAX_PENDING)
         self._is_closed = False
+        self._closing = threading.Event()
+        self._publishing = threading.Lock()
+        self._rejections: dict[str, str] = {}
         self.rejected: list[str] = []
         self._socket = socket.create_server((address, 0), backlog=_BACKLOG)
         self.port: int = self._socket.getsockname()[1]
-        self._publish([address] if address else _own_addresses())
-        threading.Thread(target=self._accept, daemon=True, name="ccbed-listener").start()
+        self._addresses = [address] if address else _own_addresses()
+        self._publish()
+        for work in (self._accept, self._renew):
+            threading.Thread(target=work, daemon=True, name="ccbed-listener").start()
 
     def take(self, host: str, deadline_s: float) -> TlsStream:
         """The next stream of a host. Raises TimeoutError."""
@@ -58,15 +65,20 @@ class Listener:
                 raise TimeoutError
             return self._streams.pop(host)
 
+    def rejection(self, host: str) -> str:
+        """Why a peer that named itself so was disconnected last; empty if none was."""
+        return self._rejections.get(host, "")
+
     def close(self) -> None:
         """Leave the list of listeners and disconnect all hosts whose stream was not taken."""
         with self._arrival:
             if self._is_closed:
                 return
             self._is_closed = True
+            self._closing.set()
             streams, self._streams = list(self._streams.values()), {}
             self._arrival.notify_all()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._publishing:
             self._unpublish()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -84,7 +96,17 @@ class Listener:
             if not self._pending.acquire(blocking=False):
                 peer.close()
                 continue
-            threading.Thread(target=self._greet, args=(peer, address[0]), daemon=True).start()
+            try:
+                threading.Thread(target=self._greet, args=(peer, address[0]), daemon=True).start()
+            except RuntimeError:  # out of threads
+                self._pending.release()
+                peer.close()
+
+    def _renew(self) -> None:
+        while not self._closing.wait(RENEW_S):
+            with contextlib.suppress(OSError), self._publishing:
+                if not self._is_closed:
+                    self._publish()
 
     def _greet(self, peer: socket.socket, address: str) -> None:
         try:
@@ -104,12 +126,16 @@ class Listener:
         host, token = greeting["host"], greeting["token"]
         if not (isinstance(host, str) and isinstance(token, str) and host in self._hosts):
             raise ValueError("not a host of this bed")
-        if not credentials.is_token(self._links, host, token):
-            raise ValueError(f"a wrong token for host {host}")
-        if greeting["listener"] != self._identity:
-            raise ValueError(f"host {host} means another listener")
+        if problem := self._problem(host, token, greeting["listener"]):
+            self._rejections[host] = problem
+            raise ValueError(f"{host}: {problem}")
         stream.sendall(WELCOME + b"\n")
         return host, stream
+
+    def _problem(self, host: str, token: str, listener: object) -> str:
+        if not credentials.is_token(self._links, host, token):
+            return "a wrong token"
+        return "" if listener == self._identity else "it means another listener"
 
     def _add(self, host: str, stream: TlsStream) -> None:
         """Keep the newest stream of a host."""
@@ -122,10 +148,12 @@ class Listener:
             self._streams[host] = stream
             self._arrival.notify_all()
 
-    def _publish(self, addresses: Sequence[str]) -> None:
+    def _publish(self) -> None:
+        """Write the own row, with the time; rows of commands that were killed leave the list. Raises OSError."""
         own = {
             "id": self._identity,
-            "addresses": list(addresses),
+            "at": time.time(),
+            "addresses": self._addresses,
             "port": self.port,
             "machine": host_facts.machine_id(),
             "boot": host_facts.boot_id(),
@@ -133,11 +161,14 @@ class Listener:
             "start": processes.start_time(os.getpid()),
         }
         with _exclusive(self._links):
-            self._write([*_living(_read(self._links)), own])
+            self._write([*self._others(), own])
 
     def _unpublish(self) -> None:
         with _exclusive(self._links):
-            self._write([row for row in _living(_read(self._links)) if row.get("id") != self._identity])
+            self._write(self._others())
+
+    def _others(self) -> list[dict[str, Any]]:
+        return [row for row in _read(self._links) if row.get("id") != self._identity and _is_living(row)]
 
     def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         plain_files.replace_file(self._links / LISTENERS, json.dumps({"listeners": rows}).encode())
@@ -148,12 +179,10 @@ def _read(links: Path) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def _living(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The listeners without those of processes of this machine that have ended."""
-    return [row for row in rows if row.get("machine") != host_facts.machine_id() or _is_alive(row)]
-
-
-def _is_alive(row: Mapping[str, Any]) -> bool:
+def _is_living(row: Mapping[str, Any]) -> bool:
+    """Whether the command of a row may run: a process of this machine, or a row of another machine that was renewed."""
+    if row.get("machine") != host_facts.machine_id():
+        return time.time() - float(row.get("at", 0.0)) < EXPIRED_S
     is_same_boot = row.get("boot") == host_facts.boot_id()
     return is_same_boot and processes.is_alive(int(row.get("pid", 0)), int(row.get("start", -1)))
 

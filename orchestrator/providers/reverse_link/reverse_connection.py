@@ -63,7 +63,7 @@ def make_site(
                 if reason := ended(host.name):
                     raise HostError(host.name, reason, lasting=True) from None
                 if time.monotonic() > until:
-                    reason = explain(host.name)
+                    reason = "; ".join(part for part in (explain(host.name), listener.rejection(host.name)) if part)
                     text = f"did not connect back within {deadline_s:g} s" + (f": {reason}" if reason else "")
                     raise HostError(host.name, text) from None
 

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...model.bed import BedSpec
+from ...model.errors import CcbedError
 from ...node.files import plain_files
 from ...node.oslayer import host_facts, processes
+from . import slurm_commands, step_container
 from .allocation import Allocation
 
 #: The variables of ccbed's environment that a step receives: Slurm's messages are not encrypted, so no secret may be there.
 EXPORTED = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "USER")
-#: Of Slurm's variables only those that name the cluster reach srun: others would be options of the step.
+#: The libraries of a node are not those of an image.
+EXPORTED_TO_IMAGE = tuple(name for name in EXPORTED if name != "LD_LIBRARY_PATH")
+#: Of the variables of Slurm and Pyxis only those that name the cluster reach srun: others would be options of the step.
 _CLUSTER = ("SLURM_CONF", "SLURM_JWT")
+_OPTIONS = ("PYXIS_", "SLURM_")
 _TAIL = 2000
+#: For so long the controller is not asked again for the steps that run, after a response and without one.
+ASK_S, AWAY_S = 2.0, 30.0
+ASK_DEADLINE_S = 5.0
+_STEP = {"StepName": 64}
 #: srun says so of --cpu-bind=none where the cluster binds nothing.
 _NOISE = "cluster configuration lacks support for cpu binding"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The srun of a host's step, on the machine that started it. ``node``: its name in Slurm."""
+    """The srun of a host's step, on the machine that started it. ``node``: its name in Slurm.
+
+    ``container``: see ``step_container.fingerprint``. ``is_ended``: Slurm has no such step any more.
+    """
 
     job: int
     node: str
@@ -36,6 +49,8 @@ class Step:
     boot: str
     pid: int
     start: int
+    container: str = ""
+    is_ended: bool = False
 
 
 def step_command(bed: BedSpec, allocation: Allocation, host: str, archive: str) -> list[str]:
@@ -43,23 +58,27 @@ def step_command(bed: BedSpec, allocation: Allocation, host: str, archive: str) 
 
     It has a node of its own and shares what the job has there (``--overlap``) without binding; it receives GPUs unless the
     bed has none. It ends with its node, not with the exit of another step (``--no-kill``, ``--kill-on-bad-exit=0``, ``--wait=0``).
+    Raises InfrastructureError for a container that cannot be.
     """
     nodes = [node for node in bed.nodes if node.host == host]
     roots = [part for root in (bed.shared_dir, bed.data_dir) if root for part in ("--root", root)]
     gres = [] if any(node.gpus for node in nodes) else ["--gres=none"]
+    exported = EXPORTED_TO_IMAGE if step_container.fingerprint(bed) else EXPORTED
     return [
         "srun", f"--jobid={allocation.job_id}", f"--nodelist={slurm_node(allocation, host)}",
-        "--nodes=1", "--ntasks=1", f"--job-name=ccbed-{host}", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--overlap",
-        *gres, "--mpi=none", "--cpu-bind=none", "--mem-bind=none", "--mem=0", "--input=none", f"--output={log(bed, host)}",
-        "--quiet", "--chdir=/", f"--export={','.join(EXPORTED)}",
-        python(bed), "-I", "-S", archive, "reverse", "--links", str(links(bed)), "--host", host,
+        "--nodes=1", "--ntasks=1", f"--job-name={_name(host)}", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--overlap",
+        *gres, "--mpi=none", "--cpu-bind=none", "--mem-bind=none", "--mem=0", "--input=none", f"--output={_pattern(bed, host)}",
+        "--quiet", "--chdir=/", f"--export={','.join(exported)}", *step_container.srun_options(bed),
+        *step_container.command(bed), python(bed), "-I", "-S", archive, "reverse", "--links", str(links(bed)), "--host", host,
         "--hostdir", bed.directory_on(host), "--bed", bed.name, *roots,
     ]  # fmt: skip
 
 
 def python(bed: BedSpec) -> str:
-    """The interpreter on the nodes. Without one in the inventory it is this one, which must be on the shared file system."""
-    return bed.nodes[0].python or sys.executable
+    """The interpreter on the nodes. Without one in the inventory it is that of the image, or this one, which must be on the
+    shared file system.
+    """
+    return bed.nodes[0].python or ("python3" if step_container.fingerprint(bed) else sys.executable)
 
 
 def links(bed: BedSpec) -> Path:
@@ -68,17 +87,28 @@ def links(bed: BedSpec) -> Path:
 
 
 def log(bed: BedSpec, host: str) -> Path:
-    """The output of a step, on the shared file system: srun carries none of it."""
-    return Path(bed.hostdir) / "steps" / f"{host}.log"
+    """The output of a step, on the shared file system. The node writes it: srun carries none of it."""
+    return Path(bed.hostdir) / "steps" / f"{host}.0.log"
+
+
+def _pattern(bed: BedSpec, host: str) -> str:
+    """``log`` as srun reads it. A file name without the number of the task (%t) would be written where srun runs."""
+    return str(log(bed, host).parent).replace("%", "%%") + f"/{host}.%t.log"
+
+
+def _name(host: str) -> str:
+    """The name of a host's step in Slurm."""
+    return f"ccbed-{host}"
 
 
 def start(bed: BedSpec, allocation: Allocation, host: str, archive: str) -> None:
     """Start the step of a host in the background: its srun outlives this process. Raises OSError."""
     for directory in (log(bed, host).parent, _record(bed, host).parent):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    log(bed, host).unlink(missing_ok=True)
+    for file in (log(bed, host), _answer(bed)):
+        file.unlink(missing_ok=True)
     argv = step_command(bed, allocation, host, archive)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _CLUSTER}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OPTIONS) or name in _CLUSTER}
     with open(plain_files.create_file(_errors(bed, host)), "wb") as file:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=kept, cwd="/", start_new_session=True
@@ -90,16 +120,25 @@ def start(bed: BedSpec, allocation: Allocation, host: str, archive: str) -> None
         boot=host_facts.boot_id(),
         pid=process.pid,
         start=processes.start_time(process.pid),
+        container=step_container.fingerprint(bed),
     )
-    plain_files.write_json(_record(bed, host), {name: getattr(step, name) for name in Step.__slots__})
+    _write(bed, host, step)
 
 
 def end_reason(bed: BedSpec, allocation: Allocation, host: str) -> str:
-    """Why the host has no step in this job; empty if its step runs. A step that another machine started is taken to run."""
+    """Why the host has no step in this job; empty if its step runs, or if that is not known.
+
+    A step outlives a killed srun: for seconds if one of srun's two processes is left, else for good. Slurm knows its end.
+    A step that another machine started is taken to run.
+    """
     step = _read(bed, host)
     if step is None or step.job != allocation.job_id:
         return f"job {allocation.job_id} has no step on {slurm_node(allocation, host)}"
+    if step.container != step_container.fingerprint(bed):
+        return f"its job step on {step.node} runs with another ccbed_container, ccbed_image or ccbed_mounts"
     if step.machine != host_facts.machine_id() or _is_own(step):
+        return ""
+    if not step.is_ended and not _has_ended(bed, host, step):
         return ""
     output = explain(bed, host)
     return f"its job step on {step.node} has ended" + (f": {output}" if output else "")
@@ -123,6 +162,32 @@ def end(bed: BedSpec, deadline_s: float) -> list[str]:
     return left
 
 
+def _has_ended(bed: BedSpec, host: str, step: Step) -> bool:
+    """Whether Slurm has no such step any more; False while the controller does not respond."""
+    running = _running_steps(bed, step.job)
+    if running is None or _name(host) in running:
+        return False
+    _write(bed, host, replace(step, is_ended=True))
+    return True
+
+
+def _running_steps(bed: BedSpec, job_id: int) -> list[str] | None:
+    """The names of the job's steps that run; None: not known. At most one RPC in ASK_S for all hosts of the bed."""
+    answer = plain_files.read_json(_answer(bed))
+    names: list[str] | None = answer.get("names")
+    age_s = time.monotonic() - answer.get("at", math.inf)
+    if answer.get("job") == job_id and 0.0 <= age_s < (AWAY_S if names is None else ASK_S):
+        return names
+    argv = ["squeue", "--steps", "--noheader", f"--jobs={job_id}", slurm_commands.format_option(_STEP)]
+    try:
+        output = slurm_commands.run(argv, ASK_DEADLINE_S)
+        names = [row["StepName"] for row in slurm_commands.rows(output, _STEP)]
+    except CcbedError:
+        names = None
+    plain_files.write_json(_answer(bed), {"job": job_id, "at": time.monotonic(), "names": names})
+    return names
+
+
 def _is_own(step: Step) -> bool:
     return step.machine == host_facts.machine_id() and step.boot == host_facts.boot_id() and _is_alive(step)
 
@@ -144,8 +209,16 @@ def _read(bed: BedSpec, host: str) -> Step | None:
         return None
 
 
+def _write(bed: BedSpec, host: str, step: Step) -> None:
+    plain_files.write_json(_record(bed, host), {name: getattr(step, name) for name in Step.__slots__})
+
+
 def _record(bed: BedSpec, host: str) -> Path:
     return Path(bed.workdir) / "steps" / f"{host}.json"
+
+
+def _answer(bed: BedSpec) -> Path:
+    return Path(bed.workdir) / "steps" / "running.json"
 
 
 def _errors(bed: BedSpec, host: str) -> Path:
