@@ -145,8 +145,8 @@ def test_only_the_owner_of_the_units_can_read_variables_targets_and_commands(
 ) -> None:
     """Every user can read the environment and the command of a system unit."""
     targets = ["https://example.org/secret", "sh -c 'echo \"$1\" secret' x"]
+    options: tuple[str, ...] = ()
     if is_set:
-        options = ()
         monkeypatch.setenv("CCBED_NOTIFY", shlex.join(targets))
         monkeypatch.setenv("CCBED_ON_CULPRIT", "drain --token secret {node}")
     else:
@@ -184,7 +184,12 @@ def test_only_the_owner_of_the_units_can_read_variables_targets_and_commands(
 def parsed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The options of a night as they are with this environment."""
     nights: list[dict[str, Any]] = []
-    monkeypatch.setattr(nightly_run, "run", lambda session, suite, options: nights.append(dict(options)) or 0)
+
+    def keep(session: Session, suite: object, options: dict[str, Any]) -> int:
+        nights.append(dict(options))
+        return 0
+
+    monkeypatch.setattr(nightly_run, "run", keep)
     out = io.StringIO()
     session = Session(state=Path("state"), terminal=terminal.Terminal(out=out, err=out))
     assert main.run(("nightly", "quick"), session) == 0, out.getvalue()

@@ -14,7 +14,7 @@ from ..inputs import options
 from ..inputs.session import Session
 
 
-class Target(click.ParamType):
+class Target(click.ParamType[str]):
     """A URL or a command. CCBED_NOTIFY has several as words of a shell: a command with arguments is quoted."""
 
     name = "target"

@@ -133,7 +133,7 @@ def _missing(is_expected: Flags, is_measured: Flags, nodes: tuple[str, ...]) -> 
     """The nodes without any measured pair, and the directions between the others that were not measured."""
     import numpy as np
 
-    silent = is_expected.any(axis=1) & ~(is_measured | is_measured.T).any(axis=1)
+    silent = np.asarray(is_expected.any(axis=1) & ~(is_measured | is_measured.T).any(axis=1))
     directions = np.argwhere(is_expected & ~is_measured & ~silent[:, None] & ~silent)
     return (*(nodes[a] for a in np.flatnonzero(silent)), *(f"{nodes[a]} -> {nodes[b]}" for a, b in directions))
 
