@@ -51,8 +51,8 @@ def test_without_an_interpreter_in_the_inventory_it_is_this_one(tmp_path: Path) 
 
 
 def test_a_percent_sign_in_the_path_of_the_log_is_none_of_its_pattern(tmp_path: Path) -> None:
-    argv = job_steps.step_command(replace(bed(tmp_path), hostdir="/home/50%t/b"), ALLOCATION, "h0", "a.pyz")
-    assert "--output=/home/50%%t/b/steps/h0.%t.log" in argv
+    argv = job_steps.step_command(replace(bed(tmp_path), hostdir="/nfs/50%t/b"), ALLOCATION, "h0", "a.pyz")
+    assert "--output=/nfs/50%%t/b/steps/h0.%t.log" in argv
 
 
 PROGRAM = [

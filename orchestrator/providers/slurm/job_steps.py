@@ -105,8 +105,8 @@ def start(bed: BedSpec, allocation: Allocation, host: str, archive: str) -> None
     """Start the step of a host in the background: its srun outlives this process. Raises OSError."""
     for directory in (log(bed, host).parent, _record(bed, host).parent):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for file in (log(bed, host), _answer(bed)):
-        file.unlink(missing_ok=True)
+    for outdated in (log(bed, host), _answer(bed)):
+        outdated.unlink(missing_ok=True)
     argv = step_command(bed, allocation, host, archive)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OPTIONS) or name in _CLUSTER}
     with open(plain_files.create_file(_errors(bed, host)), "wb") as file:

@@ -1,6 +1,6 @@
 """The container of a job step: Pyxis has options of srun for it, Apptainer is a command. The bed's directories keep their paths.
 
-Pyxis: https://github.com/NVIDIA/pyxis (``args.c``). Apptainer: ``apptainer exec --help``. Both use the host's network and processes.
+The options are those of Pyxis as of 2025 (``args.c``) and of ``apptainer exec``. Both use the host's network and processes.
 """
 
 from __future__ import annotations
