@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from ..gates.nights import Key, Metric, Record
-from ..run_record import MEASURED, versions_of
 from . import rows
 from .entries import NightEntry, RunEntry, Trend, TrendPoint
 from .tables import measurements, nights, runs, series, skipped, suspects
+
+if TYPE_CHECKING:
+    from ..gates.nights import Key, Metric, Record
 
 _RUN = tuple(RunEntry.__dataclass_fields__)
 _NIGHT = tuple(name for name in NightEntry.__dataclass_fields__ if name != "runs")
@@ -112,6 +113,9 @@ def records(
     connection: sa.Connection, root: int, bed: str, before_night: int | None, metric: str | None
 ) -> Iterator[Record]:
     """In the order of nights, nodes and metrics. The values are those of all repeats of a cell, in order."""
+    from ..gates.nights import Record
+    from ..run_record import versions_of
+
     conditions = [nights.c.bed == bed]
     if before_night is not None:
         conditions.append(nights.c.number < before_night)
@@ -242,6 +246,8 @@ def _joined() -> sa.FromClause:
 
 def _recorded(root: int) -> list[sa.ColumnElement[bool]]:
     """Sealed runs that a row of a recorded night names: a twin, or a run that was cut off, is not evidence of the night."""
+    from ..run_record import MEASURED
+
     is_measured = runs.c.is_sealed.is_(True) & runs.c.outcome.in_(MEASURED)
     return [runs.c.root_id == root, nights.c.number > 0, runs.c.cell != "", is_measured]
 
