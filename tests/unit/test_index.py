@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.nightly import index, night_files
+from orchestrator.nightly import index, night_files, suite
 from orchestrator.nightly.index import scan
 from orchestrator.nightly.index.store import Index
 from orchestrator.nightly.suite import JOURNAL, NIGHT
@@ -275,6 +275,12 @@ def test_links_and_hidden_directories_are_no_runs(archive: Archive, opened: Open
 def test_the_names_of_files_are_those_of_the_store() -> None:
     assert (scan.TRIAL, scan.HISTORY, scan.VERDICTS) == (bundle.TRIAL, bundle.HISTORY, bundle.VERDICTS)
     assert scan.MANIFEST == seal.MANIFEST
+    assert (scan.NIGHT, scan.JOURNAL, scan.FINDINGS, scan.RUNS) == (
+        suite.NIGHT,
+        suite.JOURNAL,
+        suite.FINDINGS,
+        suite.RUNS,
+    )
 
 
 def test_a_directory_without_runs_is_empty(tmp_path: Path) -> None:

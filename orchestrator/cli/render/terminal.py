@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 #: Control characters but the new line and the tab, what changes the direction of text, and halves of a surrogate pair.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 #: Delimits the styled parts of a line until it is printed; no foreign text can contain it.
-_NONCE = secrets.token_hex(8)
+_NONCE = os.urandom(8).hex()
 _DELIMITER = re.compile(rf"\x00{_NONCE}:(\w*);")
 #: Cells of tables that name a state or an outcome.
 _CELLS = {

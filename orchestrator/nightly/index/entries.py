@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from ..gates.nights import Key, Metric
+if TYPE_CHECKING:
+    from ..gates.nights import Key, Metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from ..gates.nights import Key, Metric, Record
-from ..run_record import MEASURED, hosts_of, nodes_of, versions_of
 from . import rows
 from .entries import NightEntry, RunEntry, Trend, TrendPoint
 from .tables import measurements, nights, runs, series, skipped, suspects
+
+if TYPE_CHECKING:
+    from ..gates.nights import Key, Metric, Record
 
 _RUN = tuple(RunEntry.__dataclass_fields__)
 _NIGHT = tuple(name for name in NightEntry.__dataclass_fields__ if name != "runs")
@@ -118,6 +119,9 @@ def records(
 
     A node that a new Slurm job moved to another host during a night has a record for each host.
     """
+    from ..gates.nights import Record
+    from ..run_record import hosts_of, versions_of
+
     conditions = [nights.c.bed == bed]
     if before_night is not None:
         conditions.append(nights.c.number < before_night)
@@ -194,6 +198,8 @@ def _groups(
     ``hosts``: node -> host by the number of the versions; without them nodes are told apart by their names only.
     Of two nights with one number, as after a copy of a directory, the last one counts. Raises TypeError for a damaged row.
     """
+    from ..run_record import nodes_of
+
     query = (
         sa.select(nights.c.id, series.c.id, runs.c.trial, runs.c.cell, runs.c.suspects_id, measurements.c["values"])
         .select_from(_joined())
@@ -258,6 +264,8 @@ def _joined() -> sa.FromClause:
 
 def _recorded(root: int) -> list[sa.ColumnElement[bool]]:
     """Sealed runs that a row of a recorded night names: a twin, or a run that was cut off, is not evidence of the night."""
+    from ..run_record import MEASURED
+
     is_measured = runs.c.is_sealed.is_(True) & runs.c.outcome.in_(MEASURED)
     return [runs.c.root_id == root, nights.c.number > 0, runs.c.cell != "", is_measured]
 

@@ -8,19 +8,20 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from ...model.errors import CcbedError
-from ..run_record import RunRecord
-from ..suite import RUNS
 from . import rows, scan
 from .database import Database
 from .entries import Refreshed
 from .tables import measurements, nights, roots, runs, series, skipped, suspects
 
-ReadRun = Callable[[Path], RunRecord]
+if TYPE_CHECKING:
+    from ..run_record import RunRecord
+
+ReadRun = Callable[[Path], "RunRecord"]
 
 #: Directories of a transaction. A refresh that is killed keeps the transactions before.
 BATCH = 400
@@ -180,7 +181,7 @@ def _load_night(directory: Path, entry: scan.Entry) -> _Night | _Damaged:
     with contextlib.suppress(CcbedError):
         judgement = night_files.read_judgement(directory)
     cells = [
-        (f"{entry.directory}/{RUNS}/{row.run}", rows.text(row.cell), row.repeat)
+        (f"{entry.directory}/{scan.RUNS}/{row.run}", rows.text(row.cell), row.repeat)
         for row in night_files.read_rows(directory)
         if row.run
     ]

@@ -6,15 +6,16 @@ import datetime
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..gates.nights import Key, Metric
-from ..night_judgement import NightJudgement
-from ..run_record import Measurement, RunRecord
-from ..suite import Night
-from .scan import Entry
+if TYPE_CHECKING:
+    from ..gates.nights import Key, Metric
+    from ..night_judgement import NightJudgement
+    from ..run_record import Measurement, RunRecord
+    from ..suite import Night
+    from .scan import Entry
 
 Row = dict[str, Any]
 #: node, metric, unit, better, ceiling, hardware, workload, parameters
@@ -67,10 +68,14 @@ def versions(suspects: Mapping[str, Mapping[str, str]]) -> tuple[str, dict[str, 
 
 
 def metric(row: Any) -> Metric:
+    from ..gates.nights import Metric
+
     return Metric(name=row.metric, unit=row.unit, better=row.better, ceiling=row.ceiling)
 
 
 def key(row: Any) -> Key:
+    from ..gates.nights import Key
+
     return Key(hardware=row.hardware, workload=row.workload, parameters=row.parameters)
 
 

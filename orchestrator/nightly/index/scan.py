@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from ..suite import FINDINGS, JOURNAL, NIGHT, RUNS
-
-#: As in ``store.bundle`` and ``store.seal``, which take as long to load as a thousand bundles to scan.
+#: As in ``nightly.suite``, ``store.bundle`` and ``store.seal``, which take as long to load as a thousand bundles to scan.
+NIGHT, JOURNAL, FINDINGS, RUNS = "night.json", "night.jsonl", "findings.json", "runs"
 TRIAL, HISTORY, VERDICTS, MANIFEST = "trial.json", "history.jsonl", "verdicts.json", "manifest-sha256.txt"
 _OF_NIGHT = (NIGHT, JOURNAL, FINDINGS, MANIFEST)
 _OF_OPEN_BUNDLE = (MANIFEST, VERDICTS, HISTORY)
@@ -19,8 +18,7 @@ _OF_OPEN_BUNDLE = (MANIFEST, VERDICTS, HISTORY)
 _stat_file = os.stat
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """``directory``: relative to the directory of runs. ``night``: the directory of the night that a bundle belongs to."""
 
     directory: str

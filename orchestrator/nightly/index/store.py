@@ -7,17 +7,19 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import sqlalchemy as sa
 
-from ..gates.nights import Record
-from ..run_record import RunRecord
 from . import queries, rows
 from . import refresh as refreshing
 from .database import DamagedIndexError, Database, file_url
 from .entries import NightEntry, Refreshed, RunEntry, Trend
 from .refresh import ReadRun
+
+if TYPE_CHECKING:
+    from ..gates.nights import Record
+    from ..run_record import RunRecord
 
 T = TypeVar("T")
 
