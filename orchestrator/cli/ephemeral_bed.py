@@ -8,14 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..model.bed import BedSpec
-from .inputs import slurm_jobs
+from ..store import beds as store
+from .inputs import beds, slurm_jobs
 from .inputs.session import Session
 from .verbs import down
 
 
 @contextmanager
 def of_command(session: Session, bed: BedSpec, *, is_wanted: bool) -> Iterator[None]:
-    """If the body brings up a bed of provider slurm, the bed goes down at its end, also after an error, Ctrl-C or SIGTERM.
+    """If the body brings up a bed of provider slurm, the bed goes down at its end, also after an error, Ctrl-C, SIGTERM or SIGHUP.
 
     A bed that `ccbed up` brought up stays. A job that a killed command left is used, and released. Raises InfrastructureError
     with the job where that is not possible.
@@ -24,23 +25,30 @@ def of_command(session: Session, bed: BedSpec, *, is_wanted: bool) -> Iterator[N
         yield
         return
     session.job = replace(session.job, is_ephemeral=True)
-    is_abandoned = _is_abandoned(session, bed)
-    with slurm_jobs.sigterm_as_interrupt():
+    with slurm_jobs.signals_as_interrupt():
         try:
             yield
         finally:
-            if is_abandoned or bed.name in session.obtained:
-                down.end(session, bed, force=True)
+            if bed.name in session.obtained:
+                down.end(session, store.read(session.state, bed.name) or bed, force=True)
 
 
-def _is_abandoned(session: Session, bed: BedSpec) -> bool:
-    """Whether the command that submitted the bed's job was killed; a warning names the job."""
-    from ..providers.slurm import allocation
+@contextmanager
+def of_inventory(session: Session, inventory: Path | None) -> Iterator[None]:
+    """As ``of_command``, for the bed of an inventory; without one, a bed that is up stays."""
+    if inventory is None:
+        yield
+        return
+    with of_command(session, beds.wanted(session, inventory), is_wanted=True):
+        yield
 
-    present = allocation.read(Path(bed.workdir))
-    if present is None or not allocation.is_abandoned(present):
-        return False
-    session.terminal.warn(
-        f"job {present.job_id} of bed {bed.name} was left by a command that was killed; it is used and released"
-    )
-    return True
+
+@contextmanager
+def of_resumed_run(session: Session, bed: BedSpec) -> Iterator[None]:
+    """As ``of_command``, for the run of an ephemeral bed whose command was killed. A kept bed stays."""
+    with of_command(session, bed, is_wanted=True):
+        if bed.slurm is not None:
+            session.job = replace(session.job, is_resumed=True)
+            with store.lock(session.state, bed.name):
+                slurm_jobs.take_over(session, bed)
+        yield

@@ -44,6 +44,8 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     if bed is None:
         raise missing_bed or RuntimeError("neither a bed nor the reason why there is none")
     store.refuse_night(Path(bed.workdir))
+    if session.job.job_id:
+        slurm_jobs.refuse_other_job(session, bed)
     _require_agent(session, bed)
     trials.require_nodes(source, trial, bed, session.catalogue)
     slots.assign(trial, bed, placement)
@@ -53,7 +55,7 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     if options["dry_run"]:
         return _dry_run(session, trial, bed, data_dir, placement, as_json=options["as_json"])
     if options["detach"]:
-        return detached.start(session, Path(bed.workdir))
+        return detached.start(session, bed)
     with ephemeral_bed.of_command(session, bed, is_wanted=bool(options["inventory"])):
         if bed.slurm and options["inventory"]:  # which nodes the bed has is known when its job runs
             from .verbs.up import up

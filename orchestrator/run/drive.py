@@ -204,7 +204,10 @@ def _note(payload: Payload) -> Event:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """On the first Ctrl-C or SIGTERM the loop heals and stops; on the second this process ends at once."""
+    """On the first Ctrl-C or SIGTERM the loop heals and stops; on the second this process ends at once.
+
+    So it does on SIGHUP if the caller handles that; else this process ends, and the run stays open for `resume`.
+    """
     received: list[int] = []
 
     def receive(number: int, frame: object) -> None:
@@ -212,7 +215,8 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         received.append(number)
 
-    previous = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    hangup = [signal.SIGHUP] if callable(signal.getsignal(signal.SIGHUP)) else []
+    previous = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM, *hangup)}
     try:
         yield lambda: bool(received)
     finally:

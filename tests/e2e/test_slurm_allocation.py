@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,8 +209,101 @@ def test_the_next_command_names_the_job_of_a_command_that_was_killed(slurm: Slur
         InfrastructureError, match=rf"job {held.job_id} is in the queue already \(running: it runs on n"
     ) as caught:
         allocation.acquire(lab)
-    assert caught.value.hint == "cancel it: ccbed down lab"
+    assert caught.value.hint == f"cancel it: ccbed down {lab.inventory}"
     assert allocation.release(lab, None) == (held.job_id,) and slurm.jobs() == {}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SlurmError("Socket timed out"), OSError(28, "No space left")])
+def test_a_failure_after_the_start_of_the_job_leaves_no_job(
+    error: BaseException, slurm: Slurm, bed: Callable[..., BedSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        assert states(slurm) == ["RUNNING"]
+        raise error
+
+    monkeypatch.setattr(job_state, "read_nodes", fail)
+    monkeypatch.setattr(allocation, "GRANTED_S", 0.0)
+    with pytest.raises(type(error)):
+        allocation.acquire(bed())
+    assert slurm.jobs() == {}
+
+
+def test_a_controller_that_is_away_for_a_moment_costs_neither_the_place_in_the_queue_nor_the_nodes(
+    slurm: Slurm, bed: Callable[..., BedSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = slurm.run("sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 99")
+    failures = {"read_job": 2, "read_nodes": 1}
+
+    def flaky(name: str, read: Callable[..., Any]) -> Callable[..., Any]:
+        def work(*args: Any) -> Any:
+            failures[name] -= 1
+            if failures[name] >= 0:
+                raise SlurmError("Slurm's controller does not respond")
+            return read(*args)
+
+        return work
+
+    for name in failures:
+        monkeypatch.setattr(job_state, name, flaky(name, getattr(job_state, name)))
+    monkeypatch.setattr(allocation, "POLL_S", 0.2)
+    held = allocation.acquire(bed(), report=lambda line: slurm.cancel(int(other)))
+    assert held.nodes and max(failures.values()) < 0
+
+
+def test_a_job_that_ends_now_does_not_block_the_next_one(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    """Its step ignores SIGTERM until KillWait."""
+    held = allocation.acquire(bed())
+    argv = [
+        "srun",
+        f"--jobid={held.job_id}",
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        "sh",
+        "-c",
+        "trap '' TERM; echo; sleep 60",
+    ]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as step:
+        assert step.stdout is not None and step.stdout.readline() == b"\n"
+        slurm.run("scancel", str(held.job_id))
+        wait_until(lambda: states(slurm) == ["COMPLETING"])
+        following = allocation.acquire(bed())
+        assert states(slurm) == ["COMPLETING", "RUNNING"]
+        assert allocation.release(bed(), following) and slurm.jobs() == {}
+
+
+def test_a_recorded_job_is_cancelled_only_if_it_is_that_of_the_bed(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    """Job ids are used again; `scontrol update` may alter a comment."""
+    held = allocation.acquire(bed(nodes=1))
+    other = int(slurm.run("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 99"))
+    wait_until(lambda: states(slurm) == ["RUNNING", "RUNNING"])
+    assert allocation.release(bed(name="second"), replace(held, job_id=other)) == ()
+    slurm.run("scontrol", "update", f"JobId={held.job_id}", "Comment=another")
+    with pytest.raises(SlurmError, match=rf"job {held.job_id} is not cancelled: its comment \('another'\)"):
+        allocation.release(bed(nodes=1), held)
+    assert states(slurm) == ["RUNNING", "RUNNING"]
+
+
+def test_a_job_of_the_user_is_never_taken_for_one_of_ccbed(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    """Whatever its name and comment are; a newline in a comment is not the end of a row."""
+    lab = bed()
+    comment = next(option for option in allocation.submit_command(lab) if option.startswith("--comment="))
+    submit = ("sbatch", "--parsable", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 99")
+    job_id = int(slurm.run(*submit, "--job-name=ccbed-lab", comment))
+    two_lines = int(slurm.run(*submit, "--comment=two\n4711 lines"))
+    wait_until(lambda: states(slurm) == ["RUNNING", "RUNNING"])
+    held = allocation.adopt(lab, job_id)
+    assert not held.is_owned and allocation.release(lab, held) == ()
+    assert allocation.adopt(lab, two_lines).job_id == two_lines
+    assert states(slurm) == ["RUNNING", "RUNNING"]
+
+
+def test_a_job_waits_for_nodes_that_are_drained(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+    slurm.set_node("n1", "drain")
+    lines: list[str] = []
+    with pytest.raises(InfrastructureError, match="not started within 4 s"):
+        allocation.acquire(bed(nodes=4), wait_s=4.0, report=lines.append)
+    assert len(lines) == 1
 
 
 def test_a_job_of_the_user_is_adopted_and_not_cancelled(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -47,8 +47,8 @@ class User:
         }
         return {**os.environ, **own, "PYTHONPATH": str(ROOT)}
 
-    def inventory(self, name: str, nodes: int = 3, spares: int = 0) -> str:
-        own = {"ccbed_provider": "slurm", "ccbed_bed": name, "ccbed_time": "30m"}
+    def inventory(self, name: str, nodes: int = 3, spares: int = 0, partition: str = "main") -> str:
+        own = {"ccbed_provider": "slurm", "ccbed_bed": name, "ccbed_time": "30m", "ccbed_partition": partition}
         file = self.home / f"{name}.yml"
         hosts = {"cluster": {"ccbed_nodes": nodes, "ccbed_spares": spares}}
         file.write_text(yaml.safe_dump({"all": {"vars": own, "hosts": hosts}}))
@@ -204,13 +204,75 @@ def test_an_ephemeral_bed_leaves_nothing(user: User) -> None:
     user.require_nothing_left("brief")
 
 
-def test_an_ephemeral_bed_is_released_when_its_run_is_ended(user: User) -> None:
-    """SIGTERM is what a session's end, or `timeout`, sends."""
+@pytest.mark.parametrize("end", ["SIGTERM", "hangup"])
+def test_an_ephemeral_bed_is_released_when_its_run_is_ended(end: str, user: User) -> None:
+    """SIGTERM is what a session's end, or `timeout`, sends. With an SSH connection the terminal goes: SIGHUP, and no output."""
     args = ["run", "dp-ring", "--nodes", "2", "--no-twin", "--epochs", "500", "-i", user.inventory("cut", nodes=2)]
-    argv = user.argv(*args, *user.runs("cut"))
-    with subprocess.Popen(argv, env=user.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        until(lambda: any(b'"progress"' in file.read_bytes() for file in user.home.glob("cut-runs/*/history.jsonl")))
-        process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, output
+    argv = ["setsid", "--ctty", *user.argv(*args, *user.runs(f"cut-{end}"))]
+    main, own = os.openpty()
+    os.set_blocking(main, False)
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            os.read(main, 65536)
+
+    def trains() -> bool:
+        read()
+        histories = user.home.glob(f"cut-{end}-runs/*/history.jsonl")
+        return any(b'"progress"' in file.read_bytes() for file in histories)
+
+    with subprocess.Popen(argv, env=user.environment, stdin=own, stdout=own, stderr=own) as process:
+        os.close(own)
+        until(trains)
+        if end == "SIGTERM":
+            process.terminate()
+            until(lambda: read() or process.poll() is not None)
+        os.close(main)
+        process.wait(60)
+    assert end == "hangup" or process.returncode == 130
     user.require_nothing_left("cut")
+
+
+def test_the_script_that_plan_prints_runs_ccbed_in_a_job_of_its_own(user: User) -> None:
+    inventory = user.inventory("batch", nodes=2)
+    lines = user.ccbed("plan", inventory).splitlines()
+    begin = lines.index("  #!/bin/bash")
+    end = next(number for number, line in enumerate(lines) if line.startswith("  ccbed run "))
+    script, program = user.home / "batch.sh", user.home / "bin/ccbed"
+    script.write_text("".join(f"{line.removeprefix('  ')}\n" for line in lines[begin : end + 1]))
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m orchestrator.cli "$@"\n')
+    program.chmod(0o755)
+    environment = {**user.environment, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    submit = ["sbatch", "--parsable", f"--chdir={user.home}", f"--output={user.home}/batch.out", str(script)]
+    job_id = int(subprocess.run(submit, env=environment, check=True, capture_output=True, text=True).stdout)
+    until(lambda: job_id not in user.slurm.jobs())
+    state = user.slurm.run("squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--Format=State")
+    output = (user.home / "batch.out").read_text()
+    assert state.strip() == "COMPLETED", output
+    assert "PASS" in output.upper() and f"job         {job_id} on n1 n2" in output
+    assert "not submitted by ccbed: it stays when the bed goes" in output
+    user.require_nothing_left("batch")
+
+
+def test_a_sweep_of_an_inventory_leaves_nothing(user: User) -> None:
+    args = ["sweep", "gemm", "--each-node", "-i", user.inventory("swept", nodes=2), *user.runs("swept")]
+    done = subprocess.run(user.argv(*args), env=user.environment, capture_output=True, text=True, timeout=120)
+    assert "bed swept is down" in done.stdout, done.stdout + done.stderr
+    user.require_nothing_left("swept")
+
+
+def test_a_run_whose_command_was_killed_keeps_its_job_until_it_is_resumed(user: User) -> None:
+    run = ["run", "dp-ring", "--nodes", "2", "--no-twin", "--epochs", "60"]
+    run += ["-i", user.inventory("left", nodes=2), *user.runs("left")]
+    with subprocess.Popen(user.argv(*run), env=user.environment, stdout=subprocess.DEVNULL) as process:
+        until(lambda: any(b'"progress"' in file.read_bytes() for file in user.home.glob("left-runs/*/history.jsonl")))
+        process.kill()
+    job_id = max(user.slurm.jobs())
+    output = user.ccbed(*run, code=3)
+    assert f"job {job_id} of bed left was left by a command that was killed, with run " in output
+    assert user.slurm.jobs()[job_id] == "RUNNING"
+    output = user.ccbed("resume", *user.runs("left"))
+    assert f"job {job_id} of bed left was left by a command that was killed; it is used and released" in output
+    assert "PASS" in output
+    user.require_nothing_left("left")

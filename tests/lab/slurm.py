@@ -68,6 +68,8 @@ NodeName=n[1-4] NodeHostname={hostname} NodeAddr=127.0.0.1 Port=[{ports}] State=
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=60 PriorityTier=10 State=UP
 PartitionName=short Nodes=ALL MaxTime=5 PriorityTier=10 State=UP
 PartitionName=scavenge Nodes=ALL MaxTime=60 PriorityTier=1 State=UP
+PartitionName=grace Nodes=ALL MaxTime=60 PriorityTier=1 GraceTime=10 State=UP
+PartitionName=requeue Nodes=ALL MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE State=UP
 PartitionName=closed Nodes=ALL MaxTime=60 AllowGroups=nogroup State=UP
 PartitionName=paid Nodes=ALL MaxTime=60 AllowAccounts=paying State=UP
 PartitionName=stopped Nodes=ALL MaxTime=60 State=DOWN
@@ -155,6 +157,10 @@ class Slurm:
                 self.start_node(name)
         self.cancel_all()
         self._wait(self._all_idle, "nodes")
+
+    def cancel(self, job: int) -> None:
+        """Idempotent."""
+        self.attempt("scancel", "--quiet", str(job))
 
     def cancel_all(self) -> None:
         for job in self.jobs():

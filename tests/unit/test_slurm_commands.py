@@ -46,13 +46,19 @@ def test_rows_are_cut_by_bytes_and_by_width() -> None:
     assert slurm_commands.format_option(widths) == "--Format=JobID:6,Comment:12,State:8"
 
 
+def test_a_newline_in_the_text_of_a_user_ends_no_row() -> None:
+    widths = {"JobID": 6, "Comment": 12}
+    output = "12    two\n7 lines  \n13    b\xadnd       \n"
+    assert [row["JobID"] for row in slurm_commands.rows(output.replace("\xad", "\udcff"), widths)] == ["12", "13"]
+
+
 def test_the_settings_of_a_user_do_not_change_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SQUEUE_FORMAT", "SQUEUE_STATES", "SINFO_FORMAT", "SLURM_TIME_FORMAT"):
+    for name in ("SCANCEL_STATE", "SQUEUE_FORMAT", "SQUEUE_STATES", "SINFO_FORMAT", "SLURM_TIME_FORMAT"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("SLURM_CONF", "/etc/x")
     environment = slurm_commands.environment()
     assert environment["SLURM_TIME_FORMAT"] == "%s" and environment["SLURM_CONF"] == "/etc/x"
-    assert not [name for name in environment if name.startswith(("SQUEUE_", "SINFO_"))]
+    assert not [name for name in environment if name.startswith(("SCANCEL_", "SQUEUE_", "SINFO_"))]
 
 
 def test_a_client_that_does_not_respond_ends_with_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +104,10 @@ def print_job(folder: Path, **fields: str) -> None:
         ({"State": "NODE_FAIL", "EndTime": "2000"}, "node failed", "a node of it failed"),
         ({"State": "PREEMPTED", "EndTime": "2000", "PreemptTime": "1990"}, "preempted", "higher priority"),
         ({"State": "COMPLETING"}, "completing", "it ends now"),
+        ({"State": "COMPLETING", "Reason": "TimeLimit"}, "completing", "it reached its time limit"),
+        ({"State": "COMPLETING", "PreemptTime": "1990"}, "completing", "a job of higher priority took its nodes"),
+        ({"PreemptTime": "1990"}, "preempting", "a job of higher priority takes its nodes"),
+        ({"State": "EXPEDITING"}, "unknown", "its state is EXPEDITING"),
         ({"State": "SUSPENDED"}, "suspended", "suspended"),
         ({"State": "FAILED", "Reason": "NonZeroExitCode", "EndTime": "2000"}, "ended", "NonZeroExitCode"),
     ],
@@ -138,10 +148,41 @@ def test_states_of_nodes_are_told_apart(word: str, kind: str | None, queue: Path
     )
 
 
+def print_partitions(folder: Path, *partitions: tuple[str, int, str]) -> None:
+    """A row per partition and state of nodes: (name, nodes, size that a job may have)."""
+    lines = [
+        "".join(str(value).ljust(width) for value, width in zip(row, job_state._PARTITION.values(), strict=True))
+        for row in partitions
+    ]
+    (folder / "sinfo.txt").write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("fields", "never"),
+    [
+        ({"Reason": "PartitionTimeLimit"}, True), ({"Reason": "Resources"}, False), ({"Reason": "QOSMaxNodePerUserLimit"}, False),
+        ({"Reason": "QOSMaxNodePerJobLimit"}, True), ({"Reason": "PartitionNodeLimit", "NumNodes": "4"}, False),
+        ({"Reason": "PartitionNodeLimit", "NumNodes": "5-5"}, True),
+        ({"Reason": "PartitionNodeLimit", "NumNodes": "5", "Partition": "gpu,large"}, False),
+        ({"Reason": "PartitionNodeLimit", "NumNodes": "2", "Partition": "small"}, True),
+        ({"Reason": "PartitionNodeLimit", "NumNodes": "99", "Partition": "hidden"}, False),
+    ],
+)  # fmt: skip
+def test_a_job_that_waits_for_nodes_that_are_down_is_not_taken_for_one_that_never_starts(
+    fields: dict[str, str], never: bool, queue: Path
+) -> None:
+    print_job(queue, State="PENDING", **fields)
+    print_partitions(
+        queue, ("gpu", 3, "1-infinite"), ("gpu", 1, "1-infinite"), ("large", 8, "1-infinite"), ("small", 4, "1")
+    )
+    job = job_state.read_job(7)
+    assert job is not None and job_state.never_starts(job) is never
+
+
 def test_an_estimated_start_is_a_time_and_a_delay() -> None:
     job = job_state.Job(
-        job_id=7, kind="pending", reason="Priority", node_list="", node_count=2, starts_at=10_000.0, ends_at=None, user="me",
-        partition="gpu", name="", comment="",
+        job_id=7, kind="pending", state="PENDING", is_preempted=False, reason="Priority", node_list="", node_count=2,
+        starts_at=10_000.0, ends_at=None, user="me", partition="gpu", name="", comment="",
     )  # fmt: skip
     assert job_state.describe_start(job, 10_000.0 - 12 * 60).endswith(", in 12 min")
     assert job_state.describe_start(job, 10_000.0 + 1) == "no estimated start"

@@ -35,6 +35,25 @@ def test_an_option_that_ccbed_sets_is_rejected_with_what_to_write_instead(name: 
         slurm_options.options({name: "1"})
 
 
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("commen", "comment"),
+        ("no-s", "no-shell"),
+        ("ui", "uid"),
+        ("job-n", "job-name"),
+        ("chdi", "chdir"),
+        ("nod", "nodes"),
+    ],
+)
+def test_an_abbreviation_of_an_option_that_ccbed_sets_is_rejected(name: str, option: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"{name} is not allowed here: Slurm reads it as {option}: ccbed sets it or relies on it; "
+    ):
+        slurm_options.options({name: "1"})
+    assert slurm_options.options({"mem": "1G", "exclusive": True, "time-min": "10:00", "nodes-per-x": "1"})
+
+
 def test_options_keep_their_order_and_flags_have_no_value() -> None:
     spec = SlurmSpec(nodes=4, options={"partition": "gpu"} | slurm_options.options({"--mem": "64G", "exclusive": True}))
     assert slurm_job.job_options(spec, "lab", "c") == [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +17,11 @@ from orchestrator.core.inventory import parse_inventory
 from orchestrator.model.bed import BedSpec
 from orchestrator.model.errors import UsageError
 from orchestrator.model.trial import FaultPlan, Trial, Trigger
-from orchestrator.providers.slurm import allocation
-from orchestrator.providers.slurm.allocation import Allocation
+from orchestrator.node.oslayer import processes
+from orchestrator.providers.slurm import allocation, job_state
+from orchestrator.providers.slurm.allocation import Allocation, Driver
+from orchestrator.providers.slurm.job_state import JobState
+from orchestrator.store import beds as store
 
 from . import golden
 
@@ -108,9 +110,11 @@ def trial(after_s: float | None = None) -> Trial:
     return Trial(name="t", workload="train-dp", faults=(fault,) if after_s is not None else ())
 
 
-def test_plan_prints_the_job_exactly_as_it_would_be_submitted(bed: BedSpec) -> None:
+def test_plan_prints_the_job_exactly_as_it_would_be_submitted(bed: BedSpec, tmp_path: Path) -> None:
+    (tmp_path / "owner").write_text("0123456789abcdef\n")
     out = io.StringIO()
-    session = Session(state=Path("/state"), terminal=terminal.Terminal(out=out, err=out))
+    session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out))
+    bed = replace(bed, workdir=str(tmp_path / "beds/lab"))
     slurm_jobs.show_plan(session, bed)
     golden.same_as_golden("slurm/plan.txt", out.getvalue())
     assert slurm_jobs.plan(replace(bed, slurm=None)) is None
@@ -137,28 +141,114 @@ def test_time_left_is_a_time_and_a_duration() -> None:
     assert slurm_jobs.time_left(10_000.0, 10_001.0).endswith(", in 0 min")
 
 
-def test_up_keeps_a_job_that_a_killed_command_left(bed: BedSpec, tmp_path: Path) -> None:
-    bed = hold(bed, tmp_path, None)
-    out = io.StringIO()
-    session = Session(state=Path("/state"), terminal=terminal.Terminal(out=out, err=out))
-    slurm_jobs.keep_abandoned(session, bed)
-    assert out.getvalue() == ""
-    present = allocation.read(tmp_path)
+@pytest.fixture
+def printed() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def session(tmp_path: Path, printed: io.StringIO) -> Session:
+    return Session(state=tmp_path, terminal=terminal.Terminal(out=printed, err=printed))
+
+
+def killed() -> Driver:
+    """A command that does not run any more on this machine."""
+    return replace(allocation.this_process(), start=1)
+
+
+def drive(bed: BedSpec, folder: Path, driver: Driver | None) -> BedSpec:
+    """The bed with the job of an ephemeral bed."""
+    bed = hold(bed, folder, None)
+    present = allocation.read(folder)
     assert present is not None
-    machine = allocation.this_process().split()[0]
-    allocation.write(replace(present, driver=f"{machine} {os.getpid()} 1"), tmp_path)
-    slurm_jobs.keep_abandoned(session, bed)
-    kept = allocation.read(tmp_path)
-    assert (
-        kept == present and "job 12 of bed lab was left by a command that was killed; it is kept now" in out.getvalue()
-    )
+    allocation.write(replace(present, driver=driver), folder)
+    return bed
+
+
+def recorded_driver(folder: Path) -> Driver | None:
+    present = allocation.read(folder)
+    assert present is not None
+    return present.driver
+
+
+def test_up_keeps_a_job_that_a_killed_command_left(
+    bed: BedSpec, session: Session, printed: io.StringIO, tmp_path: Path
+) -> None:
+    slurm_jobs.take_over(session, hold(bed, tmp_path, None))
+    assert printed.getvalue() == ""
+    slurm_jobs.take_over(session, drive(bed, tmp_path, killed()))
+    assert recorded_driver(tmp_path) is None and session.obtained == []
+    assert "job 12 of bed lab was left by a command that was killed; it is kept now" in printed.getvalue()
+
+
+def test_of_two_runs_on_the_job_of_a_killed_command_one_takes_it_over(
+    bed: BedSpec, session: Session, printed: io.StringIO, tmp_path: Path
+) -> None:
+    session.job = replace(session.job, is_ephemeral=True)
+    bed = drive(bed, tmp_path, killed())
+    slurm_jobs.take_over(session, bed)
+    assert recorded_driver(tmp_path) == allocation.this_process() and session.obtained == ["lab"]
+    assert "it is used and released" in printed.getvalue()
+    other = replace(allocation.this_process(), pid=1, start=processes.start_time(1))
+    second = replace(session, obtained=[])
+    slurm_jobs.take_over(second, drive(bed, tmp_path, other))
+    assert recorded_driver(tmp_path) == other and second.obtained == []
+    assert "job 12 of bed lab ends with the command that submitted it (pid 1 on " in printed.getvalue()
+
+
+def test_a_job_whose_run_is_open_is_left_to_resume(
+    bed: BedSpec, session: Session, printed: io.StringIO, tmp_path: Path
+) -> None:
+    session.job = replace(session.job, is_ephemeral=True)
+    bed = drive(bed, tmp_path, killed())
+    store.begin_run(tmp_path, "r1", tmp_path / "r1")
+    slurm_jobs.take_over(session, bed)
+    assert recorded_driver(tmp_path) == killed() and session.obtained == []
+    assert "with run r1; ccbed resume " in printed.getvalue() and "uses and releases it" in printed.getvalue()
+    session.job = replace(session.job, is_resumed=True)
+    slurm_jobs.take_over(session, bed)
+    assert recorded_driver(tmp_path) == allocation.this_process() and session.obtained == ["lab"]
 
 
 def test_a_killed_command_is_told_apart_from_one_that_runs(bed: BedSpec, tmp_path: Path) -> None:
     hold(bed, tmp_path, None)
-    kept = allocation.read(tmp_path)
-    assert kept is not None and not allocation.is_abandoned(kept)
-    assert not allocation.is_abandoned(replace(kept, driver=allocation.this_process()))
-    machine, _, start = allocation.this_process().split()
-    assert allocation.is_abandoned(replace(kept, driver=f"{machine} {os.getpid()} {int(start) - 1}"))
-    assert not allocation.is_abandoned(replace(kept, driver=f"elsewhere {os.getpid()} 1")), "it may run there"
+    kept, this = allocation.read(tmp_path), allocation.this_process()
+    assert kept is not None
+    cases = {
+        None: False, this: False, killed(): True, replace(this, boot="before"): True,
+        replace(killed(), hostname="elsewhere"): False, replace(this, hostname="elsewhere", boot="before"): False,
+    }  # fmt: skip
+    assert {driver: allocation.is_abandoned(replace(kept, driver=driver)) for driver in cases} == cases
+
+
+def test_a_job_of_the_user_and_another_one_of_the_bed_exclude_each_other(
+    bed: BedSpec, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = hold(bed, tmp_path, None)
+    monkeypatch.setattr(allocation, "read_state", lambda present: JobState(kind="running", reason=""))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    slurm_jobs.refuse_other_job(session, bed)
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    slurm_jobs.refuse_other_job(session, bed)
+    monkeypatch.setenv("SLURM_JOB_ID", "13")
+    with pytest.raises(UsageError, match="ccbed runs in job 13: bed lab has job 12"):
+        slurm_jobs.refuse_other_job(session, bed)
+    session.job = replace(session.job, job_id=14)
+    with pytest.raises(UsageError, match="--jobid 14: bed lab has job 12"):
+        slurm_jobs.refuse_other_job(session, bed)
+    with pytest.raises(UsageError, match="--jobid 14: bed lab has provider process, which has no job"):
+        slurm_jobs.refuse_other_job(session, replace(bed, provider="process", slurm=None))
+
+
+def test_a_run_is_compared_with_the_present_end_of_the_job(
+    bed: BedSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = hold(bed, tmp_path, time.time() + 5)
+    job = job_state.Job(
+        job_id=12, kind="running", state="RUNNING", is_preempted=False, reason="None", node_list="gpu01", node_count=1, starts_at=1.0,
+        ends_at=time.time() + 3600, user="me", partition="gpu", name="", comment="",
+    )  # fmt: skip
+    monkeypatch.setattr(job_state, "read_job", lambda job_id, deadline_s=None: job)
+    slurm_jobs.refuse_short(bed, trial())
+    present = allocation.read(tmp_path)
+    assert present is not None and present.ends_at == job.ends_at

@@ -71,11 +71,12 @@ def launch(request: Request) -> Result:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """Of a bed's Slurm job. ``wait_s``: how long it may wait in the queue; None: without limit. ``job_id``: an existing job
-    to use instead. ``is_ephemeral``: the job ends with this command."""
+    to use instead. ``is_ephemeral``: the job ends with this command. ``is_resumed``: so does that of the run it resumes."""
 
     wait_s: float | None = None
     job_id: int | None = None
     is_ephemeral: bool = False
+    is_resumed: bool = False
 
 
 @dataclass(kw_only=True)
@@ -83,7 +84,7 @@ class Session:
     """One invocation. ``providers``: kind of provider -> function of the state directory that opens it.
 
     ``umask``: that of the user, for the files of the user's programs. ``obtained``: beds whose Slurm job this invocation
-    submitted or adopted.
+    submitted, adopted or took over.
     """
 
     state: Path

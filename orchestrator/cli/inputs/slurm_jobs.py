@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.bed import slurm_job
 from ...model.bed import BedSpec
-from ...model.errors import CcbedError, UsageError
+from ...model.errors import CcbedError, InfrastructureError, UsageError
 from ...model.trial import Trial
 from ...store import beds as store
 from ..render.terminal import short_path
@@ -25,7 +25,7 @@ LEAST_S = 10.0
 
 if TYPE_CHECKING:
     from ...model.provider import Provider
-    from ...providers.slurm.allocation import Allocation
+    from ...providers.slurm.allocation import Allocation, Driver
     from .session import Session
 
 
@@ -62,49 +62,112 @@ def _run_command(bed: BedSpec) -> str:
 def held(session: Session, bed: BedSpec, provider: Provider, *, is_new: bool) -> Iterator[None]:
     """A bed of provider slurm has a job that runs in the body, recorded in the bed's directory.
 
-    If the body fails, what it started and a job that was submitted here end; a bed that ``is_new`` is forgotten.
-    Raises UsageError, InfrastructureError.
+    If the body fails, what it started and a job that was submitted here end; then a bed that ``is_new`` is forgotten. A job
+    that cannot be cancelled is named, and its bed stays known, so that `down` finds it. Raises UsageError, InfrastructureError.
     """
     if bed.slurm is None or _is_running(session, bed):
         yield
         return
-    with sigterm_as_interrupt():
-        job_id = 0
+    with signals_as_interrupt():
         try:
-            job_id = _obtain(session, bed).job_id
+            _refuse_second(session, bed)
+        except BaseException:
+            if is_new:
+                store.forget(session.state, bed.name)
+            raise
+        is_used = is_new
+        try:
+            _obtain(session, bed)
+            is_used = True
             yield
         except BaseException:
-            if job_id:
-                _withdraw(session, bed, provider, job_id)
-            if is_new:
+            if _withdraw(session, bed, provider, is_used=is_used) and is_new:
                 store.forget(session.state, bed.name)
             raise
 
 
-def keep_abandoned(session: Session, bed: BedSpec) -> None:
-    """`up` makes a kept bed of one whose command was killed: no later run releases its job; a warning names the job."""
+def take_over(session: Session, bed: BedSpec, *, force: bool = False) -> None:
+    """The job of a command that was killed is released by this command, or kept if that is `up`; the caller holds the bed's lock.
+
+    While its run is open it stays as it is: `resume` uses and releases it. A warning names the job. ``force``: the run ends.
+    """
     if bed.slurm is None:
         return
     from ...providers.slurm import allocation
 
-    present = allocation.read(Path(bed.workdir))
-    if present is not None and allocation.is_abandoned(present):
-        allocation.write(replace(present, driver=""), Path(bed.workdir))
-        session.terminal.warn(
-            f"job {present.job_id} of bed {bed.name} was left by a command that was killed; it is kept now"
+    present, terminal = allocation.read(Path(bed.workdir)), session.terminal
+    if present is None or present.driver in (None, allocation.this_process()):
+        return
+    named = f"job {present.job_id} of bed {bed.name}"
+    if not allocation.is_abandoned(present):
+        terminal.warn(f"{named} ends with the command that submitted it ({_describe(present.driver)})")
+        return
+    run = store.open_run(Path(bed.workdir))
+    if run is not None and not (force or session.job.is_resumed):
+        hint = (
+            f"ccbed resume {short_path(run.directory)} uses and releases it; to end both: ccbed down {bed.name} --force"
         )
+        terminal.warn(f"{named} was left by a command that was killed, with run {run.run}; {hint}")
+        return
+    driver = allocation.this_process() if session.job.is_ephemeral else None
+    allocation.write(replace(present, driver=driver), Path(bed.workdir))
+    if driver:
+        session.obtained.append(bed.name)
+    terminal.warn(
+        f"{named} was left by a command that was killed; it is {'used and released' if driver else 'kept now'}"
+    )
+
+
+def refuse_other_job(session: Session, bed: BedSpec) -> None:
+    """Raises UsageError where the job that the user means is not that of the bed: --jobid, or the job in which `up` runs."""
+    chosen = session.job.job_id
+    if bed.slurm is None:
+        if chosen:
+            raise UsageError(f"--jobid {chosen}: bed {bed.name} has provider {bed.provider}, which has no job")
+        return
+    from ...providers.slurm import allocation, job_state
+
+    job_id = chosen or allocation.current_job(os.environ)
+    present = allocation.read(Path(bed.workdir)) if job_id else None
+    if present is None or present.job_id == job_id or allocation.read_state(present).kind in job_state.FINAL:
+        return
+    which = f"--jobid {job_id}" if chosen else f"ccbed runs in job {job_id}"
+    raise UsageError(
+        f"{which}: bed {bed.name} has job {present.job_id}",
+        hint=f"first: ccbed down {bed.name}     or use its job: ccbed run TRIAL --bed {bed.name}",
+    )
+
+
+def _refuse_second(session: Session, bed: BedSpec) -> None:
+    from ...providers.slurm import allocation
+
+    if not _existing_job(session):
+        allocation.refuse_second(bed)
+
+
+def _existing_job(session: Session) -> int | None:
+    """The job that the user names, or in which this command runs."""
+    from ...providers.slurm import allocation
+
+    return session.job.job_id or allocation.current_job(os.environ)
+
+
+def _describe(driver: Driver | None) -> str:
+    return f"pid {driver.pid} on {driver.hostname}" if driver else ""
 
 
 def _is_running(session: Session, bed: BedSpec) -> bool:
-    """Whether the recorded job still holds its nodes; a warning says how a job ended."""
-    from ...providers.slurm import allocation
+    """Whether the recorded job still holds its nodes; a warning says how a job ended. Raises InfrastructureError."""
+    from ...providers.slurm import allocation, job_state
 
     present = allocation.read(Path(bed.workdir))
     if present is None:
         return False
     state = allocation.read_state(present)
-    if state.kind in ("running", "suspended"):
+    if state.kind in job_state.RUNNING:
         return True
+    if state.kind == "unknown":
+        raise InfrastructureError(f"job {present.job_id} of bed {bed.name}: {state.reason}, which ccbed does not know")
     session.terminal.warn(f"job {present.job_id} of bed {bed.name} holds no nodes any more: {state.reason}")
     return False
 
@@ -113,13 +176,12 @@ def _obtain(session: Session, bed: BedSpec) -> Allocation:
     from ...providers.slurm import allocation
 
     terminal = session.terminal
-    job_id = session.job.job_id or allocation.current_job(os.environ)
-    if job_id:
+    if job_id := _existing_job(session):
         result = allocation.adopt(bed, job_id)
     else:
         terminal.status("  job         is submitted …")
         result = allocation.acquire(bed, wait_s=session.job.wait_s, report=lambda line: terminal.line(f"  {line}"))
-    driver = allocation.this_process() if session.job.is_ephemeral else ""
+    driver = allocation.this_process() if session.job.is_ephemeral else None
     allocation.write(replace(result, driver=driver), Path(bed.workdir))
     session.obtained.append(bed.name)
     whose = "" if result.is_owned else ", not submitted by ccbed: it stays when the bed goes"
@@ -127,30 +189,42 @@ def _obtain(session: Session, bed: BedSpec) -> Allocation:
     return result
 
 
-def _withdraw(session: Session, bed: BedSpec, provider: Provider, job_id: int) -> None:
-    """A job without a bed would only cost: what was started ends, and the job with it; else a warning names the job."""
+def _withdraw(session: Session, bed: BedSpec, provider: Provider, *, is_used: bool) -> bool:
+    """A job without a bed would only cost: what was started ends, and the job with it. False: a warning says what may be left.
+
+    ``is_used`` False: the job was not obtained, and the files of the bed's earlier job stay.
+    """
     from ...providers.slurm import allocation
 
     try:
         try:
-            provider.retire(bed)
+            if is_used:
+                provider.retire(bed)
         finally:
-            allocation.release(bed, allocation.read(Path(bed.workdir)))
-    except CcbedError as failure:
-        session.terminal.warn(f"job {job_id} of bed {bed.name} may be left: {failure}; {failure.hint}")
+            allocation.release(bed, allocation.read_intact(Path(bed.workdir)))
+    except (CcbedError, OSError) as failure:
+        hint = failure.hint if isinstance(failure, CcbedError) else f"ccbed down {short_path(bed.inventory)}"
+        session.terminal.warn(f"the job of bed {bed.name} may be left: {failure}; {hint}")
+        return False
+    return True
 
 
 @contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends this process as Ctrl-C does, so that no job is left."""
+def signals_as_interrupt() -> Iterator[None]:
+    """SIGTERM, and SIGHUP of a terminal that is gone, end this process as Ctrl-C does, so that no job is left.
+
+    With nohup, SIGHUP stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def summary(bed: BedSpec) -> str:
@@ -174,7 +248,7 @@ def refuse_short(bed: BedSpec, trial: Trial) -> None:
         return
     from ...providers.slurm import allocation
 
-    present = allocation.read(Path(bed.workdir))
+    present = allocation.refresh(Path(bed.workdir))
     if present is None or present.ends_at is None:
         return
     left_s = max(0.0, present.ends_at - time.time())

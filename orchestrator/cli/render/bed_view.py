@@ -181,7 +181,8 @@ def _running(status: BedStatus) -> list[str]:
     if not status.hosts and status.keeper_pid:
         keepers = ["the keeper"]
     nodes = [node.name for node in status.nodes if node.state in _RUNNING]
-    return [*keepers, *([f"{'nodes' if len(nodes) > 1 else 'node'} {' '.join(nodes)}"] if nodes else [])]
+    jobs = [f"job {status.job}"] if status.job and not status.nodes else []
+    return [*jobs, *keepers, *([f"{'nodes' if len(nodes) > 1 else 'node'} {' '.join(nodes)}"] if nodes else [])]
 
 
 def _row(terminal: Terminal, name: str, bed: BedSpec, status: BedStatus, wanted: bool) -> tuple[str, ...]:

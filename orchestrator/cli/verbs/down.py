@@ -59,10 +59,13 @@ def _selected(session: Session, bed: str | None, every: bool) -> tuple[BedSpec, 
 
 
 def _of_inventory(session: Session, inventory: Path) -> tuple[BedSpec, ...]:
-    """Return the bed of an inventory as it was brought up, so that a changed file leaves nothing running."""
+    """Return the bed of an inventory as it was brought up, so that a changed file leaves nothing running.
+
+    A bed of provider slurm may have a job without a file on this machine.
+    """
     wanted = beds.wanted(session, inventory)
     recorded = beds.read(session, wanted.name)
-    return (recorded or wanted,) if recorded or Path(wanted.workdir).exists() else ()
+    return (recorded or wanted,) if recorded or wanted.slurm or Path(wanted.workdir).exists() else ()
 
 
 def _read(session: Session, name: str) -> BedSpec:

@@ -83,18 +83,20 @@ def command(session: Session, /, **values: Any) -> int:
     ccbed nightly quick
     ccbed nightly suites/lab.yml --bed lab --record
     """
-    from .. import nightly_run
+    from .. import ephemeral_bed, nightly_run
 
     if values["suite"] and values["resume"]:
         raise UsageError("--resume takes the suite of its night", hint=f"ccbed nightly --resume {values['resume']}")
     if not values["install_timer"] and (values["yes"] or values["system"]):
         raise UsageError("--yes and --system are for --install-timer", hint="--install-timer 02:00 --yes")
     if values["resume"]:
-        return nightly_run.resume(session, values["resume"], values)
+        with ephemeral_bed.of_inventory(session, values["inventory"]):
+            return nightly_run.resume(session, values["resume"], values)
     if not values["suite"]:
         raise UsageError("no suite is named", hint="ccbed nightly quick; the others: ccbed list suites")
     if values["install_timer"]:
         from .. import install_timer
 
         return install_timer.run(session, values["suite"], values)
-    return nightly_run.run(session, values["suite"], values)
+    with ephemeral_bed.of_inventory(session, values["inventory"]):
+        return nightly_run.run(session, values["suite"], values)

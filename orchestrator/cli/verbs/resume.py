@@ -59,25 +59,28 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
         raise UsageError(
             f"bed {plan.bed} of this run is no longer up", hint=f"run it again: ccbed run {directory}/trial.json"
         )
+    from .. import ephemeral_bed
+
     printer = live.Printer(terminal=session.terminal, trial=trial, slots=plan.slots, quiet=as_json)
     printer.replay(history.events)
-    result = session.launch(
-        Request(
-            trial=trial,
-            bed=bed,
-            provider=session.provider(bed),
-            catalogue=session.catalogue,
-            runs=str(directory.parent),
-            state=str(session.state),
-            command=shlex.join(["ccbed", *session.argv]),
-            data_dir=plan.data,
-            resume=str(directory),
-            on_begin=printer.directory,
-            on_event=printer.event,
-            on_cached_twin=printer.cached_twin,
-            on_note=printer.note,
+    with ephemeral_bed.of_resumed_run(session, bed):
+        result = session.launch(
+            Request(
+                trial=trial,
+                bed=bed,
+                provider=session.provider(bed),
+                catalogue=session.catalogue,
+                runs=str(directory.parent),
+                state=str(session.state),
+                command=shlex.join(["ccbed", *session.argv]),
+                data_dir=plan.data,
+                resume=str(directory),
+                on_begin=printer.directory,
+                on_event=printer.event,
+                on_cached_twin=printer.cached_twin,
+                on_note=printer.note,
+            )
         )
-    )
     return summary.show(session, result, as_json=as_json)
 
 

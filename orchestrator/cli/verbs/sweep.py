@@ -43,6 +43,7 @@ def command(session: Session, /, **values: Any) -> int:
             "sweep takes either --each-node or --each-pair",
             hint="ccbed sweep gemm --each-node, or ccbed sweep links --each-pair",
         )
-    from .. import sweep_run
+    from .. import ephemeral_bed, sweep_run
 
-    return sweep_run.run(session, values)
+    with ephemeral_bed.of_inventory(session, values["inventory"]):
+        return sweep_run.run(session, values)

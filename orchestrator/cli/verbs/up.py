@@ -48,7 +48,6 @@ def command(session: Session, inventory: Path, dry_run: bool, prepare: bool | No
             prepared_hosts.show_due(session, prepared_hosts.lost(session, bed, status))
         bed_view.plan(session.terminal, bed, diff)
         return 0
-    slurm_jobs.keep_abandoned(session, bed)
     code = up(session, bed, force=force, prepare=prepare)
     prune.automatic(session, bed)
     return code
@@ -59,6 +58,8 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
     with store.lock(session.state, bed.name):
         if not force:
             beds.settle(session, bed)
+        slurm_jobs.refuse_other_job(session, bed)
+        slurm_jobs.take_over(session, bed, force=force)
         bed, (status, diff, provider) = _prepared(session, bed, prepare)
         bed = departed.without_empty_hosts(bed, diff.departed)
         bed_view.away(session.terminal, bed, diff)

@@ -21,7 +21,7 @@ _CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,5})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _UNITS = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|m|min|h|d)")
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 MAX_TIME_S = 365 * 86400
-#: Options that ccbed sets or that change what it relies on, and what to write instead.
+#: Options that ccbed sets or that change what it relies on, and what to write instead. Slurm accepts any beginning of a name.
 RESERVED: Mapping[str, str] = {
     "nodes": "set ccbed_nodes and ccbed_spares",
     "time": "set ccbed_time",
@@ -32,6 +32,7 @@ RESERVED: Mapping[str, str] = {
             "comment", "no-kill", "no-shell", "immediate", "jobid", "array", "wrap", "parsable", "wait", "quiet", "verbose",
             "help", "usage", "version", "test-only", "requeue", "no-requeue", "output", "error", "input", "chdir", "export",
             "export-file", "get-user-env", "kill-command", "ntasks", "batch", "bell", "no-bell", "hold", "uid", "gid", "clusters",
+            "nodefile", "het-group", "signal",
         ),
         "remove it",
     ),
@@ -90,8 +91,13 @@ def options(value: Any) -> dict[str, str]:
 def _option(name: str, value: Any) -> tuple[str, str]:
     if not _OPTION.fullmatch(name):
         raise ValueError(f"{values.show(name)}: must be a long option of sbatch such as mem or exclusive")
-    if name in RESERVED:
-        raise ValueError(f"{name} is not allowed here: ccbed sets it or relies on it; {RESERVED[name]}")
+    if reserved := next((option for option in RESERVED if option.startswith(name)), ""):
+        what = (
+            f"{name} is not allowed here"
+            if name == reserved
+            else f"{name} is not allowed here: Slurm reads it as {reserved}"
+        )
+        raise ValueError(f"{what}: ccbed sets it or relies on it; {RESERVED[reserved]}")
     if value is False or value is None or isinstance(value, dict | list):
         raise ValueError(f"{name}: must be text, a number, or true for an option without a value")
     try:

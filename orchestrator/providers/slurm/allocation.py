@@ -11,14 +11,16 @@ import json
 import os
 import queue
 import re
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...core.bed import slurm_job
@@ -26,6 +28,7 @@ from ...model import codec
 from ...model.bed import BedSpec
 from ...model.errors import CcbedError, InfrastructureError, UsageError
 from ...node.oslayer import host_facts, processes
+from .. import owners
 from . import job_state, slurm_commands
 from .job_state import Job, JobState
 from .slurm_commands import SlurmError
@@ -33,6 +36,10 @@ from .slurm_commands import SlurmError
 FILE = "allocation.json"
 #: The controller is asked for the job that waits after FIRST_S, then every POLL_S; salloc itself reports the start.
 FIRST_S, POLL_S = 2.0, 30.0
+#: So long the controller may be away when the job has started: the nodes for which it waited are not given back at once.
+GRANTED_S = 30.0
+#: How long a command waits for a state that it can do without.
+MOMENT_S = 3.0
 END_S = 60.0
 #: After so long, a job that only completes waits for a node that does not respond. Slurm never runs it again.
 COMPLETING_S = 10.0
@@ -48,12 +55,22 @@ if os.getppid() == int(sys.argv[1]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """The command that also releases the job of an ephemeral bed: a process, and the boot of the machine that runs it."""
+
+    hostname: str
+    boot: str
+    pid: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """A job that holds nodes. ``nodes``: their names in Slurm, in the job's order; lost nodes keep their position.
 
     ``addresses``: the address of each node, as Slurm reaches it (a name or a number). ``ends_at``: wall-clock time of the
     time limit; None: no limit. ``is_owned``: ccbed submitted the job, so ``release`` cancels it. ``driver``: of an ephemeral
-    bed, the command that also releases it (``this_process``); empty for a kept bed.
+    bed; None for a kept bed.
     """
 
     job_id: int
@@ -62,31 +79,33 @@ class Allocation:
     is_owned: bool
     ends_at: float | None = None
     name: str = ""
-    driver: str = ""
+    driver: Driver | None = None
 
 
-def this_process() -> str:
-    """Machine, pid and start time of this command."""
-    return f"{host_facts.machine_id()} {os.getpid()} {processes.start_time(os.getpid())}"
+def this_process() -> Driver:
+    pid = os.getpid()
+    return Driver(
+        hostname=socket.gethostname(), boot=host_facts.boot_id(), pid=pid, start=processes.start_time(pid)
+    )  # fmt: skip
 
 
 def is_abandoned(allocation: Allocation) -> bool:
-    """Whether the command that should release the job was killed on this machine."""
-    if not allocation.driver:
+    """Whether the command that should release the job was killed. One on another machine may live."""
+    driver = allocation.driver
+    if driver is None or driver.hostname != socket.gethostname():
         return False
-    machine, pid, start = allocation.driver.split()
-    return machine == host_facts.machine_id() and not processes.is_alive(int(pid), int(start))
+    return driver.boot != host_facts.boot_id() or not processes.is_alive(driver.pid, driver.start)
 
 
 def submit_command(bed: BedSpec) -> list[str]:
-    """The command line that submits the bed's job."""
+    """The command line that submits the bed's job. Raises OSError."""
     assert bed.slurm is not None
     return ["salloc", "--no-shell", "--no-kill", *slurm_job.job_options(bed.slurm, bed.name, _comment(bed))]
 
 
 def _comment(bed: BedSpec) -> str:
-    """Identifies the bed: two users, or two state directories, may have beds of one name."""
-    return f"ccbed:{bed.workdir}"
+    """The owner of the bed: two users, state directories or login machines may have beds of one name and one path."""
+    return f"ccbed:{owners.identity(Path(bed.workdir).parents[1])}"
 
 
 def current_job(environ: Mapping[str, str]) -> int | None:
@@ -96,7 +115,7 @@ def current_job(environ: Mapping[str, str]) -> int | None:
 
 
 def jobs_of(bed: BedSpec) -> tuple[Job, ...]:
-    """The jobs of the bed that are in the queue, whichever command submitted them. One RPC. Raises SlurmError."""
+    """The jobs of the bed in the queue that this user submitted with ccbed, by any command. One RPC. Raises SlurmError."""
     jobs = job_state.read_jobs("--me", f"--name=ccbed-{bed.name}")
     return tuple(job for job in jobs if job.comment == _comment(bed))
 
@@ -111,47 +130,57 @@ def acquire(
     """Submit the bed's job and wait until it runs, at most ``wait_s`` seconds.
 
     However this function ends without a result (an error, Ctrl-C, a signal that kills ccbed), no job stays in the queue.
-    Raises UsageError for a request that Slurm rejects or never starts, InfrastructureError for a wait that is too long.
+    Raises UsageError for a request that Slurm rejects or never starts, InfrastructureError for a wait that is too long,
+    SlurmError with the job where it cannot be cancelled.
     """
     refuse_second(bed)
     command = submit_command(bed)
     with _salloc(command) as request:
         try:
             _wait(request, bed, wait_s, report, clock)
+            return _granted(request.job_id, bed, clock)
         except BaseException:
             request.withdraw()
             _cancel_after(bed, request.job_id)
             raise
-    return _granted(request, bed, is_owned=True)
 
 
 def refuse_second(bed: BedSpec) -> None:
-    """Raises InfrastructureError for jobs that an earlier command left, e.g. one that was killed."""
-    if jobs := jobs_of(bed):
+    """Raises InfrastructureError for jobs that an earlier command left, e.g. one that was killed; not for one that ends now."""
+    if jobs := [job for job in jobs_of(bed) if job.kind not in ("completing", *job_state.FINAL)]:
         lines = (
             f"bed {bed.name}: job {job.job_id} is in the queue already ({job.kind}: {job_state.describe(job)})"
             for job in jobs
         )
-        raise InfrastructureError(*lines, hint=f"cancel it: ccbed down {bed.name}")
+        raise InfrastructureError(*lines, hint=f"cancel it: ccbed down {bed.inventory}")
 
 
 def adopt(bed: BedSpec, job_id: int) -> Allocation:
-    """The allocation of a running job that ccbed did not submit. Raises UsageError where it does not fit the bed."""
+    """The allocation of a running job of the user, which ``release`` never cancels. Raises UsageError where it does not fit."""
     job = job_state.read_job(job_id)
     if job is None or job.kind != "running":
         text = f"it is {job.kind}: {job_state.describe(job)}" if job else "the controller does not know it"
         raise UsageError(f"job {job_id} holds no nodes: {text}", hint="your jobs: squeue --me")
     if job.user != getpass.getuser() and os.geteuid() != 0:
         raise UsageError(f"job {job_id} belongs to {job.user}", hint="your jobs: squeue --me")
-    return _allocation(job, bed, is_owned=job.comment == _comment(bed))
+    return _allocation(job, bed, is_owned=False)
 
 
-def _granted(request: _Request, bed: BedSpec, *, is_owned: bool) -> Allocation:
-    job = job_state.read_job(request.job_id)
-    if job is None or not job.node_list or job.kind in job_state.FINAL:
-        text = job_state.describe(job) if job else "the controller does not know it"
-        raise SlurmError(f"job {request.job_id} of bed {bed.name} ended as soon as it had started: {text}")
-    return _allocation(job, bed, is_owned=is_owned)
+def _granted(job_id: int, bed: BedSpec, clock: Callable[[], float]) -> Allocation:
+    """The allocation of the job that salloc has just obtained. Raises InfrastructureError."""
+    until = clock() + GRANTED_S
+    while True:
+        try:
+            job = job_state.read_job(job_id)
+            if job is None or not job.node_list or job.kind in job_state.FINAL:
+                break
+            return _allocation(job, bed, is_owned=True)
+        except SlurmError:
+            if clock() >= until:
+                raise
+            time.sleep(1.0)
+    text = job_state.describe(job) if job else "the controller does not know it"
+    raise InfrastructureError(f"job {job_id} of bed {bed.name} ended as soon as it had started: {text}")
 
 
 def _allocation(job: Job, bed: BedSpec, *, is_owned: bool) -> Allocation:
@@ -164,32 +193,50 @@ def _allocation(job: Job, bed: BedSpec, *, is_owned: bool) -> Allocation:
         )
     known = job_state.read_nodes(nodes[:needed])
     return Allocation(
-        job_id=job.job_id, nodes=nodes[:needed], addresses=tuple(known[name]["NodeAddr"] for name in nodes[:needed]),
+        job_id=job.job_id, nodes=nodes[:needed],
+        addresses=tuple(known.get(name, {}).get("NodeAddr") or name for name in nodes[:needed]),
         ends_at=job.ends_at, is_owned=is_owned, name=job.name,
     )  # fmt: skip
 
 
-def read_state(allocation: Allocation) -> JobState:
+def read_state(allocation: Allocation, deadline_s: float | None = None) -> JobState:
     """Two RPCs. Raises SlurmError while the controller does not respond: then the state is not known."""
-    return job_state.read_state(allocation.job_id, allocation.nodes)
+    return job_state.read_state(allocation.job_id, allocation.nodes, deadline_s)
 
 
 def release(bed: BedSpec, allocation: Allocation | None) -> tuple[int, ...]:
-    """Cancel the bed's jobs that ccbed submitted, and wait until they are gone; their numbers. Raises SlurmError."""
-    own = [allocation.job_id] if allocation and allocation.is_owned else []
-    return _cancel_all(bed, *own)
+    """Cancel the bed's jobs that ccbed submitted, and wait until they are gone; their numbers. Raises SlurmError.
+
+    Job ids are used again, so a recorded job is cancelled only if its user, name and comment are those of the bed.
+    """
+    own = {job.job_id for job in jobs_of(bed)}
+    recorded = allocation.job_id if allocation else 0
+    if allocation and not allocation.is_owned:
+        own -= {recorded}
+    elif recorded and recorded not in own:
+        _refuse_altered(bed, recorded)
+    return _cancel(bed, own)
 
 
-def _cancel_all(bed: BedSpec, *job_ids: int) -> tuple[int, ...]:
-    """Cancel these jobs and all others of the bed; those that were in the queue."""
-    wanted = sorted({job.job_id for job in jobs_of(bed)} | {job_id for job_id in job_ids if job_id})
+def _refuse_altered(bed: BedSpec, job_id: int) -> None:
+    """Raises SlurmError for a job of the user with the bed's name and another comment: `scontrol update` may have altered it."""
+    job = job_state.read_job(job_id)
+    if job and job.kind not in job_state.FINAL and (job.user, job.name) == (getpass.getuser(), f"ccbed-{bed.name}"):
+        raise SlurmError(
+            f"job {job_id} is not cancelled: its comment ({job.comment!r}) is not that of bed {bed.name}",
+            hint=f"if it is the job of this bed: scancel {job_id}, then: ccbed down {bed.name}",
+        )
+
+
+def _cancel(bed: BedSpec, job_ids: Collection[int]) -> tuple[int, ...]:
+    """Cancel these jobs, and wait until they are gone; ``--quiet``: one that has ended meanwhile is no error."""
+    wanted = [str(job_id) for job_id in sorted(job_ids)]
     if not wanted:
         return ()
-    listed = ",".join(map(str, wanted))
-    slurm_commands.run(["scancel", *map(str, wanted)])
+    slurm_commands.run(["scancel", "--quiet", *wanted])
     began = time.monotonic()
     pause_s = 0.1
-    while left := [job for job in _read_queued(listed) if job.kind not in job_state.FINAL]:
+    while left := [job for job in _read_queued(",".join(wanted)) if job.kind not in job_state.FINAL]:
         if time.monotonic() > began + COMPLETING_S and all(job.kind == "completing" for job in left):
             break
         if time.monotonic() > began + END_S:
@@ -199,16 +246,16 @@ def _cancel_all(bed: BedSpec, *job_ids: int) -> tuple[int, ...]:
             raise SlurmError(*lines, hint=f"try again: ccbed down {bed.name}")
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 5.0)
-    return tuple(wanted)
+    return tuple(map(int, wanted))
 
 
 def _cancel_after(bed: BedSpec, job_id: int) -> None:
     """Cancel the job of a request that failed. Raises SlurmError with the job that stays where that is not possible."""
     try:
-        _cancel_all(bed, job_id)
+        _cancel(bed, {job.job_id for job in jobs_of(bed)} | ({job_id} if job_id else set()))
     except CcbedError as error:
         which = f"job {job_id}" if job_id else "its job, if the controller accepted it,"
-        hint = f"cancel it later: ccbed down {bed.name}"
+        hint = f"cancel it later: ccbed down {bed.inventory}"
         raise SlurmError(f"bed {bed.name}: {which} may still be in the queue: {error}", hint=hint) from error
 
 
@@ -240,6 +287,25 @@ def read(workdir: Path) -> Allocation | None:
         raise InfrastructureError(
             f"{file}: not a readable record of an allocation ({error})", hint="ccbed down"
         ) from None
+
+
+def read_intact(workdir: Path) -> Allocation | None:
+    """As ``read``; None also for a damaged record: the end of a bed finds its job by the job's name and comment."""
+    try:
+        return read(workdir)
+    except InfrastructureError:
+        return None
+
+
+def refresh(workdir: Path) -> Allocation | None:
+    """As ``read``, with the present end of the job, which `scontrol update` may change; the recorded one if that is not known."""
+    present = read(workdir)
+    with suppress(SlurmError):
+        job = job_state.read_job(present.job_id, MOMENT_S) if present else None
+        if present and job and job.kind == "running" and job.ends_at != present.ends_at:
+            present = replace(present, ends_at=job.ends_at)
+            write(present, workdir)
+    return present
 
 
 # --- waiting for salloc -----------------------------------------------------------------------------------------------
@@ -324,24 +390,34 @@ def _wait(
             raise _too_long(request, bed, wait_s)
         if now >= next_poll and request.job_id:
             next_poll = now + POLL_S
-            job = job_state.read_job(request.job_id)
-            if job and job_state.never_starts(job):
-                raise UsageError(
-                    f"{bed.inventory}: bed {bed.name}: job {job.job_id} would never start: {job_state.describe(job)}; it is cancelled",
-                    hint=f"correct {bed.inventory}; the partitions: sinfo --summarize",
-                )
-            if job and job.kind == "pending":
-                start = job_state.describe_start(job, time.time())
-                report(f"job {job.job_id} waits in partition {job.partition}: {job_state.describe(job)}; {start}")
+            with suppress(SlurmError):  # the job waits on while the controller is away
+                _poll(request.job_id, bed, report)
         elif now >= next_poll:
             next_poll = now + 1.0
     if request.process.wait():
         raise _failed(request, bed)
 
 
+def _poll(job_id: int, bed: BedSpec, report: Callable[[str], None]) -> None:
+    """Report why the job waits. Raises UsageError for one that never starts, SlurmError."""
+    job = job_state.read_job(job_id)
+    if job and job_state.never_starts(job):
+        raise UsageError(
+            f"{bed.inventory}: bed {bed.name}: job {job.job_id} would never start: {job_state.describe(job)}; it is cancelled",
+            hint=f"correct {bed.inventory}; the partitions: sinfo --summarize",
+        )
+    if job and job.kind == "pending":
+        start = job_state.describe_start(job, time.time())
+        report(f"job {job.job_id} waits in partition {job.partition}: {job_state.describe(job)}; {start}")
+
+
 def _too_long(request: _Request, bed: BedSpec, wait_s: float) -> CcbedError:
-    job = job_state.read_job(request.job_id) if request.job_id else None
-    reason = job_state.describe(job) if job else "the controller has not accepted the job yet"
+    reason = "the controller has not accepted the job yet"
+    if request.job_id:
+        reason = "Slurm's controller does not respond"
+        with suppress(SlurmError):
+            job = job_state.read_job(request.job_id)
+            reason = job_state.describe(job) if job else "the controller does not know it"
     return InfrastructureError(
         f"bed {bed.name}: its job has not started within {wait_s:g} s: {reason}; it is cancelled",
         hint="wait longer (--wait 1h), or ask for less: fewer nodes, a shorter ccbed_time, another ccbed_partition",
@@ -363,6 +439,16 @@ def _failed(request: _Request, bed: BedSpec) -> CcbedError:
 
 
 def batch_script(bed: BedSpec, command: str) -> str:
-    """A script for sbatch that runs ``command`` in a job of its own, with the options of the bed's job."""
-    options = submit_command(bed)[2:]  # without salloc --no-shell
-    return "\n".join(["#!/bin/bash", *(f"#SBATCH {option}" for option in options), command, ""])
+    """A script for sbatch that runs ``command`` in a job of the user with the nodes of the bed's job.
+
+    It has no name and no comment of a bed: ccbed must not take the job in which it runs for one of its own.
+    """
+    assert bed.slurm is not None
+    options = ["--no-kill", *slurm_job.limits(bed.slurm)]
+    return "\n".join(["#!/bin/bash", *(f"#SBATCH {_quoted(option)}" for option in options), command, ""])
+
+
+def _quoted(option: str) -> str:
+    """sbatch ends a line at ``#`` outside of quotes."""
+    name, separator, value = option.partition("=")
+    return f"{name}{separator}{shlex.quote(value) if value else ''}"

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from ...model.errors import CcbedError, InfrastructureError, UsageError
 
 DEADLINE_S = 20.0
-#: A user's own defaults for the output of these programs would change what ccbed reads.
-_OUTPUT_SETTINGS = ("SQUEUE_", "SINFO_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
+#: A user's own defaults for these programs would change what ccbed reads, and which jobs scancel ends.
+_OUTPUT_SETTINGS = ("SCANCEL_", "SQUEUE_", "SINFO_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
 _NOISE = re.compile(r"^(?:\w+: )?(?:(?:fatal|error|info): )?")
 _LATER = "try again once `scontrol ping` reports the controller as UP"
 _PARTITIONS = "the partitions: sinfo --summarize"
@@ -70,12 +70,14 @@ def environment() -> dict[str, str]:
 
 
 def run(argv: Sequence[str], deadline_s: float | None = None) -> str:
-    """The output of a client, within DEADLINE_S unless another deadline is set. Raises SlurmUsageError or SlurmError, with the command."""
+    """The output of a client, within DEADLINE_S unless another deadline is set; bytes that are not UTF-8 as surrogates.
+
+    Raises SlurmUsageError or SlurmError, with the command.
+    """
     deadline_s = DEADLINE_S if deadline_s is None else deadline_s
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", env=environment(), timeout=deadline_s, check=False,
-            stdin=subprocess.DEVNULL,
+            argv, capture_output=True, env=environment(), timeout=deadline_s, check=False, stdin=subprocess.DEVNULL
         )  # fmt: skip
     except FileNotFoundError:
         raise missing_client(argv[0]) from None
@@ -84,8 +86,8 @@ def run(argv: Sequence[str], deadline_s: float | None = None) -> str:
             f"{argv[0]}: no response from Slurm's controller within {deadline_s:g} s", hint=_LATER
         ) from None
     if done.returncode:
-        raise explain(argv, done.stderr or done.stdout)
-    return done.stdout
+        raise explain(argv, (done.stderr or done.stdout).decode(errors="replace"))
+    return done.stdout.decode(errors="surrogateescape")
 
 
 def missing_client(program: str) -> SlurmError:
@@ -106,12 +108,15 @@ def explain(argv: Sequence[str], output: str) -> CcbedError:
 
 
 def rows(output: str, widths: Mapping[str, int]) -> list[dict[str, str]]:
-    """The rows of ``format_option(widths)``: field -> text. Slurm cuts and fills by bytes, so the text is cut by bytes."""
-    result = []
-    for line in output.encode(errors="replace").splitlines():
-        row, start = {}, 0
+    """The rows of ``format_option(widths)``: field -> text. Slurm cuts and fills by bytes, so the text is cut by bytes.
+
+    Rows have one length, because the text of users may have newlines.
+    """
+    content, result = output.encode(errors="surrogateescape"), []
+    for row_start in range(0, len(content), sum(widths.values()) + len("\n")):
+        row, start = {}, row_start
         for name, width in widths.items():
-            row[name] = line[start : start + width].decode(errors="replace").strip()
+            row[name] = content[start : start + width].decode(errors="replace").strip()
             start += width
         result.append(row)
     return result

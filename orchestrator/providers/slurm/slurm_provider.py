@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ...model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
-from ...model.errors import InfrastructureError, KeeperGoneError
+from ...model.errors import CcbedError, InfrastructureError, KeeperGoneError, UnreachedError
 from ...model.event import Command
 from ...node.keeper import launch, process_status
 from .. import archive, bed_leftovers, external_keeper, files
+from ..bed_commands import BED
 from ..hosts_provider import KEEPER_COMMANDS, HostsProvider
 from ..reverse_link import credentials, reverse_connection
 from ..reverse_link.listener import Listener
@@ -24,12 +26,14 @@ from ..ssh.remote_host import RemoteSite
 from . import allocation as allocations
 from . import job_state, job_steps
 from .allocation import Allocation
-from .job_state import LostNode
+from .job_state import JobState, LostNode
 from .slurm_commands import SlurmError
 
 #: A step that was just started: Python and the archive come from a network file system. One that runs connects at once.
 START_S, CONNECT_S, PATIENT_S = 60.0, 5.0, 2.0
 END_S = 20.0
+#: How often the state of a job is read after a loss, and for how long it is followed until it is final.
+READ_S, FOLLOW_S = 0.5, 10.0
 #: What ccbed creates in the bed's shared directory besides the directories of its hosts.
 SHARED = ("agent", "links", "payloads", "shared", "steps")
 
@@ -45,7 +49,11 @@ class SlurmProvider(HostsProvider):
         self._listener: Listener | None = None
         self._listening = threading.Lock()
         self._connect_s = CONNECT_S
-        self._job_end = ""
+        self._job: JobState | None = None
+        self._job_read_at = -math.inf
+        self._job_reader: threading.Thread | None = None
+        self._reading = threading.Lock()
+        self._closed = threading.Event()
 
     def machines(self, bed: BedSpec) -> Mapping[str, str]:
         """Host -> the node of the job that it is; without a job they are not known."""
@@ -53,16 +61,23 @@ class SlurmProvider(HostsProvider):
         return {host.name: job_steps.slurm_node(allocation, host.name) for host in bed.hosts} if allocation else {}
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
-        """A bed without a job, or whose job has ended, has no node; that is no error before a run."""
-        allocation = allocations.read(Path(bed.workdir))
+        """A bed without a job, or whose job has ended, has no node; that is no error before a run. Raises UnreachedError."""
+        allocation = allocations.read_intact(Path(bed.workdir))
         if allocation is None:
-            return BedStatus(name=bed.name, detached=True)
+            return BedStatus(name=bed.name, detached=True, job=_describe_queued(bed))
         is_whole = not any(job_steps.end_reason(bed, allocation, host.name) for host in bed.hosts)
-        if reason := "" if is_whole else _end_of_job(allocation):
+        state = _read_state(allocation) if not is_whole or (memory and self._run == BED) else None
+        if state and state.kind in job_state.FINAL and not is_whole:
             ended = f"job {allocation.job_id} has ended"
             absent = (NodeStatus(name=node.name, state="absent", reason=ended) for node in bed.nodes)
-            return BedStatus(name=bed.name, nodes=tuple(absent), detached=True, job=reason)
-        return replace(super().observe(bed, memory=memory), job=_describe(allocation))
+            job = _describe_end(allocation, state)
+            return BedStatus(name=bed.name, nodes=tuple(absent), detached=True, job=job)
+        job = _describe(allocation, state)
+        try:
+            return replace(super().observe(bed, memory=memory), job=job)
+        except UnreachedError as error:
+            error.status = replace(error.status, job=job)
+            raise
 
     def _host_status(self, bed: BedSpec, host: HostSpec, deadline_s: float = 10.0, *, memory: bool) -> Any:
         """A host whose step has ended has neither a keeper nor a living process: Slurm ends them with the step."""
@@ -74,21 +89,52 @@ class SlurmProvider(HostsProvider):
         return {"keeper": {"alive": False}, "nodes": nodes, "leases": [], "interfaces": {}}
 
     def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
-        """A node whose step has ended is dead; the reason is that of its job, if the job has ended. See HostsProvider."""
+        """A node whose step has ended is dead; the reason is that of its job or of its host, as Slurm knows it. See HostsProvider."""
         host = bed.node(node).host
         allocation = allocations.read(Path(bed.workdir))
         reason = job_steps.end_reason(bed, allocation, host) if allocation else "the bed has no job"
         if not reason or allocation is None:
             return super().observe_node(bed, node)
-        self._job_end = self._job_end or _end_of_job(allocation)
-        return NodeStatus(name=node, state="dead", reason=self._job_end or reason)
+        self._read_job(allocation)
+        return NodeStatus(name=node, state="dead", reason=self._explain_loss(bed, allocation, host, reason))
 
     def _refuse_without_keeper(self, host: HostSpec, command: Command) -> None:
-        """A keeper ends with its step. Raises KeeperGoneError, with the reason of the job once a probe has read it."""
+        """A keeper ends with its step. Raises KeeperGoneError, with the reason that Slurm has for it once a probe has read it."""
         bed = self._bound
         allocation = allocations.read(Path(bed.workdir)) if command.f in KEEPER_COMMANDS else None
         if allocation and (reason := job_steps.end_reason(bed, allocation, host.name)):
-            raise KeeperGoneError(self._job_end or reason)
+            raise KeeperGoneError(self._explain_loss(bed, allocation, host.name, reason))
+
+    def _read_job(self, allocation: Allocation) -> None:
+        """Read the state of the job, at most once in READ_S for all nodes; while it changes, a thread reads it again."""
+        with self._reading:
+            if time.monotonic() < self._job_read_at + READ_S:
+                return
+            self._job = _read_state(allocation)
+            self._job_read_at = time.monotonic()
+            if self._job_reader is None or not self._job_reader.is_alive():
+                self._job_reader = threading.Thread(target=self._follow_job, args=(allocation,), daemon=True)
+                self._job_reader.start()
+
+    def _follow_job(self, allocation: Allocation) -> None:
+        """All steps of a job end before Slurm shows why: read its state until that is final, for FOLLOW_S at most."""
+        until = time.monotonic() + FOLLOW_S
+        while time.monotonic() < until and not self._closed.wait(READ_S):
+            state = _read_state(allocation)
+            self._job = state or self._job
+            if state and state.kind in job_state.FINAL:
+                return
+
+    def _explain_loss(self, bed: BedSpec, allocation: Allocation, host: str, ended: str) -> str:
+        """Why the step of a host has ended. ``ended``: what its srun wrote."""
+        state = self._job
+        if state is None or state.kind == "unknown":
+            return ended
+        if state.kind not in job_state.RUNNING:
+            return _describe_end(allocation, state)
+        name = dict(zip((spec.name for spec in bed.hosts), allocation.nodes, strict=False))[host]
+        lost = next((node for node in state.lost if node.name == name), None)
+        return f"{_describe_lost(lost)}; {ended}" if lost else ended
 
     def prepare(self, bed: BedSpec) -> None:
         """Allocate a job unless there is one, start the steps that do not run, then prepare the hosts."""
@@ -111,7 +157,7 @@ class SlurmProvider(HostsProvider):
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         """End what the bed has on each node, then its steps and its job; verified. Raises InfrastructureError."""
-        allocation = allocations.read(Path(bed.workdir))
+        allocation = allocations.read_intact(Path(bed.workdir))
         ended = external_keeper.end(bed)
         if allocation is not None:
             # the end of its step ends a node that does not respond
@@ -126,6 +172,7 @@ class SlurmProvider(HostsProvider):
         return tuple(sorted(ended))
 
     def close(self) -> None:
+        self._closed.set()
         super().close()
         with self._listening:
             listener, self._listener = self._listener, None
@@ -135,7 +182,7 @@ class SlurmProvider(HostsProvider):
     def _allocated(self, bed: BedSpec) -> Allocation:
         """The job of the bed: that of its record if it still runs, else a new one."""
         present = allocations.read(Path(bed.workdir))
-        if present and allocations.read_state(present).kind in ("running", "suspended"):
+        if present and allocations.read_state(present).kind in job_state.RUNNING:
             return present
         allocation = allocations.acquire(bed)
         allocations.write(allocation, Path(bed.workdir))
@@ -147,7 +194,7 @@ class SlurmProvider(HostsProvider):
         names = dict(zip((host.name for host in bed.hosts), allocation.nodes, strict=False))
         waiting = [host for host, node in names.items() if node in lost and job_steps.end_reason(bed, allocation, host)]
         if waiting:
-            lines = (f"host {host}: node {names[host]} is {_describe_lost(lost[names[host]])}" for host in waiting)
+            lines = (f"host {host}: {_describe_lost(lost[names[host]])}" for host in waiting)
             raise InfrastructureError(
                 *lines, hint=f"for a job with other nodes: ccbed down {bed.name}, then: ccbed up {bed.inventory}"
             )
@@ -187,27 +234,43 @@ class SlurmProvider(HostsProvider):
             return self._listener
 
 
-def _end_of_job(allocation: Allocation) -> str:
-    """Why the job does not run any more; empty while it runs, or while the controller is away."""
+def _read_state(allocation: Allocation) -> JobState | None:
+    """None while the controller is away: then the state is not known."""
     try:
-        state = allocations.read_state(allocation)
+        return allocations.read_state(allocation, allocations.MOMENT_S)
     except SlurmError:
-        return ""
-    if state.kind not in job_state.FINAL:
-        return ""
+        return None
+
+
+def _describe_queued(bed: BedSpec) -> str:
+    """The jobs of a bed that has no record of one; empty without any."""
+    try:
+        jobs = allocations.jobs_of(bed)
+    except CcbedError as error:
+        return f"not known: {error}"
+    return ", ".join(f"{job.job_id} ({job.kind}: {job_state.describe(job)})" for job in jobs)
+
+
+def _describe_end(allocation: Allocation, state: JobState) -> str:
+    """``job 7: timed out (it reached its time limit)``."""
     return f"job {allocation.job_id}: {state.kind}" + (f" ({state.reason})" if state.reason else "")
 
 
-def _describe(allocation: Allocation) -> str:
-    """``7 on n1 n2, ends in 28 min``."""
+def _describe(allocation: Allocation, state: JobState | None) -> str:
+    """``7 on n1 n2, ends in 28 min; node n2 is draining (bad dimm)``."""
     text = f"{allocation.job_id} on {' '.join(allocation.nodes)}"
-    if allocation.ends_at is None:
-        return text
-    return f"{text}, ends in {max(0.0, allocation.ends_at - time.time()) / 60:.0f} min"
+    is_running = state is not None and state.kind in job_state.RUNNING
+    ends_at = state.ends_at if state and is_running else allocation.ends_at
+    if ends_at is not None:
+        text += f", ends in {max(0.0, ends_at - time.time()) / 60:.0f} min"
+    if state and not is_running:
+        return f"{text}; {state.kind} ({state.reason})"
+    return "; ".join([text, *(_describe_lost(node) for node in state.lost)] if state else [text])
 
 
 def _describe_lost(node: LostNode) -> str:
-    return node.kind + (f" ({node.reason})" if node.reason else "")
+    what = "failed, and Slurm removed it from the job" if node.kind == "removed" else f"is {node.kind}"
+    return f"node {node.name} {what}" + (f" ({node.reason})" if node.reason else "")
 
 
 def _remove_files(bed: BedSpec) -> None:

@@ -1,0 +1,118 @@
+"""Losses by a real Slurm during a run: each is named, and a spare of the allocation replaces a lost node where the job goes on."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ..lab.slurm import Slurm
+from .test_slurm_bed import User, until
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def user(slurm: Slurm, tmp_path: Path) -> User:
+    return User(slurm=slurm, home=tmp_path)
+
+
+@pytest.fixture
+def up(user: User) -> Iterator[Callable[..., int]]:
+    """Bring up a bed ``lab``; its job. The bed goes down at the end."""
+
+    def start(nodes: int = 1, spares: int = 0, partition: str = "main", *options: str) -> int:
+        user.ccbed("up", user.inventory("lab", nodes, spares, partition), *options)
+        return max(user.slurm.jobs())
+
+    yield start
+    user.ccbed("down", "lab", "--force")
+
+
+def run_until_lost(user: User, lose: Callable[[], object], nodes: int = 1, epochs: int = 2000) -> tuple[int, str]:
+    """Exit code and output of a run in which ``lose`` is called once it trains."""
+    args = [
+        "run",
+        "dp-ring",
+        "--nodes",
+        str(nodes),
+        "--no-twin",
+        "--epochs",
+        str(epochs),
+        "--bed",
+        "lab",
+        *user.runs("lab"),
+    ]
+    before = set(user.home.glob("lab-runs/*/history.jsonl"))
+
+    def trains() -> bool:
+        started = set(user.home.glob("lab-runs/*/history.jsonl")) - before
+        return any(b'"progress"' in file.read_bytes() for file in started)
+
+    with subprocess.Popen(
+        user.argv(*args), env=user.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        until(trains)
+        lose()
+        output, _ = process.communicate(timeout=150)
+    return process.returncode, output.decode()
+
+
+def report(user: User) -> str:
+    return max(user.home.glob("lab-runs/2*/report/index.html")).read_text()
+
+
+def end_now(slurm: Slurm, job: int) -> None:
+    slurm.run("scontrol", "update", f"JobId={job}", "EndTime=now+1")
+
+
+def take_nodes(slurm: Slurm, job: int) -> None:
+    """A job of a partition of higher priority needs all nodes."""
+    slurm.run("sbatch", "--partition=main", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 99")
+
+
+@pytest.mark.parametrize(
+    ("partition", "lose", "kind", "reason"),
+    [
+        ("main", end_now, "timed out", "it reached its time limit"),
+        ("main", Slurm.cancel, "cancelled", "scancel or an administrator ended it|it ends now"),
+        ("scavenge", take_nodes, "preempted", "a job of higher priority (takes|took) its nodes"),
+        ("grace", take_nodes, "preempted", "a job of higher priority (takes|took) its nodes"),
+    ],
+    ids=["time limit", "scancel", "preemption", "preemption with a grace time"],
+)
+def test_the_end_of_the_job_ends_the_run_with_its_reason(
+    partition: str, lose: Callable[[Slurm, int], object], kind: str, reason: str, user: User, up: Callable[..., int]
+) -> None:
+    """The run may end while Slurm still completes the job; afterwards its final state is shown."""
+    job = up(partition=partition)
+    code, output = run_until_lost(user, lambda: lose(user.slurm, job))
+    assert code == 4 and re.search(rf"job {job}: [a-z ]+ \(({reason})", output), output
+    assert f"job {job}: " in report(user)
+    until(lambda: f"job {job}: {kind} (" in user.ccbed("status", "lab"))
+
+
+def test_a_job_of_the_user_that_is_requeued_ends_the_run_with_that_reason(user: User, up: Callable[..., int]) -> None:
+    submit = ("sbatch", "--parsable", "--requeue", "--begin=now", "--output=/dev/null", "--wrap", "sleep 300")
+    job = int(user.slurm.run(*submit))
+    until(lambda: user.slurm.jobs()[job] == "RUNNING")
+    up(1, 0, "main", "--jobid", str(job))
+    code, output = run_until_lost(user, lambda: user.slurm.run("scontrol", "requeue", str(job)))
+    assert code == 4 and f"job {job}: requeued (it was put back into the queue" in output, output
+
+
+def test_a_node_that_slurm_drains_finishes_the_run_and_is_named(user: User, up: Callable[..., int]) -> None:
+    """A node that fails afterwards is replaced by the spare of the job; `up` asks for another job."""
+    up(2, 1)
+    code, output = run_until_lost(user, lambda: user.slurm.set_node("n2", "drain", "bad dimm"), 2, epochs=30)
+    assert code == 0 and "PASS" in output, output
+    assert "node n2 is draining (bad dimm (by root))" in user.ccbed("status", "lab")
+    user.slurm.set_node("n2", "resume")
+    code, output = run_until_lost(user, lambda: user.slurm.set_node("n2", "down", "no power"), 2, epochs=30)
+    assert code == 4 and "n1 lost: spare; rank 1 is now on n2" in output and "600/600" in output, output
+    assert "node n2 failed, and Slurm removed it from the job" in output and "srun: error: Node failure on n2" in output
+    assert "node n2 failed, and Slurm removed it from the job" in report(user)
+    assert "ccbed down lab, then: ccbed up" in user.ccbed("up", user.inventory("lab", 2, 1), code=4)
