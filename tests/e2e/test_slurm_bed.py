@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -226,7 +227,12 @@ def test_an_ephemeral_bed_is_released_when_its_run_is_ended(end: str, user: User
         until(trains)
         if end == "SIGTERM":
             process.terminate()
-            until(lambda: read() or process.poll() is not None)
+
+            def is_over() -> bool:
+                read()
+                return process.poll() is not None
+
+            until(is_over)
         os.close(main)
         process.wait(60)
     assert end == "hangup" or process.returncode == 130

@@ -198,8 +198,6 @@ def _groups(
     ``hosts``: node -> host by the number of the versions; without them nodes are told apart by their names only.
     Of two nights with one number, as after a copy of a directory, the last one counts. Raises TypeError for a damaged row.
     """
-    from ..run_record import nodes_of
-
     query = (
         sa.select(nights.c.id, series.c.id, runs.c.trial, runs.c.cell, runs.c.suspects_id, measurements.c["values"])
         .select_from(_joined())
@@ -228,6 +226,8 @@ def _groups(
 
 def _identified(connection: sa.Connection, by_number: Mapping[tuple[int, int, int], _Group]) -> dict[_Identity, _Group]:
     """The groups by what they are. Two series that differ in their ceiling only are one."""
+    from ..run_record import nodes_of
+
     numbers = {series_id for _, series_id, _ in by_number}
     columns = sa.select(series.c.id, *(series.c[name] for name in rows.SERIES))
     definitions = {row.id: row for row in connection.execute(columns) if row.id in numbers}
