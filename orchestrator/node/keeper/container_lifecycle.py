@@ -23,7 +23,8 @@ from ..oslayer.container_engine import EngineClient, EngineError, LoopClient
 from ..oslayer.event_loop import Loop
 from .container_node import ContainerNode
 
-END_S = 8.0
+#: How long killed processes, and the container of an earlier incarnation, may take to be gone. The commands that wait for it have 60 s.
+END_S = 50.0
 RETRY_S = 0.005
 #: How long the engine may take to notice that a container has ended.
 EXPLAIN_S, EXPLAIN_RETRY_S = 3.0, 0.1
