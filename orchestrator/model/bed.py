@@ -101,7 +101,8 @@ class SlurmSpec:
 
     ``options``: long options of salloc and sbatch, without dashes, in the order of the inventory; the value of a flag is "".
     ``time_s``: the time limit in seconds; 0: the limit of the partition. ``container``: what runs the nodes of a host in a
-    container of ``image``, a file; ``mounts``: ``source:target[:ro]``.
+    container of ``image``, a file; ``mounts``: ``source:target[:ro]``. ``ports``: the first and the last port on which ccbed
+    listens for the nodes; empty: any.
     """
 
     nodes: int
@@ -110,6 +111,7 @@ class SlurmSpec:
     container: Literal["none", "pyxis", "apptainer"] = "none"
     image: str = ""
     mounts: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
 
 
 Role = Literal["node", "spare"]

@@ -262,6 +262,10 @@ VARIABLES: Mapping[str, tuple[Schema, str]] = {
     "switch_port": (control("down", "up"), "Commands that cut and restore the host's link (cut-link)."),
     "known_hosts": ({"type": "string"}, "File of known SSH host keys."),
     "ssh_first_contact": ({"type": "boolean"}, "Accept the key of a host that is contacted for the first time."),
+    "ports": (
+        {"type": "string", "pattern": r"^\d{1,5}-\d{1,5}$"},
+        "Slurm: ports of this machine that the nodes connect to, such as 30000-30100.",
+    ),
     "time": (
         {"type": "string", "pattern": f"^({slurm_options._CLOCK.pattern}|{slurm_options._UNITS.pattern})$"},
         "Slurm: time limit of the job, such as 2h, 12:00:00 or 1-06:00:00.",

@@ -165,6 +165,11 @@ def test_a_step_runs_until_its_srun_ends(clients: Path, monkeypatch: pytest.Monk
     assert reason == "its job step on a1 has ended: Python 3.6 is too old"
 
 
+def rows(*names: str) -> str:
+    """The output of squeue, which fills each row."""
+    return "".join(f"{name:64}\n" for name in names)
+
+
 def kill_srun(spec: BedSpec, clients: Path, *hosts: str) -> None:
     """Start the steps of the hosts and kill their srun as soon as it runs."""
     for host in hosts:
@@ -180,13 +185,13 @@ def test_a_step_whose_srun_was_killed_runs_until_slurm_says_that_it_has_ended(
 ) -> None:
     monkeypatch.setattr(job_steps, "ASK_S", 0.0)
     spec = replace(bed(clients), hostdir=str(clients / "shared"))
-    (clients / "running").write_text("ccbed-h0\nccbed-h1\n")
+    (clients / "running").write_text(rows("ccbed-h0", "ccbed-h1"))
     kill_srun(spec, clients, "h0")
     assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
     assert job_steps.end(spec, 0.0) == []
-    (clients / "running").write_text("ccbed-h1\n")
+    (clients / "running").write_text(rows("ccbed-h1"))
     assert job_steps.end_reason(spec, ALLOCATION, "h0") == "its job step on a1 has ended"
-    (clients / "running").write_text("ccbed-h0\n")
+    (clients / "running").write_text(rows("ccbed-h0"))
     assert job_steps.end_reason(spec, ALLOCATION, "h0") == "its job step on a1 has ended", "its end is final"
 
 
@@ -202,7 +207,7 @@ def test_the_controller_is_asked_once_for_all_hosts(clients: Path, monkeypatch: 
     monkeypatch.setattr(job_steps, "ASK_S", 3600.0)
     kill_srun(spec, clients, "h0", "h1")
     assert "has ended" in job_steps.end_reason(spec, ALLOCATION, "h0")
-    (clients / "running").write_text("ccbed-h1\n")
+    (clients / "running").write_text(rows("ccbed-h1"))
     assert "has ended" in job_steps.end_reason(spec, ALLOCATION, "h1")
 
 

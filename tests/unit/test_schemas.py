@@ -227,6 +227,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "switch_port": ([{"down": ["a"], "up": ["b"]}], ["a"]),
     "known_hosts": (["/k"], [7]),
     "ssh_first_contact": ([True], ["yes"]),
+    "ports": (["30000-30100"], [30000, "30000"]),
     "time": (["30m", "2h", "12:00:00", "1-06", "1-06:00:00"], [90, "soon"]),
     **dict.fromkeys(slurm_options.NAMED, (["a100", "n[1-4]", "gpu:8"], [["a"]])),
     "sbatch": ([{"mem": "64G", "exclusive": True}], ["mem=64G"]),

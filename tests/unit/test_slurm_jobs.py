@@ -84,6 +84,14 @@ def test_a_container_that_cannot_be_is_rejected_with_its_place(settings: str, pr
     assert [text.partition(" (got")[0] for text in error.value.problems] == [problem.partition(" (got")[0]]
 
 
+def test_a_range_of_ports() -> None:
+    spec = with_container("ccbed_ports: 30000-30100").slurm
+    assert spec and spec.ports == (30000, 30100)
+    for value in ("80-90", "30100-30000", "30000-70000", "30000"):
+        with pytest.raises(UsageError, match="ccbed_ports: must be a range of ports from 1024 to 65535"):
+            with_container(f"ccbed_ports: {value}")
+
+
 def test_beds_and_owners_that_name_one_directory_have_their_own_in_it() -> None:
     def hostdir(name: str, owner: str) -> str:
         text = INVENTORY.replace("ccbed_bed: lab", f"ccbed_bed: {name}\n    ccbed_workdir: ~/ccbed")

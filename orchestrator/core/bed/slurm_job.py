@@ -48,6 +48,7 @@ def read(host: Host, home: str) -> SlurmSpec:
         container=_value(host, "container") or "none",
         image=home + image[1:] if image.startswith("~/") else image,
         mounts=tuple(_value(host, "mounts") or ()),
+        ports=tuple(_value(host, "ports") or ()),
     )
 
 

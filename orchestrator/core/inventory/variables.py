@@ -154,6 +154,15 @@ def _container(value: Any) -> str:
     return str(value)
 
 
+def _ports(value: Any) -> tuple[int, int]:
+    """``first-last``, both included."""
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", str(value))
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1024 <= first <= last <= 65535:
+        raise ValueError("must be a range of ports from 1024 to 65535, such as 30000-30100")
+    return first, last
+
+
 def _network(value: Any) -> str:
     if value not in ("host", "private"):
         raise ValueError("must be host or private")
@@ -226,6 +235,7 @@ KNOWN: Mapping[str, Variable] = {
     "switch_port": Variable(read=_control("down", "up"), honoured_by=DOCKER),
     "known_hosts": Variable(read=literal.file, honoured_by=DOCKER),
     "ssh_first_contact": Variable(read=_boolean, honoured_by=DOCKER),
+    "ports": Variable(read=_ports, honoured_by=SLURM),
     "time": Variable(read=slurm_options.time_s, honoured_by=SLURM),
     **{name: Variable(read=slurm_options.word, honoured_by=SLURM) for name in slurm_options.NAMED},
     "sbatch": Variable(read=slurm_options.options, honoured_by=SLURM),
@@ -233,5 +243,5 @@ KNOWN: Mapping[str, Variable] = {
 #: Counts, sizes and words of a closed list: they are not secret, even in an encrypted file.
 PUBLIC = (
     "bed", "provider", "nodes", "spares", "standby", "gpus", "isolation", "link", "allow_faults", "rdma", "cpus", "memory",
-    "shm_size", "start_timeout", "network", "ssh_first_contact", "container",
+    "shm_size", "start_timeout", "network", "ssh_first_contact", "container", "ports",
 )  # fmt: skip

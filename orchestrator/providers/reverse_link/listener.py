@@ -6,6 +6,7 @@ A peer that is not authenticated in time, or sends anything but a greeting, is d
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...model.errors import InfrastructureError
 from ...node.files import plain_files
 from ...node.hostlink.reverse_link import CERTIFICATE, LISTENERS, MAX_LINE, WELCOME
 from ...node.hostlink.tls_stream import TlsStream, server_context
@@ -33,10 +35,13 @@ RENEW_S, EXPIRED_S = 60.0, 900.0
 class Listener:
     """Listens from its creation until ``close``. ``links``: the directory that the hosts read; ``private``: has the key.
 
-    ``rejected``: why peers were disconnected, newest last; a few of them. Raises OSError.
+    ``ports``: the first and the last port to listen on; empty: any. ``rejected``: why peers were disconnected, newest last; a
+    few of them. Raises OSError, and InfrastructureError if none of the ports is free.
     """
 
-    def __init__(self, links: Path, private: Path, hosts: Sequence[str], address: str = "") -> None:
+    def __init__(
+        self, links: Path, private: Path, hosts: Sequence[str], address: str = "", ports: Sequence[int] = ()
+    ) -> None:
         self._links = links
         self._hosts = frozenset(hosts)
         self._context = server_context(links / CERTIFICATE, private / credentials.KEY)
@@ -49,7 +54,7 @@ class Listener:
         self._publishing = threading.Lock()
         self._rejections: dict[str, str] = {}
         self.rejected: list[str] = []
-        self._socket = socket.create_server((address, 0), backlog=_BACKLOG)
+        self._socket = _listen(address, ports)
         self.port: int = self._socket.getsockname()[1]
         self._addresses = [address] if address else _own_addresses()
         self._publish()
@@ -172,6 +177,23 @@ class Listener:
 
     def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         plain_files.replace_file(self._links / LISTENERS, json.dumps({"listeners": rows}).encode())
+
+
+def _listen(address: str, ports: Sequence[int]) -> socket.socket:
+    """Raises OSError, and InfrastructureError if none of the ports is free."""
+    if not ports:
+        return socket.create_server((address, 0), backlog=_BACKLOG)
+    first, last = ports
+    for port in range(first, last + 1):
+        try:
+            return socket.create_server((address, port), backlog=_BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise InfrastructureError(
+        f"no port from {first} to {last} is free on this machine",
+        hint="set ccbed_ports to a larger range, or another one",
+    )
 
 
 def _read(links: Path) -> list[dict[str, Any]]:

@@ -230,7 +230,8 @@ class SlurmProvider(HostsProvider):
         with self._listening:
             if self._listener is None:
                 hosts = [host.name for host in bed.hosts]
-                self._listener = Listener(job_steps.links(bed), Path(bed.workdir), hosts)
+                ports = bed.slurm.ports if bed.slurm else ()
+                self._listener = Listener(job_steps.links(bed), Path(bed.workdir), hosts, ports=ports)
             return self._listener
 
 
