@@ -214,16 +214,11 @@ class SlurmProvider(HostsProvider):
             raise HostError(host.name, reason, lasting=True)
         site = reverse_connection.make_site(
             bed, host, self._listen(bed),
-            explain=lambda name: self._explain(bed, name),
+            explain=lambda name: job_steps.explain(bed, name),
             ended=lambda name: job_steps.end_reason(bed, allocation, name),
         )  # fmt: skip
         site.open(PATIENT_S if patient else self._connect_s, patient=patient)
         return site
-
-    def _explain(self, bed: BedSpec, host: str) -> str:
-        all_rejected = self._listener.rejected if self._listener else []
-        rejected = [text for text in all_rejected if f"host {host}" in text][-1:]
-        return "; ".join(part for part in (job_steps.explain(bed, host), *rejected) if part)
 
     def _listen(self, bed: BedSpec) -> Listener:
         """The listener for all hosts of the bed. Raises OSError."""
