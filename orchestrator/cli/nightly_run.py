@@ -71,6 +71,7 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
             quarantined=quarantined,
             includes_quarantined=options["include_quarantined"],
             probe_spares_s=probe_spares_s,
+            fail_on=options["fail_on"] or "fail",
         )
         night_files.write_night(directory, night)
         return _run(session, bed, directory, night, past, options)
@@ -80,6 +81,11 @@ def resume(session: Session, handle: str, options: Mapping[str, Any]) -> int:
     """Go on with a night where its rows end. A night that has ended is judged and reported again."""
     directory = _resolve(handle, Path(options["runs_dir"]))
     night = night_files.read_night(directory)
+    if options["fail_on"] not in (None, night.fail_on):
+        raise UsageError(
+            f"{directory}: was begun with --fail-on {night.fail_on}",
+            hint="resume it without --fail-on: a night keeps its own",
+        )
     if night_files.is_closed(directory):
         return night_end.finish(session, directory, night, night_files.read_rows(directory), options)
     bed = _bed(

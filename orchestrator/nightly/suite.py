@@ -9,6 +9,8 @@ from typing import Any, Literal
 #: Of a repeat. ``failed``, ``unknown``: by the run's verdicts. ``error``: no run, or one that could not be judged.
 #: ``unfinished``: over its deadline, or the orchestrator died. ``skipped``: a requirement is missing, or the budget is spent.
 State = Literal["passed", "failed", "unknown", "error", "unfinished", "skipped"]
+#: The least finding that fails a night.
+FailOn = Literal["fail", "warn"]
 
 FORMAT = 1
 #: Files of a night's directory. A directory with NIGHT is a night. The bundles of its runs are in RUNS. SPARES: see night_files.
@@ -66,7 +68,7 @@ class Night:
     UTC, by the clock of the controller. ``hosts``: node -> host, of a Slurm job the node of the cluster; ``spares``: spare -> host.
     ``quarantined``: node -> why it was in
     quarantine when the night began; ``includes_quarantined``: such nodes get ranks all the same. ``probe_spares_s``: about how long
-    spares are probed before the first trial that may need one, 0: not at all.
+    spares are probed before the first trial that may need one, 0: not at all. ``fail_on``: whether warnings fail the night.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Night:
     quarantined: Mapping[str, str] = field(default_factory=dict)
     includes_quarantined: bool = False
     probe_spares_s: float = 0.0
+    fail_on: FailOn = "fail"
 
     @property
     def recorded(self) -> bool:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.cli import night_end
+from orchestrator.cli import main, night_end
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import terminal
+from orchestrator.model import errors
 from orchestrator.nightly import judging, night_files
 from orchestrator.nightly.culprits import quarantine
 from orchestrator.nightly.night_judgement import NightJudgement
 
-from .night_bundles import write_night
+from .night_bundles import figure, write_night
 from .test_culprits import FLOOR, NODES, rates
 
 
@@ -33,6 +37,41 @@ def judge(directory: Path) -> NightJudgement:
 def accuse(directory: Path, workdir: Path, judgement: NightJudgement) -> list[str]:
     options: dict[str, Any] = {"on_culprit": "", "apply": False}
     return night_end._accuse(directory, night_files.read_night(directory), judgement, options, workdir)
+
+
+@pytest.mark.parametrize(("fail_on", "outcome", "code"), [("fail", "warn", 0), ("warn", "fail", 1)])
+def test_warnings_fail_a_night_that_says_so(tmp_path: Path, fail_on: str, outcome: str, code: int) -> None:
+    nodes = tuple(f"n{number}" for number in range(8))
+    lines = [[figure("gemm", 50.0 if node == "n3" else 100.0, "TFLOP/s", "higher", node=node) for node in nodes]]
+    directory = write_night(tmp_path, 3, {"gemm": lines}, nodes=nodes)
+    file = directory / "night.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "fail_on": fail_on}))
+    judgement = judge(directory)
+    assert (judgement.outcome, judgement.exit) == (outcome, code)
+    assert [judged.state for judged in judgement.findings if judged.finding.node == "n3"] == ["warn"]
+    assert judgement.sentence.startswith("n3: gemm is 100.0% worse than the median of 7 peers")
+    assert ("; warnings count as failures (--fail-on warn); runs: 1 passed." in judgement.sentence) is (
+        fail_on == "warn"
+    )
+
+
+def test_without_a_warning_a_strict_night_passes(tmp_path: Path) -> None:
+    directory = night_of(tmp_path, 3)
+    file = directory / "night.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "fail_on": "warn"}))
+    judgement = judge(directory)
+    assert (judgement.outcome, judgement.exit) == ("pass", 0)
+    assert "--fail-on" not in judgement.sentence
+
+
+def test_a_night_that_is_resumed_keeps_its_own_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    night_of(tmp_path / "runs", 7)
+    for rule, expected in (("warn", errors.EXIT_USAGE), ("fail", 0)):
+        err = io.StringIO()
+        session = Session(state=tmp_path / "state", terminal=terminal.Terminal(out=io.StringIO(), err=err))
+        assert main.run(["nightly", "--resume", "0007", "--fail-on", rule], session) == expected, err.getvalue()
+        assert ("was begun with --fail-on fail" in err.getvalue()) is (rule == "warn")
 
 
 @pytest.mark.parametrize(("quarantined", "state"), [(("n2",), "xfail"), ((), "fail")])

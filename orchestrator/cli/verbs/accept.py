@@ -48,7 +48,7 @@ def command(session: Session, /, **values: Any) -> int:
         raise UsageError("INVENTORY and --bed exclude each other; give one of them")
     chosen = {
         **values, "record": False, "repeat": None, "budget": None, "only": (), "resume": None, "notify": (), "on_culprit": "",
-        "apply": False, "dry_run": False, "probe_spares": "30s", "resume_open": False,
+        "apply": False, "dry_run": False, "probe_spares": "30s", "resume_open": False, "fail_on": None,
     }  # fmt: skip
     before = set(night_files.nights(values["runs_dir"]))
     inner = session

@@ -66,6 +66,12 @@ class Target(click.ParamType[str]):
     default="",
     help="Print the call of COMMAND for every node that failed; {node}, {host}, {reason}, {night}, {evidence} are replaced.",
 )
+@click.option(
+    "--fail-on",
+    type=click.Choice(["fail", "warn"]),
+    show_default="fail",
+    help="The least finding that fails the night (exit 1): with warn also a warning.",
+)
 @click.option("--apply", is_flag=True, help="With --on-culprit: call the command.")
 @click.option(
     "--install-timer", metavar="WHEN", help="Print a systemd service and timer for this night, such as 02:00."

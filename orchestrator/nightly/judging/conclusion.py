@@ -15,7 +15,7 @@ from ...model import errors
 from .. import rows as night_rows
 from ..gates.finding import Outcome
 from ..night_judgement import Judged, NightJudgement
-from ..suite import Row
+from ..suite import FailOn, Row
 
 #: The finding of a row that did not pass. An unfinished trial failed; one that could not be run or judged says nothing of the hardware.
 STATES: Mapping[str, Outcome] = {"failed": "fail", "unfinished": "fail", "unknown": "unknown", "error": "unknown"}
@@ -23,18 +23,27 @@ _FAILURES = ("fail", "xpass")
 
 
 def conclude(
-    rows: Sequence[Row], findings: tuple[Judged, ...], *, earlier: tuple[str, ...], notes: tuple[str, ...]
+    rows: Sequence[Row],
+    findings: tuple[Judged, ...],
+    *,
+    earlier: tuple[str, ...],
+    notes: tuple[str, ...],
+    fail_on: FailOn = "fail",
 ) -> NightJudgement:
-    outcome = _outcome(rows, findings)
+    """``fail_on``: with "warn" the night fails if a finding warns; the findings keep their states."""
+    failures = _FAILURES if fail_on == "fail" else (*_FAILURES, "warn")
+    outcome = _outcome(rows, findings, failures)
     return NightJudgement(
-        outcome=outcome, exit=_exit(outcome, rows), sentence=_sentence(outcome, rows, findings), findings=findings,
+        outcome=outcome, exit=_exit(outcome, rows), sentence=_sentence(outcome, rows, findings, failures), findings=findings,
         earlier=earlier, history=_history(findings), notes=notes,
     )  # fmt: skip
 
 
-def _outcome(rows: Sequence[Row], findings: Sequence[Judged]) -> Literal["pass", "warn", "fail", "unknown"]:
+def _outcome(
+    rows: Sequence[Row], findings: Sequence[Judged], failures: Sequence[str]
+) -> Literal["pass", "warn", "fail", "unknown"]:
     states = {judged.state for judged in findings if judged.is_counted}
-    if not states.isdisjoint(_FAILURES):
+    if not states.isdisjoint(failures):
         return "fail"
     if "unknown" in states or all(row.state == "skipped" or night_rows.node(row) for row in rows):
         return "unknown"
@@ -42,18 +51,20 @@ def _outcome(rows: Sequence[Row], findings: Sequence[Judged]) -> Literal["pass",
 
 
 def _exit(outcome: str, rows: Sequence[Row]) -> int:
-    """A warning is no failure. What the infrastructure broke cannot be judged, and comes first, as for `ccbed run`."""
+    """A warning is no failure unless the night says so. What the infrastructure broke cannot be judged, and comes first, as for `ccbed run`."""
     codes = {"fail": errors.EXIT_FINDING, "unknown": errors.EXIT_UNKNOWN}
     return night_rows.worst((night_rows.exit_code(rows), codes.get(outcome, errors.EXIT_PASS)))
 
 
-def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged]) -> str:
+def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged], failures: Sequence[str]) -> str:
     counts = Counter(row.state for row in rows if not night_rows.node(row))
     lost = ", ".join(dict.fromkeys(filter(None, map(night_rows.node, rows))))
     ran = ", ".join(
         f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: _ORDER.index(item[0]))
     )
-    worst = [judged for judged in findings if judged.is_counted and judged.state in _WORST[outcome]]
+    states = failures if outcome == "fail" else _WORST[outcome]
+    worst = [judged for judged in findings if judged.is_counted and judged.state in states]
+    worst.sort(key=lambda judged: judged.state == "warn")
     text = (
         _PASSES[any(judged.state == "pass" for judged in findings)] if outcome == "pass" else "Every repeat was skipped"
     )
@@ -68,13 +79,14 @@ def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged]) -> 
         text = f"{worst[0].finding.text}{more}"
     elif not counts:
         text = "Nothing was run"
-    return (
-        "; ".join(part for part in (text, f"lost: {lost}" if lost else "", f"runs: {ran}" if ran else "") if part) + "."
-    )
+    warned = [judged for judged in worst if judged.state == "warn"]
+    strict = "warnings count as failures (--fail-on warn)" if any(judged.state in failures for judged in warned) else ""
+    parts = (text, strict, f"lost: {lost}" if lost else "", f"runs: {ran}" if ran else "")
+    return "; ".join(filter(None, parts)) + "."
 
 
 _ORDER = ("passed", "failed", "unknown", "error", "unfinished", "skipped")
-_WORST = {"fail": _FAILURES, "unknown": ("unknown",), "warn": ("warn",), "pass": ()}
+_WORST: Mapping[str, tuple[str, ...]] = {"unknown": ("unknown",), "warn": ("warn",), "pass": ()}
 
 
 #: Whether a metric has been compared with anything -> the sentence.

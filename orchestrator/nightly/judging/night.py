@@ -67,7 +67,7 @@ def judge(
     findings = known_defects.apply(night, findings, series, earlier, _is_node_absent(night, runs, past))
     findings = known_defects.expect_failures_of(quarantined, findings)
     return conclusion.conclude(
-        rows, tuple(findings), earlier=_earlier(series, groups),
+        rows, tuple(findings), earlier=_earlier(series, groups), fail_on=night.fail_on,
         notes=(
             *notes, *_notes_on_spares(directory), *_unused(history, night), *_notes(night, runs, past),
             *floors.notes_on(baselines, tonight),
