@@ -51,7 +51,7 @@ def _outcome(
 
 
 def _exit(outcome: str, rows: Sequence[Row]) -> int:
-    """A warning is no failure unless the night says so. What the infrastructure broke cannot be judged, and comes first, as for `ccbed run`."""
+    """What the infrastructure broke cannot be judged, and comes first, as for `ccbed run`. A warning alone is no failure."""
     codes = {"fail": errors.EXIT_FINDING, "unknown": errors.EXIT_UNKNOWN}
     return night_rows.worst((night_rows.exit_code(rows), codes.get(outcome, errors.EXIT_PASS)))
 
