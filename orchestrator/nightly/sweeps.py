@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from .gates.nights import Floats
 
 METRIC = "link rate"
+#: The gate of findings that a node has no figure.
+MEASUREMENT = "measurement"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,10 +47,13 @@ class PairSweep:
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """0: something could be judged, and nothing is odd; 1: a mismatch of bits; 2: a suspect, or nothing could be judged."""
+    """0: something could be judged, and nothing is odd; 1: a mismatch of bits; 2: a suspect, a node without a figure, or nothing
+    could be judged."""
     outcomes = {finding.outcome for finding in findings}
     if "fail" in outcomes:
         return 1
+    if any(finding.gate == MEASUREMENT for finding in findings):
+        return 2
     return 0 if "pass" in outcomes and worst(tuple(findings)) in ("pass", "unknown") else 2
 
 
@@ -67,42 +73,65 @@ def judge_nodes(
                 what = (measurement.metric.name, measurement.key)
                 metrics.setdefault(what, measurement)
                 series.setdefault(what, {}).setdefault(measurement.node, []).extend(measurement.values)
-    findings = [_beside_peers(metrics[what], nodes, quarantined) for what, nodes in series.items()]
+    findings = [
+        finding for what, nodes in series.items() for finding in _judge_metric(metrics[what], nodes, quarantined)
+    ]
     return (*_few(findings), *digests.judge(_digests(histories)))
 
 
-def _beside_peers(
+def _judge_metric(
     measurement: Measurement, nodes: Mapping[str, Sequence[float]], quarantined: Collection[str]
+) -> Iterator[Finding]:
+    """Nodes without a value are named, and so are those without a ratio; the others are judged beside each other."""
+    metric = measurement.metric
+    finite = {name: [value for value in nodes[name] if math.isfinite(value)] for name in sorted(nodes)}
+    medians = {name: statistics.median(values) for name, values in finite.items() if values}
+    positive = {name: value for name, value in medians.items() if value > 0}
+    for name in (name for name in finite if name not in medians):
+        text = f"{metric.name}: {name} was not measured"
+        yield Finding(gate=MEASUREMENT, outcome="unknown", metric=metric.name, node=name, text=text)
+    idle = {name: value for name, value in medians.items() if value <= 0}
+    is_rate = metric.better == "higher"
+    if idle and not (is_rate and positive):
+        yield _unknown(metric.name, f"has no ratio on {', '.join(idle)}: the value is not above 0")
+    if positive:
+        stopped = {name: f"{name} is at {value:g} {metric.unit}" for name, value in idle.items() if is_rate}
+        yield _beside_peers(measurement, positive, stopped, quarantined)
+
+
+def _beside_peers(
+    measurement: Measurement, medians: Mapping[str, float], stopped: Mapping[str, str], quarantined: Collection[str]
 ) -> Finding:
-    metric, names = measurement.metric, sorted(nodes)
-    medians = {name: statistics.median(nodes[name]) for name in names}
-    if not all(value > 0 for value in medians.values()):
-        return _unknown(metric.name, "has no ratio: a value is not above 0")
+    """``stopped``: nodes whose rate is not above 0, and the text on each; they are suspects."""
+    metric, names = measurement.metric, list(medians)
     judged = _excesses(metric.sign, medians, quarantined)
     count = sum(name.partition(":")[0] not in quarantined for name in names)
     suspects = {name: values for name, values in judged.items() if values[0] > values[1]}
     limits = [limit for _, limit in judged.values()]
-    if any(map(math.isnan, limits)) and not suspects:
+    if any(map(math.isnan, limits)) and not suspects and not stopped:
         return _unknown(metric.name, f"{count} nodes of equal hardware; {peers.LEAST_PEERS + 1} are needed")
-    if max(limits) > peers.WIDEST and not suspects:
+    if max(limits) > peers.WIDEST and not suspects and not stopped:
         return _unknown(
             metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-max(limits)):.0%})"
         )
-    odd = [(name, excess, limit) for name, (excess, limit) in suspects.items()]
-    if not odd:
+    if not suspects and not stopped:
         return Finding(
             gate="peers", outcome="pass", metric=metric.name, text=f"{metric.name}: no node of {len(names)} is odd"
         )
-    parts = []
-    for name, excess, limit in odd:
+    parts = dict(stopped)
+    for name, (excess, limit) in suspects.items():
         is_quarantined = name.partition(":")[0] in quarantined
-        parts.append(
+        parts[name] = (
             f"{name} is {-math.expm1(-excess):.1%} worse than the median of {count - (not is_quarantined)} peers"
-            f" (limit {-math.expm1(-limit):.1%})" + (", and is in quarantine" if is_quarantined else "")
+            f" (limit {-math.expm1(-limit):.1%})"
         )
+    texts = [
+        text + (", and is in quarantine" if name.partition(":")[0] in quarantined else "")
+        for name, text in parts.items()
+    ]
     return Finding(
-        gate="peers", outcome="warn", metric=metric.name, text=f"{metric.name}: {'; '.join(parts)}",
-        node=odd[0][0] if len(odd) == 1 else None, culprits=tuple(name for name, _, _ in odd),
+        gate="peers", outcome="warn", metric=metric.name, text=f"{metric.name}: {'; '.join(texts)}",
+        node=next(iter(parts)) if len(parts) == 1 else None, culprits=tuple(parts),
     )  # fmt: skip
 
 
@@ -128,17 +157,15 @@ def _unknown(metric: str, reason: str) -> Finding:
 
 def _few(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """One finding for all metrics that pass, and one for each reason why metrics could not be judged."""
-    grouped: dict[tuple[str, str], list[Finding]] = {}
+    grouped: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         reason = finding.text.removeprefix(f"{finding.metric}: ")
-        grouped.setdefault((finding.outcome, reason), []).append(finding)
+        grouped.setdefault((finding.gate, finding.outcome, reason), []).append(finding)
     results = []
-    for (outcome, reason), same in grouped.items():
+    for (_, outcome, reason), same in grouped.items():
         names = ", ".join(finding.metric for finding in same)
         results += (
-            same
-            if outcome == "warn"
-            else [Finding(gate="peers", outcome=same[0].outcome, metric=names, text=f"{names}: {reason}")]
+            same if outcome == "warn" else [dataclasses.replace(same[0], metric=names, text=f"{names}: {reason}")]
         )
     return tuple(results)
 

@@ -38,9 +38,15 @@ def night_of(tmp_path: Path, number: int, *slow: str) -> tuple[Path, Night, Nigh
     return directory, night_files.read_night(directory), judging.judge(directory, ())
 
 
-def sweep(*labels: str) -> NightJudgement:
+def sweep(*labels: str, rounds: int = 2) -> NightJudgement:
     finding = Finding(gate="pairs", outcome="warn", text="link beta: a part is slower", culprits=labels)
-    return NightJudgement(outcome="warn", exit=0, sentence="", findings=(Judged(finding=finding, state="warn"),))
+    judged = Judged(finding=finding, state="warn", runs=tuple(f"runs/{number}" for number in range(rounds)))
+    return NightJudgement(outcome="warn", exit=0, sentence="", findings=(judged,))
+
+
+def test_a_sweep_of_one_round_accuses_nobody(tmp_path: Path) -> None:
+    _, night, _ = night_of(tmp_path, 1)
+    assert [hook.accused(night, sweep("node n1", rounds=rounds)) == () for rounds in (1, 2)] == [True, False]
 
 
 def test_a_node_that_failed_is_accused_with_the_runs_of_its_findings(tmp_path: Path) -> None:

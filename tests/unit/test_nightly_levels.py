@@ -165,3 +165,32 @@ def test_an_intermittent_node_fails_where_all_of_four_nights_are_bad(measured: i
         limit=np.array([0.03]), is_bad_tonight=np.array([[True]]),
     )  # fmt: skip
     assert (bool(result.fails[0, 0]), bool(result.warns[0, 0])) == (fails, True)
+
+
+def clock_rates(seed: int, nights: int = 40, nodes: int = 12) -> np.ndarray:
+    """nights x nodes x repeats of a metric with two values: 3.5 on a tenth of the nights, else 3.6."""
+    values = np.where(np.random.default_rng(seed).random((nights, nodes)) < 0.1, 3.5, 3.6)
+    return np.repeat(values[:, :, None], 5, axis=2)
+
+
+def test_a_metric_with_two_values_fails_no_sound_node() -> None:
+    """Its nights mostly equal the night before, so that the differences between nights have the median 0."""
+    findings = [
+        finding
+        for seed in range(6)
+        for night in range(20, 40, 2)
+        for finding in judgement.judge_panel(panel_of(clock_rates(seed)[:night]))
+    ]
+    assert [finding.text for finding in findings if finding.outcome == "fail"] == []
+    warned = sum(finding.outcome == "warn" for finding in findings)
+    assert warned <= 0.01 * 6 * 10 * 12
+
+
+@pytest.mark.parametrize(("rate", "outcome"), [(3.0, "fail"), (3.5, "pass")])
+def test_a_node_of_such_a_metric_fails_if_no_sound_night_was_as_bad(rate: float, outcome: str) -> None:
+    values = clock_rates(seed=1)
+    values[-2:, 4] = rate
+    values[-3, 4] = 3.6
+    by_node = outcomes(judgement.judge_panel(panel_of(values)), "relative")
+    assert by_node.pop("n4") == outcome
+    assert "fail" not in by_node.values()

@@ -61,7 +61,7 @@ def test_the_rounds_count_together() -> None:
     ("values", "reason"),
     [
         (fleet(4), "6 are needed"),
-        (fleet(8, n1=0.0), "has no ratio"),
+        (fleet(8, **{f"n{index}": 0.0 for index in range(8)}), "has no ratio"),
         ({f"n{index}": [3.0**index] for index in range(8)}, "differ too much"),
     ],
 )
@@ -69,6 +69,28 @@ def test_what_cannot_be_judged_is_unknown(values: dict[str, list[float]], reason
     (finding,) = sweeps.judge_nodes([record(values)])
     assert (finding.outcome, reason in finding.text) == ("unknown", True)
     assert sweeps.exit_code([finding]) == 2
+
+
+def test_a_node_whose_rate_is_zero_is_the_suspect_and_the_others_are_judged() -> None:
+    other = Metric(name="memory", unit="GB/s", better="higher")
+    findings = sweeps.judge_nodes([record(fleet(8, n1=0.0, n4=0.9)), record(fleet(8), metric=other)])
+    by_metric = {finding.metric: finding for finding in findings}
+    assert (by_metric["gemm float32"].outcome, set(by_metric["gemm float32"].culprits)) == ("warn", {"n1", "n4"})
+    assert "n1 is at 0 TFLOP/s; n4 is " in by_metric["gemm float32"].text
+    assert (by_metric["memory"].outcome, sweeps.exit_code(findings)) == ("pass", 2)
+    latency = Metric(name="fsync", unit="ms", better="lower")
+    of_latency = sweeps.judge_nodes([record(fleet(8, n1=0.0), metric=latency)])
+    assert sorted(finding.outcome for finding in of_latency) == ["pass", "unknown"]
+
+
+@pytest.mark.parametrize("values", [[], [float("nan")]])
+def test_a_node_without_a_value_was_not_measured_and_the_sweep_does_not_pass(values: list[float]) -> None:
+    findings = sweeps.judge_nodes([record({**fleet(8), "n3": values})])
+    assert [(finding.gate, finding.outcome, finding.node) for finding in findings] == [
+        ("measurement", "unknown", "n3"), ("peers", "pass", None),
+    ]  # fmt: skip
+    assert findings[0].text == "gemm float32: n3 was not measured"
+    assert sweeps.exit_code(findings) == 2
 
 
 def test_only_equal_hardware_is_compared() -> None:
@@ -137,6 +159,12 @@ def test_equal_links_pass_and_three_nodes_are_unknown() -> None:
     few = sweeps.judge_pairs([linked({(0, 1): 0.5}, world=3)], NODES[:3], LEAVES)
     assert few.finding.outcome == "unknown"
     assert sweeps.judge_pairs([], NODES, LEAVES).finding.outcome == "unknown"
+
+
+def test_a_sweep_with_a_node_without_any_pair_does_not_pass() -> None:
+    sweep = sweeps.judge_pairs([linked({}, world=4)], (*NODES, "n4"), {})
+    assert (sweep.finding.outcome, sweeps.exit_code([sweep.finding])) == ("unknown", 2)
+    assert sweep.finding.text.endswith("; not measured: n4")
 
 
 def test_nodes_of_one_host_have_no_link_to_judge() -> None:

@@ -42,6 +42,8 @@ def conclude(terminal: Terminal, findings: Sequence[Finding], code: int) -> None
     word, text = _WORDS.get(code, "FAIL"), _SENTENCES.get(code, "")
     if code == 2 and any(finding.outcome == "warn" for finding in findings):
         word, text = _SUSPECT, ", ".join(dict.fromkeys(suspects)) or "cannot tell which part"
+    elif code == 2 and any(finding.outcome == "pass" for finding in findings):
+        text = "not all could be judged"
     terminal.line(f"{terminal.style(f'{word:<9}', _WORDS.get(code, 'FAIL'))} {text}     exit {code}")
 
 

@@ -54,7 +54,8 @@ def accused(night: Night, judgement: NightJudgement) -> tuple[Accused, ...]:
 
 def _nodes(judged: Judged, hosts: Mapping[str, str]) -> set[str]:
     finding = judged.finding
-    if judged.state != "fail" and not (finding.gate == "pairs" and judged.state == "warn"):
+    is_confirmed_pair = finding.gate == "pairs" and judged.state == "warn" and len(judged.runs) > 1
+    if judged.state != "fail" and not is_confirmed_pair:
         return set()
     names = set(nodes_of(finding.node or "")) if len(nodes_of(finding.node or "")) == 1 else set()
     for culprit in finding.culprits:

@@ -55,12 +55,17 @@ def _judge(spare: str, record: RunRecord, baselines: Sequence[Baseline], beside_
     if bad:
         return Fitness(node=spare, is_fit=False, text="; ".join(text.removeprefix(f"{spare}: ") for text in bad))
     met = sum(finding.outcome == "pass" for finding in by_floor)
-    is_among_peers = any(finding.gate == "peers" and finding.outcome in ("pass", "warn") for finding in beside_peers)
+    is_measured = any(item.values for item in own)
+    is_among_peers = is_measured and any(
+        finding.gate == "peers" and finding.outcome in ("pass", "warn") for finding in beside_peers
+    )
     known = [f"{met} of {len(by_floor)} figures meet their floors"] if met else []
     known += ["no figure is odd beside its peers"] if is_among_peers else []
     unknown = [finding.text for finding in by_floor if finding.outcome == "unknown"]
     unknown += [] if by_floor else [f"no floor for {hardware or 'its hardware, which is not known'}"]
-    unknown += [] if is_among_peers else [f"fewer than {peers.LEAST_PEERS} peers"]
+    unknown += (
+        [] if is_among_peers else [f"fewer than {peers.LEAST_PEERS} peers" if is_measured else "it was not measured"]
+    )
     text = (
         f"{spare} joins: {'; '.join(known)}"
         if known

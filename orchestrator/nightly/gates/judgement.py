@@ -74,13 +74,14 @@ def _minimum_ratio(panel: Panel, minimum_absolute: float) -> float:
 
 
 def _fleet_sigma(medians: Any) -> float:
-    """The spread between nodes in the median of earlier nights; 0 if there are none."""
+    """The spread between nodes in the median of earlier nights, or that of a node from night to night if it is wider; 0 without nights."""
     import numpy as np
 
     if not len(medians) or medians.shape[1] <= peers.LEAST_PEERS:
         return 0.0
     spreads = robust.MAD_TO_SIGMA * robust.median(np.abs(medians - robust.median(medians, axis=1)[:, None]), axis=1)
-    value = float(robust.median(spreads))
+    changes = robust.body(np.diff(medians, axis=0).reshape(-1)) / math.sqrt(2)
+    value = float(np.fmax(robust.median(spreads), changes))
     return value if math.isfinite(value) else 0.0
 
 

@@ -53,7 +53,10 @@ def judge(slowness: Floats, fleet_sigma: float = 0.0) -> Peers:
     limits = np.full(slowness.shape, np.nan)
     for node in range(len(slowness)):
         others = np.delete(slowness, node, axis=0)
-        spread = robust.MAD_TO_SIGMA * robust.median(np.abs(others - robust.median(others))) if len(others) else np.nan
+        # More than half of the peers may be equal, as on a metric with few different values.
+        apart = others - robust.median(others)
+        half = robust.MAD_TO_SIGMA * robust.median(np.abs(apart))
+        spread = np.where(half > 0, half, robust.body(apart))
         limits[node] = np.fmax(spread, fleet_sigma)
     # The MAD of n normal values has 37 % of the efficiency of the standard deviation.
     factors = np.array([robust.limit(FALSE_RATE, 0.37 * max(int(n), 1)) for n in count.ravel()]).reshape(count.shape)

@@ -25,6 +25,10 @@ MINIMUM_RATIO = 0.01
 #: Chance of a false warning and of a false failure per metric and node-night, for normal noise. Three gates and 20 metrics
 #: share 1e-4 false failures per node-night, and steps at reboots make tails that are several times heavier.
 WARN_RATE, FALSE_RATE = 4e-4, 3e-7
+#: The same for a metric with few different values, such as a clock rate in steps of 0.1 GHz, by the share of nights that were as bad.
+GRID_WARN_RATE, GRID_FALSE_RATE = 1e-2, 3e-5
+#: Deviations that differ by less are equal, but for rounding.
+_EQUAL = 1e-9
 #: Nights whose deviations give the spread, and the least of them.
 SPREAD_NIGHTS, LEAST_SPREAD_NIGHTS = 40, 8
 #: Nights of the joint evidence.
@@ -38,6 +42,8 @@ class Relative:
     """Of the last night, nodes x metrics. ``offences``: the last three nights, the judged one last.
 
     ``joint``: the score of the best step of one to three nights; ``lasting``: of two or three; ``length``: of that step.
+    ``chance``: of so many nights of three that are at least as bad as the best of the offences; 0 for metrics whose values vary
+    from night to night, whose scores say it.
     """
 
     excess: Floats
@@ -47,6 +53,7 @@ class Relative:
     joint: Floats
     lasting: Floats
     length: Floats
+    chance: Floats
     warn_limit: float
     fail_limit: float
 
@@ -58,7 +65,7 @@ class Relative:
 
     @property
     def warns(self) -> Flags:
-        result: Flags = self.offences[-1] & (self.joint >= self.warn_limit)
+        result: Flags = self.offences[-1] & (self.joint >= self.warn_limit) & (self.chance <= GRID_WARN_RATE)
         return result
 
     @property
@@ -66,7 +73,7 @@ class Relative:
         import numpy as np
 
         repeated = self.offences[-1] & (np.sum(self.offences, axis=0) >= 2)
-        result: Flags = repeated & (self.lasting >= self.fail_limit)
+        result: Flags = repeated & (self.lasting >= self.fail_limit) & (self.chance <= GRID_FALSE_RATE)
         return result
 
 
@@ -92,7 +99,29 @@ def judge(deviations: Floats, series: Floats, minimum_ratio: float = MINIMUM_RAT
         excess=recent[-1], spread=spread, limit=limit, offences=offences, warn_limit=warn_limit, fail_limit=fail_limit,
         joint=np.fmax.reduce(evidence, axis=0), lasting=np.fmax.reduce(evidence[1:], axis=0),
         length=2 + np.argmax(np.nan_to_num(evidence[1:]), axis=0),
+        chance=np.where(_has_few_values(window[:-GAP]), _chance(recent, offences, history), 0.0),
     )  # fmt: skip
+
+
+def _has_few_values(series: Floats) -> Flags:
+    """By metric: whether more than half of the nights have the value of the night before."""
+    import numpy as np
+
+    changes = np.abs(np.diff(series, axis=0)).reshape(-1, series.shape[-1])
+    result: Flags = robust.median(changes) <= _EQUAL
+    return result
+
+
+def _chance(recent: Floats, offences: Flags, history: Floats) -> Floats:
+    """nodes x metrics: binomial, by the share of the fleet's earlier nights that were as bad (Jeffreys' estimate)."""
+    import numpy as np
+
+    level = np.min(np.where(offences, recent, np.inf), axis=0)
+    as_bad = np.sum(history[:, :, None] >= level - _EQUAL, axis=(0, 1))
+    share = (as_bad + 0.5) / (np.sum(~np.isnan(history), axis=(0, 1)) + 1)
+    once, twice = 1 - (1 - share) ** 3, 3 * share**2 * (1 - share) + share**3
+    count = np.sum(offences, axis=0)
+    return np.where(count >= 3, share**3, np.where(count == 2, twice, once))
 
 
 def node_spread(history: Floats) -> Floats:

@@ -28,11 +28,15 @@ def median(values: Floats, axis: int = 0) -> Floats:
 
 
 def body(values: Floats) -> Floats:
-    """The standard deviation about zero along axis 0 of the values cut at 3 robust sigma (Huber's proposal 2, 1964)."""
+    """The standard deviation about zero along axis 0 of the values cut at 3 robust sigma (Huber's proposal 2, 1964).
+
+    Where more than half of the values are 0, as on a metric with few different values, nothing is cut.
+    """
     import numpy as np
 
     absolute = np.abs(values)
-    cut = np.minimum(absolute, 3 * MAD_TO_SIGMA * median(absolute))
+    middle = median(absolute)
+    cut = np.minimum(absolute, np.where(middle > 0, 3 * MAD_TO_SIGMA * middle, np.inf))
     # E[min(|x|, 3)^2] of a standard normal is 0.995.
     return np.sqrt(nanmean(cut**2) / 0.995)
 
