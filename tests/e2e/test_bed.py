@@ -464,7 +464,7 @@ def test_an_injection_that_does_nothing_is_not_called_verified(tmp_path: Path) -
         bed.open("r")
         pid = bed.status("n0").pid
         for id, act in (("f0", CRASH), ("f1", PAUSE)):
-            answer = bed.ask("fault.act", "n0", _fault(replace(act, inject=nothing), id))
+            answer = bed.ask("fault.act", "n0", _fault(replace(act, inject=nothing, limit_s=1.0), id))
             assert answer.type == "fail" and answer.value["reason"] == "not verified"
         assert not [event for event in bed.events if event.f == "fault.verified"]
         assert (bed.status("n0").pid, bed.status("n0").state) == (pid, "warm")

@@ -29,7 +29,8 @@ def test_a_node_that_lost_its_power_leaves_no_process(slurm: Slurm) -> None:
     job = slurm.run("sbatch", "--parsable", "--nodelist=n2", "--output=/dev/null", "--wrap", "exec sleep 4321").strip()
     wait_until(lambda: bool(_sleepers()))
     slurm.power_off("n2")
-    assert not _sleepers() and slurm.jobs() == {int(job): "RUNNING"}
+    wait_until(lambda: not _sleepers())
+    assert slurm.jobs() == {int(job): "RUNNING"}
     slurm.set_node("n2", "down")
     wait_until(lambda: slurm.jobs().get(int(job)) != "RUNNING")
 

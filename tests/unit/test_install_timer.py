@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 import shlex
 import shutil
 import subprocess
@@ -87,6 +88,12 @@ def test_a_wrong_time_is_one_clear_error(tmp_path: Path) -> None:
     session = Session(state=tmp_path / "state", terminal=terminal.Terminal(out=out, err=out))
     assert main.run(("nightly", "quick", "--install-timer", "tonight-ish"), session) == 3
     assert "--install-timer: not a time of systemd (got tonight-ish)" in out.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("CCBED_")]:
+        monkeypatch.delenv(name)
 
 
 def install(

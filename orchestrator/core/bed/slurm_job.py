@@ -22,7 +22,7 @@ def host_problems(inventory: Inventory) -> Iterable[str]:
 
 def container_problems(inventory: Inventory) -> Iterable[str]:
     """Settings of a container without the other ones, and an image that is a name instead of a file."""
-    for host in inventory.hosts if _value(inventory.hosts[0], "provider") == "slurm" else ():
+    for host in inventory.hosts[:1] if _value(inventory.hosts[0], "provider") == "slurm" else ():
         image = _value(host, "image")
         if _value(host, "container") in (None, "none"):
             for name in ("image", "mounts"):
