@@ -121,7 +121,8 @@ def _chance(recent: Floats, offences: Flags, history: Floats) -> Floats:
     share = (as_bad + 0.5) / (np.sum(~np.isnan(history), axis=(0, 1)) + 1)
     once, twice = 1 - (1 - share) ** 3, 3 * share**2 * (1 - share) + share**3
     count = np.sum(offences, axis=0)
-    return np.where(count >= 3, share**3, np.where(count == 2, twice, once))
+    result: Floats = np.where(count >= 3, share**3, np.where(count == 2, twice, once))
+    return result
 
 
 def node_spread(history: Floats) -> Floats:
