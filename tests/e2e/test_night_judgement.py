@@ -25,7 +25,7 @@ SUITE = """\
 suite: rates
 trials:
   - trial: gemm
-    params: {repeats: 3, repeat_s: 0.1, dtypes: [float32]}
+    params: {repeats: 3, repeat_s: 0.5, dtypes: [float32]}
     world: {nodes: 2}
 """
 #: A rank of the slow node computes for so long, and is stopped for so many times as long as that took.
