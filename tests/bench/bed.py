@@ -41,6 +41,11 @@ class Bed:
         """What a command line prints."""
         return self._done(args, 120.0).stdout
 
+    def start(self, *args: str) -> subprocess.Popen[bytes]:
+        """Start a command line in the background; what it prints is dropped."""
+        silent = subprocess.DEVNULL
+        return subprocess.Popen([program(), *args], cwd=self.folder, env=self._env(), stdout=silent, stderr=silent)
+
     def failover(self, *args: str) -> views.Failover:
         """The one failover of a run of dp-ring that loses node 2 at step 30, read from its sealed bundle."""
         self.call("run", "dp-ring", "--fail-node", "2", *args)
