@@ -82,7 +82,7 @@ def measure(folder: Path, nodes: int) -> Cost:
     bed = Bed(directory, nodes)
     try:
         up_s = bed.call("up", str(bed.inventory), timeout_s=300.0)
-        members = processes_of(directory)
+        members = settled(directory)
         assert len(members) > nodes, f"{len(members)} processes of {nodes} nodes"
         memory_mib = sum(map(pss_mib, members))
         idle_share = idle(members)
@@ -97,6 +97,17 @@ def measure(folder: Path, nodes: int) -> Cost:
         nodes=nodes, up_s=up_s, memory_mib=memory_mib, idle_share=idle_share, noop_s=noop_s, gather_s=gather_s, down_s=down_s,
         keeper_files=keeper_files, keeper_threads=keeper_threads, orchestrator_files=files, orchestrator_threads=thread_count,
     )  # fmt: skip
+
+
+def settled(directory: Path) -> set[int]:
+    """The processes of the bed once they stay the same for two seconds: an agent forks its reserve rank when it is idle."""
+    until, members, since = time.monotonic() + 120.0, processes_of(directory), time.monotonic()
+    while time.monotonic() - since < 2.0:
+        assert time.monotonic() < until, "the processes of the bed change for ever"
+        time.sleep(0.2)
+        if (now := processes_of(directory)) != members:
+            members, since = now, time.monotonic()
+    return members
 
 
 def observed_run(bed: Bed, nodes: int) -> tuple[float, int, int]:
@@ -180,8 +191,7 @@ def threads(pid: int) -> int:
 
 
 def idle(members: set[int]) -> float:
-    """CPU time of these processes over time, once the bed has been up for a second."""
-    time.sleep(1.0)
+    """CPU time of these processes over time."""
     before, begin = sum(map(cpu_s, members)), time.monotonic()
     time.sleep(IDLE_S)
     share = (sum(map(cpu_s, members)) - before) / (time.monotonic() - begin)
