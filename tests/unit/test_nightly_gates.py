@@ -156,6 +156,14 @@ def test_a_value_of_zero_has_no_ratio() -> None:
     assert {finding.outcome for finding in findings} == {"unknown"}
 
 
+def test_a_rate_that_is_zero_in_some_repeats_passes_no_gate() -> None:
+    values = rates()
+    values[-1, 3, 2:4] = 0.0
+    findings = [finding for finding in judgement.judge_panel(panel_of(values)) if finding.node == "n3"]
+    assert {finding.outcome for finding in findings} == {"unknown"}
+    assert all("was not above 0 in 2 of 5 repeats" in finding.text for finding in findings)
+
+
 def test_a_value_beyond_the_ceiling_is_not_believed() -> None:
     values = rates()
     values[-1, 4] = 2000.0

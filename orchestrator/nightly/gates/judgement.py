@@ -92,7 +92,10 @@ def missing_reason(panel: Panel, node: str) -> str:
         return "was not measured"
     if metric.exceeds_ceiling(statistics.median(values)):
         return f"{statistics.median(values):g} {metric.unit} is better than its ceiling {metric.ceiling:g}: measured wrongly"
-    return "has no positive value, so that ratios have no meaning" if max(values) <= 0 else ""
+    if max(values) <= 0:
+        return "has no positive value, so that ratios have no meaning"
+    stopped = sum(value <= 0 for value in values)
+    return f"was not above 0 in {stopped} of {len(values)} repeats" if stopped and metric.better == "higher" else ""
 
 
 def _finding(panel: Panel, gate: str, node: str, outcome: Outcome, text: str, since: int | None) -> Finding:
