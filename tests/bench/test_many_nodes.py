@@ -1,6 +1,6 @@
 """Cost against nodes of this machine: up, memory, idle, a no-op trial with its gather, down, open files and threads.
 
-CCBED_BENCH_NODES (default ``4,16``) says how many nodes, e.g. ``4,16,64,256``; CCBED_BENCH_IDLE_S (default 5) how long the idle bed
+CCBED_BENCH_NODES (default ``4,16,64``) says how many nodes, e.g. ``4,256``; CCBED_BENCH_IDLE_S (default 5) how long the idle bed
 is observed. The exponent of growth is the slope of log cost over log nodes, by least squares. The reaches are asserted where 256 nodes
 are measured.
 """
@@ -24,12 +24,14 @@ from orchestrator.store import bundle
 from . import table, torchrun
 from .bed import Bed
 
-NODES = tuple(int(count) for count in os.environ.get("CCBED_BENCH_NODES", "4,16").split(","))
+NODES = tuple(int(count) for count in os.environ.get("CCBED_BENCH_NODES", "4,16,64").split(","))
 IDLE_S = float(os.environ.get("CCBED_BENCH_IDLE_S", "5"))
 NOOP = torchrun.PROGRAMS / "noop.py"
 TICKS = os.sysconf("SC_CLK_TCK")
 #: Growth of any cost with the nodes; a quadratic cost has 2.
 EXPONENT = 1.3
+#: An exponent is asserted where the sizes span this factor: one busy second of the machine is most of a small bed's cost.
+SPAN = 16
 #: To reach with 256 nodes.
 REACHES = {"up_s": 20.0, "memory_mib": 2560.0, "idle_share": 0.03, "noop_s": 8.0}
 
@@ -58,7 +60,8 @@ def test_cost_grows_no_faster_than_the_nodes(tmp_path: Path) -> None:
         for name in (field.name for field in fields(Cost)) if name != "nodes"
     }  # fmt: skip
     write(costs, growth)
-    assert {name: value for name, value in growth.items() if value is not None and value >= EXPONENT} == {}
+    if max(NODES) >= SPAN * min(NODES):
+        assert {name: value for name, value in growth.items() if value is not None and value >= EXPONENT} == {}
     for cost in costs:
         if cost.nodes == 256:
             assert {name: getattr(cost, name) for name, most in REACHES.items() if getattr(cost, name) >= most} == {}
