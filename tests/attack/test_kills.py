@@ -149,7 +149,7 @@ class Bed:
 
     def has_only(self, count: int) -> bool:
         """Whether so many processes are left, soon: a reserve that was just forked is not yet recorded."""
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while len(self.processes()) != count and time.monotonic() < until:
             time.sleep(0.05)
         return len(self.processes()) == count
