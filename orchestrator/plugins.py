@@ -1,18 +1,23 @@
-"""Discover plugins: every file in a plugin folder is a plugin, loaded on first use."""
+"""Discover plugins: every file in a plugin folder is a plugin, and every entry point of a group ``ccbed.KIND``; loaded on first use."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from importlib.machinery import SourceFileLoader
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import TYPE_CHECKING
 
 from .model.errors import UsageError
 from .model.plugin import BUILT_IN, Catalogue, Plugin
 from .store.shipped import summary
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 KINDS = ("faults", "checkers", "reports", "algorithms", "workloads")
 #: The names that a file of each kind must define (``model/plugin.py``).
@@ -27,10 +32,22 @@ _PACKAGE_DIRECTORY = Path(__file__).parent
 _PACKAGE = __package__ or "orchestrator"
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The file of a plugin. ``distribution``: the installed one that names it, as ``NAME VERSION``; ``problem``: why there is none."""
+
+    path: Path
+    distribution: str = ""
+    problem: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path} (plugin of {self.distribution})" if self.distribution else str(self.path)
+
+
 class Folder(Mapping[str, Plugin]):
     """The plugins of one kind by name. A file is imported on first use; a broken one is a UsageError that names it."""
 
-    def __init__(self, kind: str, files: Mapping[str, Path]) -> None:
+    def __init__(self, kind: str, files: Mapping[str, _File]) -> None:
         self._kind = kind
         self._files = files
         self._loaded: dict[str, Plugin] = {}
@@ -45,9 +62,11 @@ class Folder(Mapping[str, Plugin]):
                     f"{file}: a file in {self._kind}/ must offer {', '.join(OFFERS[self._kind])}; {', '.join(lacking)} is missing",
                     hint="model/plugin.py says what each is; CONTRIBUTING.md has an example",
                 )
+            is_built_in = _is_built_in(self._kind, file.path)
             self._loaded[name] = Plugin(
-                name=name, summary=summary(file), path=str(file), module=module,
-                source=BUILT_IN if _is_built_in(self._kind, file) else f"plugins/{self._kind}/{file.name}", code=code,
+                name=name, summary=summary(file.path), path=str(file.path), module=module, code=code,
+                source=BUILT_IN if is_built_in else f"plugins/{self._kind}/{file.path.name}",
+                distribution=file.distribution,
             )  # fmt: skip
         return self._loaded[name]
 
@@ -60,20 +79,21 @@ class Folder(Mapping[str, Plugin]):
     def __contains__(self, name: object) -> bool:
         return name in self._files
 
-    def path(self, name: str) -> Path:
-        return self._files[name]
+    def paths(self) -> tuple[str, ...]:
+        return tuple(str(file.path) for file in self._files.values() if not file.problem)
 
 
 def discover(folders: Iterable[Path] = ()) -> Catalogue:
-    """Built-in plugins, and plugins in the user's ``folders`` (with faults/, checkers/, … inside).
+    """Built-in plugins, those of installed distributions, and those in the user's ``folders`` (with faults/, checkers/, … inside).
 
-    Raises UsageError for a missing folder and for a duplicate name.
+    A file in ``folders`` replaces the plugin of that name of a distribution. Raises UsageError for a missing folder and for a
+    duplicate name.
     """
     roots = [_PACKAGE_DIRECTORY, *(_checked(folder) for folder in folders)]
-    plugins = {kind: Folder(kind, _files(kind, roots, "*.py")) for kind in KINDS}
+    installed = _installed()
+    plugins = {kind: Folder(kind, _merged(kind, roots, installed)) for kind in KINDS}
     trials = {name: str(path) for name, path in _files("trials", roots, "*.yml").items()}
-    files = {kind: tuple(str(folder.path(name)) for name in folder) for kind, folder in plugins.items()}
-    return Catalogue(**plugins, trials=trials, files=files)
+    return Catalogue(**plugins, trials=trials, files={kind: folder.paths() for kind, folder in plugins.items()})
 
 
 def unloaded(folder: Path, catalogue: Catalogue) -> list[str]:
@@ -103,22 +123,71 @@ def _files(kind: str, roots: Iterable[Path], pattern: str) -> dict[str, Path]:
     return files
 
 
+def _merged(kind: str, roots: Sequence[Path], installed: Sequence[EntryPoint]) -> dict[str, _File]:
+    """Raises UsageError for an entry point with the name of a built-in plugin, or of one of another distribution."""
+    files = {name: _File(path) for name, path in _files(kind, roots, "*.py").items()}
+    named: dict[str, _File] = {}
+    for entry in (entry for entry in installed if entry.group == f"ccbed.{kind}"):
+        file = _entry_file(entry)
+        taken = named.get(entry.name) or files.get(entry.name)
+        if taken and (taken.distribution or _is_built_in(kind, taken.path)):
+            raise UsageError(
+                f"{file}: {kind[:-1]} {entry.name} already exists: {taken}",
+                hint=f"uninstall one of them: pip uninstall {file.distribution.split()[0]}",
+            )
+        named[entry.name] = file
+    return {**files, **{name: file for name, file in named.items() if name not in files}}
+
+
+def _installed() -> Sequence[EntryPoint]:
+    """The entry points of ccbed's groups. importlib.metadata loads slowly: only where a distribution has one."""
+    texts = (file for place in dict.fromkeys(sys.path) for file in Path(place).glob("*-info/entry_points.txt"))
+    if not any(b"[ccbed." in text.read_bytes() for text in texts):
+        return ()
+    from importlib import metadata
+
+    return [entry for kind in KINDS for entry in metadata.entry_points(group=f"ccbed.{kind}")]
+
+
+def _entry_file(entry: EntryPoint) -> _File:
+    """The file of the module that an entry point names. It is found without importing its package."""
+    distribution = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
+    spec, place = None, None
+    parts = entry.module.split(".")
+    for count in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:count]), place)
+        if spec is None:
+            break
+        place = spec.submodule_search_locations
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return _File(Path(entry.value), distribution, f"no Python file has the module {entry.module}")
+    path = Path(spec.origin)
+    if path.stem.replace("_", "-") != entry.name or entry.attr:
+        wanted = entry.name.replace("-", "_")
+        problem = f"entry point {entry.name} must name a module {wanted} (got {entry.value})"
+        return _File(path, distribution, problem)
+    return _File(path, distribution)
+
+
 def _is_built_in(kind: str, file: Path) -> bool:
     return file.parent == _PACKAGE_DIRECTORY / kind
 
 
-def _load(kind: str, file: Path) -> tuple[ModuleType, bytes]:
+def _load(kind: str, file: _File) -> tuple[ModuleType, bytes]:
     """The module and the bytes of its file."""
-    name = f"{_PACKAGE}.{kind}.{file.stem}"
+    path, name = file.path, f"{_PACKAGE}.{kind}.{file.path.stem}"
+    hint = f"correct or uninstall {file.distribution}" if file.distribution else ""
+    if file.problem:
+        raise UsageError(f"{file}: {file.problem}", hint=hint)
     try:
-        if _is_built_in(kind, file):
-            return importlib.import_module(name), file.read_bytes()
-        return _load_from(name, file)
+        if _is_built_in(kind, path):
+            return importlib.import_module(name), path.read_bytes()
+        return _load_from(name, path)
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        line = _line(error, file)
-        raise UsageError(f"{file}{line}: cannot be loaded: {type(error).__name__}: {error}") from error
+        place = f"{path}{_line(error, path)}{f' (plugin of {file.distribution})' if file.distribution else ''}"
+        raise UsageError(f"{place}: cannot be loaded: {type(error).__name__}: {error}", hint=hint) from error
 
 
 class _SourceOnly(SourceFileLoader):

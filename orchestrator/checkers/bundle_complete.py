@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import views
@@ -20,8 +20,8 @@ TWIN = False
 DOCUMENTS = ("plan.json", "fingerprint.json", "bundle.json")
 #: The first line of a rank's log names its run, node, attempt and rank.
 IDENTITY = re.compile(r"^ccbed: run (\S+) node (\S+) incarnation (\S+) epoch (\d+) rank (\d+)\s*$", re.MULTILINE)
-
-
+#: States of a silent node whose host lives on.
+LIVING = ("paused", "warm", "busy", "starting")
 #: (attempt, rank) -> step -> the node on which it is recorded, in the order of the file.
 _Steps = dict[tuple[int, int], dict[int, str]]
 
@@ -50,13 +50,15 @@ class _Rank:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """A missing file that gather reported is lost data (unknown); any other missing file is a failure."""
+    """What is missing of a rank's files is lost data (unknown) if gather reported it, or if the host may have lost it together with
+    the rank; else it is a failure.
+    """
     present = set(run.files.paths())
     ranks = list(_ranks(run))
     expected = {path: rank for rank in ranks for path in _expected(rank, present)}
     reported = views.missing_files(run.history)
     absent = {path: rank for path, rank in expected.items() if path not in present}
-    lost = {path: reason for path in absent if (reason := views.why_missing(path, reported))}
+    lost = {path: reason for path, rank in absent.items() if (reason := _why_lost(run, path, rank, reported))}
     doubts = [views.finding(f"{path} was lost: {lost[path]}", absent[path].started) for path in lost]
     failures = [views.finding(f"{path} is missing", r.started) for path, r in absent.items() if path not in lost]
     failures += [views.finding(f"{name} is missing") for name in DOCUMENTS if name not in run.extras]
@@ -66,7 +68,13 @@ def check(run: Run, params: Params) -> Verdict:
             wrong, unsure = _identity(run, rank)
             failures, doubts = [*failures, *wrong], [*doubts, *unsure]
     steps = _steps(run)
-    failures += [*_records(steps, ranks), *_missing_events(run)]
+    for rank, path, wrong_step in _records(steps, ranks):
+        reason = _why_lost(run, path, rank, reported) if (rank.epoch, rank.rank) not in steps else ""
+        if not reason:
+            failures.append(wrong_step)
+        elif path not in lost:
+            doubts.append(views.finding(f"{path} was lost: {reason}", rank.started))
+    failures += _missing_events(run)
     doubts += transfers.damage(run.files, run.history, _reports(run, ranks, steps))
     doubts += [*_ungathered(run, present), *views.not_ended(run.history), *views.not_started(run.history)]
     text = f"{len(expected)} files of {len(ranks)} ranks, each from its own node"
@@ -199,8 +207,8 @@ def _reports(run: Run, ranks: list[_Rank], steps: _Steps) -> dict[transfers.Rank
     }
 
 
-def _records(steps: _Steps, ranks: list[_Rank]) -> Iterator[views.Finding]:
-    """A rank's step records begin with the step that it reported as its first, and come from its node."""
+def _records(steps: _Steps, ranks: list[_Rank]) -> Iterator[tuple[_Rank, str, views.Finding]]:
+    """(rank, path, finding) of step records that do not begin with the step that the rank reported as its first, on its node."""
     for rank in ranks:
         if rank.first_step is None or rank.watched_pid is not None:
             continue
@@ -208,5 +216,25 @@ def _records(steps: _Steps, ranks: list[_Rank]) -> Iterator[views.Finding]:
         step, node = next(iter(done.items()), (None, rank.node))
         reported = rank.first_step.data.step
         if step != reported or node != rank.node:
-            where = f"{rank.directory}/steps-r{rank.rank}.jsonl"
-            yield views.finding(f"{where} begins with step {step}, the rank reported {reported}", rank.first_step)
+            path = f"{rank.directory}/steps-r{rank.rank}.jsonl"
+            begin = "is empty" if step is None else f"begins with step {step}"
+            yield rank, path, views.finding(f"{path} {begin}, the rank reported {reported}", rank.first_step)
+
+
+def _why_lost(run: Run, path: str, rank: _Rank, reported: Mapping[str, str]) -> str:
+    """Why a rank's file has not what the rank wrote: by gather, or by the silent end of its host. Empty if nothing explains it.
+
+    Where a keeper saw the node exit, the host lived on, and with it every byte that was written.
+    """
+    if reason := views.why_missing(path, reported):
+        return reason
+    incarnation = rank.started.source.incarnation
+    for event in run.history.with_subject(events.NodeSilent, events.NodeExit, events.RankExit):
+        if event.type != "note" or event.seq < rank.started.seq or event.node != rank.node:
+            continue
+        if event.kind is events.NodeSilent:
+            return "" if event.data.seen in LIVING else f"{rank.node} fell silent, and its host may not have stored it"
+        is_own = event.kind is events.NodeExit or (event.data.rank, event.epoch) == (rank.rank, rank.epoch)
+        if is_own and event.source.incarnation == incarnation:
+            return ""
+    return ""

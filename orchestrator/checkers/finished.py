@@ -60,8 +60,11 @@ def _reason(reason: str, kind: str) -> str:
 def _first_failure(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | None:
     """The root cause of the end of the last gang, if a rank left by itself before the gang was stopped.
 
-    None where a node was lost by then: the errors of ranks follow from it, and the reason of the run's end names the node.
+    None where a node was lost by then, or the whole bed has ended: the errors of ranks follow from it, and the reason of the run's
+    end names it.
     """
+    if any(getattr(event.data, "bed_ended", None) for event in run.history.events):
+        return None
     cause = views.root_cause(run.history, gangs[-1]) if gangs else None
     if cause is None or _follows_loss(run, gangs[-1], cause):
         return None

@@ -200,12 +200,28 @@ def _late(run: Run, gangs: tuple[views.Gang, ...]) -> tuple[list[views.Finding],
 
 
 def _restarts(run: Run) -> Iterator[views.Finding]:
-    """Nodes that were started again without an earlier loss, and without a fault."""
+    """Nodes that were started again without an earlier loss, and without a fault.
+
+    A replacement, which did not live when the run began, is started when a decision has chosen it.
+    """
+    absent = {name for name, facts in views.begin_nodes(run.history).items() if not facts.incarnation}
     losses = (events.NodeExit, events.NodeSilent, events.NodeKill, events.FaultAct)
     for op in views.operations(run.history, events.NodeApply):
         reasons = (e for e in run.history.events if e.subject in losses and e.node == op.node and e.seq < op.invoke.seq)
-        if next(reasons, None) is None:
+        if next(reasons, None) is None and not (op.node in absent and _is_chosen(run, op) and not _lives(run, op)):
             yield views.finding(f"{op.node} was started again although it was not lost", op.invoke)
+
+
+def _lives(run: Run, start: views.Operation) -> bool:
+    """Whether the node was started before, and nothing shows that it has ended since."""
+    known = (events.NodeApplyDone, events.RunResumed, events.RunInterrupted)
+    before = [e for e in run.history.of(*known) if e.seq < start.invoke.seq and (e.node in (None, start.node))]
+    return bool(before) and before[-1].kind is events.NodeApplyDone
+
+
+def _is_chosen(run: Run, start: views.Operation) -> bool:
+    decided = (event for event in run.history.of(RecoveryDecided) if event.seq < start.invoke.seq)
+    return any(start.node in (event.data.hosts or {}) for event in decided)
 
 
 def _incarnations(run: Run) -> Iterator[views.Finding]:

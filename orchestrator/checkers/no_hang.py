@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import views
@@ -32,19 +32,45 @@ def check(run: Run, params: Params) -> Verdict:
     """Commands to a node that is known to be lost, silent or paused do not count: that is a loss, not a hang."""
     ops = views.operations(run.history)
     doubts = views.not_ended(run.history)
-    failures = [finding for op in ops for finding in _hung(run, op, params, ended=not doubts)]
+    outages = _outages(run)
+    failures = [finding for op in ops for finding in _hung(outages, op, params, ended=not doubts)]
     failures += [*_stalled(run, ended=not doubts), *_wall_time(run)]
     text = f"{len(ops)} commands ended in time, slowest {_slowest(run, ops)}"
     return views.conclude("no-hang", text, failures=failures, doubts=doubts)
 
 
-def _hung(run: Run, op: views.Operation, params: Params, *, ended: bool) -> Iterator[views.Finding]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outages:
+    """What may excuse a late outcome. ``nodes``: node -> its losses and restarts; ``heals_of_hosts``: keys of commands."""
+
+    when: Callable[[Event], float]
+    controller: Sequence[Event]
+    nodes: Mapping[str, Sequence[Event]]
+    heals_of_hosts: Collection[str | None]
+
+
+def _outages(run: Run) -> _Outages:
+    """In one pass over the history, which has many events for each of many commands."""
+    nodes: dict[str, list[Event]] = {}
+    for event in run.history.events:
+        if event.node and (event.subject in LOSSES or _restores(event)):
+            nodes.setdefault(event.node, []).append(event)
+    heals = run.history.of(events.FaultHeal)
+    return _Outages(
+        when=views.clock(run.history),
+        controller=run.history.of(events.RunResumed, events.ControllerLate),
+        nodes=nodes,
+        heals_of_hosts={event.key for event in heals if event.data.act and event.data.act.of_host},
+    )
+
+
+def _hung(outages: _Outages, op: views.Operation, params: Params, *, ended: bool) -> Iterator[views.Finding]:
     outcome = op.outcome
     if outcome is None:
         if ended:
             yield views.finding(f"{op.f} {op.key} had no outcome when the run ended", op.invoke)
         return
-    if op.f in WAITS or _is_lost(run, op):
+    if op.f in WAITS or _is_lost(outages, op):
         return
     if outcome.type == "info":
         yield views.finding(
@@ -52,29 +78,27 @@ def _hung(run: Run, op: views.Operation, params: Params, *, ended: bool) -> Iter
             op.invoke,
             outcome,
         )
-    elif op.deadline_s is not None and _late(run, op, outcome) > op.deadline_s + params.slack_s:
-        took = _late(run, op, outcome)
+    elif op.deadline_s is not None and _late(outages, op, outcome) > op.deadline_s + params.slack_s:
+        took = _late(outages, op, outcome)
         yield views.finding(f"{op.f} on {op.node} took {took:.1f} s of {op.deadline_s:g} s", op.invoke, outcome)
 
 
-def _late(run: Run, op: views.Operation, outcome: Event) -> float:
+def _late(outages: _Outages, op: views.Operation, outcome: Event) -> float:
     """Seconds from the command to its outcome, without times in which the controller slept or did not exist."""
-    when = views.clock(run.history)
-    between = [e for e in run.history.events if op.invoke.seq < e.seq <= outcome.seq]
+    between = [event for event in outages.controller if op.invoke.seq < event.seq <= outcome.seq]
     if any(event.kind is events.RunResumed for event in between):
         return 0.0
-    slept = sum(e.data.late_s or 0.0 for e in between if e.kind is events.ControllerLate)
-    return when(outcome) - when(op.invoke) - slept
+    slept = sum(event.data.late_s or 0.0 for event in between)
+    return outages.when(outcome) - outages.when(op.invoke) - slept
 
 
-def _is_lost(run: Run, op: views.Operation) -> bool:
+def _is_lost(outages: _Outages, op: views.Operation) -> bool:
     """Whether the node was lost, or paused by a fault, when the command ended. Healing a host does not bring back its nodes."""
     if op.node is None or op.outcome is None:
         return False
-    about = [event for event in run.history.events if event.node == op.node and event.seq < op.outcome.seq]
-    heals = run.history.of(events.FaultHeal)
-    hosts = {event.key for event in heals if event.data.act and event.data.act.of_host}
-    restored = max((e.seq for e in about if _restores(e) and e.key not in hosts and e.seq < op.invoke.seq), default=0)
+    about = [event for event in outages.nodes.get(op.node, ()) if event.seq < op.outcome.seq]
+    heals = (event for event in about if _restores(event) and event.key not in outages.heals_of_hosts)
+    restored = max((event.seq for event in heals if event.seq < op.invoke.seq), default=0)
     return any(event.seq > restored and event.subject in LOSSES and event.seq != op.invoke.seq for event in about)
 
 

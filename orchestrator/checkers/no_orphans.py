@@ -26,12 +26,27 @@ def check(run: Run, params: Params) -> Verdict:
     gangs = views.gangs(run.history)
     doubts = [
         *(finding for gang in gangs for finding in _uncounted(run, gang)),
+        *_kept(run),
         *views.not_ended(run.history),
         *views.not_started(run.history),
     ]
     nodes = sum(len(gang.starts) for gang in gangs)
     text = f"no process left on {nodes} node{'s' * (nodes != 1)} of {len(gangs)} attempt{'s' * (len(gangs) != 1)}"
     return views.conclude("no-orphans", text, failures=_left(run), doubts=doubts)
+
+
+def _kept(run: Run) -> Iterator[views.Finding]:
+    """Nodes that did not live when the run began, were ordered to start, and are not known to have ended."""
+    absent = {name for name, facts in views.begin_nodes(run.history).items() if not facts.incarnation}
+    last = {op.node: op for op in views.operations(run.history, events.NodeApply) if op.node in absent}
+    ends = (events.NodeKillDone, events.NodeExit, events.NodeEnded)
+    for node, op in last.items():
+        is_over = any(
+            e.kind in ends and e.type in ("ok", "note") and e.node == node and e.seq > op.invoke.seq
+            for e in run.history.events
+        )
+        if not is_over and not (op.outcome and op.outcome.type == "fail"):
+            yield views.finding(f"{node} was started for this run, and it is not known that it ended", op.invoke)
 
 
 def _left(run: Run) -> Iterator[views.Finding]:
@@ -50,8 +65,11 @@ def _counts(run: Run) -> list[Event]:
 
 
 def _uncounted(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
+    by_node: dict[str | None, list[Event]] = {}
+    for event in run.history.events:
+        by_node.setdefault(event.node, []).append(event)
     for start in gang.starts:
-        proofs = (event for event in run.history.events if event.seq > start.invoke.seq and event.node == start.node)
+        proofs = (event for event in by_node[start.node] if event.seq > start.invoke.seq)
         if not any(_proves(run, event, gang.epoch) for event in proofs):
             yield views.finding(
                 f"the processes that attempt {gang.epoch} left on {start.node} were not counted", start.invoke

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .. import views
 from ..model import events
+from ..model.event import Event
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
@@ -28,7 +29,7 @@ def check(run: Run, params: Params) -> Verdict:
     refused = run.history.of(events.RecoveryRefused)
     doubts = [*views.not_ended(run.history)]
     if not failovers and not refused:
-        return views.conclude("recovered-within", "", doubts=[views.finding("no node was lost"), *doubts])
+        return views.conclude("recovered-within", "", doubts=[_unrecovered(run, is_cut=bool(doubts)), *doubts])
     counted = views.counts_steps(run.trial, run.history, tuple(run.files.steps()))
     unclear = (
         {item.id: item.reason for item in training.worker_returns(run) if not item.is_known} if _is_theirs(run) else {}
@@ -44,6 +45,27 @@ def check(run: Run, params: Params) -> Verdict:
         "recovered-within", f"TTR {worst * 1000:.0f} ms{many}, limit {params.seconds:g} s",
         failures=failures, doubts=doubts, evidence={"ttr_s": {f"{failover.epoch}": failover.ttr_s for failover in failovers}},
     )  # fmt: skip
+
+
+def _unrecovered(run: Run, *, is_cut: bool) -> views.Finding:
+    """What was lost, or may be lost by a fault that a run injected before it was cut off; no recovery followed."""
+    killed, lost = set[str | None](), dict[str, Event]()
+    for event in run.history.with_subject(events.NodeExit, events.NodeSilent, events.NodeKill):
+        if event.kind is events.NodeKill:
+            killed.add(event.node)
+        elif event.type == "note" and event.node and event.node not in killed:
+            lost.setdefault(event.node, event)
+    if lost:
+        text = f"{', '.join(lost)} {'were' if len(lost) > 1 else 'was'} lost, and no recovery followed"
+        return views.finding(text, *lost.values())
+    known = views.gangs(run.history)
+    if cause := views.root_cause(run.history, known[-1]) if known else None:
+        return views.finding(f"rank {cause.rank} ({cause.node}) {cause.how}, and no recovery followed", cause.exit)
+    for trace in views.traces(run.trial, run.history) if is_cut else ():
+        if injected := trace.first(events.FaultInjected):
+            text = f"{trace.plan.fault} was injected on {injected.node}; whether a node was lost is not known"
+            return views.finding(text, injected)
+    return views.finding("no node was lost")
 
 
 def _is_theirs(run: Run) -> bool:

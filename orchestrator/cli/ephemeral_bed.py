@@ -8,18 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..model.bed import BedSpec
+from ..model.errors import UsageError
 from ..store import beds as store
 from .inputs import beds, slurm_jobs
-from .inputs.session import Session
+from .inputs.session import JobOptions, Session
 from .verbs import down
 
 
 @contextmanager
-def of_command(session: Session, bed: BedSpec, *, is_wanted: bool) -> Iterator[None]:
+def of_command(session: Session, bed: BedSpec, *, is_wanted: bool, quiet: bool = False) -> Iterator[None]:
     """If the body brings up a bed of provider slurm, the bed goes down at its end, also after an error, Ctrl-C, SIGTERM or SIGHUP.
 
     A bed that `ccbed up` brought up stays. A job that a killed command left is used, and released. Raises InfrastructureError
-    with the job where that is not possible.
+    with the job where that is not possible. ``quiet``: print problems only, for --json.
     """
     if bed.slurm is None or not is_wanted:
         yield
@@ -29,26 +30,33 @@ def of_command(session: Session, bed: BedSpec, *, is_wanted: bool) -> Iterator[N
         try:
             yield
         finally:
-            if bed.name in session.obtained:
-                down.end(session, store.read(session.state, bed.name) or bed, force=True)
+            if session.job.is_ephemeral and bed.name in session.obtained:
+                at_end = replace(session, terminal=session.terminal.silent()) if quiet else session
+                down.end(at_end, store.read(session.state, bed.name) or bed, force=True)
 
 
 @contextmanager
-def of_inventory(session: Session, inventory: Path | None) -> Iterator[None]:
-    """As ``of_command``, for the bed of an inventory; without one, a bed that is up stays."""
+def of_inventory(session: Session, inventory: Path | None, *, quiet: bool) -> Iterator[None]:
+    """As ``of_command``, for the bed of an inventory; without one, a bed that is up stays. Raises UsageError."""
     if inventory is None:
+        if session.job != JobOptions():
+            raise UsageError("--wait and --jobid are for the bed of an inventory", hint="-i INVENTORY")
         yield
         return
-    with of_command(session, beds.wanted(session, inventory), is_wanted=True):
+    with of_command(session, beds.wanted(session, inventory), is_wanted=True, quiet=quiet):
         yield
 
 
 @contextmanager
-def of_resumed_run(session: Session, bed: BedSpec) -> Iterator[None]:
-    """As ``of_command``, for the run of an ephemeral bed whose command was killed. A kept bed stays."""
-    with of_command(session, bed, is_wanted=True):
+def of_resumed_run(session: Session, bed: BedSpec, *, quiet: bool, is_named: bool = False) -> Iterator[None]:
+    """As ``of_command``, for the run or night of an ephemeral bed whose command was killed. A kept bed stays.
+
+    ``is_named``: by its inventory, so that a job which the body submits is released too.
+    """
+    with of_command(session, bed, is_wanted=True, quiet=quiet):
         if bed.slurm is not None:
             session.job = replace(session.job, is_resumed=True)
             with store.lock(session.state, bed.name):
                 slurm_jobs.take_over(session, bed)
+            session.job = replace(session.job, is_ephemeral=is_named or bed.name in session.obtained)
         yield

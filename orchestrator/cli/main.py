@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import importlib
 import os
@@ -18,29 +17,21 @@ import click
 from .. import __version__
 from ..model import errors
 from .inputs import session as sessions
+from .inputs import verbosity
 from .render import terminal
 
 #: In the order of the life of beds and runs, as ``--help`` shows them.
 VERBS = (
-    "up", "down", "status", "plan", "run", "nightly", "sweep", "resume", "watch",
+    "up", "down", "status", "plan", "drain", "undrain", "run", "nightly", "sweep", "resume", "watch",
     "logs", "exec", "check", "judge", "report", "compare", "runs", "trend", "baseline", "quarantine", "accept", "bundle",
-    "size", "list", "heal", "prune", "doctor", "image",
+    "size", "list", "heal", "prune", "doctor", "image", "init", "config", "completion",
 )  # fmt: skip
-#: Errors of the machine, not of ccbed.
-_MACHINE_ERRORS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.EIO,
-)
-#: Errors of a path that cannot exist.
-_PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP)
 #: The exit code of a shell after SIGPIPE: 128 + 13.
 _BROKEN_PIPE = 141
+#: Verbs that explain or write the settings themselves.
+_WITHOUT_SETTINGS = ("config", "init", "completion")
+#: click's variable: a shell sets it when it asks for completions.
+_COMPLETING = "_CCBED_COMPLETE"
 #: Allocations before the garbage collector runs: loading modules makes no cycles.
 _GC_THRESHOLD = 20_000
 
@@ -57,6 +48,7 @@ class Verbs(click.Group):
         module = importlib.import_module(f".verbs.{_stem(cmd_name)}", __package__)
         command: click.Command = module.command
         command.context_settings.setdefault("auto_envvar_prefix", "CCBED")
+        verbosity.add(command)
         return command
 
     def resolve_command(
@@ -92,6 +84,10 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
     session = session or sessions.Session(state=sessions.state_dir(), terminal=terminal.standard())
     session.argv = tuple(args)
     session.umask = os.umask(0o077)  # only the user may read what ccbed writes
+    if _COMPLETING in os.environ:
+        from . import bash_completion
+
+        bash_completion.install()
     try:
         code = _group().main(list(args), prog_name="ccbed", standalone_mode=False, obj=session)
         return code if isinstance(code, int) else errors.EXIT_PASS
@@ -104,28 +100,36 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
     except Exception as error:
         return _explain(error, session)
     finally:
+        if session.terminal.verbose:
+            session.terminal.note(_used(session))
         session.close()
         os.umask(session.umask)
 
 
+def _used(session: sessions.Session) -> str:
+    files = ", ".join(map(terminal.short_path, session.settings)) or "none"
+    return f"ccbed {__version__}: {session.took()} · state in {session.state} · files of settings: {files}"
+
+
 def _explain(error: Exception, session: sessions.Session) -> int:
+    from ..core.spec import values
+
     if isinstance(error, errors.CcbedError):
-        session.terminal.error(error.problems, error.hint)
+        session.terminal.error(map(values.suggest, error.problems), error.hint)
         return error.exit_code
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message())
+        return errors.EXIT_PASS
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         session.terminal.error(
-            [error.format_message()], f"{context.command_path} --help" if context else "ccbed --help"
+            [values.suggest(error.format_message())], f"{context.command_path} --help" if context else "ccbed --help"
         )
         return errors.EXIT_USAGE
-    if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
-        session.terminal.error([f"{str(error.filename)[:100]}: {error.strerror}"], "ccbed --help")
-        return errors.EXIT_USAGE
-    if isinstance(error, OSError) and error.errno in _MACHINE_ERRORS:
-        session.terminal.error(
-            [f"{error.filename or 'a file of ccbed'}: {error.strerror}"], "free space or give access, then try again"
-        )
-        return errors.EXIT_INFRASTRUCTURE
+    explained = errors.explain(error)
+    if explained:
+        session.terminal.error(explained.problems, explained.hint)
+        return explained.exit_code
     traceback_file = _save_traceback(session.state)
     session.terminal.error(
         [f"internal error of ccbed: {type(error).__name__}: {error}"], f"the traceback is in {traceback_file}"
@@ -152,8 +156,8 @@ def _silence() -> None:
 
 
 def _group() -> click.Group:
-    callback: Callable[..., Any] = click.pass_obj(_prepare)
-    return Verbs(
+    callback: Callable[..., Any] = click.pass_context(_prepare)
+    group = Verbs(
         name="ccbed",
         callback=callback,
         help="A cluster test-bed: it injects faults into nodes and verifies that training recovers.",
@@ -166,19 +170,53 @@ def _group() -> click.Group:
                 type=click.Path(path_type=Path),
                 help="A folder with your own faults/, checkers/, workloads/, …",
             ),
-            click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version),
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_version,
+                help="Print the versions of ccbed, torch and Python.",
+            ),
         ],
     )
+    verbosity.add(group)
+    return group
 
 
-def _prepare(session: sessions.Session, plugins: tuple[Path, ...]) -> None:
+def _prepare(ctx: click.Context, plugins: tuple[Path, ...]) -> None:
+    session: sessions.Session = ctx.obj
     session.plugins = tuple(plugins)
+    from .inputs import settings_files
+
+    if ctx.invoked_subcommand not in _WITHOUT_SETTINGS and (files := settings_files.find(session.terminal.warn)):
+        _apply_settings(ctx, session, files)
+
+
+def _apply_settings(ctx: click.Context, session: sessions.Session, files: Sequence[Path]) -> None:
+    """Make the settings of the files the defaults of the verb. Raises UsageError with every mistake in them."""
+    from .inputs import settings
+
+    session.settings = tuple(files)
+    values = [setting for file in files for setting in settings.read(file)]
+    session.plugins = session.plugins or settings.plugins(values)
+    ctx.default_map = settings.default_map(ctx, values)
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
-        click.echo(f"ccbed {__version__}")
+        click.echo(f"ccbed {__version__} · torch {_torch()} · Python {'.'.join(map(str, sys.version_info[:3]))}")
         ctx.exit()
+
+
+def _torch() -> str:
+    """The version of torch in this environment, without importing it."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _stem(verb: str) -> str:

@@ -28,7 +28,7 @@ from ..model.errors import (
     UsageError,
 )
 from ..model.events import RunEnd
-from ..model.launch import Request, Result
+from ..model.launch import Result
 from ..model.plan import Placement
 from ..model.trial import Trial
 from ..nightly import bundle_records, night_files, parse_suite, selector
@@ -37,8 +37,9 @@ from ..nightly.runner import Attempt
 from ..nightly.suite import RUNS, Cell, Night
 from ..run import judging
 from ..store import beds, bundle, paths, secrets
-from . import run_trial, spare_probe, sweep_run
-from .inputs import trials
+from . import audited_runs, run_trial, spare_probe, sweep_run
+from .inputs import beds as bed_inputs
+from .inputs import slurm_jobs, trials
 from .inputs.session import Session
 from .render import live
 
@@ -62,10 +63,13 @@ class NightTrials:
     directory: Path
     night: Night
     floors: tuple[Baseline, ...] = ()
+    past: Mapping[str, selector.Past] = field(default_factory=dict)
     #: What was lost and did not come back -> its state: a node, or the keeper of a host.
     _away: Mapping[str, str] = field(default_factory=dict)
     _built: dict[str, tuple[trials.Source, Trial, redact.Redaction]] = field(default_factory=dict)
     _probed: Placement | None = None
+    #: How the Slurm job of the bed was cancelled, or that its time is over; empty while the night may have another one.
+    _job_end: str = ""
 
     def obstacle(self, cell: Cell) -> str:
         """A trial that was removed or broken since the night began is no obstacle, but an error."""
@@ -80,10 +84,12 @@ class NightTrials:
             self._probe_spares(cell)
             source, trial, _ = self._trial(cell)
             trials.require_nodes(source, trial, self._bed, self.session.catalogue)
+            slurm_jobs.refuse_short(self.bed, trial)
+            slurm_jobs.refuse_longer(self.bed, self.past.get(cell.name, selector.NEVER).duration_s or 0.0, "the cell")
             provider = self.session.provider(self._bed)
             plan.plan(
                 trial, self._bed, provider.observe(self._bed, memory=False), self.session.catalogue, run="(plan)", payload="",
-                capabilities={node.host: provider.capabilities(node.host) for node in self._bed.nodes},
+                capabilities={node.host: provider.capabilities(node.host) for node in self._bed.all_nodes},
                 data_dir=self._bed.data_dir, placement=self._placement(trial),
             )  # fmt: skip
         except UsageError as error:
@@ -99,8 +105,11 @@ class NightTrials:
         """The bed without the nodes that are lost, and without hosts that have no other. A bed that lost all of them stays as it is."""
         hosts = {host.name for host in self.bed.hosts if _keeper(host.name) in self._away}
         present = tuple(node for node in self.bed.nodes if node.name not in self._away and node.host not in hosts)
-        if len(present) == len(self.bed.nodes) or not any(node.role == "node" for node in present):
+        if len(present) == len(self.bed.nodes):
             return self.bed
+        if not any(node.role == "node" for node in present):
+            drained = bed_inputs.drained_nodes(self.bed)  # these get no rank, whatever else is lost
+            present = tuple(node for node in self.bed.nodes if node.name not in drained)
         used = {node.host for node in present}
         return dataclasses.replace(
             self.bed, nodes=present, hosts=tuple(host for host in self.bed.hosts if host.name in used)
@@ -112,8 +121,17 @@ class NightTrials:
             return Placement()
         if self._probed is None:
             self._probed = night_files.read_spares(self.directory)
-        quarantined = {} if self.night.includes_quarantined else self.night.quarantined
+        quarantined = {} if self.night.includes_quarantined else self._quarantined
         return dataclasses.replace(self._probed or Placement(), quarantined=quarantined)
+
+    @property
+    def _quarantined(self) -> Mapping[str, str]:
+        """That of the night's start; in another Slurm job, the nodes that those hosts have now."""
+        if self.bed.slurm is None or not self.night.quarantined:
+            return self.night.quarantined
+        names = bed_inputs.identify_nodes(self.session, self.bed).names(self.night.all_hosts)
+        renamed = {names.get(node, node): reason for node, reason in self.night.quarantined.items()}
+        return {node.name: renamed[node.name] for node in self.bed.nodes if node.name in renamed}
 
     def _probe_spares(self, cell: Cell) -> None:
         """Once in a night, before the first trial whose ranks a spare may get. A failover waits for no probe. Raises CcbedError."""
@@ -183,9 +201,13 @@ class NightTrials:
         return statistics.median(medians) if medians else None
 
     def obstacle_to_all(self) -> str:
-        """The night does not bring up a bed that a person has taken down."""
+        """The night does not bring up a bed that a person has taken down, nor one whose job was cancelled or has had its time."""
+        if self._job_end:
+            return self._job_end
         if beds.read(self.session.state, self.bed.name) is None:
             return f"bed {self.bed.name} was taken down during the night (ccbed down)"
+        if len(bed_inputs.drained_nodes(self.bed)) == len(self.bed.nodes):
+            return f"every host of bed {self.bed.name} was drained during the night (ccbed drain)"
         return ""
 
     def restore(self) -> Mapping[str, str]:
@@ -194,26 +216,35 @@ class NightTrials:
         lost = self._lost()
         if lost == self._away:
             return {}
+        if lost and (end := slurm_jobs.deliberate_end(self.bed)):
+            self._job_end = end
+            return {}
         reason = self._bring_up() if lost else ""
         away = self._lost() if lost else {}
         if away != self._away:
             self._away = away
             self._built.clear()
         ending = f"cannot be brought up again: {reason}" if reason else "is still not warm"
+        endings = dict.fromkeys(away, ending) | dict.fromkeys(bed_inputs.drained_nodes(self.bed), "it gets no rank")
         back = {name: f"was {state}; brought up again" for name, state in lost.items() if name not in away}
-        return {**back, **{name: f"is {state}; {ending}" for name, state in away.items()}}
+        return {**back, **{name: f"is {state}; {endings[name]}" for name, state in away.items()}}
 
     def _bring_up(self) -> str:
         """Empty, or why not all of the bed is up."""
         from .verbs.up import up
 
         try:
-            up(self._silent, self.bed, quiet=True, force=True)
+            up(self._silent, self._wanted, quiet=True, force=True)
         except CcbedError as error:
             return "; ".join(error.problems)
         except OSError as error:
             return str(error)
         return ""
+
+    @property
+    def _wanted(self) -> BedSpec:
+        """The whole bed: that of the night lacks drained hosts."""
+        return beds.read(self.session.state, self.bed.name) or self.bed
 
     def close_open_run(self) -> None:
         """Close the night's run that is still open on the bed, if its process is dead."""
@@ -222,18 +253,21 @@ class NightTrials:
             self._heal()
 
     def _lost(self) -> dict[str, str]:
-        """The states of nodes that are not warm, and of keepers that have ended: without its keeper a host starts no trial."""
+        """The states of nodes that are not warm, and of keepers that have ended: without its keeper a host starts no trial.
+        So are nodes on a host that was drained since the night began; it is not contacted."""
+        drained, reached = bed_inputs.drained_nodes(self.bed), bed_inputs.usable(self.bed)
         try:
-            status = self.session.provider(self.bed).observe(self.bed, memory=False)
+            status = self.session.provider(reached).observe(reached, memory=False)
         except UnreachedError as error:
             status = error.status
-        nodes = [status.node(node.name) for node in self.bed.nodes]
+        nodes = [status.node(node.name) for node in self.bed.nodes if node.name not in drained]
         keepers = [_keeper(host.name) for host in status.hosts if not host.keeper_pid]
         if not (status.keeper_pid or status.hosts or any(node.state == "unreachable" for node in nodes)):
             keepers = [_keeper()]
         return {
             **dict.fromkeys(keepers, "dead (its process has ended)"),
             **{node.name: _state(node) for node in nodes if node.state not in _READY},
+            **{name: reason.removeprefix("is ") for name, reason in drained.items()},
         }
 
     def _trial(self, cell: Cell) -> tuple[trials.Source, Trial, redact.Redaction]:
@@ -288,14 +322,12 @@ class NightTrials:
             if not live.is_twin(directory):
                 begun.append(directory)
 
-        return session.launch(
-            Request(
-                trial=trial,
-                bed=bed,
-                provider=session.provider(bed),
-                catalogue=session.catalogue,
-                runs=str(self.directory / RUNS),
-                state=str(session.state),
+        return audited_runs.launch(
+            session,
+            session.request(
+                trial,
+                bed,
+                self.directory / RUNS,
                 command=self.night.command,
                 reason=night_files.reason(self.directory.name, cell.name, repeat),
                 data_dir=bed.data_dir,
@@ -304,11 +336,10 @@ class NightTrials:
                 inputs=source.inputs,
                 secrets=dict(redaction.secrets),
                 secret_names=tuple(redaction.names),
-                umask=session.umask,
                 environment=dict(os.environ) if is_local_script else None,
                 placement=self._placement(trial),
                 on_begin=on_begin,
-            )
+            ),
         )
 
     def _attempt(self, cell: Cell, result: Result) -> Attempt:

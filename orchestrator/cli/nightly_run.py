@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..core.bed import selection
 from ..core.spec import redact
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, Interrupted, UsageError
@@ -19,11 +20,12 @@ from ..nightly import baselines, night_files, notify, runner, selector
 from ..nightly.culprits import hook, quarantine
 from ..nightly.suite import Night, Suite
 from ..store import beds as store
-from . import night_end, night_trials, spare_probe
-from .inputs import beds, suites
+from . import ephemeral_bed, night_end, night_trials, spare_probe
+from .inputs import beds, slurm_jobs, suites
 from .inputs.session import Session
 from .render import night_lines
 from .render.terminal import short_path
+from .verbs import up
 
 #: Earlier nights that are read for the order of the cells and the remaining time.
 EARLIER = 30
@@ -34,17 +36,23 @@ RESUMED = datetime.timedelta(hours=12)
 
 def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
     """Start a night. Returns the exit code. Raises UsageError, InfrastructureError, Interrupted."""
-    is_finishing = options["resume_open"] and not options["dry_run"]
-    bed = _bed(session, options, is_new=not is_finishing)
+    bed = _bed(session, options)
     suite = suites.with_options(suites.open_suite(session, name, bed), options)
     baselines.read_all(Path(options["baselines"]))
     probe_spares_s = spare_probe.parse_limit(options["probe_spares"])
     hook.check(options["on_culprit"])
     runs = Path(options["runs_dir"])
-    if is_finishing:
-        _end_open_nights(session, bed, options)
-        bed = _bed(session, options, is_new=True)
     past = _past(session, runs, bed, suite)
+    if not options["dry_run"]:
+        if not options["inventory"]:
+            slurm_jobs.refuse_ended(bed)
+        slurm_jobs.refuse_longer(bed, selector.expected_s(suite, past), "the night")
+    if options["resume_open"] and not options["dry_run"]:
+        _end_open_nights(session, bed, options)
+    if options["inventory"] and not options["dry_run"]:
+        up.up(session, bed, quiet=options["as_json"])
+    drained = beds.drained_nodes(bed)
+    bed = beds.without_drained_hosts(session, bed)
     if options["dry_run"]:
         return night_lines.dry_run(
             session.terminal, suite, selector.order(suite, past), past, as_json=options["as_json"]
@@ -70,6 +78,7 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
             spares={node.name: nodes.hosts[node.name] for node in bed.nodes if node.role == "spare"},
             quarantined=quarantined,
             includes_quarantined=options["include_quarantined"],
+            drained=drained,
             probe_spares_s=probe_spares_s,
             fail_on=options["fail_on"] or "fail",
         )
@@ -88,14 +97,52 @@ def resume(session: Session, handle: str, options: Mapping[str, Any]) -> int:
         )
     if night_files.is_closed(directory):
         return night_end.finish(session, directory, night, night_files.read_rows(directory), options)
-    bed = _bed(
-        session, {**options, "bed": options["bed"] or (None if options["inventory"] else night.bed)}, is_new=False
-    )
+    bed = _bed(session, {**options, "bed": options["bed"] or (None if options["inventory"] else night.bed)})
     if bed.name != night.bed:
         raise UsageError(f"{directory}: was begun on bed {night.bed}, not on {bed.name}", hint=f"--bed {night.bed}")
-    _require_free(session, bed, resumed=directory)
-    with store.night_lock(Path(bed.workdir), night.name):
-        return _run(session, bed, directory, night, _past(session, directory.parent, bed, night.suite), options)
+    store.refuse_night(Path(bed.workdir))
+    named = {"is_named": bool(options["inventory"]), "quiet": options["as_json"]}
+    with ephemeral_bed.of_resumed_run(session, bed, **named):
+        if slurm_jobs.has_ended(bed):
+            _replace_job(session, bed, options)
+        elif options["inventory"] and store.read(session.state, bed.name) is None:
+            up.up(session, bed, quiet=options["as_json"])
+        bed = _as_begun(session, bed, night)
+        _require_free(session, bed, resumed=directory)
+        with store.night_lock(Path(bed.workdir), night.name):
+            return _run(session, bed, directory, night, _past(session, directory.parent, bed, night.suite), options)
+
+
+def _replace_job(session: Session, bed: BedSpec, options: Mapping[str, Any]) -> None:
+    """Bring up a bed whose job has ended. The run that was open is closed and run anew: on other nodes it would be judged by
+    its ranks, which the end of the job has ended.
+    """
+    from ..run import abandon
+
+    with contextlib.suppress(CcbedError):  # one that had ended when its orchestrator died is judged, not run anew
+        beds.settle(session, bed)
+    workdir, run = Path(bed.workdir), store.open_run(Path(bed.workdir))
+    if run is not None and not run.driver and run.begun:
+        with store.run_lock(workdir, run.run, Path(run.directory)):
+            abandon.close(Path(run.directory), workdir, "its Slurm job has ended")
+            store.end_run(workdir, run.run)
+    up.up(session, bed, quiet=options["as_json"], force=True)
+
+
+def _as_begun(session: Session, bed: BedSpec, night: Night) -> BedSpec:
+    """The bed without its drained hosts, and without those that were drained when the night began: all its rows have the
+    same nodes. Raises UsageError where no host is left.
+    """
+    undrained = selection.hosts_of(bed, night.drained) - beds.drains(bed).keys()
+    usable = beds.without_drained_hosts(session, bed)
+    for host in sorted(undrained):
+        session.terminal.warn(f"host {host} was drained when {night.name} began: it takes part from the next night on")
+    hosts = [host for host in selection.host_names(usable) if host not in undrained]
+    if not hosts:
+        raise UsageError(
+            f"no host is left of those with which {night.name} began", hint="ccbed undrain HOST, or begin another night"
+        )
+    return selection.on_hosts(usable, hosts) if undrained else usable
 
 
 def _run(
@@ -117,6 +164,7 @@ def _run(
             directory=directory,
             night=night,
             floors=baselines.read_all(Path(options["baselines"])),
+            past=past,
         ),
         now=time.monotonic,
         past=past,
@@ -134,8 +182,11 @@ def _end_open_nights(session: Session, bed: BedSpec, options: Mapping[str, Any])
     if options["as_json"]:  # one document for one night: the new one
         session = dataclasses.replace(session, terminal=dataclasses.replace(terminal, out=io.StringIO(), live=False))
     _close_stale_run(session, bed)
-    for directory, night in _open_nights(session, Path(options["runs_dir"]), bed):
+    nights = _open_nights(session, Path(options["runs_dir"]), bed)
+    for directory, night in nights:
         with store.night_lock(Path(bed.workdir), night.name):
+            if slurm_jobs.has_ended(bed):
+                _replace_job(session, bed, options)
             done, code = _end_open_night(session, bed, directory, night, options)
         text = f"open night {night.name}, begun {night.started}: {done}, exit {code}; the new night begins"
         (terminal.warn if options["as_json"] else terminal.line)(text)
@@ -188,7 +239,7 @@ def _end_open_night(
     if _age(night) < RESUMED:
         try:
             past = _past(session, directory.parent, bed, night.suite)
-            return "resumed", _run(session, bed, directory, night, past, options)
+            return "resumed", _run(session, _as_begun(session, bed, night), directory, night, past, options)
         except Interrupted:
             raise
         except CcbedError as error:
@@ -209,18 +260,11 @@ def _age(night: Night) -> datetime.timedelta:
     return datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(night.started)
 
 
-def _bed(session: Session, options: Mapping[str, Any], *, is_new: bool) -> BedSpec:
-    """The bed, brought up first where an inventory is named. Raises UsageError, InfrastructureError."""
+def _bed(session: Session, options: Mapping[str, Any]) -> BedSpec:
+    """The bed, as its inventory wants it where one is named. Raises UsageError."""
     if options["inventory"] and options["bed"]:
         raise UsageError("--bed and --inventory exclude each other; give one of them")
-    if options["inventory"]:
-        bed = beds.wanted(session, options["inventory"])
-        if is_new and not options["dry_run"]:
-            from .verbs.up import up
-
-            up(session, bed, quiet=options["as_json"])
-        return bed
-    return beds.choose(session, options["bed"])
+    return beds.wanted(session, options["inventory"]) if options["inventory"] else beds.choose(session, options["bed"])
 
 
 def _require_free(session: Session, bed: BedSpec, resumed: Path | None = None) -> None:

@@ -7,6 +7,8 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,13 @@ from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
 from ..model.event import Event
 from ..model.events import RunEnd
-from ..model.launch import Request, Result
+from ..model.launch import Result
 from ..model.plan import Placement
 from ..model.trial import Trial
 from ..nightly import baselines
 from ..store import beds as store
 from ..store import secrets
-from . import detached, ephemeral_bed, spare_probe
+from . import audited_runs, detached, ephemeral_bed, spare_probe
 from .inputs import beds, slurm_jobs, trials
 from .inputs.session import Session
 from .render import live, rank_output, summary
@@ -32,9 +34,44 @@ from .verbs import prune
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedTrial:
+    """A trial that can run on its bed. ``exports``: variables of all ranks; ``placement``: the nodes that it must not use."""
+
+    source: trials.Source
+    trial: Trial
+    redaction: redact.Redaction
+    bed: BedSpec
+    data_dir: str | None = None
+    exports: Mapping[str, str] = field(default_factory=dict)
+    placement: Placement = plan.ANY_NODE
+
+
 def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> int:
     """Return the exit code. ``options``: those of `run`, and those of the workload as ``param_NAME``."""
-    limit_s = spare_probe.parse_limit(options["probe_spares"] or "0s")
+    checked = check(session, source, options)
+    if options["dry_run"]:
+        return _dry_run(session, checked, as_json=options["as_json"])
+    if options["detach"]:
+        return detached.start(session, checked.bed)
+    with _on_bed(session, checked, options) as placed:
+        once = functools.partial(run_once, session, placed, options)
+        if options["repeat"] is None and options["resume"] is None:
+            return summary.show(session, once(), as_json=options["as_json"])
+        from . import repeated_run
+
+        return repeated_run.run(session, placed.bed, placed.trial, once, _command(session, placed.redaction), options)
+
+
+def run_single(session: Session, source: trials.Source, options: Mapping[str, Any]) -> Result:
+    """Run the trial once, as ``run`` does, and return its result in place of showing it."""
+    with _on_bed(session, check(session, source, options), options) as placed:
+        return run_once(session, placed, options)
+
+
+def check(session: Session, source: trials.Source, options: Mapping[str, Any]) -> CheckedTrial:
+    """Build the trial, and check that it can run on its bed. Raises UsageError, InfrastructureError: then nothing was started."""
+    spare_probe.parse_limit(options["probe_spares"] or "0s")
     missing_bed, bed = _bed(session, options)
     data_dir = _data_dir(options["data_dir"], bed)
     placement = beds.placement(session, bed, include_quarantined=options["include_quarantined"]) if bed else Placement()
@@ -52,29 +89,27 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     _require_rank(options["tee"], trial)
     exports = _exports(options["env"])
     trial = trials.without_missing_libraries(session.terminal, trial, bed)
-    if options["dry_run"]:
-        return _dry_run(session, trial, bed, data_dir, placement, as_json=options["as_json"])
-    if options["detach"]:
-        return detached.start(session, bed)
-    with ephemeral_bed.of_command(session, bed, is_wanted=bool(options["inventory"])):
+    return CheckedTrial(
+        source=source, trial=trial, redaction=redaction, bed=bed, data_dir=data_dir, exports=exports, placement=placement
+    )  # fmt: skip
+
+
+@contextmanager
+def _on_bed(session: Session, checked: CheckedTrial, options: Mapping[str, Any]) -> Iterator[CheckedTrial]:
+    """Place the trial on its bed. An ephemeral bed ends with the body; without an error leftovers are then removed."""
+    bed = checked.bed
+    with ephemeral_bed.of_command(session, bed, is_wanted=bool(options["inventory"]), quiet=options["as_json"]):
+        placement = checked.placement
         if bed.slurm and options["inventory"]:  # which nodes the bed has is known when its job runs
             from .verbs.up import up
 
             up(session, bed, quiet=options["as_json"])
             placement = beds.placement(session, bed, include_quarantined=options["include_quarantined"])
-        placement = _probe_spares(session, trial, bed, placement, options, limit_s)
-        once = functools.partial(
-            run_once, session, source, trial, redaction, bed, data_dir, exports, options, placement=placement
-        )
-        if options["repeat"] is None and options["resume"] is None:
-            code = summary.show(session, once(), as_json=options["as_json"])
-        else:
-            from . import repeated_run
-
-            code = repeated_run.run(session, bed, trial, once, _command(session, redaction), options)
+        limit_s = spare_probe.parse_limit(options["probe_spares"] or "0s")
+        placement = _probe_spares(session, checked.trial, bed, placement, options, limit_s)
+        yield replace(checked, placement=placement)
     if all(host.connection == "local" for host in bed.hosts):
         prune.automatic(session, bed, options["runs_dir"], quiet=options["as_json"])
-    return code
 
 
 def _probe_spares(
@@ -90,8 +125,8 @@ def _probe_spares(
 
         up(session, bed, quiet=options["as_json"])
     probe = spare_probe.SpareProbe(
-        session=session, bed=bed, limit_s=limit_s, runs=options["runs_dir"].resolve(), command=shlex.join(["ccbed", *session.argv]),
-        baselines=baselines.read_all(options["baselines"]), reason=f"before {trial.name}",
+        session=session, bed=beds.usable(bed), limit_s=limit_s, runs=options["runs_dir"].resolve(),
+        command=shlex.join(["ccbed", *session.argv]), baselines=baselines.read_all(options["baselines"]), reason=f"before {trial.name}",
     )  # fmt: skip
     if not options["as_json"]:
         session.terminal.line(f"probe  spares {' '.join(probe.find_spares(placement)) or 'none'}, about {limit_s:g} s")
@@ -191,16 +226,16 @@ def all_nodes(source: trials.Source, bed: BedSpec, placement: Placement) -> tria
     return trial_draft.Override(path=("world", "nodes"), content=count or usable, source=f"bed {bed.name}")
 
 
-def _dry_run(
-    session: Session, trial: Trial, bed: BedSpec, data_dir: str | None, placement: Placement, *, as_json: bool
-) -> int:
+def _dry_run(session: Session, checked: CheckedTrial, *, as_json: bool) -> int:
     """Show what the run would do and where; with ``as_json`` every value."""
+    trial, bed = checked.trial, beds.usable(checked.bed)
     provider = session.provider(bed)
-    capabilities = {node.host: provider.capabilities(node.host) for node in bed.nodes}
+    status = provider.observe(bed, memory=False)  # first: it shows what the engines of the hosts can do
+    capabilities = {node.host: provider.capabilities(node.host) for node in bed.all_nodes}
     planned = plan.plan(
-        trial, bed, provider.observe(bed, memory=False), session.catalogue,
-        run="(dry run)", payload="", capabilities=capabilities, data_dir=data_dir,
-        placement=placement,
+        trial, bed, status, session.catalogue,
+        run="(dry run)", payload="", capabilities=capabilities, data_dir=checked.data_dir,
+        placement=checked.placement,
     )  # fmt: skip
     if as_json:
         session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(plan.without_secrets(planned))})
@@ -209,7 +244,7 @@ def _dry_run(
         [
             *trials.describe(trial, planned.last_step),
             *trials.notes(trial, session.catalogue),
-            *_bed_lines(trial, bed, placement),
+            *_bed_lines(trial, bed, checked.placement),
             *trials.planned(trial, planned),
         ]
     )
@@ -218,31 +253,27 @@ def _dry_run(
 
 def run_once(
     session: Session,
-    source: trials.Source,
-    trial: Trial,
-    redaction: redact.Redaction,
-    bed: BedSpec,
-    data_dir: str | None,
-    exports: Mapping[str, str],
+    checked: CheckedTrial,
     options: Mapping[str, Any],
     runs: Path | None = None,
     reason: str = "by hand",
     resume: Path | None = None,
-    placement: Placement = plan.ANY_NODE,
 ) -> Result:
     """``resume``: the directory of an open run, which is resumed in place of a new one."""
+    source, trial, redaction, bed = checked.source, checked.trial, checked.redaction, checked.bed
     quiet = bool(options["as_json"])
     if options["inventory"]:
         from .verbs.up import up
 
         up(session, bed, quiet=quiet)
+    bed = beds.usable(bed)
     slurm_jobs.refuse_short(bed, trial)
-    assigned = slots.assign(trial, bed, placement)
+    assigned = slots.assign(trial, bed, checked.placement)
     names = tuple(node.name for node in assigned.slots)
     printer = live.Printer(terminal=session.terminal, trial=trial, slots=names, quiet=quiet)
-    last_step = plan.last_step(trial, session.catalogue, data_dir)
+    last_step = plan.last_step(trial, session.catalogue, checked.data_dir)
     described = (*trials.describe(trial, last_step), *trials.notes(trial, session.catalogue))
-    printer.head([*described, *_bed_lines(trial, bed, placement)])
+    printer.head([*described, *_bed_lines(trial, bed, checked.placement)])
     tee = _tee(session, source, redaction, bed, printer, options)
 
     def on_begin(directory: str) -> None:
@@ -255,35 +286,28 @@ def run_once(
             tee.stop()
         printer.event(event)
 
-    result = session.launch(
-        Request(
-            trial=trial,
-            bed=bed,
-            provider=session.provider(bed),
-            catalogue=session.catalogue,
-            runs=str(runs or options["runs_dir"]),
+    choice, runs = trials.twin_choice(source, options), runs or options["runs_dir"]
+    is_local_script = source.is_script and bed.shares_file_system
+    result = audited_runs.launch(
+        session,
+        session.request(
+            trial,
+            bed,
+            runs,
             reason=reason,
-            state=str(session.state),
             command=_command(session, redaction),
-            data_dir=data_dir,
+            data_dir=checked.data_dir,
             resume=str(resume) if resume else "",
-            twin=has_twin(source, trial, trials.twin_choice(source, options)),
-            twin_after=trials.twin_choice(source, options) is None
-            and source.is_script
-            and bool(trial.faults)
-            and bed.shares_file_system,
+            twin=has_twin(source, trial, choice),
+            twin_after=choice is None and is_local_script and bool(trial.faults),
             inputs=source.inputs,
             secrets=dict(redaction.secrets),
             secret_names=tuple(redaction.names),
-            umask=session.umask,
-            environment=dict(os.environ) if source.is_script and bed.shares_file_system else None,
-            exports=exports,
-            placement=spare_probe.relative_to(placement, Path(runs or options["runs_dir"]).resolve()),
-            on_begin=on_begin,
-            on_event=on_event,
-            on_cached_twin=printer.cached_twin,
-            on_note=printer.note,
-        )
+            environment=dict(os.environ) if is_local_script else None,
+            exports=checked.exports,
+            placement=spare_probe.relative_to(checked.placement, runs.resolve()),
+            **{**printer.callbacks, "on_begin": on_begin, "on_event": on_event},
+        ),
     )
     tee.stop()
     if options["log_dir"]:

@@ -13,12 +13,13 @@ from pathlib import Path
 from ..core.spec import parse_trial, trial_draft, values
 from ..model.bed import BedSpec
 from ..model.errors import EXIT_FINDING, EXIT_INTERRUPTED, EXIT_UNKNOWN, CcbedError, Interrupted, UsageError
-from ..model.launch import Request, Result
+from ..model.launch import Result
 from ..model.plan import Placement
 from ..nightly import baselines, bundle_records
 from ..nightly.culprits import spares
 from ..nightly.suite import RUNS
 from ..store import bundle
+from . import audited_runs
 from .inputs import trials
 from .inputs.session import Session
 
@@ -115,21 +116,18 @@ class SpareProbe:
     def _launch(self, names: Sequence[str]) -> Result:
         """Raises CcbedError where the probe cannot run, or did not end."""
         source = trials.open_source(TRIAL, (), self.session.catalogue)
-        result = self.session.launch(
-            Request(
-                trial=parse_trial.build(source.document, self.session.catalogue, self._overrides(names), None),
-                bed=self.bed,
-                provider=self.session.provider(self.bed),
-                catalogue=self.session.catalogue,
-                runs=str(self.runs),
-                state=str(self.session.state),
+        result = audited_runs.launch(
+            self.session,
+            self.session.request(
+                parse_trial.build(source.document, self.session.catalogue, self._overrides(names), None),
+                self.bed,
+                self.runs,
                 command=self.command,
                 reason=f"probe of {', '.join(names)} {self.reason}",
                 twin=False,
                 inputs=source.inputs,
-                umask=self.session.umask,
                 placement=Placement(members=tuple(names)),
-            )
+            ),
         )
         if result.code == EXIT_INTERRUPTED:
             self._close_run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import PRECEDENCE, UsageError
 from ..model.launch import Result
-from ..model.plan import Plan
+from ..model.plan import Placement, Plan
 from ..model.trial import Trial
 from ..nightly import bundle_records, sweeps
 from ..nightly.gates.finding import Finding
@@ -21,6 +22,7 @@ from .inputs import beds, trials
 from .inputs.session import Session
 from .render import summary, sweep_view
 from .render.terminal import run_path, short_path
+from .verbs import up
 
 #: The workloads whose trials each kind of sweep can judge.
 PROBING, LINKING = "node-probe", "collective"
@@ -34,19 +36,25 @@ def run(session: Session, options: Mapping[str, Any]) -> int:
     """Return the exit code: the worst of the runs' codes and of the sweep's own."""
     bed = beds.wanted(session, options["inventory"]) if options["inventory"] else beds.choose(session, options["bed"])
     source = trials.open_source(options["trial"], (), session.catalogue)
-    trial = _trial(session, source, bed, is_pairs=options["each_pair"])
+    drained = beds.drained_nodes(bed)
+    usable = replace(bed, nodes=tuple(node for node in bed.nodes if node.name not in drained))
+    trial = _trial(session, source, usable, is_pairs=options["each_pair"])
     if bed.agent != session.agent():
         raise UsageError(
             f"bed {bed.name} runs the agent of another version of ccbed", hint=f"ccbed up {short_path(bed.inventory)}"
         )
+    if bed.slurm and options["inventory"]:  # which nodes the bed has is known when its job runs
+        up.up(session, bed, quiet=options["as_json"])
     quarantined = beds.placement(session, bed, include_quarantined=False).quarantined
     redaction = redact.Redaction(mask=secrets.mask(session.state), names=source.secret_names)
+    checked = run_trial.CheckedTrial(
+        source=source, trial=trial, redaction=redaction, bed=bed, data_dir=bed.data_dir,
+        placement=Placement(drained=drained),
+    )  # fmt: skip
     results: list[Result] = []
     rounds = options["rounds"]
     while len(results) < rounds:
-        result = run_trial.run_once(
-            session, source, trial, redaction, bed, bed.data_dir, {}, {**options, **_UNUSED}, Path(options["runs_dir"])
-        )
+        result = run_trial.run_once(session, checked, {**options, **_UNUSED}, Path(options["runs_dir"]))
         results.append(result)
         if result.code not in (0, 1, 2):
             return summary.show(session, result, as_json=options["as_json"])

@@ -9,12 +9,16 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A host of an Ansible inventory with its merged variables; ``position(s)`` of it and of them (``file:line: path``)."""
+    """A host of an Ansible inventory with its merged variables; ``position(s)`` of it and of them (``file:line: path``).
+
+    ``has_become_password``: see ``HostSpec``.
+    """
 
     name: str
     variables: Mapping[str, Any]
     position: str = ""
     positions: Mapping[str, str] = field(default_factory=dict)
+    has_become_password: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +36,8 @@ class HostSpec:
     ``engine``: path of the container engine's socket there. ``ssh``: further options of ssh from the inventory, with names
     in lower case (``core/inventory/ssh_options.py``). ``power`` (off, on), ``switch_port`` (down, up) and ``ssh_control``
     (stop, start) are argv that the controller runs, not over SSH, to cut the host's power, its switch port, or its sshd;
-    ``engine_control`` (stop, start) is argv that the host runs.
+    ``engine_control`` (stop, start) is argv that the host runs. ``has_become_password``: the inventory has the password with
+    which Ansible becomes root there.
     """
 
     name: str
@@ -50,6 +55,7 @@ class HostSpec:
     switch_port: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     engine_control: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ssh_control: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    has_become_password: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,8 @@ class ContainerSpec:
     """The container of a node, in addition to the properties of every node.
 
     ``gpu_devices``: indices, UUIDs, ``all``, or CDI names (``nvidia.com/gpu=0``). ``mounts``: ``source:target[:ro]``.
+    ``no_proxy``: what is reached without a proxy, besides the bed's nodes. It is not in the variables of the node, with which
+    ranks would lose the addresses of the nodes.
     """
 
     image: str
@@ -67,6 +75,7 @@ class ContainerSpec:
     user: str | None = None
     rdma: bool = False
     gpu_devices: tuple[str, ...] = ()
+    no_proxy: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +123,8 @@ class SlurmSpec:
     ports: tuple[int, ...] = ()
 
 
-Role = Literal["node", "spare"]
+#: A replacement is started only in place of a lost node (policy ``replace``).
+Role = Literal["node", "spare", "replacement"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +133,8 @@ class NodeSpec:
 
     If ``address`` (or ``interface``) is empty, it is determined on the host (``NodeStatus``). ``gpus``: a number; -1: all
     GPUs of the host. ``port``: set if a process node has its own network namespace. ``python``: the interpreter of agent and
-    ranks; empty: that of the orchestrator, or ``python3`` of the image.
+    ranks; empty: that of the orchestrator, or ``python3`` of the image. ``has_reserves``: its agent keeps reserve ranks; a
+    change takes effect at the next start of the node.
     """
 
     name: str
@@ -137,6 +148,7 @@ class NodeSpec:
     container: ContainerSpec | None = None
     port: PortSpec | None = None
     python: str = ""
+    has_reserves: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +167,8 @@ class BedSpec:
     if the controller is the only host. ``network``: nodes use the network of their host (host), or a network of their own
     on the controller (private). ``link``: the shaping of a private network (of different hosts the
     highest rate). ``vault``: values from a vault, which no message, bundle or bed file shows (``model/vaulted.py``).
-    ``departed``: hosts that left the inventory and have not been cleaned up. ``start_timeout_s``: the time in which a node
+    ``departed``: hosts that left the inventory and have not been cleaned up. ``replacements``: nodes for which hosts have room, and
+    that `up` does not start. ``start_timeout_s``: the time in which a node
     must become warm. ``slurm``: the job whose nodes are the hosts (provider slurm).
     """
 
@@ -177,6 +190,12 @@ class BedSpec:
     departed: tuple[DepartedHost, ...] = ()
     start_timeout_s: float = 60.0
     slurm: SlurmSpec | None = None
+    replacements: tuple[NodeSpec, ...] = ()
+
+    @property
+    def all_nodes(self) -> tuple[NodeSpec, ...]:
+        """The nodes, and those that may be started in place of lost ones."""
+        return (*self.nodes, *self.replacements)
 
     @property
     def fabric(self) -> bool:
@@ -196,7 +215,7 @@ class BedSpec:
         return next(host for host in self.hosts if host.name == name)
 
     def node(self, name: str) -> NodeSpec:
-        return next(node for node in self.nodes if node.name == name)
+        return next(node for node in self.all_nodes if node.name == name)
 
 
 #: unreachable: its host does not respond, so the node's state is unknown.
@@ -233,7 +252,8 @@ class HostStatus:
 
     ``stamp``: the fingerprint of its preparation; empty if it has none, or has the stamp of another machine.
     ``directory_id``: identifies the bed's directory and its machine independently of the connection; empty if absent.
-    ``containers``: the number of containers, including ended ones.
+    ``containers``: the number of containers, including ended ones. ``unit``: its keeper is a unit of systemd, of the system or
+    of the user, which starts it again after a reboot; ``unit_problem``: why it is none.
     """
 
     name: str
@@ -242,6 +262,8 @@ class HostStatus:
     stamp: str = ""
     directory_id: str = ""
     containers: int = 0
+    unit: Literal["", "system", "user"] = ""
+    unit_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,30 @@ BED, NODE, ROLE = "ccbed.bed", "ccbed.node", "ccbed.role"
 SPEC, INCARNATION, ORDINAL = "ccbed.spec", "ccbed.incarnation", "ccbed.ordinal"
 #: The owner of the bed, shown if the container's name is in use: user, machine and directory.
 OWNER = "ccbed.owner"
+#: The capabilities of nodes that the container's engine lacks, with commas.
+LACKS = "ccbed.lacks"
 #: Environment of the main process: the process tag, and the label of the incarnation as JSON.
 MARK_VARIABLE, LABEL_VARIABLE = "CCBED_NODE", "CCBED_LABEL"
 #: Facts that a container cannot determine itself, for system.json: the id of its image, the version of its engine.
 IMAGE_VARIABLE, ENGINE_VARIABLE = "CCBED_IMAGE_ID", "CCBED_ENGINE_VERSION"
+
+
+#: The beginning of the names of images that ccbed builds.
+OWN_IMAGES = "ccbed/"
+
+
+def split_image(image: str) -> tuple[str, str]:
+    """The name of an image, and its tag or digest (``latest`` if there is none); the port of a registry is no tag."""
+    if "@" in image:
+        name, _, digest = image.partition("@")
+        return name, digest
+    name, _, tag = image.rpartition(":") if ":" in image.rsplit("/", 1)[-1] else (image, "", "latest")
+    return name, tag
+
+
+def is_podman(version: Mapping[str, Any]) -> bool:
+    """Is an engine podman? ``version``: its response to ``/version``."""
+    return any(part.get("Name") == "Podman Engine" for part in version.get("Components") or ())
 
 
 def container_name(bed: str, node: str) -> str:

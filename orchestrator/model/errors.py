@@ -21,6 +21,12 @@ PRECEDENCE = (EXIT_INTERRUPTED, EXIT_USAGE, EXIT_INFRASTRUCTURE, EXIT_FINDING, E
 
 #: Errors that concern a file, even if they do not name it.
 _ON_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+#: Errors of the machine, not of ccbed.
+_MACHINE = (
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO,
+)  # fmt: skip
+#: Errors of a path that cannot exist.
+_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
 class CcbedError(Exception):
@@ -78,9 +84,28 @@ class Interrupted(CcbedError):
 
 
 class KeeperGoneError(OSError):
-    """The keeper that would execute a command has exited, and is not restarted during a run."""
+    """The keeper that would execute a command has exited, and is not restarted during a run.
+
+    ``with_bed``: the whole bed has ended, for the reason that the error states.
+    """
+
+    def __init__(self, reason: str, *, with_bed: bool = False) -> None:
+        super().__init__(reason)
+        self.with_bed = with_bed
 
 
 def on_disk(error: OSError) -> bool:
     """Whether the error concerns a local file; else it concerns the connection to another machine."""
     return error.filename is not None or error.errno in _ON_DISK
+
+
+def explain(error: Exception) -> CcbedError | None:
+    """The error that says what is wrong with a path or with this machine; None for any other error."""
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in _PATH:
+        return UsageError(f"{str(error.filename)[:100]}: {error.strerror}", hint="ccbed --help")
+    if error.errno in _MACHINE:
+        text = f"{error.filename or 'a file of ccbed'}: {error.strerror}"
+        return InfrastructureError(text, hint="free space or give access, then try again")
+    return None

@@ -27,10 +27,13 @@ class Request:
     ``environment``: that of the user, for the ranks of a script on this machine; None: they have that of their nodes.
     ``exports``: variables for all ranks on all nodes. ``placement``: the nodes that the run must not use; a resumed run has its own.
 
+    ``drains``: reads host -> why it is drained, at any time of the run.
+
     ``twin``: the run is compared with a twin that is run first; ``twin_after``: with one that follows a short run.
 
     ``on_begin`` gets the run's directory as soon as it exists; ``on_event`` every event once it is in the journal;
-    ``on_cached_twin`` the run of the twin, if it is cached; ``on_note`` a sentence for the user.
+    ``on_cached_twin`` the run of the twin, if it is cached; ``on_note`` a sentence for the user;
+    ``on_stage`` what begins after the end of the run, such as writing the report.
     """
 
     trial: Trial
@@ -53,10 +56,12 @@ class Request:
     environment: Mapping[str, str] | None = field(default=None, repr=False)
     exports: Mapping[str, str] = field(default_factory=dict, repr=False)
     placement: Placement = field(default_factory=Placement)
-    on_begin: Callable[[str], None] = lambda directory: None
-    on_event: Callable[[Event], None] = lambda event: None
+    drains: Callable[[], Mapping[str, str]] = dict
+    on_begin: Callable[[str], None] = field(default=lambda directory: None, repr=False)
+    on_event: Callable[[Event], None] = field(default=lambda event: None, repr=False)
     on_cached_twin: Callable[[str], None] = lambda run: None
     on_note: Callable[[str], None] = lambda text: None
+    on_stage: Callable[[str], None] = lambda text: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

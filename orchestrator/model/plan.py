@@ -88,7 +88,8 @@ class LeftOut:
 class Placement:
     """Which nodes of a bed a run may use, beyond what the bed says.
 
-    ``quarantined``, ``unfit``: node in quarantine, or spare that a probe found too slow -> why. Such a node gets no rank and is no spare.
+    ``quarantined``, ``drained``, ``unfit``: node in quarantine, node on a drained host, or spare that a probe found too slow -> why. Such
+    a node gets no rank and is no spare.
     ``members``: the nodes that get the ranks, in order, whatever their role, without spares; empty: as the bed says.
     ``spare_probe``: the run that decided about the spares (of an unfit one if there is one), relative to the directory of the run; empty
     if they were not probed. ``notes``: what the probes say of each fit spare, and which run decided.
@@ -99,10 +100,11 @@ class Placement:
     members: tuple[str, ...] = ()
     spare_probe: str = ""
     notes: tuple[str, ...] = ()
+    drained: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def excluded(self) -> Mapping[str, str]:
-        return {**self.quarantined, **self.unfit}
+        return {**self.quarantined, **self.unfit, **self.drained}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,8 @@ class Plan:
     ``inputs_left_out``: files of the user that the run uses, or that are beside its script, and are not in the bundle.
     ``work_dir``: where the ranks find the user's script.
     ``substitutes``: node that the run must not use -> the node that has its slot.
+    ``replacements``: nodes that may take the place of a lost one by the policy ``replace``: unused ones, and those that are started
+    for it. ``hosts``: with this policy, every host of the bed -> why it gets no replacement; empty: it may.
     """
 
     run: str
@@ -149,3 +153,5 @@ class Plan:
     work_dir: WorkDir | None = None
     placement: Placement = field(default_factory=Placement)
     substitutes: Mapping[str, str] = field(default_factory=dict)
+    replacements: tuple[str, ...] = ()
+    hosts: Mapping[str, str] = field(default_factory=dict)

@@ -37,7 +37,8 @@ class Checker(Protocol):
 
 
 class Report(Protocol):
-    """``reports/<name>.py``: render returns relative path -> content."""
+    """``reports/<name>.py``: render returns relative path -> content. With ``ON_REQUEST = True`` it is written only where it is
+    asked for."""
 
     def render(self, run: Run) -> Mapping[str, bytes]: ...
 
@@ -93,7 +94,8 @@ class Algorithm(Protocol):
 class Plugin:
     """A file of a plugin folder: its name, the first line of its docstring, and the loaded module.
 
-    ``source``: ``built-in``, or the path of the file under ``inputs/`` of a bundle; ``code``: the bytes that were loaded.
+    ``source``: ``built-in``, or the path of the file under ``inputs/`` of a bundle; ``code``: the bytes that were loaded;
+    ``distribution``: the installed one that has it, as ``NAME VERSION``; empty for a file of a folder.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Plugin:
     path: str
     module: ModuleType
     source: str = BUILT_IN
+    distribution: str = ""
     code: bytes = field(default=b"", repr=False)
 
     @property

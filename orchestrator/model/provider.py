@@ -12,6 +12,18 @@ from .event import Command, Event
 
 Cursors = Mapping[str, int]
 
+#: So many hosts are contacted, or files of so many nodes are fetched, at once.
+AT_ONCE = 64
+#: How long the files of ``AT_ONCE`` nodes may take, in seconds; a node that takes longer is recorded as missing.
+FETCH_S = 45.0
+#: The same until the event of the gather: the files are redacted and their sums computed as well.
+GATHER_S = 60.0
+
+
+def count_waves(nodes: int) -> int:
+    """How many times ``AT_ONCE`` nodes are fetched from, one after the other; 1 at least."""
+    return max(1, -(-nodes // AT_ONCE))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
@@ -62,6 +74,9 @@ class Provider(Protocol):
 
     def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
         """The same on some hosts, which left the bed; returns the pids that were ended."""
+
+    def record_acts(self, bed: BedSpec, lines: Mapping[str, str]) -> None:
+        """Append the line of each remote host to the record of acts there, as far as it can be reached."""
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
         """Bind to a run; the cursors to poll its events from."""

@@ -14,6 +14,7 @@ HOST_TORCH = (2, 4)
 IMAGE_PYTHON = (3, 11)
 #: The oldest container engine. ``prepare/facts.py`` and the playbooks, which run alone, repeat these; a test compares them.
 ENGINE = (20, 10)
+PODMAN = (4, 3)
 #: The version of torch in ccbed's own images, which are named by it.
 TORCH = "2.13.0"
 CPU_IMAGE = f"ccbed/cpu:{TORCH}"
@@ -23,6 +24,8 @@ ENGINE_SOCKET = "/var/run/docker.sock"
 
 #: Free space in the bed's directories, in /dev/shm of each node, and for an image that is copied to a host.
 DISK_BYTES = 256 * MIB
+#: Fewer open files per process than this are raised by preparation (playbooks/vars.yml).
+OPEN_FILES = 65536
 SHM_BYTES = 64 * MIB
 IMAGE_BYTES = 6 * 1024 * MIB
 

@@ -136,6 +136,7 @@ class Run:
     """The facts that a checker or report may read. ``directory`` is for display only.
 
     ``extras``: small JSON documents of the bundle by file name: ``plan.json``, ``fingerprint.json``, ``bundle.json``.
+    ``has_twin_beside``: the twin is in the same directory of runs, and not one of another directory, by the cache.
     ``code``: SHA-256 of the code that judges; ``run.begin`` contains that of the code that drove the run.
     """
 
@@ -147,6 +148,7 @@ class Run:
     extras: Mapping[str, Any] = field(default_factory=dict)
     verdicts: tuple[Verdict, ...] = ()
     code: str = ""
+    has_twin_beside: bool = False
 
     @property
     def format(self) -> int:

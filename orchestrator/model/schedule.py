@@ -13,7 +13,7 @@ OPERATIONS = (
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 #: Bytes of a message without chunks.
 TOKEN = 4
-#: Bytes from which a message takes long enough on the wire that a receive waits for its turn (Recv.in_turn).
+#: Bytes from which a message takes long enough on the wire that it waits for its turn (Recv.in_turn, Step.in_turn).
 LARGE = 1 << 12
 
 
@@ -30,9 +30,8 @@ class Recv:
     """A message from rank ``peer``; with ``reduce`` it is combined with the rank's own chunks, else it replaces them.
 
     It takes effect at the end of its step, so a chunk may be sent and received in the same step. ``in_turn``: a message of LARGE
-    bytes or more is received alone. It is posted when its step has begun and the receives before it have arrived, not earlier.
-    That is right where another message could share the port: ports do not share their rate evenly, so that one message falls
-    behind and delays the ranks that wait for it.
+    bytes or more is posted when its step has begun, not earlier. That is right where another message could share the port: ports
+    do not share their rate evenly, so that one message falls behind and delays the ranks that wait for it.
     """
 
     peer: int
@@ -51,11 +50,15 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Concurrent transfers; the step ends when all of them have ended. Copies are made first, before the sends."""
+    """Concurrent transfers; the step ends when all of them have ended. Copies are made first, before the sends.
+
+    ``in_turn``: if one of its messages has LARGE bytes or more, each is sent when the one before it has been sent.
+    """
 
     sends: tuple[Send, ...] = ()
     recvs: tuple[Recv, ...] = ()
     copies: tuple[Copy, ...] = ()
+    in_turn: bool = False
 
 
 Schedule = tuple[Step, ...]
@@ -91,6 +94,7 @@ def rerooted(schedule: Schedule, operation: str, root: int, world: int) -> Sched
             sends=tuple(Send(moved(send.peer), chunks(send.chunks)) for send in step.sends),
             recvs=tuple(replace(recv, peer=moved(recv.peer), chunks=chunks(recv.chunks)) for recv in step.recvs),
             copies=tuple(Copy(*chunks((copy.source, copy.target))) for copy in step.copies),
+            in_turn=step.in_turn,
         )
         for step in schedule
     )

@@ -22,9 +22,11 @@ SCRIPT = "script"
 STEP_PHASES = ("data", "forward", "backward", "optimizer")
 #: Phases inside a collective: a fault there is injected when the other ranks are inside the collective as well.
 INSIDE = ("allreduce", "collective")
-POLICIES = ("spare", "restart", "shrink", "none")
+POLICIES = ("spare", "restart", "replace", "shrink", "none")
 #: The next attempt runs on the nodes that are left.
 SHRINK = "shrink"
+#: A lost node is started on another host with room.
+REPLACE = "replace"
 #: The recovery of a job's own launcher: lost nodes are replaced, and survivors are left alone.
 THEIRS = "theirs"
 
@@ -125,11 +127,13 @@ class Recovery:
 
     ``grow_after_s``: after a shrink the lost nodes are started again so many seconds later, and rejoin after the next checkpoint;
     None: never.
+    ``replace_wait_s``: how long the policy ``replace`` waits for a host with room; None: it does not wait.
     """
 
     policy: tuple[str, ...] = ("spare", "restart")
     max_restarts: int = 3
     grow_after_s: float | None = None
+    replace_wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,6 +98,7 @@ def _read(directory: Path) -> RunRecord:
         exit=EXIT_CODES.get(outcome), duration_s=_first(lines, _DURATION), ttr_s=_first(lines, _TTR),
         night=directory.parent.parent.name if is_night else "", cell=cell, repeat=repeat, measurements=measurements,
         hardware={node: keys.hardware[node] for node in plan.slots},
+        reference=_with_clock_of(plan.slots, facts), rank_0=_rank_label(0, plan.slots, trial.world.ranks_per_node),
         leaves={name: str(node.leaf) for name, node in plan.nodes.items()}, link_hosts=link_hosts(plan), suspects={
             node: hardware_key.suspects(known, str(fingerprint.get("code", "")), _machine(plan, node))
             for node, known in facts.items() if known
@@ -116,6 +117,12 @@ def _without_reused_links(directory: Path, lines: tuple[Line, ...]) -> tuple[tup
     if b'"reused_from":"' not in paths.data(directory, bundle.HISTORY):
         return lines, ()
     return tuple(line for line in lines if not _LINK.fullmatch(line.metric)), (_REUSED,)
+
+
+def _with_clock_of(slots: tuple[str, ...], facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """The first of these nodes, and those that share its kernel and so its clock."""
+    boot = facts.get(slots[0], {}).get("boot") if slots else None
+    return tuple(name for name in slots if name == slots[0] or (boot and facts.get(name, {}).get("boot") == boot))
 
 
 def _machine(plan: Plan, node: str) -> str:

@@ -61,6 +61,7 @@ class Nodes:
         measurements = (replace(item, node=rename(item.node, names)) for item in record.measurements)
         return replace(
             record, names=names, measurements=tuple(measurements), hardware=_renamed(record.hardware, names),
+            reference=tuple(names.get(node, node) for node in record.reference), rank_0=rename(record.rank_0, names),
             leaves=_renamed(record.leaves, names), link_hosts=_renamed(record.link_hosts, names),
             suspects=_renamed(record.suspects, names),
         )  # fmt: skip

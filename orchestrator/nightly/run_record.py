@@ -10,6 +10,9 @@ from .gates.suspects import HOST
 
 #: The outcomes of runs whose figures count: the others ended before they had measured all.
 MEASURED = ("pass", "fail", "unknown")
+#: Figures of the probe of clocks. Rank 0 has the reference, so it has no offset; other ranks with its clock have the bound alone. A
+#: drift that is smaller than what the round trips can show is no figure.
+OFFSET, BOUND, DRIFT = "clock offset", "clock offset bound", "clock drift"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,7 @@ class RunRecord:
     failover. ``night``: the name of the night it belongs to, else empty. ``suspects``: node -> driver, NCCL, torch, … -> version.
     ``hardware``: node that held ranks when it began -> its description, empty if not known; ``leaves``: node -> its switch
     group; ``link_hosts``: node -> its host, of nodes that use the link of their host, not a shaped one of their own.
+    ``reference``: the node of rank 0 and those with its clock; ``rank_0``: as a measurement names it.
     ``names``: node -> its name in the night, of those that the night knows by another one. ``notes``: what was left out of it, and why.
     """
 
@@ -51,6 +55,8 @@ class RunRecord:
     hardware: Mapping[str, str] = field(default_factory=dict)
     leaves: Mapping[str, str] = field(default_factory=dict)
     link_hosts: Mapping[str, str] = field(default_factory=dict)
+    reference: tuple[str, ...] = ()
+    rank_0: str = ""
     suspects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -71,3 +77,9 @@ def versions_of(suspects: Mapping[str, Mapping[str, str]], label: str) -> dict[s
     documents = [suspects.get(node, {}) for node in nodes_of(label)] or list(suspects.values())
     names = sorted({name for versions in documents for name in versions})
     return {name: ", ".join(sorted({versions[name] for versions in documents if name in versions})) for name in names}
+
+
+def exempt(record: RunRecord, metric: str) -> tuple[str, ...]:
+    """The nodes, or the rank as ``n0:0``, that may lack the metric by its definition."""
+    may_lack = {OFFSET: record.reference, BOUND: (record.rank_0,), DRIFT: tuple(record.hardware)}
+    return may_lack.get(metric, ())

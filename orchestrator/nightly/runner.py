@@ -105,6 +105,9 @@ class Runner:
         reason = "" if ended else self._budget_problem(cell, journal)
         if not reason and not open_runs:  # those may be resumed on the bed as it is
             self._restore(journal)
+            if self._is_over():
+                journal.append(self._not_run(cell, len(ended)))
+                return
         reason = reason or ("" if ended else self._obstacle(cell))
         if reason:
             journal.append(Row(cell=cell.name, repeat=0, state="skipped", reason=reason))

@@ -74,6 +74,12 @@ def fits(spent_s: float, budget_s: float | None, past: Past) -> bool:
     return spent_s + (past.duration_s or 0.0) <= budget_s and spent_s < budget_s
 
 
+def expected_s(suite: Suite, past: Mapping[str, Past]) -> float:
+    """How long the cells take that are known from earlier nights, within the budget."""
+    known = sum(past.get(cell.name, NEVER).duration_s or 0.0 for cell in suite.cells)
+    return known if suite.budget_s is None else min(known, suite.budget_s)
+
+
 def past(nights: Sequence[PastNight], names: Iterable[str]) -> dict[str, Past]:
     """``nights``: the newest first."""
     return {name: _past(nights, name) for name in names}

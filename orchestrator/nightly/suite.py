@@ -66,9 +66,10 @@ class Night:
 
     ``number``: of the recorded nights of this bed in the order of recording, from 1; 0 for a casual night. ``started``: ISO 8601,
     UTC, by the clock of the controller. ``hosts``: node -> host, of a Slurm job the node of the cluster; ``spares``: spare -> host.
-    ``quarantined``: node -> why it was in
-    quarantine when the night began; ``includes_quarantined``: such nodes get ranks all the same. ``probe_spares_s``: about how long
-    spares are probed before the first trial that may need one, 0: not at all. ``fail_on``: whether warnings fail the night.
+    ``quarantined``: node -> why it was in quarantine when the night began; ``includes_quarantined``: such nodes get ranks all the
+    same. ``drained``: node or spare on a host that was drained then -> why it takes no part; it is in neither ``hosts`` nor ``spares``.
+    ``probe_spares_s``: about how long spares are probed before the first trial that may need one, 0: not at all. ``fail_on``: whether
+    warnings fail the night.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Night:
     spares: Mapping[str, str] = field(default_factory=dict)
     quarantined: Mapping[str, str] = field(default_factory=dict)
     includes_quarantined: bool = False
+    drained: Mapping[str, str] = field(default_factory=dict)
     probe_spares_s: float = 0.0
     fail_on: FailOn = "fail"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 def main(arguments: Sequence[str]) -> int:
     """Run one role. Each imports only what it needs."""
     os.umask(0o077)
-    parser = argparse.ArgumentParser(prog="agent.pyz")
+    parser = argparse.ArgumentParser(prog="agent.pyz", fromfile_prefix_chars="@")
     roles = parser.add_subparsers(dest="role", required=True)
     _keeper_options(roles.add_parser("keeper"))
     _link_server_options(roles.add_parser("follow"))
@@ -28,12 +29,13 @@ def _keeper_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--bed", required=True)
     parser.add_argument("--archive", required=True)
-    parser.add_argument("--ready", type=int, required=True)
+    parser.add_argument("--ready", type=int, default=-1, help="the descriptor that reports it to the launcher")
     parser.add_argument("--backend", choices=["processes", "containers", "outside"], default="processes")
     parser.add_argument("--engine", default="/var/run/docker.sock")
     parser.add_argument("--owner", default="", help="the owner's name, for display")
     parser.add_argument("--owner-id", default="")
     parser.add_argument("--python", default="", help="this interpreter, as the specs of the nodes name it")
+    parser.add_argument("--unit", action="store_true", help="systemd has started it: it does not detach")
 
 
 def _link_server_options(parser: argparse.ArgumentParser) -> None:
@@ -49,20 +51,21 @@ def _reverse_link_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_keeper(options: argparse.Namespace) -> int:
-    """Detach, then become the keeper. The launcher exits with code 0 once the keeper is detached."""
+    """Become the keeper. Without a unit it detaches first: the launcher exits with code 0 once the keeper is detached."""
     from .keeper import keeper
     from .oslayer import forks
 
-    if os.fork():
-        os._exit(0)
-    os.setsid()
+    if not options.unit:
+        if os.fork():
+            os._exit(0)
+        os.setsid()
     os.chdir(options.workdir)
     forks.redirect_output(options.workdir / "keeper" / "keeper.log")
     return keeper.main(
         options.workdir,
         options.bed,
         options.archive,
-        lambda: _report_ready(options.ready),
+        _report_to_systemd if options.unit else lambda: _report_ready(options.ready),
         backend=options.backend,
         engine=options.engine,
         owner=options.owner,
@@ -92,6 +95,14 @@ def _run_agent(options: argparse.Namespace) -> int:
 def _report_ready(fd: int) -> None:
     os.write(fd, b"ready\n")
     os.close(fd)
+
+
+def _report_to_systemd() -> None:
+    """See sd_notify(3). What the keeper starts is not to report anything."""
+    address = os.environ.pop("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.sendto(b"READY=1", address.replace("@", "\0", 1))
 
 
 if __name__ == "__main__":

@@ -15,12 +15,14 @@ from types import ModuleType
 from .files import payloads
 
 PACKAGE = "orchestrator.rank"
+WORKLOADS = "orchestrator.workloads"
 #: The name under which a rank loads the watcher (``rank/runtime/interpreter.py``).
 WATCHER = "_ccbed_watch"
 #: What every rank imports, what a script needs, and what the reference models need.
 MODULES = (
-    "runtime.main", "runtime.context", "runtime.program", "runtime.work_dir", "reference_models.training_loop",
-    "reference_models.module_facts", "exchange.communicator",
+    f"{PACKAGE}.runtime.main", f"{PACKAGE}.runtime.context", f"{PACKAGE}.runtime.program", f"{PACKAGE}.runtime.work_dir",
+    f"{PACKAGE}.reference_models.training_loop", f"{PACKAGE}.reference_models.module_facts",
+    f"{PACKAGE}.exchange.communicator", f"{WORKLOADS}.script",
 )  # fmt: skip
 #: What was imported. A rank that walked through ``sys.modules`` would copy a page for each of 2,500 modules.
 _imported: dict[str, ModuleType] = {}
@@ -62,11 +64,12 @@ def is_same_code(payload: str) -> bool:
 
 def _import() -> None:
     for name in MODULES:
-        importlib.import_module(f"{PACKAGE}.{name}")
+        importlib.import_module(name)
     interpreter = importlib.import_module(f"{PACKAGE}.runtime.interpreter")
     interpreter.load_watcher(Path(sys.modules[PACKAGE].__path__[0]) / "watcher")
     digest = importlib.import_module(f"{WATCHER}.digest")
     digest.prepare([importlib.import_module("torch").device("cpu")])
+    importlib.import_module(f"{PACKAGE}.runtime.program").omit_finalizers()
     interpreter.remember_modules()
 
 
@@ -79,11 +82,12 @@ def adopt(payload: str) -> None:
         else:
             del sys.modules[name]
     if not is_equal:
-        vars(sys.modules["orchestrator"]).pop("rank", None)
+        for package in (PACKAGE, WORKLOADS):
+            vars(sys.modules["orchestrator"]).pop(package.partition(".")[2], None)
 
 
 def _is_of_rank(name: str) -> bool:
-    return name.partition(".")[0] == WATCHER or f"{name}.".startswith(f"{PACKAGE}.")
+    return name.partition(".")[0] == WATCHER or f"{name}.".startswith((f"{PACKAGE}.", f"{WORKLOADS}."))
 
 
 def _relocate(name: str, module: ModuleType, payload: str) -> None:

@@ -57,8 +57,12 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
         "shm": _space("/dev/shm"),
         "limits": _limits(),
         "firewall": _firewall(),
-        "programs": [name for name in ("docker", "zstd", "gzip", "systemctl", "sudo") if shutil.which(name)],
+        "programs": [name for name in ("docker", "podman", "zstd", "gzip", "systemctl", "sudo") if shutil.which(name)],
         "systemd": os.path.isdir("/run/systemd/system"),
+        "may_become_root": os.getuid() == 0 or _output(["sudo", "-n", "id", "-u"]) == "0",
+        "lingers": os.path.exists(f"/var/lib/systemd/linger/{user.pw_name}"),
+        "user_systemd": os.path.exists(f"/run/user/{user.pw_uid}/systemd/private"),
+        "unit": _unit(request.get("tag", ""), user.pw_dir),
         "stamp": _stamp(request["hostdir"]),
         "label": {name: str(keeper.get(name, "")) for name in ("owner", "owner_id")},
         "owners": _owners(engine, request.get("tag", "")),
@@ -133,13 +137,15 @@ class _Unix(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def ask(engine: str, path: str) -> tuple[int, Any]:
-    """Status and JSON response of a GET to the container engine. Raises OSError."""
+def ask(engine: str, path: str, method: str = "GET") -> tuple[int, Any]:
+    """Status and JSON response of a request to the container engine; an error may be plain text. Raises OSError."""
     connection = _Unix(engine)
     try:
-        connection.request("GET", path)
+        connection.request(method, path, "{}" if method == "POST" else None, {"Content-Type": "application/json"})
         response = connection.getresponse()
-        return response.status, json.loads(response.read() or b"null")
+        content = response.read()
+        is_text = response.status >= 400 and "json" not in (response.getheader("Content-Type") or "")
+        return response.status, content.decode(errors="replace") if is_text else json.loads(content or b"null")
     except (http.client.HTTPException, ValueError) as error:
         raise OSError(f"no response of an engine: {error}") from None
     finally:
@@ -157,10 +163,20 @@ def _engine(path: str) -> dict[str, Any]:
         **facts,
         "version": str(version.get("Version", "")),
         "api": str(version.get("ApiVersion", "")),
+        **_podman(path, version),
+        "options": json.dumps(info.get("SecurityOptions") or []),
         "runtimes": sorted(info.get("Runtimes") or ()),
         "root": root,
         "free": _space(root)["free"],
     }
+
+
+def _podman(engine: str, version: dict[str, Any]) -> dict[str, Any]:
+    """What podman says of itself beside Docker's API (``core/bed/engine_kind.py``); empty for Docker. Raises OSError."""
+    if not any(part.get("Name") == "Podman Engine" for part in version.get("Components") or ()):
+        return {}
+    status, response = ask(engine, "/containers/ccbed-no-such-container/update", "POST")
+    return {"podman": _engine_response(engine, "/v4.0.0/libpod/info"), "update": [status, json.dumps(response)]}
 
 
 def _engine_response(engine: str, path: str) -> dict[str, Any]:
@@ -218,7 +234,17 @@ def _workdir(path: str) -> dict[str, Any]:
 
 
 #: The entries of a bed's directory on a host (``node/hostlink/host_operations.py``), and of preparation.
-BED_ENTRIES = ("prepared.json", "keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json")
+BED_ENTRIES = (
+    "prepared.json",
+    "audit.jsonl",
+    "keeper",
+    "agent",
+    "payloads",
+    "nodes",
+    "shared",
+    "run.lock",
+    "open-run.json",
+)
 #: The suffixes of image files that are being copied.
 IMAGE_SUFFIXES = (".tar", ".tar.gz", ".tar.zst")
 
@@ -273,6 +299,15 @@ def _keepers(tag: str) -> list[int]:
                 is_tagged = f"CCBED_NODE={tag}/keeper/".encode() in file.read()
             pids += [int(name)] if tag and is_tagged else []
     return sorted(pids)
+
+
+def _unit(tag: str, home: str) -> dict[str, str]:
+    """The systemd unit of the bed's keeper: ``name``, ``scope`` (system or user) and ``path``; empty if there is none."""
+    name = f"ccbed-keeper-{tag}.service"
+    for scope, folder in (("system", "/etc/systemd/system"), ("user", f"{home}/.config/systemd/user")):
+        if tag and os.path.exists(f"{folder}/{name}"):
+            return {"name": name, "scope": scope, "path": f"{folder}/{name}"}
+    return {}
 
 
 def _driven(hostdir: str) -> str:

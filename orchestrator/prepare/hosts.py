@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.bed import error_explanations, observed_status, preparation
+from ..core.bed import engine_kind, error_explanations, observed_status, preparation
 from ..model.bed import BedSpec, HostSpec
 from ..model.errors import OwnedError
 from ..model.requirements import ENGINE_SOCKET
+from ..providers.docker import registries
 from ..store import prepared, shipped
-from . import facts, host_access, playbook_runs
+from . import facts, host_access, playbook_runs, pull
 from .vault import Vault
 
 #: The task of reset.yml that rejects a bed of another owner, or with an open run.
@@ -43,11 +44,12 @@ class Outcome:
     changed: int
 
 
-def work(state: Path, bed: BedSpec, *, force: bool = False) -> Work:
-    """The hosts that are due, from the records on this machine alone."""
+def work(state: Path, bed: BedSpec, *, force: bool = False, hosts: Collection[str] | None = None) -> Work:
+    """The hosts among ``hosts`` (None: all) that are due, from the records on this machine alone."""
     images = {name: image_id for name in preparation.images(bed) if (image_id := local_image(name)) is not None}
     parts = preparation.parts(bed, playbooks_hash(), images)
     due = preparation.find_due(parts, {} if force else prepared.read(state, bed.name))
+    due = tuple(entry for entry in due if hosts is None or entry.host in hosts)
     if force:
         due = tuple(preparation.Due(host=entry.host, reason="asked for") for entry in due)
     return Work(bed=bed, due=due, parts=parts, images=images)
@@ -67,6 +69,8 @@ def prepare(state: Path, work: Work, vault: Vault, on_step: playbook_runs.OnStep
     }
     if work.images:
         variables["ccbed_image_ids"] = dict(work.images)
+    if logins := registries.logins(preparation.images(bed)):
+        variables["ccbed_registry_logins"] = logins
     unreachable, labels = host_access.read(
         [bed.host(entry.host) for entry in work.due], f"{bed.hostdir}/keeper/keeper.json"
     )
@@ -169,7 +173,7 @@ def python(state: Path, bed: BedSpec) -> dict[str, str]:
 def playbooks_hash() -> str:
     """A hash of all playbooks and scripts of preparation."""
     folder = shipped.folder("playbooks")
-    files = [*sorted(folder.rglob("*.yml")), Path(facts.__file__)]
+    files = [*sorted(folder.rglob("*.yml")), Path(facts.__file__), Path(pull.__file__)]
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
@@ -206,11 +210,11 @@ def _advice(host: HostSpec, step: playbook_runs.Step) -> Iterator[tuple[str, str
 
 def local_image(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
     """The id of an image on this machine; empty if it is missing, None if no engine responds."""
-    host = environ.get("DOCKER_HOST") or f"unix://{ENGINE_SOCKET}"
-    if not host.startswith("unix://"):
+    path = engine_kind.local_socket(environ)
+    if environ.get("DOCKER_HOST") and not path:
         return None
     try:
-        status, response = facts.ask(host.removeprefix("unix://"), f"/images/{name}/json")
+        status, response = facts.ask(path or ENGINE_SOCKET, f"/images/{name}/json")
     except OSError:
         return None
     return str(response.get("Id", "")) if status == 200 else ""

@@ -26,6 +26,7 @@ from .vault import Vault, arguments
 DEADLINE_S = 3600.0
 #: A host that does not respond for so long is unreachable.
 CONNECT_S = 8
+FORKS_PER_CORE, MOST_FORKS = 8, 64
 #: How long Ansible has to end after its cancellation.
 _END_S = 10.0
 #: How long the processes of Ansible have to end after each signal.
@@ -170,7 +171,7 @@ def _runner(
             extravars=dict(wanted.variables),
             envvars={**ansible_programs.SETTINGS, **settings, "PATH": path},
             cmdline=shlex.join(options) if options else None,
-            forks=min(max(len(wanted.hosts), 1), 64),
+            forks=forks(len(wanted.hosts)),
             settings={"pexpect_timeout": 0.2, "suppress_output_file": True},
             event_handler=listener.handle_event,
             cancel_callback=cancelled,
@@ -178,6 +179,13 @@ def _runner(
         )
     listener.status = str(done.status)
     return "\n".join(listener.lines)
+
+
+def forks(hosts: int) -> int:
+    """So many hosts Ansible prepares at once: each fork is a process of 20 MiB that computes, so more of them than a few per
+    core only take time from each other (``tests/bench/figures.md``, "Ansible").
+    """
+    return max(1, min(hosts, FORKS_PER_CORE * len(os.sched_getaffinity(0)), MOST_FORKS))
 
 
 @dataclass(slots=True, kw_only=True)

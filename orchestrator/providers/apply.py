@@ -16,8 +16,10 @@ from ..model.provider import Provider
 from . import bed_commands
 
 KILL_S = 15.0
-#: So many nodes of a host are started at once: each imports torch, which keeps a core and the disk busy.
+#: So many containers of a host are started at once: each imports torch, which keeps a core and the disk busy.
 AT_ONCE = 4
+#: So many processes that are forked. What the keeper writes between two forks both children have in copies of their own.
+FORKED_AT_ONCE = 64
 #: The problem of a node that was not ready in time.
 SLOW = "no response to node.apply"
 #: How often starting nodes are observed.
@@ -80,21 +82,23 @@ def _kills(changes: Iterable[Change], token: str) -> tuple[Command, ...]:
 
 
 def _waves(bed: BedSpec, changes: Iterable[Change], token: str) -> tuple[tuple[Command, ...], ...]:
-    """At most AT_ONCE nodes of each host in a wave. The more nodes a host starts at once, the longer each may take."""
+    """At most AT_ONCE nodes of each host in a wave, or FORKED_AT_ONCE. The more nodes a host starts at once, the longer each may take."""
+    by_name = {node.name: node for node in bed.nodes}
     by_host: dict[str, list[NodeSpec]] = {}
     for change in changes:
-        node = bed.node(change.node)
+        node = by_name[change.node]
         by_host.setdefault(node.host, []).append(node)
-    rounds = max((-(-len(nodes) // AT_ONCE) for nodes in by_host.values()), default=0)
+    at_once = AT_ONCE if bed.provider == "docker" else FORKED_AT_ONCE
+    rounds = max((-(-len(nodes) // at_once) for nodes in by_host.values()), default=0)
     shares = [
-        [nodes[first : first + AT_ONCE] for nodes in by_host.values()] for first in range(0, rounds * AT_ONCE, AT_ONCE)
+        [nodes[first : first + at_once] for nodes in by_host.values()] for first in range(0, rounds * at_once, at_once)
     ]
     return tuple(tuple(_start(bed, node, len(share), token) for share in wave for node in share) for wave in shares)
 
 
 def _start(bed: BedSpec, node: NodeSpec, together: int, token: str) -> Command:
     """``together``: how many nodes its host starts at once."""
-    limit_s = bed.start_timeout_s * max(1.0, together / 2)
+    limit_s = bed.start_timeout_s * max(1.0, together / (2 if node.container else FORKED_AT_ONCE / 2))
     return Command(
         f=NodeApply.NAME,
         key=f"up-{token}/apply/{node.name}",
@@ -161,7 +165,9 @@ class _LostHosts:
         return self._reasons.get(self._host(command), "")
 
     def _host(self, command: Command) -> str:
-        """The host of the command's node; empty for a node that the bed does not list."""
+        """The host of the command's node; empty for a node that the bed does not list, and for nodes of this machine."""
+        if self._bed.provider == "process":
+            return ""
         return next((node.host for node in self._bed.nodes if node.name == command.node), "")
 
 

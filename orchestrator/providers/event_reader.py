@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -15,13 +14,15 @@ from ..core.documents import decoder
 from ..model.event import Event
 from ..model.provider import Cursors
 from ..node.files import plain_files
-from ..node.oslayer import inotify
+from ..node.oslayer import event_loop, inotify
 from .bed_commands import BED
 
 #: The most bytes read from one file at once; the next poll reads the rest.
 CHUNK = 4 << 20
-#: All files are read after this time, in seconds, in case the kernel did not report a change.
-SCAN_S = 0.25
+#: All files are read after this time, in seconds, in case the kernel did not report a change, but not in more than this
+#: share of the time: the files of a thousand hosts take longer than a millisecond. After ``LONGEST_SCAN_S`` they are in any case.
+SCAN_S, SCAN_SHARE = 0.25, 0.02
+LONGEST_SCAN_S = 5.0
 #: Writers that serve runs and the bed.
 KEEPERS = ("keeper", "outside")
 
@@ -29,7 +30,7 @@ KEEPERS = ("keeper", "outside")
 class Follower:
     """Watches files and directories below ``root``; cursors name files relative to it.
 
-    A poll reads the files that inotify has reported, and all of them every ``SCAN_S``: reading all takes a millisecond.
+    A poll reads the files that inotify has reported, and all of them every ``SCAN_S`` or ``SCAN_SHARE``.
     """
 
     def __init__(self, root: Path, run: str, directories: Iterable[Path], files: Iterable[Path]) -> None:
@@ -47,12 +48,13 @@ class Follower:
         self._unread: set[str] = set()
         self._returned: Cursors | None = None
         self._scan_at = 0.0
+        self._is_scanning = False
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[list[Event], Cursors]:
         """Events after the cursors, ordered by their writers' clocks; waits for the first."""
         events, after = self._read(cursors)
         if not events and timeout_s > 0:
-            select.select([self._watcher.fd] if self._watcher.fd >= 0 else [], [], [], timeout_s)
+            event_loop.wait_readable(self._watcher.fd, timeout_s)
             events, after = self._read(after)
         return in_order(events), after
 
@@ -63,6 +65,7 @@ class Follower:
     def _read(self, cursors: Cursors) -> tuple[list[Event], Cursors]:
         after = dict(cursors)
         events: list[Event] = []
+        begin = time.monotonic()
         for path in self._changed(cursors):
             name = os.path.relpath(path, self._root)
             lines, after[name] = whole_lines(path, after.get(name, 0))
@@ -70,6 +73,10 @@ class Follower:
             if lines:
                 self._unread.add(path)
         self._returned = after
+        if self._is_scanning:
+            took_s = time.monotonic() - begin
+            pause_s = min(LONGEST_SCAN_S, max(SCAN_S, took_s / SCAN_SHARE))
+            self._scan_at, self._is_scanning = time.monotonic() + pause_s, False
         return events, after
 
     def _changed(self, cursors: Cursors) -> set[str]:
@@ -78,7 +85,7 @@ class Follower:
         changed = {path for path in ("/".join(change).rstrip("/") for change in changes) if _is_log(path)}
         is_resumed = self._returned is None or cursors != self._returned
         if is_resumed or is_incomplete or not self._is_watched or time.monotonic() >= self._scan_at:
-            self._scan_at = time.monotonic() + SCAN_S
+            self._is_scanning = True
             changed.update(self._paths())
         changed, self._unread = changed | self._unread, set()
         return changed

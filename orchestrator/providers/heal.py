@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from ..core.bed import diff
+from ..core.bed import diff, selection
 from ..model.bed import BedSpec, BedStatus
 from ..model.event import Command, Event, History, command
 from ..model.events import FaultAct, FaultHeal, FaultHealDone, GangStart, GangStop, StoreOpen
@@ -24,18 +24,28 @@ class Healed:
     problems: tuple[str, ...]
 
 
-def mend(provider: Provider, bed: BedSpec, run: str, history: History, token: str) -> Healed:
+def mend(
+    provider: Provider, bed: BedSpec, run: str, history: History, token: str, *, drained: Collection[str] = ()
+) -> Healed:
     """Heal, then start nodes that are missing or still stopped, as `up` would, so that the bed is as `up` left it.
 
-    Raises InfrastructureError with a line per node that did not come up.
+    No node is started on the ``drained`` hosts. Raises InfrastructureError with a line per node that did not come up.
     """
     healed = heal(provider, bed, run, history, token)
-    changes = diff.diff(bed, provider.observe(bed), bed)
+    hosts = [host for host in selection.host_names(bed) if host not in drained]
+    changes = selection.limit(diff.diff(bed, replace(provider.observe(bed), open_run=""), bed), bed, hosts)
     if changes.empty:
         return healed
     apply.apply(provider, bed, changes, token=f"heal-{token}")
-    named = " ".join(change.node for change in changes.changes if change.action != "keep")
-    return Healed(done=(*healed.done, f"{named}: warm again"), problems=healed.problems)
+    done = [
+        f"{' '.join(names)}: {text}"
+        for text, names in (
+            ("ended, its run is over", [change.node for change in changes.of("remove")]),
+            ("warm again", [change.node for change in changes.changes if change.action in ("create", "replace")]),
+        )
+        if names
+    ]
+    return Healed(done=(*healed.done, *done), problems=healed.problems)
 
 
 def heal(provider: Provider, bed: BedSpec, run: str, history: History, token: str) -> Healed:
@@ -84,7 +94,7 @@ def _stops(bed: BedSpec, status: BedStatus, history: History, token: str) -> Ite
     """One command per node with ranks, or whose ranks may still be starting: agents perform commands in order."""
     epoch = max((event.epoch or 0 for event in history.events), default=0)
     started = {event.node for event in history.of(GangStart, StoreOpen) if event.epoch == epoch}
-    for node in bed.nodes:
+    for node in bed.all_nodes:
         node_status = status.node(node.name)
         if node_status.state == "busy" or (node_status.state == "warm" and node.name in started):
             yield command(

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..model.bed import BedSpec, BedStatus, HostSpec
 from ..model.errors import InfrastructureError, OwnedError, UnpreparedError, UnreachedError, UsageError
+from ..model.requirements import ENGINE_SOCKET
 from ..node.files import label
 from . import owners
 from .docker.engines import EngineProblem
@@ -90,7 +91,8 @@ def missing_images(host: HostSpec, images: Sequence[str]) -> EngineProblem:
     """The error for missing images: preparation copies them to remote hosts."""
     listed = ", ".join(images)
     if host.connection == "local":
-        return EngineProblem(f"image {listed} is missing: ccbed image build, or docker pull {images[0]}")
+        own = "" if host.engine == ENGINE_SOCKET else f"DOCKER_HOST=unix://{host.engine} "
+        return EngineProblem(f"image {listed} is missing: {own}ccbed image build, or {own}docker pull {images[0]}")
     return MissingImageError(f"image {listed} is missing")
 
 

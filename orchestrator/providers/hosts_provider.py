@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from ..model.provider import Cursors, Fetched
 from ..node.files import inbox, label, plain_files
 from . import archive, bed_leftovers, external_keeper, host_problems, owners, site_connections, sites
 from .bed_commands import BED
+from .bounded_threads import BoundedThreads
 from .event_reader import Follower
 from .preflight import site_prober
 from .sites import Site
@@ -30,8 +30,8 @@ KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
 #: Valid however late they arrive. A command that starts something must not arrive after its deadline.
 ENDS = ("node.kill", "gang.stop", "fault.heal")
 KEEPER_S, END_S, PAUSES_S = 30.0, 30.0, (0.5, 1.0, 2.0, 4.0, 8.0)
-#: While a run is open, a host that takes longer for its status is unreachable. So many hosts are contacted at once.
-STATUS_S, AT_ONCE = 0.7, 16
+#: While a run is open, a host that takes longer for its status is unreachable.
+STATUS_S = 0.7
 
 T = TypeVar("T")
 
@@ -53,9 +53,10 @@ class HostsProvider:
         self._follower: Follower | None = None
         self._cursors: Cursors = {}
         self._links = site_connections.Sites()
+        self._restarts = BoundedThreads("ccbed-restart")
         self._connections: dict[str, int] = {}
         self._unreachable: host_problems.Problems = {}
-        self._pool = ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="ccbed-hosts")
+        self._threads = BoundedThreads("ccbed-hosts")
 
     def _prepare_host(self, bed: BedSpec, host: HostSpec, archive_path: str) -> None:
         """Provide what the nodes of a host need besides directories, archive and keeper."""
@@ -119,17 +120,23 @@ class HostsProvider:
         content = archive.build()
 
         def ready(host: HostSpec) -> None:
-            path = _archive_path(bed, host, archive.digest(content))
+            path = self._archive_path(bed, host, archive.digest(content))
             self._prepare_host(bed, host, path)
-            site = self._site(bed, host)
-            site.call("place", path=path, data=content)
-            site.call("keeper", self.keeper_s, **self._keeper(bed, host), archive=path)
+            self._place_archive(bed, host, path, content)
+            self._site(bed, host).call("keeper", self.keeper_s, **self._keeper(bed, host), archive=path)
 
         self._on_all_hosts(bed, ready)
 
+    def _archive_path(self, bed: BedSpec, host: HostSpec, digest: str) -> str:
+        """The agent's archive, on a host."""
+        return f"{bed.directory_on(host.name)}/agent/agent-{digest}.pyz"
+
+    def _place_archive(self, bed: BedSpec, host: HostSpec, path: str, content: bytes) -> None:
+        self._site(bed, host).call("place", path=path, data=content)
+
     def _make_directories(self, bed: BedSpec, host: HostSpec) -> Mapping[str, Any]:
         """The directories of the bed on a host; ``{uid, gid}`` of their owner."""
-        nodes = [node.name for node in bed.nodes if node.host == host.name]
+        nodes = [node.name for node in bed.all_nodes if node.host == host.name]
         about: dict[str, Any] = {"hostdir": bed.directory_on(host.name), "nodes": nodes, "shared_dir": bed.shared_dir}
         owner: Mapping[str, Any] = self._site(bed, host).call("prepare", **about)
         return owner
@@ -147,6 +154,17 @@ class HostsProvider:
         ended = self._end(replace(bed, hosts=tuple(hosts)))
         bed_leftovers.remove_mirrors(bed, hosts)
         return ended
+
+    def record_acts(self, bed: BedSpec, lines: Mapping[str, str]) -> None:
+        """On hosts behind SSH. Another machine's record must not fail what was done."""
+        reached = (host for host in bed.hosts if host.name in lines and host.name not in self._unreachable)
+        remote = tuple(host for host in reached if host.connection == "ssh")
+
+        def record(host: HostSpec) -> None:
+            self._site(bed, host).call("record_act", hostdir=bed.directory_on(host.name), line=lines[host.name])
+
+        if remote:
+            self._try_on_all_hosts(replace(bed, hosts=remote), record)
 
     def _end(self, bed: BedSpec) -> tuple[int, ...]:
         ended = self._on_all_hosts(bed, lambda host: self._end_on_host(bed, host))
@@ -172,7 +190,7 @@ class HostsProvider:
         self._stop_following()
         self._bed, self._run = bed, run
         workdir = Path(bed.workdir)
-        nodes = [workdir / "nodes" / node.name for node in bed.nodes]
+        nodes = [workdir / "nodes" / node.name for node in bed.all_nodes]
         keepers = [workdir / sites.keeper_directory(host) for host in bed.hosts]
         logs = [
             *(path / "events.jsonl" for path in (*keepers, *(nodes if run == BED else ()))),
@@ -181,7 +199,7 @@ class HostsProvider:
         directories = [] if run == BED else [node / "runs" / run for node in nodes]
         for directory in (*(log.parent for log in logs), *directories):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        names = {host.name: [node.name for node in bed.nodes if node.host == host.name] for host in bed.hosts}
+        names = {host.name: [node.name for node in bed.all_nodes if node.host == host.name] for host in bed.hosts}
         self._on_all_hosts(bed, lambda host: self._site(bed, host).watch(run, names[host.name]))
         for log in logs:
             log.touch(mode=0o600)
@@ -279,7 +297,7 @@ class HostsProvider:
         for host in bed.hosts:
             connections = self._site(bed, host).connection_count
             if connections > self._connections.get(host.name, connections):
-                threading.Thread(target=self._start_keeper, args=(bed, host), daemon=True).start()
+                self._restarts.start(functools.partial(self._start_keeper, bed, host))
             self._connections[host.name] = connections
 
     def _start_keeper(self, bed: BedSpec, host: HostSpec) -> None:
@@ -287,7 +305,7 @@ class HostsProvider:
 
         The archive is that of the bed: another version of ccbed may have resumed the run, and the host lacks its archive.
         """
-        path = _archive_path(bed, host, bed.agent)
+        path = self._archive_path(bed, host, bed.agent)
         for pause_s in PAUSES_S:
             with suppress(OSError, ValueError, RuntimeError):
                 self._site(bed, host).call("keeper", self.keeper_s, **self._keeper(bed, host), archive=path)
@@ -308,7 +326,7 @@ class HostsProvider:
         return self._links.get(host, lambda: self._connect(bed, host, self._run != BED))
 
     def _on_all_hosts(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> dict[str, T]:
-        """Do the work on all hosts at once. Raises InfrastructureError with a line per host that failed."""
+        """Do the work on all hosts, many at once. Raises InfrastructureError with a line per host that failed."""
         done, errors = self._try_on_all_hosts(bed, work)
         host_problems.refuse(bed, errors)
         return done
@@ -316,7 +334,7 @@ class HostsProvider:
     def _try_on_all_hosts(
         self, bed: BedSpec, work: Callable[[HostSpec], T]
     ) -> tuple[dict[str, T], host_problems.Problems]:
-        """Do the work on all hosts at once: results and errors, by host."""
+        """Do the work on all hosts, many at once: results and errors, by host."""
         done: dict[str, T] = {}
         errors: dict[str, Exception] = {}
 
@@ -329,7 +347,8 @@ class HostsProvider:
         if len(bed.hosts) == 1:
             try_on(bed.hosts[0])
         else:
-            list(self._pool.map(try_on, bed.hosts))
+            for future in [self._threads.start(functools.partial(try_on, host)) for host in bed.hosts]:
+                future.result()
         return {host.name: done[host.name] for host in bed.hosts if host.name in done}, errors
 
     def _keeper(self, bed: BedSpec, host: HostSpec) -> dict[str, Any]:
@@ -340,8 +359,5 @@ class HostsProvider:
             "engine": self._engine_socket(host),
             "owner": owners.text(bed),
             "owner_id": owners.identity(self._state),
+            "unit": host.connection == "ssh",
         }
-
-
-def _archive_path(bed: BedSpec, host: HostSpec, digest: str) -> str:
-    return f"{bed.directory_on(host.name)}/agent/agent-{digest}.pyz"

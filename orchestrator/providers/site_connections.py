@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 from ..model.bed import HostSpec
+from .bounded_threads import BoundedThreads
 from .sites import Site
 
 
@@ -16,12 +18,13 @@ class Sites:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._futures: dict[str, Future[Site]] = {}
+        self._threads = BoundedThreads("ccbed-connect")
 
     def begin(self, host: HostSpec, connect: Callable[[], Site]) -> None:
         """Connect in the background, unless that has begun already."""
         future, is_owner = self._claim(host.name, retry=False)
         if is_owner:
-            threading.Thread(target=_settle, args=(future, connect), daemon=True, name=f"ccbed-{host.name}").start()
+            self._threads.start(lambda: _settle(future, connect))
 
     def get(self, host: HostSpec, connect: Callable[[], Site]) -> Site:
         """Raises what ``connect`` raises. A failed connection is tried again by the next call."""
@@ -41,15 +44,12 @@ class Sites:
         with self._lock:
             futures, self._futures = self._futures, {}
         closing = [
-            threading.Thread(target=_close, args=(future,), daemon=True) for future in futures.values() if future.done()
+            self._threads.start(functools.partial(_close, future)) for future in futures.values() if future.done()
         ]
-        for thread in closing:
-            thread.start()
         for future in futures.values():
             if not future.done():
                 future.add_done_callback(_close)
-        for thread in closing:
-            thread.join()
+        wait(closing)
 
     def _claim(self, name: str, *, retry: bool) -> tuple[Future[Site], bool]:
         """(future of a host's site, whether the caller must connect it). ``retry``: also after a failure."""

@@ -75,7 +75,7 @@ class LocalSite:
 
     def __init__(self, bed: BedSpec, host: HostSpec) -> None:
         self.root = Path(bed.hostdir)
-        self._nodes = [node.name for node in bed.nodes if node.host == host.name]
+        self._nodes = [node.name for node in bed.all_nodes if node.host == host.name]
         self._shared = Path(bed.shared_dir)
 
     def call(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:

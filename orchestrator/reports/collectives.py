@@ -1,4 +1,4 @@
-"""The figures of a collective run for programs: CSV, JSON as nccl-tests writes it, and the plots as PNG."""
+"""The figures of a collective run for programs: CSV, and JSON as nccl-tests writes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def render(run: Run) -> Mapping[str, bytes]:
     if measured is None:
         return {}
     from ..views import collectives
-    from .page import nccl, nccl_table, plots, sheet
+    from .page import nccl, nccl_table, sheet
 
     gaps = collectives.replay_gaps(run, measured.setting)
 
@@ -25,5 +25,4 @@ def render(run: Run) -> Mapping[str, bytes]:
         **({"gaps.csv": sheet.gaps(gaps).encode()} if gaps else {}),
         "nccl-tests.json": nccl.document(run, measured).encode(),
         **{f"nccl-tests/{name}": text.encode() for name, text in nccl_table.texts(measured).items()},
-        **{f"plots/{drawn.picture.name}.png": drawn.png for drawn in plots.drawn(measured)},
     }

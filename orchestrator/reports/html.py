@@ -13,14 +13,14 @@ from .. import views
 from ..core.verdict import sentence
 from ..model.run import Run
 from ..views import training
-from .page import facts, failover, losses, tables, timeline
+from .page import facts, failover, files, losses, scripts, tables, timeline
 
 if TYPE_CHECKING:
     from .page import collective
 
 
 def render(run: Run) -> Mapping[str, bytes]:
-    """``index.html``, complete in itself: no script, and no link but to the run that probed its spares."""
+    """``index.html``, complete in itself: its own scripts, and links to files of the bundle and to other runs."""
     return {"index.html": _template().render(values(run)).encode(errors="replace")}
 
 
@@ -36,8 +36,11 @@ def values(run: Run) -> dict[str, Any]:
     spans = views.timeline(run.history)
     curves = losses.collect(steps, run.twin)
     measured = _collective(run)
+    listed = tables.events(run)
     return {
         "outcome": sentence.overall(run.verdicts, view.outcome, view.kind),
+        "failed": facts.failed(run, view),
+        "address": files.address,
         "sentence": sentence.sentence(run.trial, view, run.verdicts),
         "name": facts.name(run),
         "subtitle": [run.trial.name, f"bed {facts.bed(run)}", facts.started(run)],
@@ -49,25 +52,36 @@ def values(run: Run) -> dict[str, Any]:
             zip(tables.failovers(run.trial, view), pictures(view, spans), recoveries(run, view), strict=True)
         ),
         "loss": losses.draw(curves, resumes(run, view)),
+        "has_twin": bool(curves.twin),
         "loss_text": losses.describe(curves) if curves.epochs else "",
         "verdicts": tables.verdicts(run),
         "faults": tables.faults(view.faults),
         "stages": tables.STAGES,
         "facts": [
             ("Trial", facts.trial(run)),
-            ("Run", [*facts.run_facts(run, view), *_spare_probe(run)]),
+            ("Run", [*_linked(run, facts.run_facts(run, view)), *_spare_probe(run)]),
             ("Machine", facts.fingerprint(run)),
         ],
         "commands": [("run it again", facts.rerun(run)), ("check it again", facts.recheck(run))],
-        "events": tables.events(run.history, tables.cited(run.verdicts)),
+        "documents": files.documents(run),
+        "nodes": (nodes := files.of_nodes(run)),
+        "anchors": {node: files.anchor(node) for node, _, _ in nodes},
+        "events": listed,
+        "shown": {row.seq: row.text for row in listed},
+        "scripts": scripts.of_page("index.js", *(("vendor/uPlot.iife.min.js", "charts.js") if measured else ())),
     }
+
+
+def _linked(run: Run, pairs: facts.Pairs) -> list[tuple[str, Markup | str]]:
+    """With a link to the page of the twin, where it lies beside this run: another directory of runs may have it."""
+    twin = run.twin.run if run.twin and run.has_twin_beside else ""
+    return [(name, files.other_run(twin, text) if name == "twin" and twin else text) for name, text in pairs]
 
 
 def _spare_probe(run: Run) -> list[tuple[str, Markup]]:
     """A link to the run that probed the spares."""
     path = str((facts.document(run, "plan.json").get("placement") or {}).get("spare_probe") or "")
-    link = Markup('<a href="../{}/report/index.html">{}</a>').format(path, path.rpartition("/")[2])
-    return [("  probe", link)] if path else []
+    return [("  probe", files.link(f"{path}/report/index.html", path.rpartition("/")[2]))] if path else []
 
 
 def _collective(run: Run) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from ..core.verdict import sentence
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
-from .page import facts
+from .page import facts, tables
 
 #: Characters that XML 1.0 cannot hold, even escaped.
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -52,8 +52,9 @@ def _suite(root: ET.Element, run: Run, view: views.RunView, verdicts: tuple[Verd
     properties = ET.SubElement(suite, "properties")
     for name, value in (*facts.run_facts(run, view), *_figures(run), ("rerun", facts.rerun(run))):
         ET.SubElement(properties, "property", name=clean(name), value=clean(value))
+    bad = [verdict for verdict in verdicts if verdict.outcome in ("fail", "unknown")]
     for verdict in verdicts:
-        _case(suite, run, verdict)
+        _case(suite, run, verdict, why=_why(run, view) if verdict in bad[:1] else "")
     text = sentence.sentence(run.trial, view, run.verdicts)
     ET.SubElement(suite, "system-out").text = clean(text)
 
@@ -67,16 +68,28 @@ def _figures(run: Run) -> Iterable[tuple[str, str]]:
     return collective.pairs(measured)
 
 
-def _case(suite: ET.Element, run: Run, verdict: Verdict) -> None:
+def _why(run: Run, view: views.RunView) -> str:
+    """The traceback and the end of the log of the rank that failed."""
+    failed = facts.failed(run, view)
+    if failed is None or not failed.tail:
+        return ""
+    head = (
+        f"the last lines of rank {failed.rank} on {failed.node}, attempt {failed.epoch} ({failed.path or 'its log'}):"
+    )
+    return "\n".join([*failed.traceback, "", head, *failed.tail]).strip()
+
+
+def _case(suite: ET.Element, run: Run, verdict: Verdict, why: str = "") -> None:
+    """``why``: what is shown beside the evidence of a failure."""
     case = ET.SubElement(
         suite, "testcase", classname=clean(f"ccbed.{run.trial.name}"), name=clean(verdict.check), time="0"
     )
     tag = {"fail": "failure", "unknown": "error"}.get(verdict.outcome)
-    text = "\n".join(f"{key}: {facts.show(value)}" for key, value in verdict.evidence.items())
+    text = "\n".join(tables.proofs(run, verdict))
     if verdict.outcome == "skipped":
         ET.SubElement(case, "skipped", message=clean(verdict.text))
     elif tag:
         element = ET.SubElement(case, tag, type=verdict.outcome, message=clean(verdict.text))
-        element.text = clean("\n".join(part for part in (text, f"run it again: {facts.rerun(run)}") if part))
+        element.text = clean("\n".join(part for part in (text, why, f"run it again: {facts.rerun(run)}") if part))
     else:
         ET.SubElement(case, "system-out").text = clean(f"{verdict.text}\n{text}".rstrip())

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from .. import views
 from ..core.verdict import sentence
 from ..model.run import Run
+from ..model.verdict import Verdict
 from ..views import training
 from .page import facts, failover, tables
 
@@ -20,7 +21,8 @@ def render(run: Run) -> Mapping[str, bytes]:
     """``summary.md``, for a pull request, a mail or the summary of a CI job."""
     view = training.view(run)
     blocks = (
-        _head(run, view), _collectives(run), _failovers(run, view), _verdicts(run), _faults(view), _facts(run, view)
+        _head(run, view), _why(run, view), _collectives(run), _failovers(run, view), _verdicts(run), _faults(view),
+        _facts(run, view),
     )  # fmt: skip
     lines = [line for block in blocks for line in block]
     return {"summary.md": ("\n".join(lines).rstrip() + "\n").encode(errors="replace")}
@@ -45,6 +47,27 @@ def _head(run: Run, view: views.RunView) -> Iterator[str]:
     outcome = sentence.overall(run.verdicts, view.outcome, view.kind).upper()
     yield f"# {outcome}: {cell(sentence.sentence(run.trial, view, run.verdicts))}"
     yield ""
+
+
+def _why(run: Run, view: views.RunView) -> Iterator[str]:
+    """The traceback and the end of the log of the rank that failed."""
+    failed = facts.failed(run, view)
+    if failed is None:
+        return
+    yield from (f"## Why: rank {failed.rank} on {cell(failed.node)}, attempt {failed.epoch}", "")
+    for lines in (failed.traceback, failed.tail):
+        yield from (*_block(lines), "") if lines else ()
+    if failed.path:
+        yield from (f"The end of {code(failed.path)}.", "")
+
+
+def _block(lines: Sequence[str]) -> Iterator[str]:
+    """Lines in a fence that is longer than any in them."""
+    runs = re.findall("`+", "\n".join(lines))
+    fence = "`" * max(3, *(len(ticks) + 1 for ticks in runs), 0)
+    yield f"{fence}text"
+    yield from (_CONTROL.sub(" ", line) for line in lines)
+    yield fence
 
 
 def _collectives(run: Run) -> Iterator[str]:
@@ -89,17 +112,17 @@ def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
 def _verdicts(run: Run) -> Iterator[str]:
     yield "## Verdicts"
     yield ""
-    rows = [[row.outcome, row.check, row.text, _evidence(row)] for row in tables.verdicts(run)]
+    rows = [[verdict.outcome, verdict.check, verdict.text, _evidence(run, verdict)] for verdict in tables.ranked(run)]
     if not rows:
         yield from ("No verdicts yet.", "")
         return
     yield from _table(["outcome", "check", "finding", "evidence"], rows)
 
 
-def _evidence(row: tables.Row) -> str:
-    """What fits a line of a table; the page and verdicts.json have the rest."""
-    text = "; ".join(f"{key}: {value}" for key, value, _ in row.evidence)
-    return text if len(text) <= 160 else text[:159] + "…"
+def _evidence(run: Run, verdict: Verdict) -> str:
+    """What fits a cell of a table; the page and verdicts.json have the rest. Of failures more."""
+    text, limit = "; ".join(tables.proofs(run, verdict)), 160 if verdict.outcome in ("pass", "skipped") else 600
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _faults(view: views.RunView) -> Iterator[str]:

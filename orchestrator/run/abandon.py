@@ -60,12 +60,17 @@ def collect_and_close(request: Request, directory: Path, reason: str) -> None:
         request.provider.fetch(name, f"runs/{plan.run}", target, collect.LIMIT)
         for file in drive.node_files(request, name):
             request.provider.fetch(name, file, target / file, collect.LIMIT)
+    close(directory, Path(request.bed.workdir), reason)
+
+
+def close(directory: Path, workdir: Path, reason: str) -> None:
+    """Close an interrupted run with what was collected of it. ``workdir``: of its bed. Raises InfrastructureError."""
     if bundle.is_sealed(directory):
         return
     has_begun = bundle.has_begun(directory)
     end_history(directory, reason)
     if has_begun:
-        judging.close(directory, Path(request.bed.workdir))
+        judging.close(directory, workdir)
     else:
         seal.seal(directory)
 

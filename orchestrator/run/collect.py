@@ -1,13 +1,13 @@
-"""Copy the files of a run from its nodes into the bundle: all nodes at once, each up to a size, within a time limit."""
+"""Copy the files of a run from its nodes into the bundle: many nodes at once, each up to a size, within a time limit."""
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import tempfile
-import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +15,15 @@ from typing import Any, Protocol
 
 from ..model import vaulted
 from ..model.event import Event
-from ..model.provider import Fetched
+from ..model.provider import FETCH_S, Fetched, count_waves
 from ..node.files import label
 from ..node.keeper.external_nodes import OUTSIDE
+from ..providers.bounded_threads import BoundedThreads
 from ..providers.files import NO_SPACE
 from ..store import seal
 
 #: Bytes fetched from one node at most; a file that is cut is recorded as such.
 LIMIT = 256 * 1024 * 1024
-#: Seconds for all nodes together; a node that takes longer is recorded as missing.
-PATIENCE_S = 45.0
 
 #: (path on the node, path below the node's directory of the bundle)
 Wanted = Sequence[tuple[str, str]]
@@ -53,7 +52,7 @@ def gather(
     bundle: Path,
     *,
     limit: int = LIMIT,
-    patience_s: float = PATIENCE_S,
+    patience_s: float = FETCH_S,
     secrets: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the value of the ``gather`` event, which lists every file that could not be fetched with the reason.
@@ -67,21 +66,20 @@ def gather(
         shutil.rmtree(stale, ignore_errors=True)
     staging = Path(tempfile.mkdtemp(prefix=prefix, dir=bundle.parent))
     fetches = {name: _Fetch() for name in wanted}
-    threads = [
-        threading.Thread(target=_fetch, args=(source, name, paths, staging, fetches[name], limit), daemon=True)
+    threads = BoundedThreads("ccbed-gather")
+    fetching = [
+        threads.start(functools.partial(_fetch, source, name, paths, staging, fetches[name], limit))
         for name, paths in wanted.items()
     ]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + patience_s
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
+    limit_s = patience_s * count_waves(len(wanted))
+    for late in wait(fetching, limit_s).not_done:
+        late.cancel()  # one that has not begun would make the directory again
     for name, fetch in fetches.items():
         if fetch.done:
             _redact(staging / name, secrets)
             _replace(staging / name, bundle / "nodes" / name)
         else:
-            reason = f"not fetched within {patience_s:g} s"
+            reason = f"not fetched within {limit_s:g} s"
             fetches[name] = _Fetch(missing=[{"node": name, "path": path, "reason": reason} for path, _ in wanted[name]])
     shutil.rmtree(staging, ignore_errors=True)
     for fetch in fetches.values():

@@ -5,25 +5,36 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..core.bed import selection
 from ..core.spec import redact
+from ..model import codec, redaction, vaulted
 from ..model import event as model
-from ..model import redaction, vaulted
 from ..model.errors import CcbedError, InfrastructureError, on_disk
 from ..model.event import Command, Event, History, Source
-from ..model.events import ClockFacts, GangStart, NodeFacts, RunBegin, RunInterrupted, RunResumed
+from ..model.events import (
+    ClockFacts,
+    GangStart,
+    NodeApply,
+    NodeApplyDone,
+    NodeFacts,
+    RunBegin,
+    RunInterrupted,
+    RunResumed,
+)
 from ..model.launch import Request
 from ..model.payload import Payload
 from ..model.plan import HostClock, Plan, PlanNode
-from ..model.trial import Trial
+from ..model.trial import REPLACE, Trial
 from ..store import beds, bundle, clock, paths
 from ..store.journal import Journal, JournalError
-from . import collect, known_links
+from . import collect, known_links, replacement_hosts
 from .loop import Loop
 from .probe import Probes
 
@@ -44,6 +55,8 @@ def drive(
         try:
             cursors = request.provider.open(request.bed, plan.run)
             cursors = _first_cursors(journal) if journal.events else cursors
+            if journal.events and REPLACE in plan.policy:
+                replacement_hosts.prepare(request.provider, request.bed)
             links = known_links.find(request, plan, directory)
             probes = Probes(lambda name: request.provider.observe_node(request.bed, name))
             opening = journal.append(_opening(request, plan, journal, directory, cursors, cut=cut))
@@ -57,12 +70,15 @@ def drive(
                 now=clock.now,
                 probe=probes.status,
                 start_probe=probes.start,
-                gather=lambda: _gather(request, plan, directory, _first_cursors(journal)),
+                gather=lambda: _gather(
+                    request, plan.run, _started(plan, journal.history), directory, _first_cursors(journal)
+                ),
                 is_gathered=collect.GatheredEvents(directory).has,
                 on_event=lambda event, state: request.on_event(event),
                 is_interrupted=(lambda: True) if request.stop else is_interrupted,
                 ends_by_interrupt=ends_by_interrupt and not request.stop,
                 cursors=cursors,
+                drains=lambda: _drains(request),
                 reveal=lambda command: _revealed(command, request, links),
             )
             loop.run()
@@ -75,8 +91,12 @@ def drive(
 def _revealed(command: Command, request: Request, links: Mapping[str, Any] | None) -> Command:
     """Put the secrets into the arguments of the ranks, and the user's variables into their environment.
 
-    The ranks of the first attempt also get the link probe of an earlier run.
+    A replacement may never have run: the order to start it gets its spec. The ranks of the first attempt also get the
+    link probe of an earlier run.
     """
+    if command.kind is NodeApply:
+        specs = (node for node in request.bed.replacements if node.name == command.node)
+        return replace(command, value=next(map(codec.plain, specs), command.value))
     if command.kind is not GangStart:
         return command
     params = redact.reveal(command.data.params, request.secrets)
@@ -84,6 +104,19 @@ def _revealed(command: Command, request: Request, links: Mapping[str, Any] | Non
     known = known_links.of_ranks(links, command.data.ranks or ()) if links and command.epoch == 0 else None
     added = {"params": params, "env": env, "environment": request.environment, "links": known}
     return replace(command, value={**command.value, **added})
+
+
+def _drains(request: Request) -> Mapping[str, str] | None:
+    """Return host -> why it is drained; None where that is not known."""
+    with suppress(CcbedError, OSError):
+        return request.drains()
+    return None
+
+
+def _started(plan: Plan, history: History) -> tuple[str, ...]:
+    """Return the nodes of a run, without replacements that were never started: they have no files."""
+    applied = {event.node for event in history.of(NodeApplyDone)}
+    return tuple(name for name, node in plan.nodes.items() if node.incarnation or name in applied)
 
 
 def _opening(request: Request, plan: Plan, journal: Journal, directory: Path, cursors: Any, *, cut: bool) -> Event:
@@ -136,7 +169,14 @@ def _stop_gang_and_heal(
     from ..providers import heal
 
     try:
-        mended = heal.mend(request.provider, request.bed, plan.run, history, secrets.token_hex(3))
+        mended = heal.mend(
+            request.provider,
+            request.bed,
+            plan.run,
+            history,
+            secrets.token_hex(3),
+            drained=selection.hosts_of(request.bed, plan.placement.drained),
+        )
         problems = mended.problems
     except (CcbedError, OSError) as worse:
         problems = (str(worse),)
@@ -184,7 +224,7 @@ def _keeper_pids(request: Request) -> dict[str, int]:
         return {}
     if status.hosts:
         return {host.name: host.keeper_pid for host in status.hosts}
-    return dict.fromkeys((node.host for node in request.bed.nodes), status.keeper_pid)
+    return dict.fromkeys((node.host for node in request.bed.all_nodes), status.keeper_pid)
 
 
 def _identity(node: PlanNode) -> NodeFacts:
@@ -209,6 +249,9 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
     So it does on SIGHUP if the caller handles that; else this process ends, and the run stays open for `resume`.
     """
     received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # a thread of a program has no signals
+        yield lambda: False
+        return
 
     def receive(number: int, frame: object) -> None:
         if received:
@@ -236,18 +279,18 @@ def storage_error(error: OSError, directory: Path, command: str) -> Infrastructu
 
 def node_files(request: Request, name: str) -> tuple[str, ...]:
     """Return the files of a node that belong to no run. Only a node with GPUs has the output of nvidia-smi."""
-    has_gpus = any(node.gpus for node in request.bed.nodes if node.name == name)
+    has_gpus = any(node.gpus for node in request.bed.all_nodes if node.name == name)
     return ("agent.log", "system.json", *(("gpu.xml",) if has_gpus else ()))
 
 
-def _gather(request: Request, plan: Plan, directory: Path, cursors: Mapping[str, int]) -> Mapping[str, Any]:
+def _gather(
+    request: Request, run: str, nodes: Iterable[str], directory: Path, cursors: Mapping[str, int]
+) -> Mapping[str, Any]:
     """Fetch the files of the nodes: those that describe the node first, then those of the run."""
-    wanted = {
-        name: (*((file, file) for file in node_files(request, name)), (f"runs/{plan.run}", "")) for name in plan.nodes
-    }
+    wanted = {name: (*((file, file) for file in node_files(request, name)), (f"runs/{run}", "")) for name in nodes}
     keepers = bundle.keeper_prefixes(Path(request.bed.workdir), cursors)
     of_nodes = (
-        secret for node in request.bed.nodes for secret in redaction.secret_values(node.env, request.secret_names)
+        secret for node in request.bed.all_nodes for secret in redaction.secret_values(node.env, request.secret_names)
     )
     variables = {**(request.environment or {}), **request.exports}
     users = {name: value for name, value in variables.items() if not value.startswith("/")}  # such as PWD

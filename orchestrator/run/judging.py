@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +41,8 @@ def conclude(
     accept_changed: bool = False,
     read_only: bool = False,
     redraw: bool = True,
+    on_request: Collection[str] = (),
+    on_stage: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Judge a sealed run from its evidence alone, and draw its reports. Raises TornBundleError.
 
@@ -48,6 +50,7 @@ def conclude(
 
     ``read_only``: where verdicts and reports cannot be saved, the result says why; else OSError is raised.
     ``require_format``: checks of a bundle of an older format are unknown.
+    ``on_request``: reports that are written only if they are named. ``on_stage`` gets what begins now.
     ``accept_changed``: a plugin judges although its file has changed since the run was planned.
     """
     run = bundle.load(directory, judged=False)
@@ -56,12 +59,14 @@ def conclude(
     listed = bundle.planned_checks(run)
     chosen = judge.unlisted(run, catalogue, saved) if listed is None else judge.listed(run.trial, listed, catalogue)
     chosen = judge.for_format(chosen, run.format, require_format)
+    on_stage(f"judging the evidence by {len(chosen)} checks")
     verdicts = judge.judge(run, catalogue, chosen, accept_changed=accept_changed)
     unable = judge.obstacles(chosen, catalogue, accept_changed=accept_changed)
     unsaved = tuple(check for check in unable if saved.get(check) in ("pass", "fail"))
     run, obstacle = replace(run, verdicts=verdicts), ""
     if not unsaved and (redraw or verdicts != before or not seal.is_derived(directory)):
-        obstacle = _save(directory, verdicts, render_reports(run, catalogue), read_only=read_only)
+        on_stage("writing the report")
+        obstacle = _save(directory, verdicts, render_reports(run, catalogue, on_request), read_only=read_only)
     outcome, _, kind = views.ending(run.history)
     return Result(
         run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind), verdicts=verdicts,
@@ -69,10 +74,16 @@ def conclude(
     )  # fmt: skip
 
 
-def finish(catalogue: Catalogue, directory: Path, workdir: Path | None = None) -> Result:
+def finish(
+    catalogue: Catalogue,
+    directory: Path,
+    workdir: Path | None = None,
+    on_stage: Callable[[str], None] = lambda text: None,
+) -> Result:
     """Seal the evidence of a run that has ended, and judge it. ``workdir``: see ``close``. Raises TornBundleError."""
+    on_stage("sealing the evidence")
     close(directory, workdir)
-    return conclude(catalogue, directory)
+    return conclude(catalogue, directory, on_stage=on_stage)
 
 
 def _save(directory: Path, verdicts: tuple[Verdict, ...], reports: Mapping[str, bytes], *, read_only: bool) -> str:
@@ -107,11 +118,13 @@ def warm_up_reports(catalogue: Catalogue) -> threading.Thread:
     return thread
 
 
-def render_reports(run: Run, catalogue: Catalogue) -> dict[str, bytes]:
-    """Every report by its path. A report that fails is replaced by its traceback."""
+def render_reports(run: Run, catalogue: Catalogue, on_request: Collection[str] = ()) -> dict[str, bytes]:
+    """Every report by its path; one that is written on request only if it is named. A report that fails is replaced by its traceback."""
     files: dict[str, bytes] = {}
     for plugin in catalogue.reports.values():
         module: Any = plugin.module
+        if getattr(module, "ON_REQUEST", False) and plugin.name not in on_request:
+            continue
         try:
             files.update(module.render(run))
         except (Exception, SystemExit):  # noqa: BLE001 a user's plugin: whatever it raises, the verdicts stand

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from ..core.bed import selection
 from ..core.spec import redact
 from ..model.errors import EXIT_INTERRUPTED, EXIT_PASS, Interrupted, UsageError
 from ..model.event import History
@@ -97,7 +98,10 @@ def _resume_unstarted(request: Request, plan: Plan, directory: Path) -> Result:
     twin_runs.resume(request, directory)
     if request.stop:
         return _finish(request, directory)
-    heal.mend(request.provider, request.bed, plan.run, History(), tokens.token_hex(3))
+    heal.mend(
+        request.provider, request.bed, plan.run, History(), tokens.token_hex(3),
+        drained=selection.hosts_of(request.bed, plan.placement.drained),
+    )  # fmt: skip
     return _start(request, plan, directory, fresh=False)
 
 
@@ -154,7 +158,7 @@ def _finish(request: Request, directory: Path) -> Result:
     """Judge and seal a run that has ended, and release the bed. An interrupted run stays open."""
     if not bundle.has_ended(directory):
         return Result(run=directory.name, directory=str(directory), code=EXIT_INTERRUPTED)
-    result = judging.finish(request.catalogue, directory, Path(request.bed.workdir))
+    result = judging.finish(request.catalogue, directory, Path(request.bed.workdir), request.on_stage)
     beds.end_run(Path(request.bed.workdir), directory.name)
     if result.code == EXIT_PASS:
         request.provider.forget(request.bed, directory.name)

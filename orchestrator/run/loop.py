@@ -26,6 +26,7 @@ from ..model.events import (
     Gather,
     HealVerified,
     HoldExpired,
+    HostsDrained,
     NodeApply,
     NodeExit,
     NodeHeard,
@@ -48,7 +49,7 @@ from ..model.events import (
 from ..model.payload import EventType, Payload
 from ..model.plan import Plan
 from ..model.provider import Cursors, Provider
-from ..model.trial import Trial
+from ..model.trial import REPLACE, Trial
 
 #: These change the bed: the journal is on disk before they are sent.
 _SYNCED = (FaultAct, FaultHeal, NodeApply, NodeKill)
@@ -76,6 +77,7 @@ class Loop:
     ``reveal`` puts secrets into a command that is sent; the journal has placeholders for them.
     ``ends_by_interrupt``: an interruption ends the run; else the run can be resumed.
     ``is_gathered``: do the gathered files have this event? A node may write another one after its files were copied.
+    ``drains`` returns host -> why it is drained, None where that is not known.
     ``probe`` returns the status of a node; ``start_probe``: it will soon be needed.
     """
 
@@ -90,6 +92,7 @@ class Loop:
     is_gathered: Callable[[Event], bool] = lambda event: True
     on_event: Callable[[Event, State], None] = lambda event, state: None
     is_interrupted: Callable[[], bool] = lambda: False
+    drains: Callable[[], Mapping[str, str] | None] = lambda: None
     ends_by_interrupt: bool = False
     reveal: Callable[[Command], Command] = lambda command: command
     cursors: Cursors = field(default_factory=dict)
@@ -188,8 +191,10 @@ class Loop:
         except OSError as error:
             if on_disk(error):
                 raise
-            gone = True if isinstance(error, KeeperGoneError) else None
-            self._write(self._indeterminate(command, f"not sent: {error}", gone=gone))
+            is_gone = isinstance(error, KeeperGoneError)
+            ended = str(error) if isinstance(error, KeeperGoneError) and error.with_bed else None
+            failed = CommandFailed(reason=f"not sent: {error}", gone=is_gone or None, bed_ended=ended)
+            self._write(self._closing(command, failed))
 
     def _gather_and_poll(self) -> Mapping[str, Any]:
         """Fetch the files of the nodes, then write the events that these files have and the journal lacks."""
@@ -220,9 +225,12 @@ class Loop:
         late = [command for command, due in self._open.values() if due <= now and command.kind is not Timer]
         return [self._indeterminate(command, f"no reply within {command.deadline_s:g} s") for command in late]
 
-    def _indeterminate(self, command: Command, reason: str, *, gone: bool | None = None) -> Event:
+    def _indeterminate(self, command: Command, reason: str) -> Event:
+        return self._closing(command, CommandFailed(reason=reason))
+
+    def _closing(self, command: Command, failed: CommandFailed) -> Event:
         about = {"node": command.node, "epoch": command.epoch, "key": command.key}
-        return self._event(CommandFailed(reason=reason, gone=gone), type="info", f=command.f, **about)
+        return self._event(failed, type="info", f=command.f, **about)
 
     def _close_commands(self) -> None:
         """Close every open command: the history of a run that has ended has none."""
@@ -256,7 +264,18 @@ class Loop:
         previous = self._watch
         self._watch, late = liveness.check(previous, now, self._heartbeats(state))
         delays = [self._event(ControllerLate(late_s=round(late, 3)))] if late > 0.5 else []
-        return [*delays, *self._recovered(state, previous), *self._silences(state), *self._stall(state, now)]
+        return [
+            *delays,
+            *self._changed_drains(state),
+            *self._recovered(state, previous),
+            *self._silences(state),
+            *self._stall(state, now),
+        ]
+
+    def _changed_drains(self, state: State) -> list[Event]:
+        """Report which hosts are drained, where recovery may place a node on another host."""
+        drains = self.drains() if REPLACE in self.plan.policy else None
+        return [] if drains is None or drains == state.drained else [self._event(HostsDrained(hosts=drains))]
 
     def _heartbeats(self, state: State) -> dict[str, tuple[str, int]]:
         """Return the heart-beats of the current incarnations. A node that never had one is silent from the first check on."""

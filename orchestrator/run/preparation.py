@@ -20,11 +20,11 @@ from ..model.gang import WorkDir
 from ..model.launch import Request
 from ..model.plan import LeftOut, Plan
 from ..model.provider import Provider
-from ..model.trial import Trial
+from ..model.trial import REPLACE, Trial
 from ..node.files import payloads
 from ..providers import preflight, systems
 from ..store import beds, bundle, durable, fingerprint, inputs, paths, payload, secrets
-from . import drive, work_dirs
+from . import drive, replacement_hosts, work_dirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,8 @@ def begin(draft: Draft, directory: Path) -> Plan:
     previous = bundle.latest(directory.parent)
     _record(draft, directory)
     try:
+        # again: `up` and `down` refuse an open run, and this run was not open until now
+        beds.refuse_changing(Path(draft.request.state), draft.bed.name)
         bundle.make(directory)
         if not draft.origin:
             bundle.link_latest(directory.parent, directory.name)
@@ -172,16 +174,23 @@ def _install_payload(draft: Draft) -> str:
 
 def _system_facts(draft: Draft) -> Mapping[str, Mapping[str, Any]]:
     """Read hardware and versions from the nodes; their interpreter may be another one than that of the orchestrator."""
-    return systems.read(draft.request.provider, (node.name for node in draft.bed.nodes))
+    return systems.read(draft.request.provider, (node.name for node in _undrained(draft).nodes))
 
 
 def _preflight(draft: Draft, status: BedStatus) -> preflight.Checked:
     """Raises InfrastructureError with the fix when the bed's hosts lack what a run needs."""
-    checked = preflight.examine(draft.bed, status, draft.request.provider.prober(draft.bed))
+    bed = _undrained(draft)
+    checked = preflight.examine(bed, status, draft.request.provider.prober(bed))
     refused = preflight.failure(checked.requirements)
     if refused:
         raise refused
     return checked
+
+
+def _undrained(draft: Draft) -> BedSpec:
+    """Return the bed without the nodes on drained hosts, which may be switched off."""
+    drained = draft.request.placement.drained
+    return replace(draft.bed, nodes=tuple(node for node in draft.bed.nodes if node.name not in drained))
 
 
 def _work_dir(draft: Draft, directory: Path, payload_path: str) -> WorkDir | None:
@@ -219,12 +228,18 @@ def _plan(
     request, provider = draft.request, draft.request.provider
     return planning.plan(
         draft.trial, draft.bed, status, request.catalogue, run=run_id, payload=payload_path,
-        capabilities={node.host: provider.capabilities(node.host) for node in draft.bed.nodes},
+        capabilities={node.host: provider.capabilities(node.host) for node in draft.bed.all_nodes},
         data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, free_memory=checked.free_memory,
         twin=request.twin or request.twin_after,
         secret_names=request.secret_names, umask=request.umask, work_dir=work_dir,
-        placement=request.placement, machines=provider.machines(draft.bed),
+        placement=request.placement, machines=provider.machines(draft.bed), refused=_refused_hosts(draft),
     )  # fmt: skip
+
+
+def _refused_hosts(draft: Draft) -> Mapping[str, str]:
+    """Prepare the hosts for replacements; host -> why that failed."""
+    may_replace = REPLACE in draft.trial.recovery.policy
+    return replacement_hosts.prepare(draft.request.provider, draft.bed) if may_replace else {}
 
 
 def _fingerprint(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

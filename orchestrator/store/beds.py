@@ -152,13 +152,27 @@ def lock(state: Path, name: str) -> Iterator[None]:
     """Held by the only process that changes a bed. Raises UsageError if another process holds it."""
     file = state / "beds" / f"{name}.lock"
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fd = _flock(file)
+    fd = _flock(file, tries=5)
     if fd is None:
-        raise UsageError(f"bed {name} is being changed by another ccbed", hint=f"wait for it; ccbed status {name}")
+        raise _being_changed(name)
     try:
         yield
     finally:
         os.close(fd)
+
+
+def refuse_changing(state: Path, name: str, wait_s: float = 0.0) -> None:
+    """Raises UsageError while another process changes the bed, after ``wait_s``: a run would lose the nodes that it replaces."""
+    file = state / "beds" / f"{name}.lock"
+    fd = _flock(file, tries=1 + int(wait_s / 0.01), kind=fcntl.LOCK_SH) if file.exists() else None
+    if fd is not None:
+        os.close(fd)
+    elif file.exists():
+        raise _being_changed(name)
+
+
+def _being_changed(name: str) -> UsageError:
+    return UsageError(f"bed {name} is being changed by another ccbed", hint=f"wait for it; ccbed status {name}")
 
 
 @contextmanager

@@ -207,12 +207,14 @@ def load(directory: Path, *, judged: bool = True) -> Run:
     for file, value in extras.items():
         paths.convert(EXTRAS[file], value, directory / file)
     world = RANKS if trial.params.get("launcher") else trial.world.size  # a launcher numbers its workers itself
+    twin: Twin | None = paths.built(Twin, directory, TWIN) if (directory / TWIN).exists() else None
     return Run(
         directory=str(directory),
         trial=trial,
         history=history,
         files=files.BundleFiles(directory, files.incarnations(history), world),
-        twin=paths.built(Twin, directory, TWIN) if (directory / TWIN).exists() else None,
+        twin=twin,
+        has_twin_beside=twin is not None and (directory.parent / Path(twin.run).name / BUNDLE).is_file(),
         extras=extras,
         code=payload.controller_digest(),
         verdicts=read_verdicts(directory) if judged else (),

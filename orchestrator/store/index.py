@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +104,9 @@ def _by_token(handle: str, directory: Path) -> Path:
         raise UsageError(f"{handle} matches several runs: {names}", hint="give more of the name")
     if Path(handle).is_dir():
         raise UsageError(f"{handle}: not a run: it has no {bundle.TRIAL}", hint="ccbed list runs")
-    raise UsageError(f"no run {handle} in {directory}", hint="ccbed list runs, or --runs-dir DIRECTORY")
+    close = difflib.get_close_matches(handle, [bundle.LATEST, *(path.name for path in listed)], n=1, cutoff=0.6)
+    near = f"; did you mean {close[0]}?" if close else ""
+    raise UsageError(f"no run {handle} in {directory}{near}", hint="ccbed list runs, or --runs-dir DIRECTORY")
 
 
 def _bundles(directory: Path) -> tuple[Path, ...]:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import durable, paths
@@ -19,6 +20,8 @@ BASELINES = "baselines.txt"
 _DERIVED = rf"{re.escape(MANIFEST)}|{re.escape(SIGNATURE)}|{re.escape(DERIVED)}|{re.escape(BASELINES)}|verdicts\.json"
 #: Their temporary files, which remain if ccbed is killed while writing, are not evidence either.
 _NOT_EVIDENCE = re.compile(rf"report/.*|{_DERIVED}|\.({_DERIVED})\.\d+")
+#: Files that are forced to the disk at once: one after the other each waits for a write of the disk.
+SYNCS = 16
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 
 
@@ -26,8 +29,9 @@ def seal(directory: Path) -> None:
     """List every evidence file with its checksum, after forcing them to the disk. Verdicts and report are not evidence."""
     paths.sweep(directory)
     files = evidence(directory)
-    for path in files:
-        durable.sync(directory / path)
+    with ThreadPoolExecutor(SYNCS, "ccbed-seal") as pool:
+        for _ in pool.map(durable.sync, (directory / path for path in files)):
+            pass
     write(directory, MANIFEST, files)
     durable.sync(directory)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
+_INVENTORY_SUFFIXES = (".yml", ".yaml", ".ini", ".cfg")
 
 
 def folder(name: str) -> Path:
@@ -20,6 +21,27 @@ def find(path: Path) -> Path:
     shipped = folder(path.parts[0]).joinpath(*path.parts[1:])
     known = path.parts[0] in ("inventories", "playbooks", "images") and ".." not in path.parts
     return shipped if known and shipped.is_file() else path
+
+
+def inventory_files(directory: Path) -> list[Path]:
+    """The YAML and INI files of a folder that hold hosts, by name; those of other tools, and hidden ones, are left out."""
+    if not directory.is_dir():
+        return []
+    return sorted(
+        path
+        for path in directory.iterdir()
+        if path.suffix in _INVENTORY_SUFFIXES and not path.name.startswith(".") and path.is_file()
+    )
+
+
+def inventories() -> list[Path]:
+    """The inventories of the folder ``inventories`` here, and those that ccbed ships, by paths that every verb accepts."""
+    own = inventory_files(Path("inventories"))
+    names = {path.name for path in own}
+    more = [
+        Path("inventories") / path.name for path in inventory_files(folder("inventories")) if path.name not in names
+    ]
+    return [*own, *more]
 
 
 def examples() -> dict[str, Path]:

@@ -115,6 +115,9 @@ class FakeBed:
     def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
         return ()
 
+    def record_acts(self, bed: BedSpec, lines: Mapping[str, str]) -> None:
+        """Its hosts have no record."""
+
     def open(self, bed: BedSpec, run: str) -> Cursors:
         self.runs.append(run)
         return {"received": len(self.received)}

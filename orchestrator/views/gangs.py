@@ -13,6 +13,7 @@ from ..model import events
 from ..model.event import Event, History
 from ..model.events import NodeFacts
 from ..model.payload import Payload
+from ..model.run import Run
 from .clock import clock
 from .command_outcomes import Operation, operations
 
@@ -27,6 +28,15 @@ _LOST_PEER = re.compile(
     r"closed by (?:remote )?(?:peer|host)|Connection (?:reset|closed|refused)|Broken pipe|remote process exited",
     re.IGNORECASE,
 )
+#: The log of a rank in a bundle.
+_LOG = re.compile(r"nodes/(?P<node>[^/]+)/i(?P<ordinal>\d+)-e(?P<epoch>\d+)/rank-(?P<rank>\d+)\.log")
+#: Of a line that torch prints.
+_PREFIX = re.compile(r"^\[rank\d+\]: ?")
+_TRACEBACK = "Traceback (most recent call last):"
+#: The first line of a log, written by ccbed.
+_HEAD = "ccbed: run "
+#: Lines of a traceback: those at its end, which name the error.
+_FRAMES = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,3 +287,77 @@ def _killed(history: History, gang: Gang) -> set[tuple[str | None, int | None]]:
     return {
         (end.node, pid) for end in ends if isinstance(end.data, events.GangStopDone) for pid in end.data.killed or ()
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRank:
+    """``path``: of its log in the bundle, empty if there is none; ``tail``: the last lines; ``traceback``: the last one in the log."""
+
+    rank: int
+    node: str
+    epoch: int
+    path: str = ""
+    tail: tuple[str, ...] = ()
+    traceback: tuple[str, ...] = ()
+
+
+def failed_rank(run: Run, lines: int) -> FailedRank | None:
+    """The rank to look at, with at most so many lines of its log; None where no rank failed.
+
+    A culprit that the stop of the gang ended before it wrote a line is not the rank to look at: the one that names it is.
+    """
+    ranks = [_with_log(run, where, lines) for where in _failed_last(run.history)]
+    return next((rank for rank in ranks if rank.tail), ranks[0] if ranks else None)
+
+
+def _with_log(run: Run, where: tuple[int, str, int], lines: int) -> FailedRank:
+    rank, node, epoch = where
+    log = [line for line in run.files.log(node, rank, epoch).splitlines() if not line.startswith(_HEAD)]
+    path = log_paths(run).get((node, rank, epoch), "")
+    tail = tuple(log[-lines:])
+    return FailedRank(rank=rank, node=node, epoch=epoch, path=path, tail=tail, traceback=_traceback(log))
+
+
+def log_paths(run: Run) -> Mapping[tuple[str, int, int], str]:
+    """(node, rank, attempt) -> the path of its log in the bundle; of several incarnations of a node the last."""
+    matches = [(int(match["ordinal"]), match) for path in run.files.paths() if (match := _LOG.fullmatch(path))]
+    ranked = sorted(matches, key=lambda pair: pair[0])
+    return {(match["node"], int(match["rank"]), int(match["epoch"])): match[0] for _, match in ranked}
+
+
+def _failed_last(history: History) -> list[tuple[int, str, int]]:
+    """(rank, node, attempt) of the culprit, and of the rank that names it, in the last attempt in which a rank failed."""
+    failures = [
+        event for event in history.of(events.RankError, events.RankExit) if _is_failure(event.data) and event.node
+    ]
+    epoch = max((event.epoch or 0 for event in failures), default=None)
+    known = gangs(history)
+    gang = next((gang for gang in known if gang.epoch == epoch), known[-1] if known and epoch is None else None)
+    cause = root_cause(history, gang) if gang else None
+    if gang and cause:
+        rank, _ = culprit_of(gang, cause.rank)
+        return [(number, gang.ranks[number], gang.epoch) for number in dict.fromkeys((rank, cause.rank))]
+    failed = next((event for event in failures if (event.epoch or 0) == epoch), None)
+    if failed is None or failed.node is None or epoch is None:
+        return []
+    rank = failed.data.rank
+    known_ranks = gang.ranks if gang else {}
+    named = culprit_of(gang, rank)[0] if gang and rank in known_ranks else rank
+    return [(number, known_ranks.get(number, failed.node), epoch) for number in dict.fromkeys((named, rank))]
+
+
+def _is_failure(payload: events.RankError | events.RankExit) -> bool:
+    return (payload.code or 0) > 0 if isinstance(payload, events.RankExit) else payload.kind is not None
+
+
+def _traceback(log: list[str]) -> tuple[str, ...]:
+    """The last traceback of the log without the prefix of its rank: its indented lines, and the line of the error."""
+    lines = [_PREFIX.sub("", line) for line in log]
+    first = max((number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)), default=None)
+    if first is None:
+        return ()
+    end = next(
+        (number for number in range(first + 1, len(lines)) if not lines[number].startswith((" ", "\t"))), len(lines) - 1
+    )
+    kept = lines[first : end + 1]
+    return tuple(kept if len(kept) <= _FRAMES else [kept[0], "  …", *kept[2 - _FRAMES :]])

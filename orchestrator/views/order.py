@@ -12,6 +12,9 @@ from .command_outcomes import operations, unrequested
 from .findings import Finding, finding
 from .gangs import hosts_of
 
+#: The log of the keeper on the controller; those of other hosts have their name.
+_ONLY_LOG = "keeper/events.jsonl"
+
 
 def disorder(history: History) -> tuple[Finding, ...]:
     """The contradictions that the journal of one run cannot contain."""
@@ -31,6 +34,12 @@ def writer(event: Event, hosts: Mapping[str, str] = MappingProxyType({})) -> tup
     return (source.node, source.incarnation, source.writer)
 
 
+def _hosts_of_keepers(history: History) -> Mapping[str, str]:
+    """Node -> the host of its keeper. All hosts of a bed on the controller itself have one keeper, whose log is the only one."""
+    begin = history.first(events.RunBegin)
+    return {} if begin and _ONLY_LOG in (begin.data.cursors or {}) else hosts_of(history)
+
+
 def _numbering(history: History) -> Iterator[Finding]:
     for position, event in enumerate(history.events, start=1):
         if event.seq != position:
@@ -44,7 +53,7 @@ def _writers(history: History) -> Iterator[Finding]:
     While a run had no controller, a keeper may have served another one, so that the history misses some of its events.
     """
     last: dict[tuple[str | None, ...], int] = {}
-    interrupted, hosts = False, hosts_of(history)
+    interrupted, hosts = False, _hosts_of_keepers(history)
     for event in history.events:
         who, n = writer(event, hosts), event.source.n
         interrupted = interrupted or event.kind in (events.RunInterrupted, events.RunResumed)
@@ -60,7 +69,7 @@ def _writers(history: History) -> Iterator[Finding]:
 def _clocks(history: History) -> Iterator[Finding]:
     """The clock of one writer on one boot never goes back. The controller is exempt: it writes later than it stamps."""
     last: dict[tuple[str | None, ...], Event] = {}
-    hosts = hosts_of(history)
+    hosts = _hosts_of_keepers(history)
     for event in history.events:
         if event.source.writer == "ctl":
             continue

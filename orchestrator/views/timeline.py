@@ -37,12 +37,15 @@ def timeline(history: History) -> tuple[Span, ...]:
     if not history.events:
         return ()
     when = clock(history)
+    unjoined = _unjoined(history)
     states = {node: _State(kind="idle", since=0.0) for node in begin_nodes(history)}
     spans: list[Span] = []
     for event in sorted(history.events, key=lambda e: (when(e), e.seq)):
         node = event.node
         state = states.get(node) if node is not None else None
         kind = _next(event, state.kind if state else "idle")
+        if event.kind is events.RankStart and (node, event.epoch) in unjoined:
+            kind = "run"
         if node is None or kind is None or (state is not None and _same(state, kind, event)):
             continue
         if state is not None:
@@ -53,6 +56,13 @@ def timeline(history: History) -> tuple[Span, ...]:
     for node, state in states.items():
         spans += _span(node, state, end)
     return tuple(sorted(spans, key=lambda span: (span.start, span.node)))
+
+
+def _unjoined(history: History) -> frozenset[tuple[str | None, int | None]]:
+    """(node, attempt) of scripts that join no process group, or whose launcher does: their ranks train from their start."""
+    starts = (event for event in history.of(events.GangStart) if event.value.get("workload") == "script")
+    joined = {(event.node, event.epoch) for event in history.of(events.RankJoined, events.RankStep)}
+    return frozenset((event.node, event.epoch) for event in starts) - joined
 
 
 def _same(state: _State, kind: str, event: Event) -> bool:

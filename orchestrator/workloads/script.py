@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from ..model.trial import parse_stop
-from ..rank.user import ccbed_events
 
 if TYPE_CHECKING:
     from ..rank.runtime import context
@@ -147,7 +146,9 @@ def _run_warm(ctx: context.RankContext, script: str, module: Path) -> None:
     at_start = interpreter.environment_at_start()
     interpreter.imitate_start(script, params.args, ctx.gang.payload, module, at_start)
     if params.step_regex:
-        sys.stdout = _StepReporter(sys.stdout, re.compile(params.step_regex))
+        from ..rank.user import ccbed_events
+
+        sys.stdout = _StepReporter(sys.stdout, re.compile(params.step_regex), ccbed_events.step)
     program.prepare()
     watcher = interpreter.load_watcher(module.parent / "watcher")
     interpreter.hide_modules()
@@ -185,8 +186,8 @@ class ProgramMissing(Exception):
 class _StepReporter:
     """A text stream that forwards everything and reports the steps in it."""
 
-    def __init__(self, out: IO[str], pattern: re.Pattern[str]) -> None:
-        self._out, self._pattern, self._line = out, pattern, ""
+    def __init__(self, out: IO[str], pattern: re.Pattern[str], report: Callable[[int, float | None], None]) -> None:
+        self._out, self._pattern, self._report, self._line = out, pattern, report, ""
 
     def write(self, text: str) -> int:
         *lines, self._line = (self._line + text).split("\n")
@@ -201,4 +202,4 @@ class _StepReporter:
         match = self._pattern.search(line)
         if match:
             named = match.groupdict()
-            ccbed_events.step(int(named.get("step") or match[1]), float(named["loss"]) if named.get("loss") else None)
+            self._report(int(named.get("step") or match[1]), float(named["loss"]) if named.get("loss") else None)

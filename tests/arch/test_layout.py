@@ -57,7 +57,7 @@ def texts() -> list[tuple[Path, str]]:
     contents = []
     for file in tracked():
         content = file.read_bytes()
-        if b"\0" not in content[:8192] and file.name != "LICENSE":
+        if b"\0" not in content[:8192] and file.name != "LICENSE" and file.parent.name != "vendor":
             contents.append((file.relative_to(ROOT), content.decode("utf-8", errors="replace")))
     return contents
 

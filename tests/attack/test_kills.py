@@ -27,6 +27,7 @@ from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec
+from orchestrator.node.files import label
 from orchestrator.node.oslayer import process_tag, processes
 from orchestrator.run import collect, drive, judging
 from orchestrator.store import beds, bundle, durable, journal, seal, twins
@@ -154,6 +155,34 @@ class Bed:
             time.sleep(0.05)
         return len(self.processes()) == count
 
+    def describe(self) -> str:
+        """What runs on the bed, what each node records of its reserves and ranks, and the last events of keeper and agents."""
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        tag = f"{process_tag.bed_tag(self.spec.name, self.spec.workdir)}/"
+        lines = [_described(process, now) for process in processes.scan() if process.tag.startswith(tag)]
+        for node in self.spec.nodes:
+            directory = self.workdir / "nodes" / node.name
+            lines += [_tail(directory / name, 1) for name in (label.NODE_LABEL, label.RESERVES, label.RANKS)]
+            lines += [_tail(directory / "events.jsonl", 3), _tail(directory / "agent.log", 10)]
+            lines += [_tail(path, 8) for path in sorted(directory.glob("runs/*/agent.*.jsonl"), key=_changed)[-2:]]
+        return "\n".join([*lines, _tail(self.workdir / "keeper" / "events.jsonl", 40)])
+
+
+def _described(process: processes.Process, now: float) -> str:
+    """One line: when it started, whose child it is, and where it waits."""
+    age_s = now - process.start / os.sysconf("SC_CLK_TCK")
+    where = Path(f"/proc/{process.pid}/wchan").read_text() if Path(f"/proc/{process.pid}").exists() else "gone"
+    return f"pid {process.pid} of {process.ppid} state {process.state} for {age_s:.2f} s at {where} tag {process.tag}"
+
+
+def _tail(path: Path, count: int) -> str:
+    lines = path.read_text(errors="replace").splitlines()[-count:] if path.exists() else ["is missing"]
+    return "\n".join([f"--- {path}", *(line[:600] for line in lines)])
+
+
+def _changed(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
 
 def _ccbed(state: Path, command: str, log: Path) -> int:
     with log.open("a") as out:
@@ -276,7 +305,7 @@ def _is_clean(bed: Bed, kept: int, when: str) -> None:
     """The bed is as `up` left it, and in the directory of runs is nothing but runs."""
     status = bed.status()
     assert (status["open_run"], status["leases"], status["as_wanted"]) == (None, [], True), f"{when}: {status}"
-    assert bed.has_only(kept), f"{when}: {bed.processes()}"
+    assert bed.has_only(kept), f"{when}: {bed.processes()}\n{bed.describe()}"
     strays = [path.name for path in _runs(bed) if bundle.stage(path) == "none" or path.name.startswith(".")]
     assert strays == [], when
     assert all(seal.verify_evidence(path) == () for path in _runs(bed) if bundle.is_sealed(path)), when

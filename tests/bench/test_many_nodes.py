@@ -11,14 +11,16 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from orchestrator.node.files import label
 from orchestrator.store import bundle
 
 from . import table, torchrun
@@ -55,13 +57,9 @@ class Cost:
 
 def test_cost_grows_no_faster_than_the_nodes(tmp_path: Path) -> None:
     costs = [measure(tmp_path, count) for count in NODES]
-    growth = {
-        name: exponent([cost.nodes for cost in costs], [getattr(cost, name) for cost in costs])
-        for name in (field.name for field in fields(Cost)) if name != "nodes"
-    }  # fmt: skip
-    write(costs, growth)
+    growth = write("many-nodes", costs)
     if max(NODES) >= SPAN * min(NODES):
-        assert {name: value for name, value in growth.items() if value is not None and value >= EXPONENT} == {}
+        assert quadratic(growth) == {}
     for cost in costs:
         if cost.nodes == 256:
             assert {name: getattr(cost, name) for name, most in REACHES.items() if getattr(cost, name) >= most} == {}
@@ -103,14 +101,20 @@ def measure(folder: Path, nodes: int) -> Cost:
 
 
 def settled(directory: Path) -> set[int]:
-    """The processes of the bed once they stay the same for two seconds: an agent forks its reserve rank when it is idle."""
+    """The processes of the bed once they stay the same for two seconds and no reserve rank rehearses: agents fork them when idle."""
     until, members, since = time.monotonic() + 120.0, processes_of(directory), time.monotonic()
     while time.monotonic() - since < 2.0:
         assert time.monotonic() < until, "the processes of the bed change for ever"
         time.sleep(0.2)
-        if (now := processes_of(directory)) != members:
+        if (now := processes_of(directory)) != members or rehearse(directory):
             members, since = now, time.monotonic()
     return members
+
+
+def rehearse(directory: Path) -> bool:
+    """Do reserve ranks prepare themselves, each for about 0.1 s of CPU time?"""
+    records = (json.loads(path.read_text()) for path in directory.rglob(f"nodes/*/{label.RESERVES}"))
+    return any(record["ready"] < record["count"] for record in records)
 
 
 def observed_run(bed: Bed, nodes: int) -> tuple[float, int, int]:
@@ -146,18 +150,27 @@ def exponent(nodes: Sequence[int], costs: Sequence[float]) -> float | None:
     return float(slope)
 
 
-def write(costs: Sequence[Cost], growth: dict[str, float | None]) -> None:
-    names = [field.name for field in fields(Cost)]
+def write(name: str, costs: Sequence[Any]) -> dict[str, float | None]:
+    """Write the table ``name`` of costs: dataclasses whose field ``nodes`` is the size. The exponent of growth of each other field."""
+    names = [field.name for field in fields(costs[0])]
+    sizes = [cost.nodes for cost in costs]
+    growth = {name: exponent(sizes, [getattr(cost, name) for cost in costs]) for name in names if name != "nodes"}
     rows = [[_figure(getattr(cost, name)) for name in names] for cost in costs]
-    last = ["exponent", *("not known" if growth[name] is None else f"{growth[name]:.2f}" for name in names[1:])]
+    last = ["exponent", *("not known" if value is None else f"{value:.2f}" for value in growth.values())]
     lines = [names, ["---"] * len(names), *rows, last]
     facts = ", ".join(f"{name} {value}" for name, value in table.machine().items())
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{facts}\n"
     table.OUT.mkdir(parents=True, exist_ok=True)
-    (table.OUT / "many-nodes.md").write_text(text)
-    document = {"costs": [{name: getattr(cost, name) for name in names} for cost in costs], "exponents": growth}
-    (table.OUT / "many-nodes.json").write_text(json.dumps(document | {"machine": table.machine()}, indent=2) + "\n")
+    (table.OUT / f"{name}.md").write_text(text)
+    document = {"costs": [asdict(cost) for cost in costs], "exponents": growth, "machine": table.machine()}
+    (table.OUT / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
     print("\n" + text)
+    return growth
+
+
+def quadratic(growth: Mapping[str, float | None]) -> dict[str, float]:
+    """The costs that grow faster than EXPONENT."""
+    return {name: value for name, value in growth.items() if value is not None and value >= EXPONENT}
 
 
 def _figure(value: float) -> str:
@@ -166,8 +179,13 @@ def _figure(value: float) -> str:
 
 def processes_of(directory: Path) -> set[int]:
     """The processes that name the bed's directory in their command line, or have it as their directory, and what they started."""
+    return family(pid for pid in _pids() if _belongs(pid, str(directory)))
+
+
+def family(roots: Iterable[int]) -> set[int]:
+    """These processes and what they started."""
     parents = {pid: parent(pid) for pid in _pids()}
-    chosen = {pid for pid in parents if _belongs(pid, str(directory))}
+    chosen = set(roots)
     while more := {pid for pid, above in parents.items() if above in chosen and pid not in chosen}:
         chosen |= more
     return chosen

@@ -50,7 +50,7 @@ def test_the_report_of_a_million_records_is_quick_and_small(tmp_path: Path) -> N
     report, check = used("report", str(directory)), used("check", str(directory))
     rows = [
         f"{what}: {row['wall_s']:.1f} s, of the processor {row['cpu_s']:.1f} s, at most {row['peak_mib']:.0f} MiB"
-        for what, row in (("ccbed report (verdicts, page, CSV, JSON and plots)", report), ("ccbed check", check))
+        for what, row in (("ccbed report (verdicts, page, CSV and JSON)", report), ("ccbed check", check))
     ]
     load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     text = "\n\n".join([f"# Report of {RECORDS:,} chunk records", *rows, load]) + "\n"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import csv
 import dataclasses
 import functools
+import hashlib
 import io
 import json
 import re
@@ -18,7 +20,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from orchestrator.model.event import History
-from orchestrator.model.run import Run
+from orchestrator.model.run import NodeFiles, Run
 from orchestrator.model.verdict import Outcome, Verdict
 
 from ..unit import collective_runs, history
@@ -82,16 +84,42 @@ def hostile(run: Run) -> Run:
     """Every text that a user, a node or a plugin can choose is hostile."""
     run = history.changed(run, "run.end", value={"outcome": "failed", "reason": HOSTILE, "kind": "finding"})
     trial = dataclasses.replace(run.trial, name=HOSTILE, params={HOSTILE: HOSTILE})
+    findings = [{"text": HOSTILE, "seq": [1, 10**9], HOSTILE: HOSTILE}, {"text": [HOSTILE], "seq": HOSTILE}]
     verdict = Verdict(
-        check=HOSTILE, outcome="fail", text=HOSTILE, evidence={HOSTILE: [HOSTILE], "text": {"a": HOSTILE}}
-    )
+        check=HOSTILE, outcome="fail", text=HOSTILE,
+        evidence={HOSTILE: [HOSTILE], "text": {"a": HOSTILE}, "findings": findings},
+    )  # fmt: skip
     documents = {"bed": HOSTILE, "reason": HOSTILE, "command": ["ccbed", HOSTILE]}
     extras = {
         **run.extras,
         "bundle.json": {**run.extras["bundle.json"], **documents},
         "fingerprint.json": {HOSTILE: HOSTILE},
     }
-    return dataclasses.replace(run, trial=trial, extras=extras, verdicts=(verdict,), directory=HOSTILE)
+    run = _with_failed_rank(run)
+    return dataclasses.replace(
+        run, trial=trial, extras=extras, verdicts=(verdict,), directory=HOSTILE, files=HostileFiles(run.files)
+    )
+
+
+def _with_failed_rank(run: Run) -> Run:
+    exits = run.history.of("rank.exit")
+    return history.changed(run, "rank.exit", value={**exits[0].value, "code": 1}) if exits else run
+
+
+class HostileFiles:
+    """The files of a run, and in each log a traceback, the end of a code block of Markdown, and hostile text."""
+
+    def __init__(self, files: NodeFiles) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def log(self, node: str, rank: int, epoch: int) -> str:
+        return "\n".join([HOSTILE, "```", "</pre>", "Traceback (most recent call last):", f"  {HOSTILE}", HOSTILE])
+
+    def paths(self) -> tuple[str, ...]:
+        return (*self._files.paths(), f"nodes/{HOSTILE}/i1-e0/rank-0.log", "nodes/n0/i1-e0/rank-0.log")
 
 
 # --- laws ---------------------------------------------------------------------------------------------------------------
@@ -167,14 +195,30 @@ LAWS: tuple[Callable[[Render], None], ...] = (
 
 
 class _Page(HTMLParser):
-    """Fails on a tag that is closed out of order, and on anything that runs."""
+    """Fails on a tag that is closed out of order, and on anything that runs, except scripts that the page's own policy names."""
 
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
+        self.policy = ""
+        self.kind = ""
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "script":
+            return
+        if self.kind == "application/json":
+            json.loads(data)
+            return
+        digest = base64.b64encode(hashlib.sha256(data.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in self.policy, f"<script> that the policy does not name: {data[:60]}"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag not in ("script", "iframe", "object", "embed"), f"<{tag}>"
+        given = dict(attrs)
+        if tag == "meta" and given.get("http-equiv") == "Content-Security-Policy":
+            self.policy = given.get("content") or ""
+            assert self.policy.startswith("default-src 'none'"), self.policy
+        self.kind = given.get("type") or ""
+        assert tag not in ("iframe", "object", "embed"), f"<{tag}>"
         assert not [name for name, _ in attrs if name.startswith("on")], f"<{tag}> with a handler"
         assert not [value for _, value in attrs if (value or "").strip().lower().startswith("javascript:")]
         if tag not in VOID:
@@ -204,7 +248,8 @@ def _csv(text: str) -> None:
 
 
 def _markdown(text: str) -> None:
-    text = re.sub(r"`[^`\n]*`", "", text)  # code is shown as it is
+    text = re.sub(r"^(`{3,})text\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)  # code is shown as it is
+    text = re.sub(r"`[^`\n]*`", "", text)
     assert "<script" not in text
     assert not re.search(r"(?<!\\)\]\(\s*javascript:", text)
     assert not re.search(r"[\x00-\x08\x1b\u202e]", text), "control characters"

@@ -97,6 +97,8 @@ WRONG: Mapping[str, tuple[Render, ...]] = {
     "it_survives_hostile_text": (
         lambda run: _page("".join(verdict.text for verdict in run.verdicts)),
         lambda run: _page(f'<p title="{run.trial.name}">x</p>'),
+        lambda run: _page("<script>let a = 1;</script>"),
+        lambda run: {"page.md": f"```text\n{run.files.log('n0', 0, 0)}\n```\n".encode(errors="replace")},
         lambda run: {"page.xml": f"<x>{run.trial.name}</x>".encode(errors="replace")},
         lambda run: {"page.csv": f"a,b\n{run.trial.name},1\n".encode(errors="replace")},
         lambda run: {"page.md": f"# {run.trial.name}\n".encode(errors="replace")},

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.agent import rank_processes
+from orchestrator.rank.runtime.environment import START_ONLY
 
 from .stage import ROOT, Played, Stage
 
@@ -48,8 +49,12 @@ with open(sys.argv[1] + os.environ["RANK"], "w") as out:
 
 
 def _shell(directory: Path) -> dict[str, str]:
-    """The environment of a user, who has a PYTHONPATH and no OMP_NUM_THREADS."""
-    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "USER", "TMPDIR")}
+    """The environment of a user, who has a PYTHONPATH and no OMP_NUM_THREADS.
+
+    What this machine sets for every interpreter, as OPENBLAS_CORETYPE, the warm interpreter was started with, too.
+    """
+    names = ("PATH", "HOME", "LANG", "USER", "TMPDIR")
+    kept = {name: value for name, value in os.environ.items() if name in names or START_ONLY.fullmatch(name)}
     return {**kept, "PYTHONPATH": str(directory / "library"), "NCCL_DEBUG": "WARN", "TOKEN_OF_MINE": "x y", "TZ": "UTC"}
 
 
@@ -129,7 +134,7 @@ def test_a_users_module_named_as_one_of_ccbed_is_theirs(stage: Stage) -> None:
     for name in ("orchestrator", "agent", "node", "utils"):
         _user_file(stage, f"{name}.py", f"word = 'own {name}'\n")
     text = "import orchestrator, agent, node, utils\nprint(orchestrator.word, agent.word, node.word, utils.word)\n"
-    played = _play(stage, text + "raise SystemExit(3)\n", {})
+    played = _play(stage, text + "raise SystemExit(3)\n", _shell(stage.directory))
     assert played.codes == {0: 3}, played.log(0)
     assert "own orchestrator own agent own node own utils" in played.log(0)
     assert played.of("rank.error")[0]["message"] == "the program exited with code 3"

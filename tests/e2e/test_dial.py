@@ -82,6 +82,6 @@ def test_an_engine_that_is_not_there_is_one_sentence(site: RemoteSite) -> None:
 def test_a_host_without_docker_is_one_sentence(tmp_path: Path) -> None:
     with sshd.running(tmp_path / "sshd", "SetEnv PATH=/nowhere") as own:
         connection = ssh_connection.connect(own.host())
-        with pytest.raises(HostError, match="no docker command on the host; install Docker"):
+        with pytest.raises(HostError, match="neither docker nor podman on the host; install Docker"):
             engine_over_ssh.client(lambda: connection, own.host(), 5)
         connection.close()

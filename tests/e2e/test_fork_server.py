@@ -25,13 +25,13 @@ pytestmark = pytest.mark.e2e
 HASH = "0123456789ab"
 #: What a keeper is here: a process of one thread that runs a fork server.
 KEEPER = """
-import sys
+import signal, sys
 from pathlib import Path
 from orchestrator.node.hostlink.fork_server import ForkServer
 from orchestrator.node.oslayer.event_loop import Loop
 loop = Loop()
 server = ForkServer(loop, Path(sys.argv[1]), sys.argv[2])
-loop.on_child_exit(server.reap)
+loop.on_signal(signal.SIGCHLD, server.reap)
 server.open()
 print("open", flush=True)
 loop.run()

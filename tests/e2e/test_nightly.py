@@ -22,7 +22,7 @@ from orchestrator.nightly import night_files
 from orchestrator.nightly.suite import Night, Suite
 from orchestrator.providers.process.process_provider import ProcessProvider
 
-from .conftest import Bed
+from .conftest import Bed, ccbed
 
 pytestmark = pytest.mark.e2e
 
@@ -62,6 +62,16 @@ def nightly(bed: Bed, directory: Path, *args: str) -> tuple[int, dict[str, Any]]
     assert output.startswith("{"), output
     document: dict[str, Any] = json.loads(output)
     return code, document
+
+
+def test_a_mistake_in_the_suite_is_named_before_its_bed_is_brought_up(tmp_path: Path) -> None:
+    inventory, state = tmp_path / "local.yml", tmp_path / "ccbed"
+    inventory.write_text(
+        "all: {hosts: {localhost: {ansible_connection: local}}, vars: {ccbed_provider: process, ccbed_bed: never}}\n"
+    )
+    code, text = ccbed(state, "nightly", suite(tmp_path, "{trial: dp-ring, twins: 2}"), "-i", str(inventory))
+    assert code == 3 and "trials[0].twins: unknown key" in text, text
+    assert not list(state.glob("beds/*")) and "keepers" not in text
 
 
 def test_a_failing_and_a_hanging_trial_are_rows_and_the_suite_ends(bed: Bed, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import socketserver
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from orchestrator.core.inventory import variables
 from orchestrator.model import requirements
@@ -32,6 +34,15 @@ ANSWERS: dict[str, Any] = {
     "/info": {"DockerRootDir": "/tmp", "Runtimes": {}},
     f"/images/{IMAGE}/json": {"Id": "sha256:aa"},
 }
+
+
+PROXY = "http://me:it's%20me@proxy.example:3128"
+#: apt-get that finds the lock held by another package manager when it is called first, and notes every call with its proxy.
+BUSY = """#!/bin/sh
+[ -e {log} ] || { echo "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (unattended-upgr)" >&2; code=100; }
+echo "$https_proxy $*" >> {log}
+exit ${code:-0}
+"""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -231,9 +242,52 @@ def test_the_playbooks_can_be_read(name: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("package", ["docker.io", "python3"])
+def test_a_package_is_installed_though_the_host_updates_itself(package: str, tmp_path: Path) -> None:
+    """The first call of apt-get finds the lock held. A host without Python has one as soon as apt-get has run."""
+    folder, log, stub = tmp_path / "playbooks", tmp_path / "log", tmp_path / "bin" / "apt-get"
+    shutil.copytree(PLAYBOOKS, folder)
+    stub.parent.mkdir()
+    stub.write_text(BUSY.replace("{log}", str(log)))
+    stub.chmod(0o755)
+    include = yaml.safe_load((folder / "tasks" / "look.yml").read_text())[0]
+    command = next(task["ansible.builtin.raw"] for task in include["rescue"] if task["name"] == "python")
+    has_python = f'import os, sys; sys.exit(not os.path.exists("{log}"))'
+    task = {
+        "docker.io": {"ansible.builtin.include_tasks": "tasks/engine.yml"},
+        "python3": {"ansible.builtin.raw": command.replace("import json", has_python)},
+    }[package]
+    known = {"system": {"family": "debian"}, "programs": [], "uid": 0, "systemd": False}
+    play_ = {"hosts": "h1", "connection": "local", "gather_facts": False, "vars_files": ["vars.yml"], "tasks": [task]}
+    (folder / "test.yml").write_text(json.dumps([play_]))
+    given = {
+        "bed_facts": known,
+        "bed_root": True,
+        "bed_python": "/usr/bin/python3",
+        "ansible_python_interpreter": sys.executable,
+        "ccbed_https_proxy": PROXY,
+    }
+    argv = [
+        str(Path(sys.executable).parent / "ansible-playbook"),
+        "-i",
+        "h1,",
+        str(folder / "test.yml"),
+        "-e",
+        json.dumps(given),
+    ]
+    env = {**os.environ, "LC_ALL": "C.UTF-8", "PATH": f"{stub.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, env=env, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "changed=1" in done.stdout
+    assert [line.split()[-1] for line in log.read_text().splitlines()] == ["update", "update", package]
+    # The command that installs Python is in the command line of a shell: a proxy with a password stays out of it.
+    first = PROXY if package == "docker.io" else "-qq"
+    assert {line.split()[0] for line in log.read_text().splitlines()} == {first}
+
+
 def test_the_playbooks_assume_what_the_core_assumes() -> None:
     text = "".join(file.read_text() for file in PLAYBOOKS.rglob("*.yml"))
     assert f"default('{requirements.CPU_IMAGE}')" in text
     used = set(re.findall(r"ccbed_([a-z_]+)", text))
-    extra = {"hostdir", "fingerprints", "image_ids", "addresses", "owner", "owner_id", "force"}
+    extra = {"hostdir", "fingerprints", "image_ids", "addresses", "owner", "owner_id", "force", "registry_logins"}
     assert used - extra <= set(variables.KNOWN)

@@ -55,7 +55,9 @@ def remote(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rem
         assert code == 0, output
         until = time.monotonic() + 10
         while server.sessions() or _left(remote.hostdir):
-            assert time.monotonic() < until, f"nothing is left on the host but its stamp: {_left(remote.hostdir)}"
+            assert time.monotonic() < until, (
+                f"nothing is left on the host but its stamp and its record of acts: {_left(remote.hostdir)}"
+            )
             time.sleep(0.05)
 
 
@@ -84,8 +86,8 @@ all:
 
 
 def _left(hostdir: Path) -> list[str]:
-    """That the host was prepared stays known, until ``down --reset``."""
-    return [path.name for path in hostdir.glob("*") if path.name != "prepared.json"]
+    """That the host was prepared stays known, until ``down --reset``, and so does what was done there."""
+    return [path.name for path in hostdir.glob("*") if path.name not in ("prepared.json", "audit.jsonl")]
 
 
 def test_up_again_changes_nothing(remote: Remote) -> None:

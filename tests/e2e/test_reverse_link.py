@@ -258,25 +258,23 @@ def test_a_listener_renews_its_row(links: Path, tmp_path: Path, monkeypatch: pyt
     assert reverse_link.read_listeners(links) == {}
 
 
-def test_a_listener_that_can_start_no_thread_serves_later(
+def test_a_listener_without_a_free_descriptor_serves_later(
     own: listener.Listener, links: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = threading.Thread.start
-    failed: list[threading.Thread] = []
+    accept = socket.socket.accept
+    failures: list[int] = []
 
-    def fail(thread: threading.Thread) -> None:
-        if len(failed) <= listener.MAX_PENDING:
-            failed.append(thread)
-            raise RuntimeError("can't start new thread")
-        start(thread)
+    def fail(sock: socket.socket) -> tuple[socket.socket, object]:
+        if len(failures) < 3:
+            failures.append(errno.EMFILE)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(sock)
 
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    for _ in range(listener.MAX_PENDING + 1):
-        with socket.create_connection(("127.0.0.1", own.port), timeout=10) as peer, suppress(ConnectionError):
-            assert peer.recv(1) == b""
+    monkeypatch.setattr(socket.socket, "accept", fail)
     row = next(iter(reverse_link.read_listeners(links).values()))
     reverse_link.connect(row, HOST, reverse_link.read_pinned(links, HOST))
     own.take(HOST, 10).close()
+    assert len(failures) == 3
 
 
 def test_a_server_with_another_certificate_gets_no_token(links: Path, tmp_path: Path) -> None:
@@ -296,7 +294,7 @@ def greet(server: listener.Listener, links: Path, greeting: bytes) -> bytes:
     """The reply to a peer that knows the certificate and sends this; empty if it was disconnected."""
     sock = socket.create_connection(("127.0.0.1", server.port), timeout=10)
     certificate = (links / reverse_link.CERTIFICATE).read_bytes()
-    stream = TlsStream(sock, client_context(certificate), is_server=False)
+    stream = TlsStream(sock, client_context(certificate))
     stream.handshake(time.monotonic() + 10)
     try:
         stream.sendall(greeting)
@@ -395,6 +393,14 @@ def record_session(own: listener.Listener, links: Path) -> bytes:
     return bytes(sent)
 
 
+def test_a_stream_that_nothing_takes_is_kept(own: listener.Listener, links: Path) -> None:
+    (row,) = reverse_link.read_listeners(links).values()
+    stream = reverse_link.connect(row, HOST, reverse_link.read_pinned(links, HOST))
+    until(lambda: HOST in own._streams and own._loop.call_soon_threadsafe(own._keep))
+    assert json.loads(stream.receive_line(1024, time.monotonic() + 10)) == {"id": 0, "do": "ping"}
+    stream.close()
+
+
 def test_silent_peers_do_not_keep_a_host_out(
     own: listener.Listener, links: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,7 +433,7 @@ def test_a_slow_peer_is_disconnected_in_time(
     """It sends a byte of a record now and then: at this pace the record would take longer than a minute."""
     monkeypatch.setattr(listener, "GREETING_S", 2.0)
     with socket.create_connection(("127.0.0.1", own.port), timeout=10) as sock:
-        stream = TlsStream(sock, client_context((links / reverse_link.CERTIFICATE).read_bytes()), is_server=False)
+        stream = TlsStream(sock, client_context((links / reverse_link.CERTIFICATE).read_bytes()))
         record = b"\x16\x03\x01\x40\x00" + bytes(16384)
         if has_handshake:
             stream.handshake(time.monotonic() + 10)
@@ -470,23 +476,24 @@ def test_old_tls_is_rejected(own: listener.Listener) -> None:
 
 
 def test_both_directions_of_a_stream_at_once(own: listener.Listener, links: Path) -> None:
-    """Two threads at each end move 16 MiB each way: no byte is lost or doubled, and neither waits for the other."""
+    """16 MiB go each way: no byte is lost or doubled, and neither direction waits for the other."""
     row = next(iter(reverse_link.read_listeners(links).values()))
     near = reverse_link.connect(row, HOST, reverse_link.read_pinned(links, HOST))
     far, data = own.take(HOST, 10), secrets.token_bytes(16 << 20)
     received: dict[str, bytearray] = {"near": bytearray(), "far": bytearray()}
 
-    def receive(name: str, stream: TlsStream) -> None:
-        while len(received[name]) < len(data):
-            received[name] += stream.recv(1 << 16)
+    def receive() -> None:
+        while len(received["near"]) < len(data):
+            received["near"] += near.recv(1 << 16)
 
-    work = [threading.Thread(target=stream.sendall, args=(data,)) for stream in (near, far)]
-    work += [threading.Thread(target=receive, args=pair) for pair in (("near", near), ("far", far))]
+    far.deliver_to(received["far"].extend, lambda reason: None)
+    far.sendall(data)
+    work = [threading.Thread(target=near.sendall, args=(data,)), threading.Thread(target=receive)]
     for thread in work:
         thread.start()
     for thread in work:
         thread.join(60)
-    assert received["near"] == data
-    assert received["far"] == data
+    until(lambda: len(received["far"]) == len(data), 60.0)
+    assert (bytes(received["near"]), bytes(received["far"])) == (data, data)
     near.close()
     far.close()

@@ -17,6 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestrator.model import events
+from orchestrator.store import bundle
+from orchestrator.views.training.worker_returns import worker_returns
+
 from ..lab.slurm import Slurm
 
 pytestmark = pytest.mark.e2e
@@ -64,7 +68,7 @@ class User:
             "squeue", "--noheader", f"--name=ccbed-{name}", "--states=RUNNING,PENDING", "--Format=JobID"
         )
         assert not jobs.strip()
-        assert not processes_of(f"{name}-")
+        assert not processes_of(f"{name}-", self.home)
         assert not (self.home / "ccbed/beds" / name).exists()
 
     def nodes(self, name: str) -> dict[str, dict[str, Any]]:
@@ -81,21 +85,26 @@ def user(slurm_daemons: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def kept(user: User) -> Iterator[User]:
     """A kept bed of three nodes and a spare. At its end `down` has left nothing of it."""
     user.ccbed("up", user.inventory("kept", spares=1))
+    assert len(processes_of("kept-", user.home)) >= 8  # a keeper and an agent of each node, at least
     yield user
     user.ccbed("down", "kept", "--force")
     user.require_nothing_left("kept")
 
 
-def processes_of(tag: str) -> list[int]:
-    """Pids whose environment has the tag of a bed's process."""
+def processes_of(tag: str, home: Path) -> list[int]:
+    """Pids of a bed's processes: by their tag, and the user's home in their command line or environment.
+
+    Another run of these tests may have a bed of the same name.
+    """
     own = []
-    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+    for folder in (Path(f"/proc/{entry}") for entry in os.listdir("/proc") if entry.isdigit()):
         try:
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            environment, line = (folder / "environ").read_bytes(), (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if any(variable.startswith(f"CCBED_NODE={tag}".encode()) for variable in variables):
-            own.append(pid)
+        is_tagged = any(variable.startswith(f"CCBED_NODE={tag}".encode()) for variable in environment.split(b"\0"))
+        if is_tagged and bytes(home) in environment + line:
+            own.append(int(folder.name))
     return own
 
 
@@ -133,6 +142,27 @@ def test_nights_know_the_hosts_by_their_names_in_slurm(kept: User) -> None:
     assert {node["host"] for node in nodes} >= {"h0", "h1", "h2"}
     for name in ("quarantine.json", "night.lock"):  # nights keep them for the next bed of the name
         (kept.home / "ccbed/beds/kept" / name).unlink()
+
+
+def test_a_launcher_of_the_job_goes_on_with_the_spare(kept: User) -> None:
+    """torchrun under ccbed: the lost node is proved, its launcher starts on the spare, and every worker trains again.
+
+    A check that needs more of the records than this short run has may be unknown (exit 2).
+    """
+    script = ["--", "--steps", "60", "--checkpoint", str(kept.home / "launched.pt")]
+    options = ["--nodes", "2", "--launcher", "torchrun-best", "--fail-node", "1", "--no-twin", "--bed", "kept"]
+    argv = kept.argv("run", "example:gpt-ddp", *options, *kept.runs("launched"), *script)
+    done = subprocess.run(argv, env=kept.environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode in (0, 2), done.stdout + done.stderr
+    (directory,) = {path.resolve().parent for path in kept.home.glob("launched-runs/*/history.jsonl")}  # one by a link
+    run = bundle.load(directory)
+    outcomes = {verdict.check: verdict.outcome for verdict in run.verdicts}
+    assert (outcomes["fault-verified"], outcomes["finished"]) == ("pass", "pass"), done.stdout
+    (replaced,) = run.history.of(events.RecoveryReplaced)
+    assert replaced.data.policy == {"n1": "spare"} and replaced.data.slots == ("n0", "n3")
+    (back,) = worker_returns(run)
+    assert back.first_step_s is not None and back.survivors == 0, back.reason
+    assert "nothing to change" in kept.ccbed("up", kept.inventory("kept", spares=1))
 
 
 def test_the_controller_may_be_away_during_a_run(kept: User) -> None:

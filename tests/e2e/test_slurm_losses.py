@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,6 +67,12 @@ def report(user: User) -> str:
     return max(user.home.glob("lab-runs/2*/report/index.html")).read_text()
 
 
+def ended(user: User) -> list[str]:
+    """The reason of the end of each run."""
+    lines = (line for file in user.home.glob("lab-runs/2*/history.jsonl") for line in file.read_text().splitlines())
+    return [str(event["value"]["reason"]) for line in lines if (event := json.loads(line))["f"] == "run.end"]
+
+
 def end_now(slurm: Slurm, job: int) -> None:
     slurm.run("scontrol", "update", f"JobId={job}", "EndTime=now+1")
 
@@ -81,27 +89,65 @@ def take_nodes(slurm: Slurm, job: int) -> None:
         ("main", Slurm.cancel, "cancelled", "scancel or an administrator ended it|it ends now"),
         ("scavenge", take_nodes, "preempted", "a job of higher priority (takes|took) its nodes"),
         ("grace", take_nodes, "preempted", "a job of higher priority (takes|took) its nodes"),
+        ("requeue", take_nodes, "preempted", "a job of higher priority (takes|took) its nodes"),
     ],
-    ids=["time limit", "scancel", "preemption", "preemption with a grace time"],
+    ids=["time limit", "scancel", "preemption", "preemption with a grace time", "preemption by requeue"],
 )
 def test_the_end_of_the_job_ends_the_run_with_its_reason(
     partition: str, lose: Callable[[Slurm, int], object], kind: str, reason: str, user: User, up: Callable[..., int]
 ) -> None:
-    """The run may end while Slurm still completes the job; afterwards its final state is shown."""
+    """The run may end while Slurm still completes the job; afterwards its final state is shown.
+
+    Slurm cancels a job without a batch script where the mode of preemption is to requeue.
+    """
     job = up(partition=partition)
     code, output = run_until_lost(user, lambda: lose(user.slurm, job))
     assert code == 4 and re.search(rf"job {job}: [a-z ]+ \(({reason})", output), output
     assert f"job {job}: " in report(user)
+    (reason,) = ended(user)
+    assert reason.startswith(f"job {job}: "), reason
     until(lambda: f"job {job}: {kind} (" in user.ccbed("status", "lab"))
 
 
-def test_a_job_of_the_user_that_is_requeued_ends_the_run_with_that_reason(user: User, up: Callable[..., int]) -> None:
-    submit = ("sbatch", "--parsable", "--requeue", "--begin=now", "--output=/dev/null", "--wrap", "sleep 300")
+def requeue(slurm: Slurm, job: int) -> None:
+    slurm.run("scontrol", "requeue", str(job))
+
+
+@pytest.mark.parametrize(("partition", "lose"), [("main", requeue), ("requeue", take_nodes)], ids=["", "preemption"])
+def test_a_job_of_the_user_that_is_requeued_ends_the_run_with_that_reason(
+    partition: str, lose: Callable[[Slurm, int], None], user: User, up: Callable[..., int]
+) -> None:
+    submit = (
+        "sbatch",
+        "--parsable",
+        "--requeue",
+        "--begin=now",
+        "--output=/dev/null",
+        f"--partition={partition}",
+        "--wrap",
+        "sleep 300",
+    )
     job = int(user.slurm.run(*submit))
     until(lambda: user.slurm.jobs()[job] == "RUNNING")
-    up(1, 0, "main", "--jobid", str(job))
-    code, output = run_until_lost(user, lambda: user.slurm.run("scontrol", "requeue", str(job)))
-    assert code == 4 and f"job {job}: requeued (it was put back into the queue" in output, output
+    up(1, 0, partition, "--jobid", str(job))
+    code, output = run_until_lost(user, lambda: lose(user.slurm, job))
+    reason = r"requeued \(it was put back into the queue|[a-z]+ \((a job of higher priority|it ends now)"
+    assert code == 4 and re.search(f"job {job}: ({reason})", output), output
+    until(lambda: "requeued (it was put back into the queue" in user.ccbed("status", "lab"))
+
+
+def test_a_run_goes_on_without_slurmd_and_a_spare_replaces_a_node_without_power(
+    user: User, up: Callable[..., int]
+) -> None:
+    """Slurm takes both for nodes that respond, for SlurmdTimeout: the reason is that of ccbed's own heartbeat."""
+    up(2, 1)
+    code, output = run_until_lost(user, lambda: user.slurm.stop("n2", signal.SIGKILL), 2, epochs=30)
+    assert code == 0 and "PASS" in output, output
+    user.slurm.start_node("n2")
+    code, output = run_until_lost(user, lambda: user.slurm.power_off("n2"), 2, epochs=30)
+    assert code == 4 and "n1 lost: spare; rank 1 is now on n2" in output and "600/600" in output, output
+    assert not user.slurm.tasks_of("n2")
+    assert set(user.slurm.jobs().values()) == {"RUNNING"}
 
 
 def test_a_node_that_slurm_drains_finishes_the_run_and_is_named(user: User, up: Callable[..., int]) -> None:

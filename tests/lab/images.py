@@ -21,7 +21,7 @@ def identity(image: str, engine: str) -> str:
     return ""
 
 
-def _local_engine() -> str:
+def local_engine() -> str:
     """This machine's own engine, as the docker program finds it."""
     return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
@@ -36,19 +36,19 @@ def _docker(engine: str, *arguments: str) -> str:
 
 def load(lab: Lab, image: str, pids: Mapping[str, int]) -> tuple[str, ...]:
     """The hosts that it was brought to; those that had it are left alone. Raises RuntimeError."""
-    wanted = identity(image, _local_engine())
+    wanted = identity(image, local_engine())
     if not wanted:
         raise RuntimeError(f"this machine's engine has no image {image}; next: ccbed image build")
     lacking = {host: _of(pid) for host, pid in pids.items() if identity(image, _of(pid)) != wanted}
     if lacking:
-        _bring(lab, image, lacking)
+        bring(lab.root, image, lacking)
     return tuple(lacking)
 
 
-def _bring(lab: Lab, image: str, engines: Mapping[str, str]) -> None:
-    archive = str(lab.root / f"image-{os.getpid()}.tar")
+def bring(folder: Path, image: str, engines: Mapping[str, str]) -> None:
+    archive = str(folder / f"image-{os.getpid()}.tar")
     try:
-        _docker(_local_engine(), "save", "--output", archive, image)
+        _docker(local_engine(), "save", "--output", archive, image)
         with ThreadPoolExecutor(len(engines)) as pool:
             list(pool.map(lambda engine: _load(engine, archive), engines.values()))
     finally:

@@ -12,7 +12,9 @@ DEFAULT_ROOT = Path("/var/lib/ccbed-lab")
 INSIDE = "/run/ccbed-lab"
 SHARED = "/mnt/ccbed-shared"
 #: Directories that every host has of its own. All but the engine's are emptied by ``down``.
-OWN = ("/var/lib/ccbed", "/tmp", "/root", "/home", "/var/tmp", "/etc/docker", "/var/lib/docker")
+OWN = ("/var/lib/ccbed", "/tmp", "/root", "/home", "/var/tmp", "/etc", "/var/lib/docker")
+#: Of these a host begins with this machine's content.
+COPIED = ("/etc",)
 ENGINE_DATA = "/var/lib/docker"
 MARK = "CCBED_LAB"
 SWITCH = "switch"

@@ -128,6 +128,10 @@ def _host(lab: Lab, host: Host) -> str:
     given.mkdir(parents=True, exist_ok=True)
     for folder in layout.OWN:
         lab.own(host.name, folder).mkdir(parents=True, exist_ok=True)
+        if folder in layout.COPIED:
+            shutil.rmtree(lab.own(host.name, folder))
+            shutil.copytree(folder, lab.own(host.name, folder), symlinks=True)
+            shutil.rmtree(lab.own(host.name, folder) / "docker", ignore_errors=True)
         mode = 0o1777 if folder.endswith("tmp") else 0o700 if folder == "/root" else 0o755
         lab.own(host.name, folder).chmod(mode)
     public = _key(given / "host_key")

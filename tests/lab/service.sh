@@ -42,10 +42,23 @@ stop() {
     gone 20 || { kill -9 "$(cat "$pidfile")"; gone 5; }
 }
 
+# Ends the sessions of sshd. They are processes of this host only, and go on without their listener.
+sessions() {
+    for folder in /proc/[0-9]*; do
+        case "$(cat "$folder/comm" 2>/dev/null)" in
+            sshd | sshd-session) kill -9 "${folder#/proc/}" 2>/dev/null ;;
+        esac
+    done
+    return 0
+}
+
 case "${2:-}" in
     start) start ;;
     stop) stop ;;
-    kill) alive && kill -9 "$(cat "$pidfile")"; gone 5 ;;
+    kill)
+        alive && kill -9 "$(cat "$pidfile")"
+        gone 5
+        [ "$service" != sshd ] || sessions ;;
     status) alive && echo up || echo down ;;
     *) echo "usage: service engine|sshd start|stop|kill|status" >&2; exit 2 ;;
 esac

@@ -26,12 +26,14 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node.oslayer import processes
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "squeue", "srun", "salloc", "sbatch", "scancel", "scontrol", "sinfo")
 NODES = ("n1", "n2", "n3", "n4")
 #: Its processes have it in their environment, with the node's name; so do those that Slurm starts for a step.
 MARK = "CCBED_LAB_SLURM"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_START_S = 30.0
+_START_S = 60.0
 _CONFIG = """\
 ClusterName=ccbed
 SlurmctldHost={hostname}(127.0.0.1)
@@ -143,8 +145,17 @@ class Slurm:
 
     def power_off(self, name: str) -> None:
         """SIGKILL for the slurmd of a node and for everything that it started there. Slurm notices after SlurmdTimeout."""
+        tasks = self.tasks_of(name)
         self.stop(name, signal.SIGKILL)
         self._kill(name)
+        processes.kill(tasks)
+
+    def tasks_of(self, name: str) -> list[processes.Process]:
+        """What the daemons of a node started: descendants of slurmstepd, also those without Slurm's variables."""
+        mark = f"{MARK}={self.folder}:{name}".encode()
+        daemons = [process for process in processes.scan() if mark in _variables(process.pid)]
+        below = {process.pid: process for daemon in daemons for process in processes.descendants(daemon.pid)}
+        return [process for process in below.values() if mark not in _variables(process.pid)]
 
     def set_node(self, name: str, state: str, reason: str = "a test") -> None:
         """``drain``, ``down``, ``resume``; a node that is set down loses its jobs as if it had failed."""
@@ -214,13 +225,16 @@ class Slurm:
         steps = {f"SLURMD_NODENAME={node}".encode() for node in names}
         config = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
         for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
-            try:
-                variables = set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
-            except OSError:
-                continue
+            variables = _variables(pid)
             if variables & marks or (variables & steps and config in variables):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def _variables(pid: int) -> set[bytes]:
+    with contextlib.suppress(OSError):
+        return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+    return set()
 
 
 def as_user(user: str) -> list[str]:

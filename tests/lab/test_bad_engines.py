@@ -44,7 +44,7 @@ def test_a_host_without_docker(desk: Desk) -> None:
         up = desk.ccbed("up", inventory, "--no-prepare")
         assert up.code == EXIT_INFRASTRUCTURE
         up.assert_every_host(
-            "no such socket: start or install a container engine, or set ccbed_engine to its own", ("h2",)
+            "no such socket: start or install a container engine, or set ccbed_engine to its socket", ("h2",)
         )
     desk.nothing_there()
 
@@ -152,7 +152,7 @@ def test_an_image_that_is_nowhere(desk: Desk) -> None:
     output = desk.ccbed("up", desk.inventory(ccbed_image="nowhere/none:1"), within_s=PLAYED_S)
     assert output.code == EXIT_INFRASTRUCTURE
     output.assert_every_host("image nowhere/none:1 is missing on the host and on the controller")
-    assert "docker load it here, or set ccbed_image" in output.text
+    assert "docker load it on the controller, or set ccbed_image" in output.text
     desk.nothing_there()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from orchestrator.core.engine import gang, shutdown
 from orchestrator.model.act import Act
 from orchestrator.model.event import Command, Event
 from orchestrator.testing.fake import FakeBed
@@ -185,6 +186,43 @@ def test_a_keeper_that_does_not_answer_delays_the_recovery_by_half_a_second_at_m
     silent = next(event for event in book.events if event.f == "node.silent")
     started = next(event for event in book.events if event.f == "gang.start" and event.epoch == 1)
     assert 0.5 <= started.t - silent.t < 0.9
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["the node has ended", "the node hangs"])
+def test_a_keeper_that_is_dead_is_waited_for_once_and_the_run_ends_within_its_time_and_a_little(
+    is_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The waits of the recovery and of the shutdown, each as long, were added."""
+    bed, book = world.bed(steps=3000), world.Memory()
+    monkeypatch.setattr(bed.keepers, "receive", lambda command: None)
+
+    def lose() -> None:
+        bed.nodes["n2"].alive, bed.nodes["n2"].paused = not is_killed, not is_killed
+        bed.cluster.on_node_killed("n2")
+
+    trial = world.trial(policy=("restart",))
+    bed.at(3.0, lose)
+    world.loop(trial, world.plan(trial), bed, book).run()
+    assert _end(book)["outcome"] == "failed" and _end(book)["kind"] == "infrastructure"
+    assert "no reply within 60 s" in str(_end(book)["reason"])
+    (lost,) = _of(book, "node.silent", "note")
+    assert book.events[-1].t - lost.t < gang.RESPONSE_S + gang.SILENT_HOST_S + shutdown.SILENT_S + 5.0
+
+
+def test_a_node_may_take_longer_to_start_on_a_keeper_that_has_not_responded_but_the_run_ends_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A container that imports torch on an overloaded machine starts in more than 10 s; two waits of 60 s would be too long."""
+    bed, book = world.bed(steps=3000), world.Memory()
+    receive = bed.keepers.receive
+    monkeypatch.setattr(bed.keepers, "receive", lambda order: None if order.f == "node.apply" else receive(order))
+    trial = world.trial(policy=("restart",))
+    bed.at(3.0, lambda: bed.kill("n2"))
+    world.loop(trial, world.plan(trial), bed, book).run()
+    assert _end(book)["kind"] == "infrastructure"
+    (lost,) = _of(book, "node.exit", "note")
+    assert [event.value["deadline_s"] for event in _of(book, "node.apply", "invoke")] == [60.0, 30.0]
+    assert book.events[-1].t - lost.t < gang.RESPONSE_S + gang.SILENT_START_S + 5.0
 
 
 def test_a_host_that_never_comes_back_ends_the_run_as_a_failure_of_the_infrastructure_that_names_it() -> None:

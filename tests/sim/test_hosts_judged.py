@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
+from orchestrator.core.engine.state import State
 from orchestrator.core.verdict import judge
+from orchestrator.model.errors import KeeperGoneError
 from orchestrator.model.event import REPEATED, Command, Event, History
+from orchestrator.model.events import KEEPER_COMMANDS
 from orchestrator.model.payload import EventType
 from orchestrator.model.plan import HostClock
 from orchestrator.model.run import Run
@@ -17,6 +20,7 @@ from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Verdict
 from orchestrator.testing.fake import FakeBed
 from orchestrator.testing.fake_cluster import FakeCluster
+from orchestrator.testing.fake_ranks import FakeGang
 
 from ..unit.catalogue import CATALOGUE
 from ..unit.synthetic import Files
@@ -90,6 +94,32 @@ def test_what_was_answered_twice_without_saying_so_is_a_finding(monkeypatch: pyt
     verdict = judged(trial, book)["membership"]
     assert verdict.outcome == "fail"
     assert "occurs 2 times in the history" in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("last", "text"),
+    [
+        ("rank.step", "no node was lost"),
+        ("fault.injected", "n2 was lost, and no recovery followed"),
+        ("node.exit", "n2 was lost, and no recovery followed"),
+    ],
+)
+def test_a_run_that_is_interrupted_after_a_kill_names_the_lost_node(last: str, text: str) -> None:
+    trial, bed, book = world.trial(world.crash(2)), world.bed(steps=300), world.Memory()
+    stops: dict[str, bool | Callable[[], bool]] = {
+        "is_interrupted": lambda: last in world.names(book), "ends_by_interrupt": True,
+    }  # fmt: skip
+    world.loop(trial, world.plan(trial), bed, book, **stops).run()
+    assert world.names(book, "run.end", "recovery.decided") == ["run.end"]
+    assert judged(trial, book)["recovered-within"].text == f"{text} (and 1 more)"
+
+
+def test_a_fault_whose_effect_is_not_recorded_leaves_open_whether_a_node_was_lost() -> None:
+    trial, bed, book = world.trial(world.crash(2)), world.bed(steps=300), world.Memory()
+    world.loop(trial, world.plan(trial), bed, book, is_interrupted=lambda: "fault.injected" in world.names(book)).run()
+    kept = [event for event in book.events if event.f not in ("node.exit", "node.ended", "rank.exit")]
+    text = judged(trial, world.Memory(events=kept))["recovered-within"].text
+    assert text == "crash-node was injected on n2; whether a node was lost is not known (and 1 more)"
 
 
 def _own_clocks(bed: FakeBed, off_s: float = 0.0005) -> dict[str, HostClock]:
@@ -257,3 +287,99 @@ def test_a_power_switch_that_does_nothing_behind_a_link_that_is_cut_is_noticed(w
     verdict = judged(trial, book)["fault-verified"]
     assert verdict.outcome == outcome, verdict.text
     assert works or "n2 still lived after f0 had cut its power" in verdict.text
+
+
+def _run_until_the_job_ends(
+    monkeypatch: pytest.MonkeyPatch, *, with_bed: bool, is_noticed: bool = True
+) -> tuple[Trial, world.Memory]:
+    """The ranks fail at each start; when recovery is refused, all nodes end, and nothing is left that could start them.
+
+    ``is_noticed``: their exits are reported; else they only fall silent.
+    """
+    trial, bed, book = world.trial(), world.bed(steps=300), world.Memory()
+    is_over: list[bool] = []
+    join, perform = bed.ranks.join, bed.perform
+
+    def joined(gang: FakeGang) -> None:
+        join(gang)
+        bed.at(0.005, lambda: bed.ranks.fail(gang, 0, "n0"))
+
+    def refused(command: Command) -> None:
+        if command.kind not in KEEPER_COMMANDS or not is_over:
+            perform(command)
+        else:
+            raise KeeperGoneError("job 7: timed out (it reached its time limit)", with_bed=with_bed)
+
+    def lose_all(event: Event, state: State) -> None:
+        if event.f == "recovery.refused":
+            is_over.append(True)
+            for node in bed.nodes.values():
+                if is_noticed:
+                    bed.kill(node.name)
+                node.paused = True
+
+    monkeypatch.setattr(bed.ranks, "join", joined)
+    monkeypatch.setattr(bed, "perform", refused)
+    world.loop(trial, world.plan(trial), bed, book, on_event=lose_all).run()
+    return trial, book
+
+
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["exits", "silence"])
+def test_the_end_of_the_whole_bed_is_named_before_what_followed_from_it(
+    is_noticed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, book = _run_until_the_job_ends(monkeypatch, with_bed=True, is_noticed=is_noticed)
+    end = book.events[-1].value
+    assert end["reason"].startswith(
+        "job 7: timed out (it reached its time limit); rank 0 failed; the budget of 3 restarts is spent"
+    )
+    assert end["reason"].count("job 7") == 1 and end["kind"] == "infrastructure"
+    finished = judged(trial, book)["finished"]
+    assert finished.text.startswith("the run failed: job 7: timed out (it reached its time limit); rank 0 failed")
+
+
+def test_a_keeper_that_is_gone_alone_does_not_explain_ranks_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial, book = _run_until_the_job_ends(monkeypatch, with_bed=False)
+    assert book.events[-1].value["reason"].startswith("rank 0 failed; the budget of 3 restarts is spent")
+    assert judged(trial, book)["finished"].text.startswith("rank 0 (n0) left with exit code 1")
+
+
+def _run_with_a_failure_and_a_loss(
+    monkeypatch: pytest.MonkeyPatch, lost_after_s: float, *policy: str
+) -> tuple[Trial, world.Memory]:
+    """Rank 1 fails, and n2 exits so much later, while the gang is being stopped."""
+    trial, bed = world.trial(policy=policy), world.bed(steps=300)
+    join = bed.ranks.join
+
+    def joined(gang: FakeGang) -> None:
+        join(gang)
+        bed.at(0.1, lambda: bed.ranks.fail(gang, 1, "n1"))
+        bed.at(0.1 + lost_after_s, lambda: bed.kill("n2"))
+
+    monkeypatch.setattr(bed.ranks, "join", joined)
+    world.delay(bed, "gang.stop", {"n2": 30.0})
+    _, book = world.run(trial, bed)
+    return trial, book
+
+
+@pytest.mark.parametrize(("lost_after_s", "is_cause"), [(0.5, True), (2.5, False)], ids=["soon", "in the stop"])
+def test_the_end_of_the_run_and_its_check_name_the_same_root_cause(
+    lost_after_s: float, is_cause: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, book = _run_with_a_failure_and_a_loss(monkeypatch, lost_after_s, "none")
+    end, finished = book.events[-1].value, judged(trial, book)["finished"].text
+    if is_cause:
+        assert (end["reason"], end["kind"]) == ("lost n2; the recovery policy is none", "infrastructure")
+        assert finished == f"the run failed: {end['reason']} (infrastructure)"
+    else:
+        assert end["reason"] == "rank 1 failed; then n2 was lost; the recovery policy is none"
+        assert end["kind"] == "finding" and finished.startswith("rank 1 (n1) left with exit code 1")
+
+
+def test_a_later_loss_that_prevents_the_recovery_is_a_failure_of_the_infrastructure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, book = _run_with_a_failure_and_a_loss(monkeypatch, 2.5, "shrink")
+    end = book.events[-1].value
+    assert end["reason"].startswith("rank 1 failed; then n2 was lost; ")
+    assert end["kind"] == "infrastructure"

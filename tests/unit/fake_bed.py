@@ -21,6 +21,7 @@ class FakeProvider:
     nodes: dict[str, NodeStatus] = field(default_factory=dict)
     keeper: str = ""
     left: list[dict[str, Any]] = field(default_factory=list)
+    acts: dict[str, str] = field(default_factory=dict)
     machine_of: dict[str, str] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
 
@@ -62,6 +63,9 @@ class FakeProvider:
         for node in gone:
             del self.nodes[node.name]
         return tuple(node.pid for node in gone)
+
+    def record_acts(self, bed: BedSpec, lines: Mapping[str, str]) -> None:
+        self.acts |= lines
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
         return {}

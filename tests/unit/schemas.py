@@ -147,7 +147,7 @@ def recovery() -> Schema:
     }
     return {
         "type": ["object", "null"],
-        "properties": {"policy": policy, "max_restarts": WHOLE, "grow_after": TIME},
+        "properties": {"policy": policy, "max_restarts": WHOLE, "grow_after": TIME, "replace_wait": TIME},
         "additionalProperties": False,
     }
 
@@ -209,6 +209,7 @@ def _with(cls: Any, more: Mapping[str, Schema]) -> Schema:
 # --- inventories --------------------------------------------------------------------------------------------------------
 
 COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": variables.MAX_COUNT}
+NO_PROXY = r"^[A-Za-z0-9._*:/-]+( *, *[A-Za-z0-9._*:/-]+)*$"
 PATH: Schema = {"type": "string", "pattern": "^[/~]"}
 ARGV: Schema = {"anyOf": [{"type": "array", "minItems": 1}, {"type": "string"}]}
 
@@ -223,6 +224,7 @@ VARIABLES: Mapping[str, tuple[Schema, str]] = {
     "provider": ({"enum": list(variables.PROVIDERS)}, "What nodes are: processes of this machine, containers, or nodes of a Slurm job."),
     "nodes": (COUNT, "Nodes on each host."),
     "spares": (COUNT, "Warm spare nodes on each host."),
+    "max_nodes": (COUNT, "The most nodes that each host may hold; those beyond its own are room for recovery replace."),
     "standby": (COUNT, "Warm containers beside the nodes of a host; a lost node takes one."),
     "gpus": (
         {"anyOf": [COUNT, {"const": "all"}, {"type": "array", "items": {"type": ["string", "integer"]}}]},
@@ -255,6 +257,12 @@ VARIABLES: Mapping[str, tuple[Schema, str]] = {
     "memory": (SIZE, "Memory of each container, without swap."),
     "shm_size": (SIZE, "Size of /dev/shm of each container."),
     "network": ({"enum": ["host", "private"]}, "Network of the containers."),
+    "http_proxy": ({"type": "string", "pattern": r"^https?://\S+$"}, "HTTP proxy of a host: in its containers and for its preparation."),
+    "https_proxy": ({"type": "string", "pattern": r"^https?://\S+$"}, "The same for addresses that begin with https."),
+    "no_proxy": (
+        {"anyOf": [{"type": "string", "pattern": NO_PROXY}, {"type": "array", "items": {"type": "string"}}]},
+        "What is reached without the proxy, besides the bed's own nodes.",
+    ),
     "engine": ({"type": "string", "pattern": "^/"}, "Socket of the host's container engine."),
     "engine_control": (control("start", "stop"), "Commands that start and stop the engine (stop-engine)."),
     "power": (control("off", "on"), "Commands that switch the host's power (power-off)."),

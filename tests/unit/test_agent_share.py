@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model import codec
+from orchestrator.model import codec, gang
 from orchestrator.model.event import Command
-from orchestrator.model.events.commands import CheckpointScanDone
+from orchestrator.model.events.commands import CheckpointScanDone, GangStopDone
 from orchestrator.node.agent import agent, checkpoints
 from orchestrator.node.files.inbox import Item
 
@@ -141,3 +141,52 @@ def test_a_fence_that_is_beyond_is_refused_at_once(node: _Node) -> None:
     node.send("fence.write")
     [(kind, value)] = node.answers
     assert kind == "fail" and "the fence" in value["reason"]
+
+
+def _start_while_the_share_is_away(node: _Node, monkeypatch: pytest.MonkeyPatch, epoch: int) -> list[int]:
+    """Order the start of a gang, which waits; the epochs of the gangs that were started."""
+    started: list[int] = []
+    monkeypatch.setattr(node.agent._ranks, "stop", lambda *_, respond, **__: respond("ok", GangStopDone()))
+    monkeypatch.setattr(node.agent, "_start_ranks", lambda run, spec, system: started.append(spec.epoch))
+    spec = gang.GangSpec(
+        run="r", epoch=epoch, world_size=1, nodes=1, group_rank=0, ranks=(0,), master_addr="", master_port=0, backend="gloo",
+        timeout_s=1.0, max_restarts=0, workload="train-dp", params={}, seed=0, payload="", out="", checkpoints=str(node.share),
+        interface="lo",
+    )  # fmt: skip
+    node.share.rename(node.away)
+    monkeypatch.setattr(checkpoints, "read_fence", lambda directory: int(directory.stat().st_size < 0))
+    command = Command(f="gang.start", key="s", epoch=epoch, value=codec.plain(spec))
+    node.agent._handle(Item(name="s.json", run="r", command=command))
+    assert (started, node.answers) == ([], [])
+    return started
+
+
+@pytest.mark.parametrize(("run", "epoch"), [("r", 1), ("bed", 0)], ids=["of the run", "of the bed"])
+def test_a_start_that_waits_for_the_share_is_void_once_its_gang_is_stopped(
+    run: str, epoch: int, node: _Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop was answered, and the ranks started afterwards: nobody stopped them."""
+    started = _start_while_the_share_is_away(node, monkeypatch, epoch=1)
+    stop = Command(f="gang.stop", key="stop", epoch=epoch if run == "r" else None, value={"epoch": epoch})
+    node.agent._handle(Item(name="stop.json", run=run, command=stop))
+    node.come_back()
+    while len(node.answers) < 2:
+        node.agent._loop.run_once()
+    assert started == []
+    assert sorted(kind for kind, _ in node.answers) == ["fail", "ok"]
+    reason = next(value["reason"] for kind, value in node.answers if kind == "fail")
+    assert "the gang of epoch 1 was stopped" in reason
+
+
+@pytest.mark.parametrize(("run", "epoch"), [("r", 0), ("other", 1)], ids=["an earlier epoch", "another run"])
+def test_a_start_that_waits_is_not_void_by_the_stop_of_another_gang(
+    run: str, epoch: int, node: _Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = _start_while_the_share_is_away(node, monkeypatch, epoch=1)
+    node.agent._epochs.clear()
+    stop = Command(f="gang.stop", key="stop", epoch=epoch, value={"epoch": epoch})
+    node.agent._handle(Item(name="stop.json", run=run, command=stop))
+    node.come_back()
+    while len(node.answers) < 2:
+        node.agent._loop.run_once()
+    assert started == [1]

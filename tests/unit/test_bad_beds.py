@@ -76,8 +76,9 @@ def test_of_two_beds_one_must_be_named(state: Path) -> None:
     )
     for name in ("a", "b"):
         beds.write(state, replace(spec, name=name))
-    for args in ("run dp-ring", "heal", "exec n0 -- true"):
-        assert ccbed(state, *args.split()) == (3, "error: several beds are up: a, b\nnext: --bed a\n")
+    for args, hint in (("run dp-ring", "--bed a"), ("heal", "ccbed heal a"), ("exec n0 -- true", "ccbed exec a/n0")):
+        code, errors = ccbed(state, *args.split())
+        assert code == 3 and errors.startswith(f"error: several beds are up: a, b\nnext: {hint}"), errors
 
 
 def test_a_damaged_bed_file_is_named(state: Path) -> None:
@@ -98,7 +99,7 @@ def test_a_damaged_bed_file_is_named(state: Path) -> None:
         ("run dp-ring --batch x", "--batch: must be a whole number (got x)"),
         (
             "run dp-ring --recovery frob",
-            "--recovery: unknown policy; known: auto, none, restart, shrink, spare, theirs (got frob)",
+            "--recovery: unknown policy; known: auto, none, replace, restart, shrink, spare, theirs (got frob)",
         ),
         ("run dp-ring --at 10s", "--at needs --fail-node"),
         ("run dp-ring --fail-node 2 --at step=", "at.step: must be a whole number"),

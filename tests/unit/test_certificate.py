@@ -125,6 +125,21 @@ def test_a_cluster_with_a_node_in_quarantine_is_not_accepted(tmp_path: Path) -> 
         assert [node["outcome"] for node in result["nodes"]] == ["pass", "pass", "in quarantine", "pass"]
 
 
+def test_a_cluster_with_a_node_on_a_drained_host_is_not_accepted(tmp_path: Path) -> None:
+    """The night itself is judged by the others."""
+    directory = write_night(tmp_path, 1, {"gemm": rates()}, nodes=NODES, cells=[FLOOR])
+    document = json.loads((directory / "night.json").read_text())
+    reason = "is on host h9, which is drained since x by y: a fan"
+    (directory / "night.json").write_text(json.dumps({**document, "drained": {"n9": reason}}))
+    judgement = judging.judge(directory, ())
+    assert (judgement.outcome, judgement.exit) == ("pass", 0)
+    assert f"n9 {reason}; it takes no part" in judgement.notes
+    night_files.write_judgement(directory, judgement)
+    result = certificate.write(directory)
+    assert (result["decision"], result["exit"]) == ("NOT DECIDED", 2)
+    assert f"n9 {reason}" in result["not_checked"]
+
+
 def test_a_cluster_that_lost_a_node_is_not_accepted(tmp_path: Path) -> None:
     """The night itself is judged by the others."""
     lost = rows.of_node("n9", "is dead; cannot be brought up again: no memory left")

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator import views
 from orchestrator.cli.render.run_lines import RunLines
 from orchestrator.model.run import Run
 
-from . import history
+from . import history, synthetic
 from .verdicts import ask, not_passed
 
 
@@ -139,6 +140,8 @@ def test_a_rank_that_ended_because_of_another_one_blames_it() -> None:
     run = bed.run()
     assert ask(run, "finished").text.startswith("wrong result of n2: rank 2, element 5: expected 34, got 35")
     assert ask(run, "planned-faults-only").text.startswith("wrong result of rank 2 on n2 was not planned")
+    failed = views.failed_rank(run, 1)
+    assert failed is not None and (failed.rank, failed.node) == (2, "n2"), "its log is shown"
     story = RunLines(trial=run.trial, slots=("n0", "n1", "n2", "n3"))
     messages = [line for event in run.history.events for line in story.feed(event) if line.label == "error"]
     assert [line.text for line in messages] == ["n2: wrong result: rank 2, element 5: expected 34, got 35"]
@@ -157,6 +160,11 @@ def test_a_rank_that_was_stopped_before_it_reported_its_error_is_blamed_for_that
     run = bed.run()
     assert ask(run, "finished").text == "wrong result of n2: rank 2, element 5: expected 34, got 35"
     assert ask(run, "planned-faults-only").text.startswith("wrong result of rank 2 on n2 was not planned")
+    files = synthetic.Files(texts={"nodes/n3/i1-e0/rank-3.log": "rank 2, element 5"})
+    failed = views.failed_rank(dataclasses.replace(run, files=files), 1)
+    assert failed and (failed.rank, failed.tail) == (3, ("rank 2, element 5",)), (
+        "it wrote no line: the log that names it"
+    )
 
 
 def test_a_lost_node_is_blamed_for_the_end_of_a_run_and_not_the_rank_that_lost_its_peer() -> None:

@@ -87,6 +87,44 @@ def test_a_node_whose_second_gather_failed_is_unknown_although_its_earlier_files
     assert ask(history.changed(run, "gather", 1, value={"missing": spare}), "bundle-complete").outcome == "pass"
 
 
+def _without_steps(run: Run, node: str, rank: int) -> Run:
+    """The first attempt's file of steps of this rank is empty."""
+    kept = [record for record in run.files.steps() if (record.node, record.rank, record.epoch) != (node, rank, 0)]
+    return history.with_records(run, kept)
+
+
+@pytest.mark.parametrize("state", ["unreachable", "dead"])
+def test_a_file_that_is_empty_because_its_host_was_lost_is_lost_data(state: str) -> None:
+    run = history.changed(history.paused(), "node.silent", value={"silent_s": 1.8, "seen": state})
+    verdict = ask(_without_steps(run, "n1", 1), "bundle-complete")
+    assert (verdict.outcome, verdict.text) == (
+        "unknown",
+        "nodes/n1/i1-e0/steps-r1.jsonl was lost: n1 fell silent, and its host may not have stored it",
+    )
+    gone = altered(run, lambda texts: texts.__delitem__("nodes/n1/i1-e0/steps-r1.jsonl"))
+    assert ask(_without_steps(gone, "n1", 1), "bundle-complete").outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("run", "node", "rank"),
+    [(history.paused, "n1", 1), (history.paused, "n2", 2), (history.reference, "n2", 2), (history.clean, "n2", 2)],
+    ids=["its host lived on", "another node was lost", "its keeper saw it exit", "nothing was lost"],
+)
+def test_a_file_that_is_empty_without_an_explanation_fails(run: Callable[[], Run], node: str, rank: int) -> None:
+    verdict = ask(_without_steps(run(), node, rank), "bundle-complete")
+    assert (verdict.outcome, verdict.text) == (
+        "fail",
+        f"nodes/{node}/i1-e0/steps-r{rank}.jsonl is empty, the rank reported 1",
+    )
+
+
+def test_a_file_that_is_empty_in_a_tree_that_gather_could_not_fetch_is_lost_data() -> None:
+    """Of a lost host only what had come before is there."""
+    missing = [{"node": "n2", "path": "runs/r", "reason": "host h2: not connected; what had come before is here"}]
+    run = history.changed(history.reference(), "gather", 1, value={"missing": missing})
+    assert ask(_without_steps(run, "n2", 2), "bundle-complete").outcome == "unknown"
+
+
 def test_a_log_that_does_not_say_whose_it_is_is_unknown() -> None:
     run = altered(history.reference(), lambda texts: texts.update({"nodes/n0/i1-e0/rank-0.log": "hello\n"}))
     assert ask(run, "bundle-complete").outcome == "unknown"

@@ -55,6 +55,7 @@ class Desk:
 @pytest.fixture
 def ccbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "local.yml").write_text(LOCAL)
     return Desk(root=tmp_path)
 

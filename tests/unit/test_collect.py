@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.event import Clock, Event, Source
-from orchestrator.model.provider import Fetched
+from orchestrator.model.provider import AT_ONCE, Fetched
 from orchestrator.providers import files
 from orchestrator.run import collect
 
@@ -91,6 +91,21 @@ def test_nobody_waits_for_a_node_that_hangs_and_what_comes_late_spoils_nothing(n
         time.sleep(0.01)
     time.sleep(0.05)
     assert not (bundle / "nodes" / "n1").exists()
+
+
+def test_a_fetch_that_has_not_begun_when_the_gather_ends_never_begins(nodes: Nodes, bundle: Path) -> None:
+    """It made the directory beside the bundle again."""
+    go = threading.Event()
+    nodes.slow = {f"s{n}": go for n in range(AT_ONCE)}
+    summary = collect.gather(nodes, dict.fromkeys((*nodes.slow, "n1"), ENTRIES), bundle, patience_s=0.1)
+    assert {entry["reason"] for entry in summary["missing"]} == {"not fetched within 0.2 s"}, "the limit of all"
+    go.set()
+    until = time.monotonic() + 10
+    while any(thread.name == "ccbed-gather" for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    assert "n1" not in nodes.fetched
+    assert list(bundle.parent.iterdir()) == [bundle]
 
 
 def test_all_nodes_are_asked_at_once(nodes: Nodes, bundle: Path) -> None:

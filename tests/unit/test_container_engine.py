@@ -93,6 +93,6 @@ def test_an_engine_that_is_too_old_is_refused_with_what_helps(tmp_path: Path) ->
 
 
 def test_what_answers_with_something_else_than_containers_is_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container_engine.EngineClient, "request", lambda self, method, path: "hello")
+    monkeypatch.setattr(container_engine.EngineClient, "request", lambda self, method, path, **_: "hello")
     with pytest.raises(container_engine.EngineError, match=r"/x.sock: not a container engine; set ccbed_engine"):
         container_status.list_containers("/bed", "b", "/x.sock")

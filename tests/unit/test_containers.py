@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.bed import container_requests, gpu_devices, nodes_from_inventory
+from orchestrator.core.bed.engine_kind import Engine
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.model import container
 from orchestrator.model.bed import BedSpec, ContainerSpec, NodeSpec
@@ -198,11 +199,28 @@ def test_cdi_names_go_to_the_engine_and_keep_the_runtimes_hook_out() -> None:
 
 def test_cdi_names_need_an_engine_that_knows_them() -> None:
     spec = ContainerSpec(image="x", gpu_devices=("nvidia.com/gpu=0",))
-    assert gpu_devices.version_problem(spec, "20.10.24+dfsg1") == (
+    assert gpu_devices.version_problem(spec, Engine(version="20.10.24+dfsg1")) == (
         "CDI device nvidia.com/gpu=0 needs Docker Engine 25 or newer (found 20.10.24+dfsg1); or name GPUs by index or UUID"
     )
-    assert gpu_devices.version_problem(spec, "28.2.2") == ""
-    assert gpu_devices.version_problem(replace(spec, gpu_devices=("0",)), "20.10.24") == ""
+    assert gpu_devices.version_problem(spec, Engine(version="28.2.2")) == ""
+    assert gpu_devices.version_problem(replace(spec, gpu_devices=("0",)), Engine(version="20.10.24")) == ""
+
+
+def test_proxies_reach_programs_and_never_stand_between_nodes() -> None:
+    body = request(bed(MANY, "    ccbed_http_proxy: http://p:3128\n    ccbed_no_proxy: [a.example, n0]\n"))
+    variables = environment(body)
+    assert variables["http_proxy"] == variables["HTTP_PROXY"] == "http://p:3128" and "https_proxy" not in variables
+    excepted = variables["no_proxy"].split(",")
+    assert variables["NO_PROXY"] == variables["no_proxy"] and len(excepted) == len(set(excepted))
+    assert {"a.example", "localhost", "127.0.0.1", "n0", "n1", "n2", "198.18.0.1", "198.18.0.2"} == {*excepted} - {
+        "::1"
+    }
+
+
+def test_an_exception_in_the_environment_does_not_replace_those_of_the_nodes() -> None:
+    spec = bed(MANY.replace("ccbed_env: {", "ccbed_env: {NO_PROXY: b.example, "))
+    assert not {"no_proxy", "NO_PROXY"} & spec.node("n0").env.keys(), "ranks would start with it alone"
+    assert {"b.example", "n1"} <= {*environment(request(spec))["no_proxy"].split(",")}
 
 
 def test_memory_is_locked_and_infiniband_is_there_only_where_rdma_is_asked_for() -> None:

@@ -98,7 +98,7 @@ def test_a_host_that_left_is_emptied_and_a_reason_is_given_for_each_of_its_nodes
     ]  # fmt: skip
     assert {change.reason for change in changes} == {"its host h2 is no longer in the inventory"}
     assert [host.name for host in departed.hosts_to_clear(wanted, changes)] == ["h2"]
-    assert departed.without_empty_hosts(wanted, changes) == wanted
+    assert departed.without_empty_hosts(wanted, changes, ["h2", "h3"]) == wanted
 
 
 def test_a_host_that_left_and_is_empty_is_forgotten_and_one_that_is_away_is_not() -> None:
@@ -107,7 +107,7 @@ def test_a_host_that_left_and_is_empty_is_forgotten_and_one_that_is_away_is_not(
     changes = departed.changes(wanted, status, {"h3": "no route"})
     assert [(change.action, change.node) for change in changes] == [("keep", "n2")]
     assert "h3 is no longer in the inventory, and cannot be reached: no route" in changes[0].reason
-    assert [host.host.name for host in departed.without_empty_hosts(wanted, changes).departed] == ["h3"]
+    assert [host.host.name for host in departed.without_empty_hosts(wanted, changes, ["h2", "h3"]).departed] == ["h3"]
     assert departed.hosts_to_clear(wanted, changes) == ()
 
 

@@ -36,6 +36,8 @@ FINE: dict[str, Any] = {
     "shm": {"free": 24 * GIB, "size": 24 * GIB},
     "programs": ["docker"],
     "systemd": True,
+    "lingers": True,
+    "user_systemd": True,
 }
 
 
@@ -60,7 +62,59 @@ def test_a_host_that_has_everything_lacks_nothing() -> None:
     assert wrong({}) == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "work"),
+    [
+        ({"workdir.there": False, "workdir.writable": False}, "create /var/lib/ccbed/lab"),
+        ({"engine.version": "", "engine.denied": True}, "add ops to group docker"),
+        ({"engine.version": "", "engine.error": "refused"}, "install Docker"),
+        ({"firewall": "ufw"}, "open the firewall"),
+        ({"limits": {"nofile": 1024, "file": ""}}, "raise the limit of open files"),
+    ],
+)
+def test_what_up_does_as_root_fails_early_where_the_user_may_not_become_root(
+    changes: dict[str, Any], work: str
+) -> None:
+    def of_sudo(may_become_root: bool) -> list[str]:
+        return [line for line in wrong({**changes, "may_become_root": may_become_root}) if " sudo: " in line]
+
+    (line,) = of_sudo(False)
+    assert line.startswith(f"fail sudo: ops may not become root, and `ccbed up` must {work}; allow ops to use sudo")
+    assert of_sudo(True) == []
+    assert wrong({"may_become_root": False}) == [], "nothing is to be done as root"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"systemd": False, "lingers": False}, []),
+        ({"lingers": False, "may_become_root": True}, []),
+        (
+            {"lingers": False},
+            [
+                (
+                    "warn keeper unit: ops may not become root and does not linger: after a reboot, only `ccbed up` starts the keeper; "
+                    "sudo loginctl enable-linger ops"
+                )
+            ],
+        ),
+        (
+            {"user_systemd": False},
+            [
+                (
+                    "warn keeper unit: the systemd of user ops does not respond: after a reboot, only `ccbed up` starts the keeper; "
+                    "sudo systemctl restart user@1000"
+                )
+            ],
+        ),
+    ],
+)
+def test_a_host_on_which_no_unit_starts_the_keeper_is_a_note(changes: dict[str, Any], expected: list[str]) -> None:
+    assert wrong({"may_become_root": False, **changes}) == expected
+
+
 ENGINE = "engine: no engine responds at /var/run/docker.sock (refused)"
+PODMAN = {"host": {"security": {"rootless": True}, "cgroupVersion": "v1", "cgroupControllers": []}}
 GPU = {"devices": [{"index": "0", "uuid": "GPU-1", "name": "H200", "driver_version": "570"}], "smi": True}
 
 
@@ -71,6 +125,11 @@ GPU = {"devices": [{"index": "0", "uuid": "GPU-1", "name": "H200", "driver_versi
         ({"engine.version": "", "engine.error": "refused"}, f"fail {ENGINE}; sudo systemctl start docker"),
         ({"engine.version": "", "engine.error": "refused", "programs": []}, f"fail {ENGINE}; `ccbed up` installs Docker"),
         ({"engine.version": "", "engine.denied": True}, "fail engine: user ops may not use /var/run/docker.sock; sudo usermod"),
+        ({"engine.version": "4.2.9", "engine.podman": PODMAN}, "fail engine: podman 4.2.9 without root is too old; upgrade podman to 4.3"),
+        (
+            {"engine.version": "4.3.1", "engine.podman": PODMAN, "engine.update": [404, "Not Found"]},
+            "warn engine: podman 4.3.1 without root cannot inject slow-node, pause-node; to inject them, use Docker",
+        ),
         ({"engine.version": "19.03.15"}, "fail engine: 19.03.15 is too old; upgrade Docker to 20.10 or newer"),
         ({"images": {"pytorch": ""}}, "warn image: pytorch is missing; `ccbed up` copies the controller"),
         ({"images": {"pytorch": "sha256:bb"}}, "warn image: pytorch differs from the controller"),
@@ -190,3 +249,24 @@ def test_a_host_that_is_not_reached_is_told_in_one_line() -> None:
     result = host_checks.examine(away)
     assert [item.name for item in result["h1"]] == ["ssh"]
     assert "127.0.0.1:1 refuses connections: no sshd listens on port 1; start it" in result["h1"][0].text
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "fix"),
+    [
+        (
+            {"engine.error": "refused"},
+            "no engine responds at {} (refused)",
+            "systemctl --user enable --now podman.socket, or set ccbed_engine to its socket",
+        ),
+        (
+            {"engine.denied": True},
+            "user ops may not use {}",
+            "set ccbed_engine to the socket of podman without root: systemctl --user enable --now podman.socket",
+        ),
+    ],
+)
+def test_podman_is_not_replaced_by_docker_and_needs_no_group(state: dict[str, Any], text: str, fix: str) -> None:
+    socket = "/run/podman.sock"
+    changes = {"engine.version": "", "engine.socket": socket, "may_become_root": False, **state}
+    assert wrong(changes) == [f"fail engine: {text.format(socket)}; {fix}"]

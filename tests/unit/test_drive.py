@@ -13,12 +13,12 @@ import pytest
 from orchestrator.model.errors import InfrastructureError, KeeperGoneError
 from orchestrator.model.event import Command, Event
 from orchestrator.model.launch import Request
-from orchestrator.model.plan import Plan
+from orchestrator.model.plan import Placement, Plan
 from orchestrator.model.provider import Cursors
 from orchestrator.plugins import discover
-from orchestrator.providers import bed_commands
+from orchestrator.providers import bed_commands, heal
 from orchestrator.providers.process.process_provider import ProcessProvider
-from orchestrator.run import drive
+from orchestrator.run import drive, lifecycle, twin_runs
 from orchestrator.store import beds as bedfiles
 from orchestrator.store import bundle
 from orchestrator.store.journal import JournalError
@@ -50,7 +50,7 @@ TRIAL = world.trial(world.crash(2))
 AWAY = OSError("host h2: not connected")
 
 
-def _drive(tmp_path: Path, provider: Bed) -> None:
+def _drive(tmp_path: Path, provider: Bed, plan: Plan | None = None) -> None:
     spec = replace(beds.local(), workdir=str(tmp_path / "bed"))
     (tmp_path / "bed").mkdir()
     (tmp_path / "run").mkdir()
@@ -60,7 +60,7 @@ def _drive(tmp_path: Path, provider: Bed) -> None:
         trial=TRIAL, bed=spec, provider=provider, catalogue=discover(()), runs=str(tmp_path), state=str(tmp_path),
         command="ccbed run dp-ring",
     )  # fmt: skip
-    drive.drive(request, TRIAL, _plan(), tmp_path / "run")
+    drive.drive(request, TRIAL, plan or _plan(), tmp_path / "run")
 
 
 def _plan() -> Plan:
@@ -78,6 +78,31 @@ def test_a_way_that_is_cut_is_no_journal_that_cannot_be_written(tmp_path: Path, 
     assert "space" not in raised.value.hint and f"ccbed resume {tmp_path / 'run'}" in raised.value.hint
     left = bedfiles.open_run(tmp_path / "bed")
     assert left is not None and left.cut, "the run can be gone on with"
+
+
+def test_a_run_whose_drained_node_left_the_bed_is_healed(tmp_path: Path) -> None:
+    provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
+    provider.polled = AWAY
+    with pytest.raises(InfrastructureError, match="host h2: not connected"):
+        _drive(
+            tmp_path, provider, replace(_plan(), placement=Placement(drained={"n9": "is on host h9, which is drained"}))
+        )
+
+
+def test_a_run_that_did_not_begin_is_resumed_after_its_drained_node_left_the_bed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mended: list[set[str]] = []
+    monkeypatch.setattr(heal, "mend", lambda *_, drained: mended.append(drained))
+    monkeypatch.setattr(twin_runs, "resume", lambda *_: None)
+    monkeypatch.setattr(lifecycle, "_start", lambda *_, fresh: None)
+    bed, reason = beds.local(), "is on a host that is drained"
+    request = Request(
+        trial=TRIAL, bed=bed, provider=Bed(()), catalogue=discover(()), runs="", state="", command="ccbed resume"
+    )
+    plan = replace(_plan(), placement=Placement(drained={"n9": reason, "n1": reason}))
+    lifecycle._resume_unstarted(request, plan, tmp_path)
+    assert mended == [{bed.node("n1").host}]
 
 
 def test_a_disk_that_is_full_is_told_as_that(tmp_path: Path) -> None:

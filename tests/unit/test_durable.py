@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.model.errors import UsageError
 from orchestrator.model.trial import Trial
-from orchestrator.store import beds, bundle, durable, paths
+from orchestrator.store import beds, bundle, durable, paths, seal
 
 TRIAL = Trial(name="dp-ring", workload="train-dp")
 DOCUMENTS = {bundle.TRIAL: TRIAL, bundle.PLAN: {"run": "r"}, bundle.BUNDLE: {"format": 2}}
@@ -91,3 +91,32 @@ def test_after_a_loss_of_power_no_directory_of_a_run_is_there_without_its_mark(
     states = [names for k in range(len(steps) + 1) for names in on_disk(tuple(steps[:k]))]
     assert [names for names in states if directory in names and bed / beds.OPEN_RUN not in names] == []
     assert any(directory in names for names in states)
+
+
+def test_all_evidence_is_on_the_disk_before_its_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {f"nodes/n{node}/{name}" for node in range(20) for name in ("a.jsonl", "b.bin")}
+    for name in names:
+        paths.write(tmp_path / name, name.encode())
+    synced: list[Path] = []
+
+    def sync(path: Path) -> None:
+        synced.append(path)
+        assert (tmp_path / seal.MANIFEST).exists() == (path == tmp_path)
+
+    monkeypatch.setattr(durable, "sync", sync)
+    seal.seal(tmp_path)
+    assert sorted(synced[:-1]) == sorted(tmp_path / name for name in names)
+    assert synced[-1] == tmp_path
+
+
+def test_evidence_that_cannot_be_forced_to_the_disk_is_not_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    paths.write(tmp_path / "history.jsonl", b"")
+    monkeypatch.setattr(durable, "sync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        seal.seal(tmp_path)
+    assert not (tmp_path / seal.MANIFEST).exists()

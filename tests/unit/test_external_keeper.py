@@ -42,17 +42,28 @@ SSHD = """
     os.rename(sys.argv[2] + ".new", sys.argv[2])
     while True:
         connection, _ = listener.accept()
-        with connection:
-            connection.sendall(b"SSH-2.0-test\\r\\n")
+        connection.sendall(b"SSH-2.0-test\\r\\n")
+        if os.fork() == 0:  # a session is a process of its own
+            listener.close()
+            with open(sys.argv[2] + ".sessions", "a") as file:
+                file.write(f"{os.getpid()}\\n")
+            connection.recv(1)
+            os._exit(0)
+        connection.close()
 """
 CONTROL = """
     import os, signal, subprocess, sys, time
     what, port, pidfile = sys.argv[1:4]
     with open(pidfile + ".log", "a") as log:
         log.write(what + "\\n")
-    if what == "stop":
+    if what.startswith("stop"):
         os.kill(int(open(pidfile).read()), signal.SIGKILL)
         os.unlink(pidfile)
+        for session in open(pidfile + ".sessions") if what == "stop" and os.path.exists(pidfile + ".sessions") else ():
+            try:
+                os.kill(int(session), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
     elif not os.path.exists(pidfile):  # one that runs goes on
         subprocess.Popen([sys.executable, os.path.dirname(pidfile) + "/sshd.py", port, pidfile], start_new_session=True)
         while not os.path.exists(pidfile):
@@ -155,7 +166,7 @@ def test_a_fault_is_proved_by_what_answers_and_so_is_its_healing(host: Host, hol
     holder.wait(2)
     (acted, evidence), (healed, after) = holder.answers
     assert (acted, healed) == ("ok", "ok")
-    assert evidence["evidence"] == {f"127.0.0.1:{host.port}": "refuses connections"}
+    assert evidence["evidence"] == {f"127.0.0.1:{host.port}": "refuses connections", "session": "ended"}
     assert after["evidence"] == {f"127.0.0.1:{host.port}": "SSH-2.0-test"}
     assert host.orders == ["stop", "start"], "each program is run once, however often is looked"
     assert holder.notes == [
@@ -166,6 +177,17 @@ def test_a_fault_is_proved_by_what_answers_and_so_is_its_healing(host: Host, hol
         "fault.healed",
         "heal.verified",
     ]
+
+
+def test_a_listener_that_is_gone_proves_nothing_while_its_sessions_go_on(host: Host, holder: Holder) -> None:
+    """As with `systemctl stop ssh`, which leaves the sessions alone."""
+    act = host.act()
+    stop = replace(act.inject[0], args={**act.inject[0].args, "run": list(host.control("stop-listener"))})
+    holder.do("fault.act", replace(act, inject=(stop,), verify=(stop,), limit_s=1.0))
+    holder.wait(1)
+    [(acted, evidence)] = holder.answers
+    assert acted == "fail"
+    assert "still open: the command of ccbed_ssh_control must end" in str(evidence)
 
 
 def test_an_injection_that_does_nothing_is_not_proved(host: Host, holder: Holder) -> None:

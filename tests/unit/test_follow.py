@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -131,6 +132,26 @@ def test_a_poll_reads_what_was_reported_and_all_files_now_and_then(root: Path, m
     assert ([event.f for event in events], names) == (["two"], ["b.jsonl"])
     follower._scan_at = 0.0
     assert follower.poll(cursors, 0)[0] == [] and set(names) == {"a.jsonl", "b.jsonl", "events.jsonl"}
+
+
+@pytest.mark.parametrize(("took_s", "pause_s"), [(0.001, 0.25), (0.02, 1.0), (3.0, 5.0)])
+def test_the_pause_between_two_reads_of_all_files_grows_with_their_time_up_to_five_seconds(
+    root: Path, took_s: float, pause_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a read of 3 s on a stalled disk, an event that the kernel did not report was missing for 150 s."""
+    clock = SimpleNamespace(now=100.0)
+    clock.monotonic = lambda: clock.now
+
+    def read(path: str, offset: int) -> tuple[list[bytes], int]:
+        clock.now += took_s
+        return [], offset
+
+    follower = _follower(root)
+    monkeypatch.setattr(event_reader, "time", clock)
+    monkeypatch.setattr(event_reader, "whole_lines", read)
+    follower.poll({}, 0)
+    assert clock.now == pytest.approx(100.0 + took_s), "one file"
+    assert follower._scan_at - clock.now == pytest.approx(pause_s)
 
 
 @pytest.mark.parametrize("limit", ["watches", "reports"])

@@ -100,7 +100,7 @@ def test_the_order_of_lookups_is_that_of_the_system(text: str, order: str) -> No
 
 @pytest.fixture
 def orders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The orders of look-ups that are set, where the system's is ``files dns``."""
+    """The orders of look-ups that are set, where the system's is ``files dns`` and no other thread runs, as an earlier test may leave."""
     orders: list[str] = []
 
     def set_order(services: str) -> bool:
@@ -109,6 +109,7 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(host_names, "_set_order", set_order)
     monkeypatch.setattr(host_names, "_configured_order", lambda: "files dns")
+    monkeypatch.setattr("threading.active_count", lambda: 1)
     return orders
 
 

@@ -292,6 +292,22 @@ def test_nodes_gone_or_absent_are_notes_and_no_defect(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("is_drained", [True, False])
+def test_a_ticket_for_a_node_on_a_drained_host_has_not_passed(tmp_path: Path, is_drained: bool) -> None:
+    """Without the drain the node has left the bed, and with it the defect."""
+    tonight = NODES[:-1]
+    cell = Cell(name="gemm", trial="probe", rules=(MetricRule(metric="gemm", xfail="OPS-17"),))
+    every = write_night(tmp_path / "every", NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
+    directory = write_night(tmp_path, NIGHT, {"gemm": rates(usual, NIGHT, nodes=tonight)}, nodes=tonight, cells=[cell])
+    document = json.loads((directory / "night.json").read_text())
+    drained = {"n7": "is on host host-n7, which is drained since x by y: a fan"} if is_drained else {}
+    (directory / "night.json").write_text(json.dumps({**document, "drained": drained}))
+    judgement = judging.judge(directory, history_of(every, usual))
+    assert (judgement.outcome, len(bad(judgement, "xfail"))) == (("pass", 0) if is_drained else ("fail", 1))
+    (note,) = judgement.notes
+    assert note.endswith("it takes no part") if is_drained else "no longer part of the bed" in note
+
+
 def test_a_casual_night_says_which_recorded_nights_it_cannot_use(tmp_path: Path) -> None:
     directory = write_night(tmp_path, NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
     history = history_of(directory, usual)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,56 @@ def test_two_tickets_of_one_metric_are_no_unexpected_pass(tmp_path: Path) -> Non
     rules = (MetricRule(metric="gemm", floor=90.0, xfail="A-1"), MetricRule(metric="*gemm*", xfail="B-2"))
     cell = Cell(name="gemm", trial="probe", rules=rules)
     assert judge(tmp_path, slow("n3"), nights=0, cells=[cell]).outcome == "pass"
+
+
+def _clocks(absent: Sequence[str] = ("n0",)) -> list[list[dict[str, Any]]]:
+    """The offsets of four nodes, and a figure that all of them have."""
+    offsets = [figure("clock offset", 1e-4, node=f"n{n}", rank=n) for n in range(4) if f"n{n}" not in absent]
+    bounds = [figure("clock offset bound", 1e-5, node=f"n{n}", rank=n) for n in range(1, 4)]
+    return [[*offsets, *bounds, *(figure("gemm", 9.0, "TFLOP/s", "higher", node=f"n{n}", rank=n) for n in range(4))]]
+
+
+CLOCK: dict[str, Any] = {"metric": "clock offset", "unit": "s", "better": "lower", "floor": 2e-4, "measured": 1e-4}
+BOOTS: dict[str, Any] = {"facts": {f"n{n}": {"boot": f"boot-{n}"} for n in range(4)}}
+SHARED: dict[str, Any] = {"facts": {f"n{n}": {"boot": f"boot-{n // 2}"} for n in range(4)}}
+
+
+@pytest.mark.parametrize(
+    ("absent", "options", "failed"),
+    [
+        (["n0"], BOOTS, []),
+        (["n0", "n2"], BOOTS, ["n2"]),
+        (["n0", "n1"], BOOTS, ["n1"]),
+        (["n0", "n1"], SHARED, []),
+        (["n0", "n1", "n3"], SHARED, ["n3"]),
+        (["n0", "n1"], {}, ["n1"]),
+    ],
+    ids=["the reference", "another", "a neighbour", "with its clock", "another clock", "clocks not known"],
+)
+def test_the_node_with_the_reference_clock_has_no_offset_and_every_other_node_must_have_one(
+    absent: Sequence[str], options: dict[str, Any], failed: list[str], tmp_path: Path
+) -> None:
+    rules = tuple(MetricRule(metric=name, floor=2e-4) for name in ("clock offset bound", "clock offset"))
+    suite = Cell(name="probe", trial="probe", rules=rules[:1])
+    night = write_night(tmp_path, 1, {"probe": _clocks(absent)}, nodes=NODES[:4], cells=[suite], **options)
+    judgement = judging.judge(night, (), [baseline_of(night, **CLOCK)])
+    assert bad(judgement, "floor") == [("floor", node, "fail") for node in failed]
+    assert judgement.outcome == ("fail" if failed else "pass")
+
+
+@pytest.mark.parametrize(("nodes", "state"), [(1, None), (4, "fail")], ids=["the reference alone", "others too"])
+def test_an_offset_that_no_node_has_is_missing_where_a_node_could_have_it(
+    nodes: int, state: str | None, tmp_path: Path
+) -> None:
+    gemm = [[line for line in _clocks()[0] if line["metric"] == "gemm"][:nodes]]
+    night = write_night(tmp_path, 1, {"probe": gemm}, nodes=NODES[:nodes], **BOOTS)
+    floors = bad(judging.judge(night, (), [baseline_of(night, **CLOCK)]), "floor")
+    assert floors == ([("floor", None, state)] if state else [])
+
+
+def test_a_drift_that_is_too_small_to_be_shown_is_not_missing(tmp_path: Path) -> None:
+    drift = figure("clock drift", 1e-6, "s/s", node="n1", rank=1)
+    night = write_night(tmp_path, 1, {"probe": [[*_clocks()[0], drift]]}, nodes=NODES[:4], **BOOTS)
+    floor = {**CLOCK, "metric": "clock drift", "unit": "s/s"}
+    assert bad(judging.judge(night, (), [baseline_of(night, **{**floor, "floor": 2e-6})])) == []
+    assert bad(judging.judge(night, (), [baseline_of(night, **{**floor, "floor": 1e-7})])) == [("floor", "n1", "fail")]

@@ -294,6 +294,12 @@ def test_with_a_budget_the_most_urgent_of_the_highest_priority_comes_first() -> 
     assert order == ("important", "never", "finds", "old", "recent")
 
 
+@pytest.mark.parametrize(("budget_s", "expected"), [(None, 60.0), (45.0, 45.0), (90.0, 60.0)])
+def test_a_night_takes_what_its_known_cells_took_within_the_budget(budget_s: float | None, expected: float) -> None:
+    past = {"a": selector.Past(nights_ago=1, duration_s=40.0), "b": selector.Past(nights_ago=3, duration_s=20.0)}
+    assert selector.expected_s(suite(*cells("a", "b", "never"), budget_s=budget_s), past) == expected
+
+
 def test_the_past_of_a_cell() -> None:
     def night(state: State, duration_s: float, findings: int = 0) -> selector.PastNight:
         row = Row(cell="a", repeat=0, state=state, duration_s=duration_s)

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main, night_end, night_trials
+from orchestrator.cli.inputs import slurm_jobs
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
-from orchestrator.model.errors import EXIT_INTERRUPTED, InfrastructureError, Interrupted
+from orchestrator.model.bed import BedSpec
+from orchestrator.model.errors import EXIT_INTERRUPTED, InfrastructureError, Interrupted, UsageError
 from orchestrator.model.launch import Request, Result
 from orchestrator.nightly import index, night_files
+from orchestrator.nightly.culprits import quarantine
 from orchestrator.store import beds
 
 from .beds import LOCAL
@@ -38,9 +41,10 @@ def nightly(
     bed: FakeProvider | None = None,
     before: Callable[[], None] = lambda: None,
     *options: str,
+    inventory: str = LOCAL,
 ) -> tuple[int, dict[str, Any], str]:
     """Exit code, document and errors of a night on a bed that is only simulated."""
-    (root / "local.yml").write_text(LOCAL)
+    (root / "local.yml").write_text(inventory)
     (root / "s.yml").write_text(suite)
     out, err, bed = io.StringIO(), io.StringIO(), bed or FakeProvider()
     for line in (
@@ -120,6 +124,44 @@ def test_a_bed_that_is_taken_down_during_the_night_stays_down(tmp_path: Path) ->
     assert code == 4
     assert Path(document["report"]).is_file()
     assert beds.read(tmp_path / "state", "local") is None
+
+
+def test_a_night_ends_with_its_job_that_was_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also between two trials, and without another job. What did not run is an error, not a skipped row."""
+    bed, requests = FakeProvider(), list[Request]()
+    launch = measure(requests)
+
+    def cancel_after(request: Request) -> Result:
+        for node in request.bed.nodes:
+            bed.state(node.name, "absent")
+        return launch(request)
+
+    monkeypatch.setattr(slurm_jobs, "deliberate_end", lambda bed: "job 7: cancelled (scancel)")
+    suite = "suite: s\ntrials: [gemm, {trial: gemm, name: b}, {trial: gemm, name: c}]\n"
+    code, document, _ = nightly(tmp_path, cancel_after, suite, bed)
+    assert [(row["state"], row["reason"]) for row in document["rows"][1:]] == [
+        ("error", "not run: job 7: cancelled (scancel)")
+    ] * 2
+    assert (code, len(requests), bed.commands.count("node.apply n0")) == (4, 1, 1)
+
+
+def test_a_cell_that_does_not_fit_into_the_job_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what it took in earlier nights; one that is not known starts."""
+    requests: list[Request] = []
+    suite = "suite: s\ntrials: [gemm, {trial: gemm, name: b}]\n"
+    assert nightly(tmp_path, measure(requests), suite)[0] == 0
+
+    def refuse(bed: BedSpec, past_s: float, what: str) -> None:
+        if what == "the cell" and past_s > 0:
+            raise UsageError("the cell took 9 s in earlier nights, and job 7 of bed lab ends in 5 s")
+
+    monkeypatch.setattr(slurm_jobs, "refuse_longer", refuse)
+    more = suite.replace("]", ", {trial: gemm, name: c}]")
+    _, document, _ = nightly(tmp_path, measure(requests), more)
+    skipped = {row["cell"]: row["reason"] for row in document["rows"] if row["state"] == "skipped"}
+    assert skipped == dict.fromkeys(
+        ("gemm", "b"), "the cell took 9 s in earlier nights, and job 7 of bed lab ends in 5 s"
+    )
 
 
 def test_a_keeper_that_ended_is_a_row_and_is_started_again(tmp_path: Path) -> None:
@@ -274,6 +316,40 @@ def test_a_failover_without_its_spare_is_skipped(tmp_path: Path) -> None:
     _, document, _ = nightly(tmp_path, measure(requests), suite, bed, lose(bed, "n4"))
     (row,) = [row for row in document["rows"] if row["cell"] == "dp-ring"]
     assert (row["state"], row["reason"]) == ("skipped", "no spare is left to recover with: n4 is dead")
+
+
+TWO_HOSTS = "all: {hosts: {a: {}, b: {}}, vars: {ansible_connection: local, ccbed_nodes: 2}}"
+
+
+def drain(root: Path) -> Callable[[], None]:
+    """Host b, with n2 and n3, is drained."""
+
+    def act() -> None:
+        quarantine.drain(root / "state/beds/local", ["b"], quarantine.Drain(by="y", since="x", reason="a fan"))
+
+    return act
+
+
+def test_a_night_keeps_which_nodes_are_on_drained_hosts(tmp_path: Path) -> None:
+    suite = "suite: s\ntrials: [gemm]\n"
+    _, document, _ = nightly(tmp_path, measure([]), suite, None, drain(tmp_path), inventory=TWO_HOSTS)
+    night = night_files.read_night(Path(document["directory"]))
+    reason = "is on host b, which is drained since x by y: a fan"
+    assert (sorted(night.hosts), night.drained) == (["n0", "n1"], {"n2": reason, "n3": reason})
+    assert f"n2 {reason}; it takes no part" in document["notes"]
+
+
+def test_an_open_night_gives_no_rank_to_a_host_that_was_drained_meanwhile(tmp_path: Path) -> None:
+    requests: list[Request] = []
+    suite = "suite: s\ndefaults: {world: {nodes: all}}\ntrials: [gemm]\n"
+    nightly(tmp_path, interrupted, suite, inventory=TWO_HOSTS)
+    (first,) = night_files.nights(tmp_path / "runs")
+    assert not night_files.is_closed(first)
+    _, _, errors = nightly(
+        tmp_path, measure(requests), suite, None, drain(tmp_path), "--resume-open", inventory=TWO_HOSTS
+    )
+    assert f"open night {first.name}, begun " in errors and ": resumed, exit 0" in errors
+    assert [[node.name for node in request.bed.nodes] for request in requests] == [["n0", "n1"]] * 2
 
 
 # --- trials and beds that change during a night ---------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_a_keeper_of_another_owner_is_left_alone(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(launch, "ensure_keeper", lambda *given: requested.append(given))
     (tmp_path / "keeper").mkdir()
     plain_files.write_json(tmp_path / "keeper" / label.KEEPER_LABEL, {"owner": ANN, "owner_id": "1"})
-    given = {"bed": "b", "archive": "agent-x.pyz", "engine": "", "python": "python3"}
+    given: dict[str, Any] = {"bed": "b", "archive": "agent-x.pyz", "engine": "", "python": "python3"}
     with pytest.raises(RuntimeError, match=f"bed b belongs to {ANN} here"):
         host_operations.start_keeper(str(tmp_path), owner=ANN, owner_id="2", **given)
     assert not requested

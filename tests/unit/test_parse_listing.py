@@ -145,9 +145,25 @@ def test_a_vault_is_opened_only_where_ccbed_needs_it(tmp_path: Path) -> None:
     lay(tmp_path, {"hosts": "[gpu]\nh1\n", "group_vars/gpu.yml": hidden})
     document = inventory.read(tmp_path / "hosts", Vault(files=(str(tmp_path / "pw"),)))
     assert document.inventory.hosts[0].variables == {"ccbed_gpus": 8}
-    assert wrong(tmp_path / "hosts") == [
-        "group_vars/gpu.yml:8: ccbed_gpus: is encrypted; give --vault-password-file FILE or --ask-vault-pass"
-    ]
+    assert wrong(tmp_path / "hosts") == [f"group_vars/gpu.yml:8: ccbed_gpus: {parse_listing.ENCRYPTED}"]
+
+
+def test_without_the_password_of_a_vault_there_is_one_error_however_many_values_it_has(tmp_path: Path) -> None:
+    lay(tmp_path, {"pw": "open"})
+    hidden = encrypt(tmp_path, "8", "ccbed_gpus") + encrypt(tmp_path, "x:y", "ccbed_image")
+    lay(tmp_path, {"hosts": "[gpu]\nh1\nh2\n", "group_vars/gpu.yml": f"{hidden}ccbed_nodes: -1\n"})
+    problems = wrong(tmp_path / "hosts")
+    assert sum("there is no password for its vault" in problem for problem in problems) == 1
+    assert len(problems) == 2, "other mistakes are named as well"
+
+
+def test_a_password_to_become_root_is_known_to_be_there_and_not_read(tmp_path: Path) -> None:
+    lay(tmp_path, {"pw": "open"})
+    hidden = encrypt(tmp_path, "sesame", "ansible_become_password")
+    lay(tmp_path, {"hosts": "[gpu]\nh1\n[other]\nh2\n", "group_vars/gpu.yml": hidden})
+    h1, h2 = inventory.read(tmp_path / "hosts", Vault()).inventory.hosts
+    assert (h1.has_become_password, h2.has_become_password) == (True, False)
+    assert "sesame" not in str(h1)
 
 
 def test_a_value_out_of_a_vault_is_in_no_error(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def test_the_expected_time_counts_warm_up_checks_and_gaps() -> None:
     expected = expected_cost.duration([case], [cost], link, overhead)
     iteration_s = 6 * 0.0001 + 1.5e-3 + 2 * 0.0001 + 0.001 + 1e-3
     assert expected.seconds == pytest.approx(12 * iteration_s + 0.05) and expected.uncosted == 0
+    assert expected.by_case == (expected.seconds,)
     assert expected_cost.duration([case], [None], link, overhead).uncosted == 1
     assert expected_cost.duration([case], [cost], None, overhead).seconds is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +197,38 @@ def test_a_directory_with_files_of_others_is_not_the_beds(tmp_path: Path) -> Non
     assert facts._is_bed_directory(str(tmp_path))
     (tmp_path / "thesis.tex").touch()
     assert not facts._is_bed_directory(str(tmp_path))
+
+
+def variable(name: str, **known: Any) -> Any:
+    """A variable of the playbooks, as Ansible evaluates it."""
+    import jinja2.nativetypes
+    import yaml
+
+    environment = jinja2.nativetypes.NativeEnvironment()
+    environment.filters |= {"bool": bool}
+    environment.tests |= {"match": lambda text, pattern: re.match(pattern, text) is not None}
+    variables = yaml.safe_load((shipped.folder("playbooks") / "vars.yml").read_text())
+    return environment.from_string(variables[name]).render(**known)
+
+
+@pytest.mark.parametrize(("is_denied", "lacks"), [(False, "engine"), (True, "access")])
+def test_docker_is_not_installed_in_place_of_podman(is_denied: bool, lacks: str) -> None:
+    known = {
+        "engine": {"version": "", "denied": is_denied}, "limits": {"nofile": 65536, "file": "", "memlock": -1},
+        "gpus": {"devices": []}, "systemd": False, "lingers": True, "may_become_root": True, "firewall": "",
+    }  # fmt: skip
+    of_host = {"bed_facts": known, "bed_pythons": ["p"], "bed_gpus": False, "bed_directory_ready": True}
+    assert variable("bed_lacks", bed_root=False, bed_engine="/var/run/docker.sock", **of_host) == [lacks]
+    assert variable("bed_lacks", bed_root=False, bed_engine="/run/user/1000/podman.sock", **of_host) == []
+
+
+def test_a_proxy_with_a_password_is_in_no_environment_of_a_task() -> None:
+    used = {
+        match
+        for file in shipped.folder("playbooks").rglob("*.yml")
+        for match in re.findall(r"environment: .*(bed_\w*proxies)", file.read_text())
+    }
+    assert used == {"bed_shown_proxies"}
+    plain = {"https_proxy": "http://proxy:3128"}
+    assert variable("bed_shown_proxies", bed_proxies=plain) == plain
+    assert variable("bed_shown_proxies", bed_proxies={"https_proxy": "http://me:geheim@proxy:3128"}) == {}

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -258,3 +259,11 @@ def test_only_hosts_that_let_us_in_are_asked_for_their_stamp() -> None:
 def test_variables_carry_no_more_than_preparation_needs(session: Session, ansible: Ansible) -> None:
     prepared_hosts.ready(session, bed())
     assert set(ansible.played[0].variables) == {"ccbed_bed", "ccbed_hostdir", "ccbed_addresses", "ccbed_fingerprints"}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "cores", "forks"), [(1, 2, 1), (64, 2, 16), (64, 1, 8), (12, 16, 12), (1000, 96, 64), (0, 2, 1)]
+)
+def test_ansible_forks_by_hosts_and_cores(hosts: int, cores: int, forks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    assert playbook_runs.forks(hosts) == forks

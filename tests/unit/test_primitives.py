@@ -22,6 +22,7 @@ from orchestrator.node.oslayer import cgroups, namespaces, processes
 from orchestrator.node.oslayer.duty_cycle import DutyCycle
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.node.oslayer.processes import Process
+from orchestrator.node.oslayer.stops import Stops
 
 SPIN = "while True: pass"
 
@@ -34,6 +35,7 @@ class Stand:
     name: str = "n2"
     pid: int = 0
     limits: list[tuple[dict[str, int], bool]] = field(default_factory=list)
+    stops: Stops = field(default_factory=Stops)
 
     def processes(self) -> list[Process]:
         process = processes.find(self.pid) if self.pid else None
@@ -44,6 +46,12 @@ class Stand:
 
     def rank(self, number: int) -> Process | None:
         return self.agent() if number == 2 else None
+
+    def send_signal(self, targets: list[Process], number: int) -> list[int]:
+        return self.stops.send(targets, number)
+
+    def is_stopped(self, process: Process) -> bool:
+        return self.stops.is_stopped(process)
 
     def limit(self, amounts: dict[str, int], on: bool) -> dict[str, Any]:
         self.limits.append((amounts, on))

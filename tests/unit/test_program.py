@@ -22,6 +22,20 @@ PROGRAMS = {
 RUN = "import sys; from orchestrator.rank.runtime import program; sys.path[0] = '.'; sys.exit(bool(program.execute({!r}, {!r})))"
 
 
+#: Each file is kept by a module, so that the end of the script's own names does not close it.
+UNFLUSHED = """import io, json
+
+class Own(io.TextIOBase):
+    def flush(self):
+        open("flushed", "w").close()
+
+json.kept = [open("text", "w"), open("bytes", "wb"), Own()]
+json.kept[0].write("a")
+json.kept[1].write(b"b")
+"""
+FINISH = "import os; from orchestrator.rank.runtime import program; program.execute({!r}); os._exit(program.finish(5.0, print))"
+
+
 def _run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
     env = {"PYTHONPATH": str(ROOT)}
@@ -58,3 +72,21 @@ def test_a_package_that_fails_shows_its_own_frame(project: Path) -> None:
     assert ours.returncode == 1
     assert "broken/__init__.py" in ours.stderr and "ZeroDivisionError" in ours.stderr
     assert str(ROOT / "orchestrator") not in ours.stderr
+
+
+def test_files_that_are_still_open_are_flushed_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(UNFLUSHED)
+    done = _run(tmp_path, "-c", FINISH.format(str(tmp_path / "job.py")))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [(tmp_path / name).read_text() for name in ("text", "bytes", "flushed")] == ["a", "b", ""]
+
+
+@pytest.mark.parametrize("agent", ["pass", "program.omit_finalizers()", "program.omit_finalizers(); register()"])
+def test_no_finalizer_of_the_agent_runs_at_the_end_of_a_script(tmp_path: Path, agent: str) -> None:
+    (tmp_path / "job.py").write_text("import json, weakref; weakref.finalize(json, print, 'of the script')")
+    register = "weakref.finalize(csv, print, 'of the agent')"
+    begin = f"import csv, weakref; from orchestrator.rank.runtime import program; register = lambda: {register}"
+    done = _run(
+        tmp_path, "-c", f"{begin}; register(); {agent}; program.prepare(); {FINISH.format(str(tmp_path / 'job.py'))}"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "of the script\n", "")

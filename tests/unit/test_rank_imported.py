@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import types
 from pathlib import Path
 
 import pytest
 
-from orchestrator.rank.runtime import recorder
+from orchestrator.rank.runtime import interpreter, recorder
 
 
 def module(name: str, file: Path | None) -> types.ModuleType:
@@ -41,7 +42,26 @@ def test_a_file_that_is_too_large_is_not_hashed(tmp_path: Path, monkeypatch: pyt
     assert files["a.py"]["sha256"] == "not hashed"
 
 
+def test_what_was_imported_before_the_program_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"ccbed_test_{number}" for number in range(100)]
+    for name in ("ccbed_test_before", *names):
+        monkeypatch.setitem(sys.modules, name, module(name, tmp_path / f"{name}.py"))
+    assert interpreter.newest_module() == names[-1]
+    assert list(recorder.modules_since("ccbed_test_before")) == ["__main__", *reversed(names)]
+    assert list(recorder.modules_since(names[-2])) == ["__main__", names[-1]]
+    assert recorder.modules_since("ccbed_test_gone") == dict(sys.modules)
+
+
+def test_the_newest_module_of_the_agent_is_not_one_that_the_script_does_not_find(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ccbed_test_before", module("ccbed_test_before", None))
+    for name in ("orchestrator.ccbed_test", "_ccbed_watch.ccbed_test"):
+        monkeypatch.setitem(sys.modules, name, module(name, None))
+    assert interpreter.newest_module() == "ccbed_test_before"
+
+
 def test_nothing_is_written_where_nothing_was_imported(tmp_path: Path) -> None:
-    recorder.write_imported(tmp_path, 0, tmp_path / "user")
+    recorder.write_imported(tmp_path, 0, tmp_path / "user", interpreter.newest_module())
     assert list(tmp_path.iterdir()) == []
     assert json.dumps(recorder.imported_files({}, tmp_path)) == "{}"

@@ -29,12 +29,19 @@ sys.modules["orchestrator"].__path__.insert(0, payload + "/orchestrator")
 rank_imports.adopt(payload)
 from orchestrator.rank.runtime import interpreter, main
 from orchestrator.rank.reference_models import datasets
+from orchestrator.workloads import script
 interpreter.load_watcher(Path(payload, "orchestrator/rank/watcher"))
 import _ccbed_watch.digest, _ccbed_watch.command
-files = [module.__file__ for module in (main, datasets, _ccbed_watch.digest, _ccbed_watch.command)]
+files = [module.__file__ for module in (main, datasets, _ccbed_watch.digest, _ccbed_watch.command, script)]
 print(json.dumps([main is before, files]), flush=True)
 """
-USED = ("runtime/main", "reference_models/datasets", "watcher/digest", "watcher/command")
+USED = (
+    "rank/runtime/main",
+    "rank/reference_models/datasets",
+    "rank/watcher/digest",
+    "rank/watcher/command",
+    "workloads/script",
+)
 
 
 def test_imported_modules_are_used_for_equal_code_only(tmp_path: Path) -> None:
@@ -49,7 +56,7 @@ def test_imported_modules_are_used_for_equal_code_only(tmp_path: Path) -> None:
     adopted, *others = [json.loads(line) for line in done.stdout.splitlines()]
     assert adopted[0] is True and [is_adopted for is_adopted, _ in others] == [False, False], done.stderr
     for payload, (_, files) in zip(stored, (adopted, *others), strict=True):
-        assert files == [str(payload / "orchestrator" / "rank" / f"{name}.py") for name in USED]
+        assert files == [str(payload / "orchestrator" / f"{name}.py") for name in USED]
 
 
 def test_the_hash_covers_the_code_of_the_watcher() -> None:

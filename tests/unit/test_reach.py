@@ -139,3 +139,21 @@ def test_a_host_whose_connections_all_break_is_given_up_soon() -> None:
     assert time.monotonic() - begun < 30.0, (
         "a connection that broke just as it was asked is known by its silence; the deadline is 60 s"
     )
+
+
+def test_a_host_for_which_no_thread_can_start_is_reconnected_once_one_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, refused = threading.Thread.start, list[str]()
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "ccbed-reconnect" and len(refused) < 2:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    channels = iter((Breaking(good=False), Breaking(good=True)))
+    with reached(None, lambda: next(channels)) as (host, links):
+        links[0].close()
+        wait(lambda: len(links) == 2)
+        assert host.request({"do": "look"}, b"", 5.0)[0] == "here"
+    assert len(refused) == 2

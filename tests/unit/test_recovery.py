@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,9 +13,11 @@ from orchestrator.core.engine import engine, gang, recovery, shutdown
 from orchestrator.core.engine.state import Commands, Ending, State
 from orchestrator.model import event as model
 from orchestrator.model.event import Clock, Source
-from orchestrator.model.events import GangStop, GangStopDone, NodeApplyDone
+from orchestrator.model.events import GangStop, GangStopDone, Gather, NodeApplyDone
 from orchestrator.model.plan import PluginFile
 from orchestrator.model.plugin import BUILT_IN
+from orchestrator.model.provider import AT_ONCE, FETCH_S, count_waves
+from orchestrator.run import collect
 
 from ..sim import world
 
@@ -118,3 +121,31 @@ def test_a_node_whose_heartbeat_goes_on_has_the_whole_time_to_end_its_ranks() ->
         )  # fmt: skip
         closed, quiet = shutdown.on_response(world.trial(), closed, done)
     assert {order.node: order.deadline_s for order in quiet if order.kind is GangStop} == {"n1": 60.0, "n2": 5.0}
+
+
+@pytest.mark.parametrize(("count", "deadline_s"), [(4, 60.0), (AT_ONCE, 60.0), (AT_ONCE + 1, 120.0), (1024, 960.0)])
+def test_the_deadline_of_a_gather_is_longer_than_its_limit_however_many_nodes_there_are(
+    count: int, deadline_s: float
+) -> None:
+    """A gather of more than 64 nodes may take longer than 60 s, and must not fail the check no-hang."""
+    trial = world.trial()
+    begun, _ = engine.begin(trial, world.plan(trial, hosts={f"n{n}": "here" for n in range(count)}))
+    closing = replace(begun, ending=Ending(outcome="finished", at="restore"))
+    (order,) = [order for order in shutdown._gather(trial, closing)[1] if order.kind is Gather]
+    assert order.deadline_s == deadline_s
+    assert inspect.signature(collect.gather).parameters["patience_s"].default == FETCH_S
+    assert FETCH_S * count_waves(count) < deadline_s
+
+
+@pytest.mark.parametrize(("lost_at", "kind"), [
+    pytest.param({"n2": 5.5}, "infrastructure", id="lost with the rank"),
+    pytest.param({}, "infrastructure", id="given up by time, so nobody knows when it was lost"),
+    pytest.param({"n2": 9.0}, "finding", id="lost later"),
+])  # fmt: skip
+def test_a_rank_that_failed_is_the_root_cause_only_if_no_node_can_have_been_lost_before(
+    lost_at: Mapping[str, float], kind: str
+) -> None:
+    failed = replace(state({"n2": {**SILENT, **SUSPECT}}), failed=frozenset({2}), failed_at=5.0, lost_at=lost_at)
+    ending = recovery.defeat(failed, ("n2",), recovery.Decision(refused="the recovery policy is none"))
+    assert ending.kind == kind
+    assert ending.reason.startswith("lost n2" if kind == "infrastructure" else "rank 2 failed; then n2 was lost")

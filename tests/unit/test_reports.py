@@ -100,10 +100,10 @@ def test_the_page_is_well_formed_and_needs_nothing_from_outside(monkeypatch: pyt
     parser = Nesting()
     parser.feed(text)
     assert parser.open == []
-    assert "<script" not in text
+    assert text.count("<script") == 1
     outside = set(re.findall(r"https?://[^\"' )<]+", text)) - {"http://www.w3.org/2000/svg"}
     assert not outside
-    assert not re.search(r"\b(src|href)=\"(?!#)|@import|url\(", text)
+    assert not re.search(r"\bsrc=|\bhref=\"(?!#|\.\./|[\w.]+\")|@import|url\(", text)
     assert not re.search(r"\b(nan|inf)\b|None", re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL))
 
 
@@ -137,7 +137,7 @@ def test_text_of_the_run_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
         check="<b>x", outcome="fail", text="<script>alert(1)</script> & more", evidence={"<i>": "<img src=x>"}
     )
     text = page(monkeypatch, verdicts=(bad,))
-    assert "<script" not in text
+    assert text.count("<script") == 1, "the page's own, which its policy allows by its SHA-256"
     assert "&lt;script&gt;" in text
     assert "<img" not in text
 

@@ -6,7 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
-from orchestrator.model import requirements
+from orchestrator.core.bed import engine_kind
+from orchestrator.model import container, requirements
 from orchestrator.model.requirements import version_text
 from orchestrator.prepare import facts
 
@@ -19,10 +20,19 @@ def test_the_script_that_reads_a_host_looks_for_the_oldest_python() -> None:
     assert {f"python{version_text(requirements.HOST_PYTHON)}", "python3.13"} <= set(facts.PYTHONS)
 
 
+def test_the_script_that_reads_a_host_asks_podman_the_same_as_the_orchestrator() -> None:
+    script = Path(facts.__file__).read_text()
+    assert f'"{engine_kind.PODMAN_INFO}"' in script and f"/{engine_kind.NO_CONTAINER}/update" in script
+    podman = {"Version": "4.3.1", "Components": [{"Name": "Podman Engine"}]}
+    assert container.is_podman(podman) and '== "Podman Engine"' in script
+
+
 def test_the_playbooks_want_the_same_versions_image_and_socket() -> None:
     assert f"selectattr('value', 'ge', {list(requirements.HOST_PYTHON)})" in VARIABLES
     assert f"ccbed needs {version_text(requirements.HOST_PYTHON)};" in VARIABLES
-    assert f"is version('{version_text(requirements.ENGINE)}', '<')" in VARIABLES
+    for oldest in (requirements.ENGINE, requirements.PODMAN):
+        assert f"is version('{version_text(oldest)}', '<')" in VARIABLES
+        assert f"{version_text(oldest)} or newer is needed" in VARIABLES
     assert f"default('{requirements.CPU_IMAGE}')" in VARIABLES
     assert f"default('{requirements.ENGINE_SOCKET}')" in VARIABLES
 

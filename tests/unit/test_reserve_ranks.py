@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from orchestrator.model.gang import GangSpec
 from orchestrator.node import rank_imports
 from orchestrator.node.agent import rank_processes, reserve_ranks
 from orchestrator.node.agent.rank_processes import RankProcesses
-from orchestrator.node.files import label
+from orchestrator.node.files import label, plain_files
 from orchestrator.node.files.event_log import EventLog
 from orchestrator.node.oslayer import forks, processes
 from orchestrator.node.oslayer.event_loop import Loop, wait_readable
@@ -138,6 +139,24 @@ def test_a_recovery_makes_the_reserve_its_rank(agent: Agent, tmp_path: Path) -> 
     assert not agent.ranks.are_running()
 
 
+def test_a_record_that_could_not_be_written_is_written_with_the_next_check(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it a status calls the node busy, and a reserve is taken for a process that was left behind."""
+
+    def fail(path: Path, content: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(plain_files, "write_json", fail)
+        (reserve,) = agent.prepare()
+    assert label.count_reserves(tmp_path, "i") == 0
+    agent.ranks.prepare_reserves()
+    assert plain_files.read_json(tmp_path / label.RESERVES) == {
+        "incarnation": "i", "count": 1, "pids": [reserve], "ready": 1,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "change", [{"epoch": 0}, {"workload": "script"}, {"backend": "nccl"}, {"payload": "other"}], ids=str
 )
@@ -153,6 +172,23 @@ def test_a_stop_leaves_the_reserve_and_kills_everything_else(agent: Agent, tmp_p
     done = agent.stop(0)
     assert (done.left, done.killed) == (0, (pid,))
     assert agent.pids == [reserve]
+
+
+def test_a_node_without_reserves_forks_none(agent: Agent, tmp_path: Path) -> None:
+    agent.ranks._has_reserves = False
+    assert agent.ranks.prepare_reserves()
+    assert not agent.pids
+    assert agent.start(spec(tmp_path))[1] == "forked 0 n0"
+
+
+def test_an_agent_waits_for_its_reserves_only_where_they_can_be_forked(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reserve_ranks, "IDLE_S", 60.0)
+    assert not agent.ranks.prepare_reserves()
+    monkeypatch.setattr(rank_imports, "has_imported", lambda: False)
+    assert agent.ranks.prepare_reserves()
+    assert not agent.pids
 
 
 def test_while_ranks_run_no_reserve_is_forked(agent: Agent, tmp_path: Path) -> None:

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.cli.render.run_lines import RunLines
-from orchestrator.model.event import History
+from orchestrator.model.event import History, event
+from orchestrator.model.events import (
+    CaseFacts,
+    CollectiveMeasured,
+    CollectivePlan,
+    LinkProbing,
+    ProbeDone,
+    ProbeFigure,
+)
 from orchestrator.model.run import Run
 
 from . import history
@@ -44,3 +54,44 @@ def test_a_fault_that_took_long_is_told_with_its_beginning() -> None:
     assert f"FAULT: crash-node on n2; began at {injected.t - 0.3:.3f}" in lines_of(slow)
     quick = history.changed(run, "fault.injected", value={"began": injected.at.mono - 0.003})
     assert "FAULT: crash-node on n2" in lines_of(quick)
+
+
+def test_a_sweep_says_what_it_does_how_long_and_what_is_left() -> None:
+    run = history.clean()
+    cases = tuple(
+        CaseFacts(case=number, operation="all-reduce", algorithm="ring", bytes=4096, iterations=20, cost=None)
+        for number in range(4)
+    )
+    events = [
+        (0.0, LinkProbing(rank=0, directions=12, limit_s=3.0, known=True)),
+        (4.0, CollectivePlan(rank=0, cases=cases, expected_s=10.0, uncosted=0, cases_s=(1.0, 1.0, 4.0, 4.0))),
+        *(
+            (t, CollectiveMeasured(rank=0, case=number, iterations=20, median_s=0.01, low_s=None, high_s=None))
+            for number, t in enumerate((5.0, 8.0, 14.0, 20.0))
+        ),
+    ]
+    first = run.history.events[0]
+    measured = History(tuple(replace(event(data, at=first.at, source=first.source), t=t) for t, data in events))
+    lines = lines_of(run, measured)
+    assert (
+        lines[0]
+        == "links: probing links: 12 directions, about 3 s, longer on a busy machine; that of an earlier run is confirmed first"
+    )
+    assert lines[1] == "expected: 80 iterations of 4 cases, about 10 s by the cost model with verification"
+    assert [line.partition("iterations")[2] for line in lines[2:]] == ["", " · 2 cases left, about 16 s", "", ""]
+
+
+def test_a_probe_is_shown_as_soon_as_it_ends() -> None:
+    run = history.clean()
+    first = run.history.events[0]
+    figure = ProbeFigure(name="gemm float32", unit="TFLOP/s", better="higher", values=(0.0, "nan", 0.3, 0.2))
+    probed = [
+        event(ProbeDone(rank=1, probe="gemm", figures=(figure,)), at=first.at, source=first.source, node="n1"),
+        event(ProbeDone(rank=1, probe="disk", error="no space"), at=first.at, source=first.source, node="n1"),
+    ]
+    run_lines = RunLines(trial=run.trial, slots=("n0", "n1", "n2", "n3"))
+    lines = [line for item in probed for line in run_lines.feed(item)]
+    assert [(line.text, line.passing) for line in lines] == [
+        ("gemm on n1: gemm float32 0.2 TFLOP/s", True),
+        ("disk on n1: no space", True),
+    ]

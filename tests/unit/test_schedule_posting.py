@@ -84,8 +84,15 @@ def test_large_messages_wait_for_their_turn_and_small_ones_do_not() -> None:
     schedule = (Step(sends=(Send(1, (0,)),)), step)
     sizes = [LARGE, LARGE, LARGE - 1, LARGE]
     assert receive_schedule.plan(schedule, sizes) == (((1, 1),), ((1, 0), (1, 2)))
-    assert [receive_schedule.follows(step, number, sizes) for number in range(3)] == [False, False, True]
     assert receive_schedule.plan(schedule)[0] == ((1, 0), (1, 1), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("in_turn", "size", "waits"), [(True, LARGE, True), (True, LARGE - 1, False), (False, LARGE, False)]
+)
+def test_large_messages_are_sent_in_turn_where_the_step_says_so(in_turn: bool, size: int, waits: bool) -> None:
+    step = Step(sends=(Send(1, (0,)), Send(2, (1,))), in_turn=in_turn)
+    assert receive_schedule.sends_in_turn(step, [1, size]) == waits
 
 
 def posted(schedule: Schedule) -> dict[receive_schedule.ReceiveId, int]:
@@ -94,12 +101,12 @@ def posted(schedule: Schedule) -> dict[receive_schedule.ReceiveId, int]:
 
 @pytest.mark.parametrize("world", range(2, 17))
 @pytest.mark.parametrize("operation", ["all-gather", "all-to-all"])
-def test_direct_begins_with_the_peer_that_sends_in_the_same_turn(operation: str, world: int) -> None:
-    """A later receive from it would be ready only when the own message to it has passed."""
-    for rank in range(world):
-        [step] = direct.schedule(operation, rank, world)
-        mutual = [turn for turn, recv in enumerate(step.recvs) if step.sends[turn].peer == recv.peer]
-        assert mutual == ([0] if world % 2 == 0 else [])
+def test_in_each_turn_of_direct_every_rank_is_sent_to_once(operation: str, world: int) -> None:
+    steps = [direct.schedule(operation, rank, world)[0] for rank in range(world)]
+    assert all(step.in_turn for step in steps)
+    for turn in range(world - 1):
+        assert sorted(step.sends[turn].peer for step in steps) == list(range(world))
+        assert all(steps[step.sends[turn].peer].recvs[turn].peer == rank for rank, step in enumerate(steps))
 
 
 @pytest.mark.parametrize(("rank", "peer"), [(1, 2), (2, 1)])

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import io
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli import ephemeral_bed, night_trials
 from orchestrator.cli.inputs import slurm_jobs
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
+from orchestrator.cli.verbs import down
 from orchestrator.core.bed import nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.model.bed import BedSpec
-from orchestrator.model.errors import UsageError
+from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.model.trial import FaultPlan, Trial, Trigger
+from orchestrator.nightly.suite import Night, Suite
 from orchestrator.node.oslayer import processes
 from orchestrator.providers.slurm import allocation, job_state
 from orchestrator.providers.slurm.allocation import Allocation, Driver
 from orchestrator.providers.slurm.job_state import JobState
+from orchestrator.providers.slurm.slurm_commands import SlurmError
 from orchestrator.store import beds as store
 
 from . import golden
+from .fake_bed import FakeProvider
 
 INVENTORY = """
 all:
@@ -143,6 +149,66 @@ def test_a_run_that_fits_is_not_rejected(left_s: float | None, bed: BedSpec, tmp
     slurm_jobs.refuse_short(replace(bed, slurm=None), trial(600.0))
 
 
+def test_what_took_longer_before_than_the_job_lasts_is_rejected(
+    bed: BedSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the inventory until the job is submitted, then by the end of the job."""
+    assert bed.slurm is not None
+    waits = replace(bed, workdir=str(tmp_path), slurm=replace(bed.slurm, time_s=60))
+    slurm_jobs.refuse_longer(waits, 60.0, "the night")
+    with pytest.raises(
+        UsageError, match=r"the night took 61 s in earlier nights, and the job of bed lab has 60 s \(ccbed_time\)"
+    ):
+        slurm_jobs.refuse_longer(waits, 61.0, "the night")
+    slurm_jobs.refuse_longer(replace(waits, slurm=replace(bed.slurm, time_s=0)), 1e6, "the night")
+    held = hold(waits, tmp_path, time.time() + 600)
+    slurm_jobs.refuse_longer(held, 500.0, "the cell")
+    with pytest.raises(UsageError, match=r"the cell took 700 s in earlier nights, and job 12 of bed lab ends in \d+ s"):
+        slurm_jobs.refuse_longer(held, 700.0, "the cell")
+    monkeypatch.setattr(allocation, "read_state", lambda present: JobState(kind="cancelled", reason="why"))
+    with pytest.raises(UsageError, match=r"the job of bed lab has 60 s \(ccbed_time\)"):
+        slurm_jobs.refuse_longer(held, 61.0, "the night")  # another one will be submitted
+
+
+@pytest.mark.parametrize(
+    ("kinds", "end"),
+    [
+        (["completing", "cancelled"], "job 12: cancelled (why)"), (["timed out"], "job 12: timed out (why)"),
+        (["running"], ""), (["completing", "preempted"], ""), (["node failed"], ""), (["absent"], ""), ([], ""),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_deliberate_end_of_a_job_is_told_apart_from_a_loss(
+    kinds: list[job_state.Kind], end: str, bed: BedSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it completes, its end is not known yet; without a response of the controller it is not known either."""
+    states = [JobState(kind=kind, reason="why") for kind in kinds]
+
+    def read_state(present: Allocation) -> JobState:
+        if not states:
+            raise SlurmError("Slurm's controller does not respond")
+        return states.pop(0)
+
+    monkeypatch.setattr(allocation, "read_state", read_state)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert slurm_jobs.deliberate_end(hold(bed, tmp_path, None)) == end
+    assert slurm_jobs.deliberate_end(replace(bed, workdir=str(tmp_path / "none"))) == ""
+    assert slurm_jobs.deliberate_end(replace(bed, slurm=None)) == ""
+
+
+def test_a_bed_whose_job_has_ended_is_named(bed: BedSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed = hold(bed, tmp_path, None)
+    states = {
+        kind: JobState(kind=kind, reason="why") for kind in ("running", "suspended", "unknown", "completing", "absent")
+    }
+    for kind, is_ended in zip(states, (False, False, False, True, True), strict=True):
+        monkeypatch.setattr(allocation, "read_state", lambda present, state=states[kind]: state)
+        assert slurm_jobs.has_ended(bed) is is_ended
+    with pytest.raises(InfrastructureError, match="the job of bed lab has ended: ccbed status lab"):
+        slurm_jobs.refuse_ended(bed)
+    slurm_jobs.refuse_ended(replace(bed, slurm=None))
+
+
 def test_time_left_is_a_time_and_a_duration() -> None:
     assert slurm_jobs.time_left(None) == "without a time limit"
     assert slurm_jobs.time_left(10_000.0, 10_000.0 - 7200 - 60 * 5).endswith(", in 2 h 5 min")
@@ -209,10 +275,14 @@ def test_a_job_whose_run_is_open_is_left_to_resume(
 ) -> None:
     session.job = replace(session.job, is_ephemeral=True)
     bed = drive(bed, tmp_path, killed())
-    store.begin_run(tmp_path, "r1", tmp_path / "r1")
+    store.begin_run(tmp_path, "r1", tmp_path / "night/runs/r1")
     slurm_jobs.take_over(session, bed)
     assert recorded_driver(tmp_path) == killed() and session.obtained == []
     assert "with run r1; ccbed resume " in printed.getvalue() and "uses and releases it" in printed.getvalue()
+    (tmp_path / "night").mkdir()
+    (tmp_path / "night/night.json").touch()
+    slurm_jobs.take_over(session, bed)
+    assert f"with run r1; ccbed nightly --resume {tmp_path / 'night'} uses and releases it" in printed.getvalue()
     session.job = replace(session.job, is_resumed=True)
     slurm_jobs.take_over(session, bed)
     assert recorded_driver(tmp_path) == allocation.this_process() and session.obtained == ["lab"]
@@ -260,3 +330,51 @@ def test_a_run_is_compared_with_the_present_end_of_the_job(
     slurm_jobs.refuse_short(bed, trial())
     present = allocation.read(tmp_path)
     assert present is not None and present.ends_at == job.ends_at
+
+
+@pytest.mark.parametrize(("is_named", "ended"), [(False, []), (True, ["lab"])])
+def test_the_job_that_a_resumed_night_obtains_for_a_kept_bed_stays(
+    is_named: bool, ended: list[str], bed: BedSpec, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first job has ended. With -i, the job belongs to this command."""
+    downs: list[str] = []
+    bed = hold(bed, tmp_path, None)
+    present = allocation.read(tmp_path)
+    assert present is not None
+    monkeypatch.setattr(allocation, "acquire", lambda bed, **options: replace(present, job_id=13))
+    monkeypatch.setattr(down, "end", lambda session, bed, **options: downs.append(bed.name))
+    with ephemeral_bed.of_resumed_run(session, bed, quiet=True, is_named=is_named):
+        slurm_jobs._obtain(session, bed)
+    assert downs == ended
+    assert (recorded_driver(tmp_path) is None) is not is_named
+
+
+@dataclass
+class Machines(FakeProvider):
+    """The nodes of the cluster that a job has, by host of the bed."""
+
+    job: Mapping[str, str] = field(default_factory=dict)
+
+    def machines(self, bed: BedSpec) -> Mapping[str, str]:
+        return self.job
+
+
+@pytest.mark.parametrize(
+    ("job", "quarantined"),
+    [
+        ({"h0": "gpu02", "h1": "gpu01", "h2": "gpu03", "h3": "gpu04"}, {"n0": "slow"}),
+        ({"h0": "gpu07", "h1": "gpu08", "h2": "gpu03", "h3": "gpu04"}, {}),
+        ({"h0": "gpu01", "h1": "gpu02", "h2": "gpu03", "h3": "gpu04"}, {"n1": "slow"}),
+    ],
+)
+def test_quarantine_follows_the_host_into_the_next_job_of_a_night(
+    job: dict[str, str], quarantined: dict[str, str], bed: BedSpec, session: Session, tmp_path: Path
+) -> None:
+    night = Night(
+        name="night", suite=Suite(name="s", cells=()), bed="lab", provider="slurm",
+        hosts={"n0": "gpu01", "n1": "gpu02", "n2": "gpu03"}, spares={"n3": "gpu04"}, quarantined={"n1": "slow"},
+        number=0, started="", order=(), command="", ccbed="",
+    )  # fmt: skip
+    session = replace(session, providers={"slurm": lambda state: Machines(job=job)})
+    trials = night_trials.NightTrials(session=session, bed=bed, directory=tmp_path / "night", night=night)
+    assert trials._placement(trial()).quarantined == quarantined

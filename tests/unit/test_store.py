@@ -22,6 +22,7 @@ from orchestrator.model.event import Event, Source
 from orchestrator.model.run import Twin
 from orchestrator.model.trial import Trial
 from orchestrator.model.verdict import Verdict
+from orchestrator.reports import html
 from orchestrator.store import beds, bundle, clock, export, index, journal, paths, seal, twins
 
 from . import history
@@ -116,6 +117,21 @@ def test_a_torn_bundle_is_one_clear_error(tmp_path: Path, file: str, content: st
     with pytest.raises(paths.TornBundleError, match=file) as caught:
         bundle.load(directory)
     assert caught.value.exit_code == EXIT_UNKNOWN
+
+
+def test_a_page_links_the_twin_only_where_it_lies_beside_the_run(tmp_path: Path) -> None:
+    """A cached twin may be in another directory of runs, and a bundle may be copied without it."""
+    directory, twin_run = run(tmp_path), run(tmp_path)
+    twin = Twin(
+        key="k", run=twin_run.name, losses={}, digests={}, steps=1, faults=0, restarts=0, final_loss=0.0
+    )  # fmt: skip
+    (directory / bundle.TWIN).write_text(json.dumps(codec.plain(twin)))
+    text = f"{twin_run.name} (k)"
+    linked = dict(html._linked(bundle.load(directory), [("twin", text)]))
+    assert f'href="../../{twin_run.name}/report/index.html"' in linked["twin"]
+    (tmp_path / "elsewhere").mkdir()
+    twin_run.rename(tmp_path / "elsewhere" / twin_run.name)
+    assert html._linked(bundle.load(directory), [("twin", text)]) == [("twin", text)]
 
 
 def test_no_run_is_a_mistake_of_the_user(tmp_path: Path) -> None:

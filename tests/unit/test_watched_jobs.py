@@ -460,3 +460,13 @@ def test_a_twin_shows_what_no_state_of_the_run_does() -> None:
     other = {rank: dict.fromkeys(digests, "ff" * 8) for rank, digests in facts.digests.items()}
     apart = dataclasses.replace(job.run(), twin=dataclasses.replace(twin, digests=other))
     assert ask(apart, "resume-complete").evidence["rows"]["attempt 1"]["optimizer"]["result"] == "unknown"
+
+
+def test_the_lineage_is_that_of_the_run_that_asks() -> None:
+    run = right().run()
+    lines = training.watched(run)
+    assert lines is not None and lines.attempts
+    assert training.watched(dataclasses.replace(run, verdicts=())) is lines
+    assert training.watched(dataclasses.replace(run, history=History(run.history.events))) is not lines
+    assert training.watched(right().run()) is not lines
+    assert training.watched(run) == lines

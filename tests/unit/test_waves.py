@@ -77,6 +77,17 @@ def test_twenty_four_nodes_on_three_slow_hosts_come_up() -> None:
     assert provider.waves[:-1] == [{"h1": 4, "h2": 4, "h3": 4}] * 2
 
 
+def test_nodes_that_are_forked_start_in_larger_waves(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "all: {hosts: {localhost: {ansible_connection: local, ccbed_nodes: 100}}}"
+    inventory = parse_inventory.parse(text, "local.yml")
+    wanted = nodes_from_inventory.assemble_bed(inventory, agent="a" * 64, state="/s", home="/h")
+    provider = Slow(wanted)
+    monkeypatch.setattr(provider, "most", 100)
+    up(provider, wanted)
+    assert provider.waves[:-1] == [{"localhost": 64}, {"localhost": 36}]
+    assert [provider.deadlines[name] for name in ("n0", "n99")] == [120.0, 67.5]
+
+
 def test_the_hosts_of_this_test_do_not_start_all_of_them_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
     monkeypatch.setattr(apply, "AT_ONCE", 8)

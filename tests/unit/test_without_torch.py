@@ -54,18 +54,23 @@ def test_what_needs_no_rank_works_without_torch(words: tuple[str, ...], tmp_path
     assert (code, errors) == (0, ""), output
 
 
-def test_a_bundle_is_judged_without_torch_and_its_report_says_why_it_has_no_pictures(
+def test_a_bundle_is_judged_and_reported_without_torch_and_its_plots_need_matplotlib(
     bundle: Path, tmp_path: Path
 ) -> None:
     code, _, errors = ccbed(tmp_path, "check", str(bundle))
     assert (code, "Traceback" in errors) == (1, False), errors
     verdicts = (bundle / "verdicts.json").read_bytes()
-    assert "matplotlib was not installed" in (bundle / "report/index.html").read_text()
+    page = (bundle / "report/index.html").read_text()
+    assert 'data-chart="times"' in page
+    code, _, errors = ccbed(tmp_path, "report", str(bundle), "--plots")
+    assert code == 3 and "--plots: matplotlib is not installed" in errors
     assert not list(bundle.glob("report/plots/*"))
     assert not list(bundle.glob("report/*-failed.txt"))
-    assert plots.are_available(), "the control: with matplotlib there are pictures, and the verdicts are the same"
+    assert plots.are_available(), "the control: with matplotlib there are plots, and the verdicts are the same"
     ccbed(tmp_path, "report", str(bundle), hidden="none")
-    assert "matplotlib" not in (bundle / "report/index.html").read_text()
+    assert (bundle / "report/index.html").read_text() == page
+    assert not list(bundle.glob("report/plots/*"))
+    ccbed(tmp_path, "report", str(bundle), "--plots", hidden="none")
     assert list(bundle.glob("report/plots/*.png"))
     assert (bundle / "verdicts.json").read_bytes() == verdicts
 

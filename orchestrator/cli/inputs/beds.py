@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...core.bed import engine_kind, selection
 from ...model import codec, vaulted
 from ...model.bed import BedSpec
 from ...model.errors import InfrastructureError, UsageError
@@ -16,9 +20,12 @@ from ..render.terminal import short_path
 from . import session as sessions
 
 if TYPE_CHECKING:
+    from ...nightly.culprits.quarantine import Drain
     from ...nightly.identity import Nodes
 
 EXAMPLE = "inventories/local.yml"
+#: What an inventory says once for a whole bed.
+_DESCRIBES_BED = re.compile(r"^[^#\n]*\bccbed_(?:provider|bed)\b[\"']?\s*[:=]", re.MULTILINE)
 
 
 def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
@@ -28,7 +35,8 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
 
     inventory = shipped.find(inventory)
     if not inventory.exists():
-        raise UsageError(f"{inventory}: cannot be read: No such file or directory", hint=f"ccbed up {EXAMPLE}")
+        raise _missing(inventory)
+    _require_one_bed(inventory)
     try:
         document = inventories.read(inventory, session.vault)
         session.terminal.secrets.update(document.secrets)
@@ -39,12 +47,41 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
             home=str(Path.home()),
             recorded=lambda name: read(session, name),
             owner=lambda: sessions.owner_id(session.state),
+            engine=engine_kind.local_socket(os.environ),
         )
     except UsageError as error:
         problems = dict.fromkeys(vaulted.hide(problem, tuple(session.terminal.secrets)) for problem in error.problems)
         hint = error.hint or f"correct {inventory}, then: ccbed up {inventory}"
         raise UsageError(*problems, hint=hint) from None
     return replace(nodes_from_inventory.with_inventory_path(spec, str(inventory.absolute())), vault=document.secrets)
+
+
+def _missing(inventory: Path) -> UsageError:
+    """The error for a file that does not exist, with the nearest inventory here, below inventories/ or of those that ccbed ships."""
+    from ...core.spec import values
+
+    known = {short_path(path) for path in shipped.inventories()}
+    near = values.nearest(short_path(inventory), known)
+    near = f"; {near}" if near.startswith("did") else ""
+    return UsageError(
+        f"{inventory}: cannot be read: No such file or directory{near}",
+        hint=f"ccbed list inventories, or write one: ccbed init inventory {inventory}",
+    )
+
+
+def _require_one_bed(inventory: Path) -> None:
+    """Raises UsageError for a folder in which several files describe a bed each; Ansible would merge them into one."""
+    if not inventory.is_dir():
+        return
+    described = [
+        file for file in shipped.inventory_files(inventory) if _DESCRIBES_BED.search(file.read_text(errors="replace"))
+    ]
+    if len(described) > 1:
+        names = ", ".join(file.name for file in described)
+        raise UsageError(
+            f"{inventory}: a folder of {len(described)} beds ({names}); a bed has one inventory",
+            hint=f"ccbed up {short_path(described[0])}",
+        )
 
 
 def read(session: sessions.Session, name: str) -> BedSpec | None:
@@ -55,13 +92,13 @@ def read(session: sessions.Session, name: str) -> BedSpec | None:
     return bed
 
 
-def choose(session: sessions.Session, name: str | None) -> BedSpec:
-    """Return the bed ``name``, or the only bed. Raises UsageError when no bed is up, or several are."""
+def choose(session: sessions.Session, name: str | None, *, hint: str = "--bed {bed}") -> BedSpec:
+    """Return the bed ``name``, or the only bed. ``hint``: how the verb names a bed. Raises UsageError when none or several are up."""
     known = beds.names(session.state)
     if name is not None:
         bed = read(session, name)
         if bed is None:
-            raise UsageError(f"no bed {name} is up; up: {', '.join(known) or 'none'}", hint=f"ccbed up {EXAMPLE}")
+            raise _unknown(name, known)
         if vaulted.is_masked(codec.plain(bed)):
             raise InfrastructureError(
                 f"bed {name}: the values from its inventory's vault are lost",
@@ -71,8 +108,34 @@ def choose(session: sessions.Session, name: str | None) -> BedSpec:
     if not known:
         raise UsageError("no bed is up", hint=f"ccbed up {EXAMPLE}")
     if len(known) > 1:
-        raise UsageError(f"several beds are up: {', '.join(known)}", hint=f"--bed {known[0]}")
+        raise UsageError(f"several beds are up: {', '.join(known)}", hint=hint.format(bed=known[0]))
     return choose(session, known[0])
+
+
+def _unknown(name: str, known: Sequence[str]) -> UsageError:
+    """The error for a bed that is not up. The hint names its inventory where ccbed knows one of that name."""
+    from ...core.spec import values
+
+    inventory = shipped.find(Path(f"inventories/{name}.yml"))
+    start = f"ccbed up {inventory if inventory.exists() and 'inventories' in inventory.parts else EXAMPLE}"
+    if not known:
+        return UsageError(f"no bed {name} is up; up: none", hint=start)
+    near = values.nearest(name, known)
+    return UsageError(
+        f"no bed {name} is up; {near.replace('known:', 'up:')}", hint=start if inventory.exists() else "ccbed status"
+    )
+
+
+def node_name(bed: BedSpec, name: str, *others: str) -> str:
+    """Return ``name`` if the bed has that node, or it is one of ``others``. Raises UsageError with the nearest one."""
+    from ...core.spec import values
+
+    known = [*(node.name for node in bed.nodes), *others]
+    if name in known:
+        return name
+    near = values.nearest(name, known)
+    rest = near if near.startswith("did") else f"it has {', '.join(known)}"
+    raise UsageError(f"bed {bed.name} has no node {name}; {rest}", hint=f"ccbed status {bed.name}")
 
 
 def identify_nodes(session: sessions.Session, bed: BedSpec) -> Nodes:
@@ -81,6 +144,90 @@ def identify_nodes(session: sessions.Session, bed: BedSpec) -> Nodes:
 
     machines = session.provider(bed).machines(bed)
     return Nodes({node.name: machines.get(node.host, node.host) for node in bed.nodes})
+
+
+def acting_hosts(session: sessions.Session, bed: BedSpec, limit: Sequence[str] = ()) -> tuple[str, ...]:
+    """The hosts of ``--limit``, else all that are not drained. Raises UsageError: unknown, drained, or none is left."""
+    listed, drained = selection.host_names(bed), drains(bed)
+    if limit:
+        chosen = limited_hosts(bed, limit)
+        problems = [f"host {host} {drained[host].text}" for host in chosen if host in drained]
+        if problems:
+            raise UsageError(*problems, hint=undrain_command(bed, *(host for host in chosen if host in drained)))
+        return chosen
+    active = tuple(host for host in listed if host not in drained)
+    if not active:
+        problems = [f"host {host} {drain.text}" for host, drain in drained.items()]
+        raise UsageError(*problems, hint=undrain_command(bed, *drained))
+    return active
+
+
+def limited_hosts(bed: BedSpec, limit: Sequence[str]) -> tuple[str, ...]:
+    """The hosts that ``--limit`` names, in the order of the bed. Raises UsageError."""
+    chosen = selection.require_hosts(bed, limit)
+    if len(chosen) < len(selection.host_names(bed)):
+        require_separate_hosts(bed, "--limit")
+    return chosen
+
+
+def require_separate_hosts(bed: BedSpec, option: str) -> None:
+    """Raises UsageError where ``option`` cannot choose between the hosts of the bed."""
+    reasons = {
+        "process": "all its hosts are this machine, with one keeper",
+        "slurm": "its hosts are the nodes of one job, which Slurm chooses",
+    }
+    if reason := reasons.get(bed.provider):
+        raise UsageError(f"bed {bed.name}: {option} cannot choose between hosts: {reason}", hint=f"without {option}")
+
+
+def drains(bed: BedSpec) -> Mapping[str, Drain]:
+    """Host of the bed -> its drain. Raises InfrastructureError where they are not known."""
+    from ...nightly.culprits import quarantine
+
+    known = selection.host_names(bed)
+    return {host: drain for host, drain in quarantine.read(Path(bed.workdir)).drained.items() if host in known}
+
+
+def drain_texts(bed: BedSpec) -> dict[str, str]:
+    """Drained host -> since when, by whom and why. Raises InfrastructureError where they are not known."""
+    from ...nightly.culprits import quarantine
+
+    return {host: drain.text for host, drain in quarantine.read(Path(bed.workdir)).drained.items()}
+
+
+def undrain_command(bed: BedSpec, *hosts: str) -> str:
+    """The command that ends the drains, whether the bed is up or not; by the bed where its inventory is gone."""
+    has_inventory = bool(bed.inventory) and Path(bed.inventory).exists()
+    which = f"-i {short_path(bed.inventory)}" if has_inventory else f"--bed {bed.name}"
+    return f"ccbed undrain {' '.join(hosts)} {which}"
+
+
+def mention_drains(session: sessions.Session, bed: BedSpec) -> None:
+    """Warn of the hosts on which no node is placed."""
+    for host, drain in drains(bed).items():
+        session.terminal.warn(f"host {host} {drain.text}     end it: {undrain_command(bed, host)}")
+
+
+def drained_nodes(bed: BedSpec) -> dict[str, str]:
+    """Node on a drained host -> why it gets no rank."""
+    hosts = drains(bed)
+    return {
+        node.name: f"is on host {node.host}, which {hosts[node.host].text}" for node in bed.nodes if node.host in hosts
+    }
+
+
+def without_drained_hosts(session: sessions.Session, bed: BedSpec) -> BedSpec:
+    """The bed without its drained hosts and their nodes, which are named. Raises UsageError where none is left."""
+    if not drains(bed):
+        return bed
+    mention_drains(session, bed)
+    return selection.on_hosts(bed, acting_hosts(session, bed))
+
+
+def usable(bed: BedSpec) -> BedSpec:
+    """The bed with all its nodes, where no drained host is contacted: it may be switched off."""
+    hosts = drains(bed)
+    return selection.reaching(bed, [host for host in selection.host_names(bed) if host not in hosts]) if hosts else bed
 
 
 def mention_quarantine(session: sessions.Session, bed: BedSpec) -> None:
@@ -92,13 +239,15 @@ def mention_quarantine(session: sessions.Session, bed: BedSpec) -> None:
 
 
 def placement(session: sessions.Session, bed: BedSpec, *, include_quarantined: bool) -> Placement:
-    """What the run must not use: the nodes in quarantine. Raises InfrastructureError where they are not known."""
+    """What the run must not use: nodes in quarantine, and on drained hosts. Raises InfrastructureError where they are not known."""
     from ...nightly.culprits import quarantine
 
+    drained = drained_nodes(bed)
     if not include_quarantined:
-        return Placement(quarantined=quarantine.reasons(Path(bed.workdir), identify_nodes(session, bed)))
+        quarantined = quarantine.reasons(Path(bed.workdir), identify_nodes(session, bed))
+        return Placement(quarantined=quarantined, drained=drained)
     mention_quarantine(session, bed)
-    return Placement()
+    return Placement(drained=drained)
 
 
 def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:

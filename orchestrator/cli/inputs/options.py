@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ...core.spec import values
+from . import completions
 
 _CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
@@ -47,13 +48,41 @@ def as_json(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")(function)
 
 
+def inventory(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.argument("inventory", type=click.Path(path_type=Path), shell_complete=completions.inventories)(
+        function
+    )
+
+
+def of_run(name: str = "run", **extra: Any) -> Wrapper:
+    """An argument that names a run."""
+    return click.argument(name, **{"shell_complete": completions.runs, **extra})
+
+
+def of_bed(name: str = "bed", **extra: Any) -> Wrapper:
+    """An argument that names a bed."""
+    return click.argument(name, **{"required": False, "shell_complete": completions.beds, **extra})
+
+
 def bed(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--bed", default=None, help="The bed, if several are up.")(function)
+    return click.option("--bed", default=None, help="The bed, if several are up.", shell_complete=completions.beds)(
+        function
+    )
 
 
 def include_quarantined(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--include-quarantined", is_flag=True, help="Give ranks to nodes in quarantine too (see ccbed quarantine)."
+    )(function)
+
+
+def limit(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--limit",
+        multiple=True,
+        metavar="HOST",
+        shell_complete=completions.hosts,
+        help="Only on this host; repeatable, or h1,h2, rack1-*, !h3. What is wanted on other hosts does not change.",
     )(function)
 
 

@@ -7,9 +7,11 @@ import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from ...core.bed import selection
 from ...model.bed import BedSpec, BedStatus
 from ...model.errors import InfrastructureError, UnpreparedError
 from ..render.terminal import short_list, short_path
+from . import audited
 from .session import Session
 
 if TYPE_CHECKING:
@@ -18,10 +20,12 @@ if TYPE_CHECKING:
     from ...prepare import playbook_runs
 
 
-def ready(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> BedSpec:
-    """Prepare the hosts and return the bed. ``wanted``: True prepares all hosts, False none. Raises InfrastructureError.
+def ready(
+    session: Session, bed: BedSpec, *, wanted: bool | None = None, hosts: Collection[str] | None = None
+) -> BedSpec:
+    """Prepare ``hosts`` (None: all) and return the bed. ``wanted``: True prepares each of them, False none.
 
-    For an emulated fabric, check what it needs on this machine.
+    For an emulated fabric, check what it needs on this machine. Raises InfrastructureError.
     """
     if bed.fabric:
         from ...providers.process import fabric
@@ -32,25 +36,27 @@ def ready(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> BedS
     from ...prepare import hosts as preparation
 
     if wanted is not False:
-        work = preparation.work(session.state, bed, force=wanted is True)
-        if work.due:
-            session.warm_up(_with_pythons(session, bed))  # hosts that lack nothing are connected while Ansible works
+        work = preparation.work(session.state, bed, force=wanted is True, hosts=hosts)
+        if work.due:  # hosts that lack nothing are connected while Ansible works
+            session.warm_up(_reaching(_with_pythons(session, bed), hosts))
             _prepare(session, work)
     return _with_pythons(session, bed)
 
 
-def due(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> tuple[Due, ...]:
-    """Return the hosts that `up` would prepare, and why."""
+def due(
+    session: Session, bed: BedSpec, *, wanted: bool | None = None, hosts: Collection[str] | None = None
+) -> tuple[Due, ...]:
+    """Return the hosts among ``hosts`` (None: all) that `up` would prepare, and why."""
     if not _remote(bed) or wanted is False:
         return ()
     from ...prepare import hosts as preparation
 
-    return preparation.work(session.state, bed, force=wanted is True).due
+    return preparation.work(session.state, bed, force=wanted is True, hosts=hosts).due
 
 
-def plan(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> None:
-    """Print which hosts `up` would prepare, and why."""
-    show_due(session, due(session, bed, wanted=wanted))
+def plan(session: Session, bed: BedSpec, *, wanted: bool | None = None, hosts: Collection[str] | None = None) -> None:
+    """Print which of ``hosts`` (None: all) `up` would prepare, and why."""
+    show_due(session, due(session, bed, wanted=wanted, hosts=hosts))
 
 
 def show_due(session: Session, due_hosts: Sequence[Due]) -> None:
@@ -79,6 +85,10 @@ def forget(session: Session, bed: BedSpec, lost: Sequence[Due]) -> None:
     preparation.forget(session.state, bed, [host.host for host in lost])
 
 
+def _reaching(bed: BedSpec, hosts: Collection[str] | None) -> BedSpec:
+    return bed if hosts is None else selection.reaching(bed, hosts)
+
+
 def prepare_again(session: Session, bed: BedSpec, lacking: UnpreparedError) -> None:
     """Prepare hosts again that lack something. Raises ``lacking`` where it has errors of other hosts as well."""
     from ...prepare import hosts as preparation
@@ -88,7 +98,7 @@ def prepare_again(session: Session, bed: BedSpec, lacking: UnpreparedError) -> N
     for problem in lacking.problems:
         session.terminal.warn(f"{problem}: prepared again")
     preparation.forget(session.state, bed, lacking.hosts)
-    _prepare(session, preparation.work(session.state, bed))
+    _prepare(session, preparation.work(session.state, bed, hosts=lacking.hosts))
     session.terminal.line()
 
 
@@ -105,6 +115,7 @@ def reset(session: Session, bed: BedSpec, *, force: bool = False) -> None:
 
     show = _progress(session, "reset", {})
     outcome = preparation.reset(session.state, bed, session.vault, show, force=force)
+    _record(session, bed, "reset", outcome)
     _raise(outcome, "undone", f"ccbed down {short_path(bed.inventory)} --reset")
     session.terminal.line(f"  reset       {' '.join(outcome.ready)}: containers and {bed.hostdir} are removed")
 
@@ -120,6 +131,7 @@ def _prepare(session: Session, work: preparation.Work) -> None:
     warned: dict[str, list[str]] = {}
     show = _progress(session, "prepare", warned)
     outcome = preparation.prepare(session.state, work, session.vault, show)
+    _record(session, work.bed, "prepare", outcome)
     if outcome.ready:
         took = f"{time.monotonic() - began:.1f} s"
         changed = f"{outcome.changed} changed" if outcome.changed else "nothing to change"
@@ -127,6 +139,12 @@ def _prepare(session: Session, work: preparation.Work) -> None:
     for warning, hosts in warned.items():
         session.terminal.warn(f"{short_list(due.host for due in work.due if due.host in hosts)}: {warning}")
     _raise(outcome, "ready and kept", f"ccbed up {short_path(work.bed.inventory)}")
+
+
+def _record(session: Session, bed: BedSpec, act: str, outcome: preparation.Outcome) -> None:
+    """Add a line for each host to the record of acts."""
+    failed = {host: f"failed: {failure.text}" for host, _, failure in outcome.failures}
+    audited.record(session, bed, act, {**dict.fromkeys(outcome.ready, audited.OK), **failed})
 
 
 def _progress(session: Session, what: str, warned: dict[str, list[str]]) -> playbook_runs.OnStep:

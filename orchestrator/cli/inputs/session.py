@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...prepare.vault import Vault
 from ..render import terminal
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ...model.launch import Request, Result
     from ...model.plugin import Catalogue
     from ...model.provider import Provider
+    from ...model.trial import Trial
 
 
 def state_dir() -> Path:
@@ -83,8 +85,8 @@ class JobOptions:
 class Session:
     """One invocation. ``providers``: kind of provider -> function of the state directory that opens it.
 
-    ``umask``: that of the user, for the files of the user's programs. ``obtained``: beds whose Slurm job this invocation
-    submitted, adopted or took over.
+    ``settings``: the files that were read. ``umask``: that of the user, for the files of the user's programs.
+    ``obtained``: beds whose Slurm job this invocation submitted, adopted or took over.
     """
 
     state: Path
@@ -92,6 +94,7 @@ class Session:
     argv: tuple[str, ...] = ()
     umask: int = 0o077
     plugins: tuple[Path, ...] = ()
+    settings: tuple[Path, ...] = ()
     providers: Mapping[str, Callable[[Path], Provider]] = field(
         default_factory=lambda: {"process": process_provider, "docker": docker_provider, "slurm": slurm_provider}
     )
@@ -118,6 +121,18 @@ class Session:
                 return provider
         self._opened.append(self.providers[bed.provider](self.state))
         return self._opened[-1]
+
+    def request(self, trial: Trial, bed: BedSpec, runs: Path, **values: Any) -> Request:
+        """Return the request of this invocation to run ``trial`` on ``bed``, with its bundle in ``runs``. ``values``: other fields."""
+        from ...model.launch import Request
+        from . import beds
+
+        values.setdefault("command", shlex.join(["ccbed", *self.argv]))
+        values.setdefault("umask", self.umask)
+        values.setdefault("drains", lambda: beds.drain_texts(bed))
+        if "provider" not in values:
+            values["provider"] = self.provider(bed)
+        return Request(trial=trial, bed=bed, catalogue=self.catalogue, runs=str(runs), state=str(self.state), **values)
 
     def close(self) -> None:
         """Disconnect the hosts."""

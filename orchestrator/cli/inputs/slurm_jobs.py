@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,9 +104,7 @@ def take_over(session: Session, bed: BedSpec, *, force: bool = False) -> None:
         return
     run = store.open_run(Path(bed.workdir))
     if run is not None and not (force or session.job.is_resumed):
-        hint = (
-            f"ccbed resume {short_path(run.directory)} uses and releases it; to end both: ccbed down {bed.name} --force"
-        )
+        hint = f"{_resume_command(run)} uses and releases it; to end both: ccbed down {bed.name} --force"
         terminal.warn(f"{named} was left by a command that was killed, with run {run.run}; {hint}")
         return
     driver = allocation.this_process() if session.job.is_ephemeral else None
@@ -115,6 +113,17 @@ def take_over(session: Session, bed: BedSpec, *, force: bool = False) -> None:
         session.obtained.append(bed.name)
     terminal.warn(
         f"{named} was left by a command that was killed; it is {'used and released' if driver else 'kept now'}"
+    )
+
+
+def _resume_command(run: store.OpenRun) -> str:
+    from ...nightly import night_files
+
+    night = Path(run.directory).parent.parent
+    return (
+        f"ccbed nightly --resume {short_path(night)}"
+        if night_files.is_night(night)
+        else f"ccbed resume {short_path(run.directory)}"
     )
 
 
@@ -168,8 +177,45 @@ def _is_running(session: Session, bed: BedSpec) -> bool:
         return True
     if state.kind == "unknown":
         raise InfrastructureError(f"job {present.job_id} of bed {bed.name}: {state.reason}, which ccbed does not know")
-    session.terminal.warn(f"job {present.job_id} of bed {bed.name} holds no nodes any more: {state.reason}")
+    text = f"job {present.job_id} of bed {bed.name} holds no nodes any more: {state.reason}"
+    session.terminal.warn(f"{text}; another one is requested")
     return False
+
+
+def has_ended(bed: BedSpec) -> bool:
+    """Whether the bed has a job on record that holds no nodes any more. Raises SlurmError."""
+    from ...providers.slurm import allocation, job_state
+
+    present = allocation.read(Path(bed.workdir)) if bed.slurm else None
+    return present is not None and allocation.read_state(present).kind not in (*job_state.RUNNING, "unknown")
+
+
+def refuse_ended(bed: BedSpec) -> None:
+    """Raises InfrastructureError for a bed whose job holds no nodes any more."""
+    if has_ended(bed):
+        inventory = short_path(bed.inventory)
+        hint = f"for another one, which stays: ccbed up {inventory}     for one that ends with this command: -i {inventory}"
+        raise InfrastructureError(f"the job of bed {bed.name} has ended: ccbed status {bed.name}", hint=hint)
+
+
+def deliberate_end(bed: BedSpec) -> str:
+    """``job 7: cancelled (…)`` if the job of the bed was cancelled, or its time is over; else empty, also if that is not known.
+
+    A job may complete for KillWait, after which Slurm shows how it ended.
+    """
+    from ...providers.slurm import allocation
+    from ...providers.slurm.slurm_commands import SlurmError
+
+    present = allocation.read_intact(Path(bed.workdir)) if bed.slurm else None
+    if present is None:
+        return ""
+    until = time.monotonic() + allocation.END_S
+    try:
+        while (state := allocation.read_state(present)).kind == "completing" and time.monotonic() < until:
+            time.sleep(1.0)
+    except SlurmError:
+        return ""
+    return f"job {present.job_id}: {state.kind} ({state.reason})" if state.kind in ("cancelled", "timed out") else ""
 
 
 def _obtain(session: Session, bed: BedSpec) -> Allocation:
@@ -244,17 +290,30 @@ def time_left(ends_at: float | None, now: float | None = None) -> str:
 
 def refuse_short(bed: BedSpec, trial: Trial) -> None:
     """Raises UsageError where the job of the bed ends before the trial can: its last fault by time is known beforehand."""
+    needed_s = max([LEAST_S, *(fault.at.after_s for fault in trial.faults if fault.at.after_s is not None)])
+    hint = f"ccbed down {bed.name}, set a longer ccbed_time, then: ccbed up {short_path(bed.inventory)}"
+    _refuse_longer(bed, needed_s, f"the run needs at least {needed_s:.0f} s", hint)
+
+
+def refuse_longer(bed: BedSpec, past_s: float, what: str) -> None:
+    """As ``refuse_short``, for a cell or a night that took ``past_s`` before."""
+    hint = "set a longer ccbed_time, or leave cells out: --budget TIME, --only CELL"
+    _refuse_longer(bed, past_s, f"{what} took {past_s:.0f} s in earlier nights", hint)
+
+
+def _refuse_longer(bed: BedSpec, needed_s: float, need: str, hint: str) -> None:
+    """By the time that the job of the bed has left; by the inventory for one that is not submitted yet, or is to be replaced."""
     if bed.slurm is None:
         return
     from ...providers.slurm import allocation
+    from ...providers.slurm.slurm_commands import SlurmError
 
     present = allocation.refresh(Path(bed.workdir))
-    if present is None or present.ends_at is None:
-        return
-    left_s = max(0.0, present.ends_at - time.time())
-    needed_s = max([LEAST_S, *(fault.at.after_s for fault in trial.faults if fault.at.after_s is not None)])
-    if needed_s > left_s:
-        raise UsageError(
-            f"the run needs at least {needed_s:.0f} s, and job {present.job_id} of bed {bed.name} ends in {left_s:.0f} s",
-            hint=f"ccbed down {bed.name}, set a longer ccbed_time, then: ccbed up {short_path(bed.inventory)}",
-        )
+    with suppress(SlurmError):
+        present = None if has_ended(bed) else present
+    if present is None:
+        if 0 < bed.slurm.time_s < needed_s:
+            limit = f"the job of bed {bed.name} has {bed.slurm.time_s:.0f} s (ccbed_time)"
+            raise UsageError(f"{need}, and {limit}", hint=hint)
+    elif present.ends_at is not None and needed_s > (left_s := max(0.0, present.ends_at - time.time())):
+        raise UsageError(f"{need}, and job {present.job_id} of bed {bed.name} ends in {left_s:.0f} s", hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -86,6 +87,16 @@ def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
     )
 
 
+def from_mapping(content: Mapping[str, Any]) -> Source:
+    """The trial that a program gives as a value, with the keys of a trial's file. Raises UsageError for what is no JSON."""
+    try:
+        text = json.dumps(content, indent=1)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"trial: {error}", hint="a trial is a dict of JSON values, as in a trial's file") from None
+    document = parse_trial.open_document(text, "trial.json")
+    return Source(document=document, label=document.path, inputs={document.path: text.encode()})
+
+
 def _example(name: str) -> Path:
     examples = shipped.examples()
     if name not in examples:
@@ -146,6 +157,7 @@ def overrides(name: str, options: Mapping[str, Any], workload_values: Mapping[st
         "recovery": ("recovery", "policy"),
         "max_restarts": ("recovery", "max_restarts"),
         "grow_after": ("recovery", "grow_after"),
+        "replace_wait": ("recovery", "replace_wait"),
         "seed": ("seed",),
         "wall": ("liveness", "wall_s"),
         "timeout": ("params", "timeout_s"),

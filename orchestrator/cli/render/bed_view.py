@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...core.bed import links
 from ...core.bed.diff import AS_WANTED
-from ...model.bed import BedSpec, BedStatus, Change, Diff
+from ...model.bed import BedSpec, BedStatus, Change, Diff, HostStatus
 from ...model.errors import CcbedError, Interrupted, UnreachedError
 from ...model.provider import Provider
 from .terminal import Terminal, short_list
@@ -64,16 +64,39 @@ def keeper(bed: BedSpec, status: BedStatus) -> str:
     return f"keepers on {len(bed.hosts)} hosts" if status.keeper_pid else "some hosts have no keeper"
 
 
-def table(terminal: Terminal, bed: BedSpec, status: BedStatus) -> None:
-    """Print one line per node."""
+def after_reboot(status: BedStatus) -> Iterator[str]:
+    """Yield how the keepers of hosts behind SSH start again after a reboot, with their hosts."""
+    texts = ((_after_reboot(host), host.name) for host in status.hosts if host.unit or host.unit_problem)
+    for text, names in _grouped_names(texts).items():
+        yield f"{short_list(names)}: {text}"
+
+
+def _after_reboot(host: HostStatus) -> str:
+    if host.unit:
+        return f"systemd starts the keeper again ({host.unit} unit)"
+    then = ", then ccbed down and ccbed up" if "; fix: " in host.unit_problem else ""
+    return f"`ccbed up` starts the keeper again: {host.unit_problem}{then}"
+
+
+def table(terminal: Terminal, bed: BedSpec, status: BedStatus, drained: Collection[str] = ()) -> None:
+    """Print one line per node. ``drained``: hosts on which no node is placed."""
     known = {node.name for node in bed.nodes}
+    replacements = {node.name for node in bed.replacements}
     names = [node.name for node in bed.nodes] + [node.name for node in status.nodes if node.name not in known]
     terminal.table(
         ("NODE", "ROLE", "STATE", "SPEC", "PID", "OWN / SHARED MEMORY"),
-        [_row(terminal, name, bed, status, name in known) for name in names],
+        [_row(name, bed, status, drained, wanted=name in known | replacements) for name in names],
     )
-    for text in versions(status):
+    for text in (*versions(status), *room(bed)):
         terminal.line(f"  {text}")
+
+
+def room(bed: BedSpec) -> Iterator[str]:
+    """Yield how many more nodes the hosts may hold; nothing if none."""
+    counts = Counter(node.host for node in bed.replacements)
+    if counts:
+        listed = short_list([f"{host} ({count})" for host, count in counts.items()])
+        yield f"room for nodes in place of lost ones (--recovery replace): {listed}"
 
 
 def versions(status: BedStatus) -> Iterator[str]:
@@ -162,18 +185,22 @@ def reporting_processes(bed: BedSpec, provider: Provider) -> Iterator[None]:
 
 
 def left_running(bed: BedSpec, provider: Provider) -> str:
-    """Return one line: what is left running, nothing, or not known."""
+    """Return one line: what is left running, nothing, or not known; of a part of a bed, on its hosts."""
     unknown = ""
+    names = [host.name for host in bed.hosts]
+    is_part = bool(names) and any(node.host not in names for node in bed.nodes)
+    where = f" on {short_list(names)}" if is_part else ""
+    remove = f"to remove it: ccbed down {bed.name}" + (f" --limit {','.join(names)}" if is_part else "")
     try:
         status = provider.observe(bed)
     except UnreachedError as error:
         status, unknown = error.status, f"; not known of {', '.join(error.hosts)}"
     except (CcbedError, OSError, ValueError, RuntimeError):
-        return f"left running: not known; to remove it: ccbed down {bed.name}"
+        return f"left running{where}: not known; {remove}"
     running = _running(status)
     if not running and not unknown:
-        return f"nothing of bed {bed.name} is left running"
-    return f"left running: {', '.join(running) or 'nothing'}{unknown}; to remove it: ccbed down {bed.name}"
+        return f"nothing of bed {bed.name} is left running{where}"
+    return f"left running{where}: {', '.join(running) or 'nothing'}{unknown}; {remove}"
 
 
 def _running(status: BedStatus) -> list[str]:
@@ -185,11 +212,12 @@ def _running(status: BedStatus) -> list[str]:
     return [*jobs, *keepers, *([f"{'nodes' if len(nodes) > 1 else 'node'} {' '.join(nodes)}"] if nodes else [])]
 
 
-def _row(terminal: Terminal, name: str, bed: BedSpec, status: BedStatus, wanted: bool) -> tuple[str, ...]:
+def _row(name: str, bed: BedSpec, status: BedStatus, drained: Collection[str], *, wanted: bool) -> tuple[str, ...]:
     node = status.node(name)
     role = bed.node(name).role if wanted else "-"
     has_reason = node.reason and node.state != "unreachable"  # the reason of an unreachable host is printed once
     state = f"{node.state} ({node.reason})" if has_reason else node.state
+    state += ", drained" if wanted and bed.node(name).host in drained else ""
     memory = f"{node.own_mib:.0f} / {node.shared_mib:.0f} MiB" if node.pid else "-"
     return (name, role, state, node.spec_hash[:6] or "-", str(node.pid or "-"), memory)
 

@@ -18,8 +18,8 @@ CASES = 24
 SLOW = 20
 
 
-def lines(run: Run, directory: Path, *, whole: bool = False) -> Iterator[str]:
-    """Yield the lines; none for a run that measured no collectives."""
+def lines(run: Run, directory: Path, *, whole: bool = False, width: int = 0) -> Iterator[str]:
+    """Yield the lines; none for a run that measured no collectives. ``width``: that of the terminal, for the table."""
     measured = collectives.measured(run)
     if measured is None:
         return
@@ -28,7 +28,7 @@ def lines(run: Run, directory: Path, *, whole: bool = False) -> Iterator[str]:
         return
     yield f"link      {phrases.link(measured.setting)}"
     shown = measured if whole else table.largest(measured, CASES)
-    yield from table.lines(shown)
+    yield from table.lines(shown, width)
     if len(shown.rows) < len(measured.rows):
         hidden = len(measured.rows) - len(shown.rows)
         yield f"          … {hidden} more of smaller sizes: ccbed report {run_path(directory)} --table"

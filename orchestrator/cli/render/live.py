@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ...model.event import Event
 from ...model.trial import Trial
@@ -21,6 +22,13 @@ _WARN = ("suspect", "late", "left out", "skipped", "interrupt", "lease")
 def is_twin(path: str) -> bool:
     """Whether the directory is that of a run to compare with."""
     return "-twin-" in Path(path).name
+
+
+def _plain(event: Event) -> str:
+    """An event that has no line of its own, for --verbose."""
+    outcome = "" if event.type == "note" else f" {event.type}"
+    where = " ".join(part for part in (event.node or "", event.key or "") if part)
+    return f"{event.t:7.3f}  .         {event.f}{outcome} {where}".rstrip()
 
 
 @dataclass(kw_only=True)
@@ -42,7 +50,7 @@ class Printer:
         self._lines = run_lines.RunLines(trial=self.trial, slots=self.slots)
 
     def head(self, lines: Iterable[str]) -> None:
-        if not self.quiet:
+        if not (self.quiet or self.terminal.quiet):
             with self.terminal.surviving():
                 self.terminal.lines(lines)
 
@@ -51,6 +59,23 @@ class Printer:
 
     def note(self, text: str) -> None:
         self.head([f"note   {text}"])
+
+    def stage(self, text: str) -> None:
+        """Say what begins now; on a terminal until the next line."""
+        if not (self.quiet or self.terminal.quiet):
+            with self.terminal.surviving():
+                (self.terminal.status if self.terminal.live else self.terminal.line)(f"          {text}")
+
+    @property
+    def callbacks(self) -> Mapping[str, Callable[[Any], None]]:
+        """The functions of a request that report its run."""
+        return {
+            "on_begin": self.directory,
+            "on_event": self.event,
+            "on_cached_twin": self.cached_twin,
+            "on_note": self.note,
+            "on_stage": self.stage,
+        }
 
     def directory(self, path: str) -> None:
         """Print where the run, or its twin, is recorded."""
@@ -67,10 +92,14 @@ class Printer:
             self._lines.feed(event)
 
     def event(self, event: Event) -> None:
-        for line in self._lines.feed(event):
-            if not self.quiet:
-                with self.lock, self.terminal.surviving():
-                    self._print(line)
+        lines = list(self._lines.feed(event))
+        if self.quiet or self.terminal.quiet:
+            return
+        with self.lock, self.terminal.surviving():
+            if self.terminal.verbose and not any(not line.passing for line in lines):
+                self.terminal.line(self.terminal.style(_plain(event), "dim"))
+            for line in lines:
+                self._print(line)
 
     def _print(self, line: run_lines.Line) -> None:
         if line.passing and self.terminal.live:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...model import codec
 from ...model.event import History
-from ...views import probes
+from ...model.events import ProbeDone
+from ...views import probes, values
 from .terminal import Terminal, short_list
 
 #: With more nodes the table has the least, the median and the worst of them instead.
 COLUMNS = 8
+#: Figures of a probe that are shown as soon as it ends.
+_FIRST = 2
 
 
 def show(terminal: Terminal, history: History) -> None:
@@ -24,6 +29,16 @@ def show(terminal: Terminal, history: History) -> None:
             "          median of the repeats, ± half of their range; spread: range of the nodes over their median"
         )
     terminal.lines(_missing(history))
+
+
+def medians(probe: ProbeDone) -> str:
+    """The first figures of a probe: ``gemm float32 0.0892 TFLOP/s``."""
+    texts = []
+    for figure in probe.figures or ():
+        known = [number for value in figure.values if (number := values.number(value)) is not None]
+        finite = [number for number in known if math.isfinite(number)]
+        texts += [f"{figure.name} {_number(statistics.median(finite))} {figure.unit}"] if finite else []
+    return ", ".join(texts[:_FIRST])
 
 
 def document(history: History) -> dict[str, Any] | None:

@@ -6,66 +6,27 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...model import events
 from ...model.event import Event
-from ...model.events import (
-    CaseFacts,
-    CheckpointFailed,
-    CheckpointRefused,
-    CheckpointSkipped,
-    CollectiveMeasured,
-    CollectivePlan,
-    ControllerLate,
-    FaultAct,
-    FaultHeal,
-    FaultInjected,
-    FaultTarget,
-    FaultUnreached,
-    FaultVerified,
-    GangBusy,
-    GangJoined,
-    GangStalled,
-    HoldExpired,
-    LeaseOver,
-    NodeEnded,
-    NodeExit,
-    NodeSilent,
-    NodeSuspect,
-    Progress,
-    RankError,
-    RankExit,
-    RankFinished,
-    RankHeld,
-    RankInside,
-    RankStart,
-    RankStep,
-    RecoveryDecided,
-    RecoveryGrowing,
-    RecoveryGrown,
-    RecoveryRefused,
-    RecoveryReplaced,
-    ResumeChosen,
-    RunBegin,
-    RunEnd,
-    RunInterrupted,
-    RunResumed,
-    RunStopped,
-    StoreRetried,
-    Timer,
-)
 from ...model.payload import Payload
 from ...model.trial import INSIDE, Trial
 from ...views.collectives import phrases
-from .terminal import short_list
+from . import probe_table
+from .terminal import age, short_list
 
 _BY: Mapping[type[Payload] | None, str] = {
-    NodeExit: "by exit watch",
-    RankExit: "by exit watch",
-    NodeSilent: "by heart-beat",
-    GangStalled: "by step clock",
+    events.NodeExit: "by exit watch",
+    events.RankExit: "by exit watch",
+    events.NodeSilent: "by heart-beat",
+    events.GangStalled: "by step clock",
 }
 
 #: The line of a fault that takes longer to inject has its start: its effect may be detected before the line.
 SLOW_S = 0.05
+
+
+#: The time that is left is said with every so many cases.
+_CASES_PER_ESTIMATE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +50,22 @@ class RunLines:
     slots: tuple[str, ...] = ()
     _epoch: int = 0
     _last_progress: str = ""
-    _cases: Mapping[int, CaseFacts] = field(default_factory=dict)
+    _cases: Mapping[int, events.CaseFacts] = field(default_factory=dict)
+    _expected_s: Mapping[int, float] = field(default_factory=dict)
+    _measured: set[int] = field(default_factory=set)
+    _planned_at: float = 0.0
     _stopping: bool = False
     _stopped_epoch: int | None = None
-    _held: dict[str, Event[RankHeld]] = field(default_factory=dict)
+    _held: dict[str, Event[events.RankHeld]] = field(default_factory=dict)
     _inside: dict[str, set[int]] = field(default_factory=dict)
     _first_steps: dict[int, set[int]] = field(default_factory=dict)
     _fault_epochs: set[int] = field(default_factory=set)
     _reported_culprits: set[object] = field(default_factory=set)
     _is_cold_reported: bool = False
     _detected: set[tuple[int, str | None]] = field(default_factory=set)
+    _replacements: frozenset[str] = frozenset()
+    _left: set[tuple[int | None, int]] = field(default_factory=set)
+    _is_refused: bool = False
 
     def feed(self, event: Event) -> tuple[Line, ...]:
         """Return the lines of an event; most events have none."""
@@ -109,31 +76,32 @@ class RunLines:
     def _line(self, event: Event, label: str, text: str, *, passing: bool = False) -> Line:
         return Line(t=event.t, label=label, text=text, passing=passing)
 
-    def _run_begin(self, event: Event[RunBegin]) -> Iterator[Line]:
+    def _run_begin(self, event: Event[events.RunBegin]) -> Iterator[Line]:
         nodes = event.data.nodes or {}
-        members = [name for name, node in nodes.items() if node.role != "spare"]
+        members = [name for name, node in nodes.items() if node.role == "node"]
+        self._replacements = frozenset(name for name, node in nodes.items() if node.role == "replacement")
         self.slots = self.slots or tuple(members[: self.trial.world.nodes])
         for spare, reason in (event.data.left_out or {}).items():
             yield self._line(event, "left out", f"spare {spare}: {reason}")
 
-    def _run_resumed(self, event: Event[RunResumed]) -> Iterator[Line]:
+    def _run_resumed(self, event: Event[events.RunResumed]) -> Iterator[Line]:
         self._stopping = False
         torn = event.data.torn_bytes
         repaired = f"; {torn} torn bytes were cut off the journal" if torn else ""
         yield self._line(event, "resumed", f"by pid {event.data.pid}{repaired}")
 
-    def _run_interrupted(self, event: Event[RunInterrupted]) -> Iterator[Line]:
+    def _run_interrupted(self, event: Event[events.RunInterrupted]) -> Iterator[Line]:
         self._stopping = True
         then = "the run ends" if event.data.is_final else "the run stays open"
         yield self._line(event, "interrupt", f"healing and stopping the gang; {then}")
 
-    def _run_stopped(self, event: Event[RunStopped]) -> Iterator[Line]:
+    def _run_stopped(self, event: Event[events.RunStopped]) -> Iterator[Line]:
         self._stopping = True
         steps, saves = event.data.steps, event.data.saves
         text = f"as planned at {event.data.at}: at least {steps} steps, {saves} save{'s' * (saves != 1)}"
         yield self._line(event, "stop", text)
 
-    def _gang_joined(self, event: Event[GangJoined]) -> Iterator[Line]:
+    def _gang_joined(self, event: Event[events.GangJoined]) -> Iterator[Line]:
         epoch = self._epoch = event.epoch or 0
         where = "now on" if epoch else "on"
         yield self._line(event, f"attempt {epoch}", f"{self._world_size} ranks {where} {short_list(self.slots)}")
@@ -142,18 +110,18 @@ class RunLines:
     def _world_size(self) -> int:
         return len(self.slots) * self.trial.world.ranks_per_node if self.slots else self.trial.world.size
 
-    def _rank_held(self, event: Event[RankHeld]) -> Iterator[Line]:
+    def _rank_held(self, event: Event[events.RankHeld]) -> Iterator[Line]:
         self._held[event.data.hold] = event
         return iter(())
 
-    def _rank_inside(self, event: Event[RankInside]) -> Iterator[Line]:
+    def _rank_inside(self, event: Event[events.RankInside]) -> Iterator[Line]:
         self._inside.setdefault(event.data.hold, set()).add(event.data.rank)
         return iter(())
 
-    def _hold_expired(self, event: Event[HoldExpired]) -> Iterator[Line]:
+    def _hold_expired(self, event: Event[events.HoldExpired]) -> Iterator[Line]:
         yield self._line(event, "expired", f"the hold of rank {event.data.rank} on {event.node} was not released")
 
-    def _fault_target(self, event: Event[FaultTarget]) -> Iterator[Line]:
+    def _fault_target(self, event: Event[events.FaultTarget]) -> Iterator[Line]:
         """The fault acts now: say which ranks are where."""
         id = event.data.id
         self._fault_epochs.add(self._epoch)
@@ -166,7 +134,7 @@ class RunLines:
         rest = f"; {nodes} {verb} inside the same collective" if inside and phase in INSIDE else ""
         yield self._line(event, f"step {step}" if step else str(phase), f"{held.node} held in {phase}{rest}")
 
-    def _fault_injected(self, event: Event[FaultInjected]) -> Iterator[Line]:
+    def _fault_injected(self, event: Event[events.FaultInjected]) -> Iterator[Line]:
         evidence, began = _evidence(event.data.evidence), event.data.began
         took = event.at.mono - began if began is not None else 0.0
         slow = f"; began at {event.t - took:.3f}" if took >= SLOW_S else ""
@@ -174,7 +142,7 @@ class RunLines:
             event, "FAULT", f"{self._fault(event)} on {event.node}{f': {evidence}' if evidence else ''}{slow}"
         )
 
-    def _fault_verified(self, event: Event[FaultVerified]) -> Iterator[Line]:
+    def _fault_verified(self, event: Event[events.FaultVerified]) -> Iterator[Line]:
         evidence = _evidence(event.data.evidence)
         yield self._line(
             event, "verified", f"{self._fault(event)} on {event.node}{f': {evidence}' if evidence else ''}"
@@ -184,51 +152,56 @@ class RunLines:
         if event.type != "ok":
             yield self._line(event, "FAULT", f"on {event.node} not verified: {_reason(event)}")
 
-    def _fault(self, event: Event[FaultInjected | FaultVerified]) -> str:
+    def _fault(self, event: Event[events.FaultInjected | events.FaultVerified]) -> str:
         return next((fault.fault for fault in self.trial.faults if fault.id == event.data.id), "fault")
 
-    def _fault_unreached(self, event: Event[FaultUnreached]) -> Iterator[Line]:
+    def _fault_unreached(self, event: Event[events.FaultUnreached]) -> Iterator[Line]:
         yield self._line(event, "unreached", f"fault {event.data.id}: {event.data.reason}")
 
     def _fault_heal_outcome(self, event: Event) -> Iterator[Line]:
         how = "verified" if event.type == "ok" else f"not verified: {_reason(event)}"
         yield self._line(event, "healed", f"{event.node}; {how}")
 
-    def _node_exit(self, event: Event[NodeExit]) -> Iterator[Line]:
+    def _node_exit(self, event: Event[events.NodeExit]) -> Iterator[Line]:
         code = event.data.code
+        is_over = self._is_refused or len(self._left) >= len(self.slots) * self.trial.world.ranks_per_node
+        if is_over and event.node in self._replacements:  # it ends with the run
+            return
         yield from self._report_detection(event, f"node.exit {event.node}" + ("" if code is None else f", code {code}"))
 
-    def _node_ended(self, event: Event[NodeEnded]) -> Iterator[Line]:
+    def _node_ended(self, event: Event[events.NodeEnded]) -> Iterator[Line]:
         """Report only a node that was out of memory; its exit has a line of its own."""
         if event.data.oom:
             yield self._line(event, "memory", f"{event.node} was killed by the kernel: its container was out of memory")
 
-    def _node_silent(self, event: Event[NodeSilent]) -> Iterator[Line]:
+    def _node_silent(self, event: Event[events.NodeSilent]) -> Iterator[Line]:
         yield from self._report_detection(event, f"node.silent {event.node}, for {event.data.silent_s or 0:.1f} s")
 
-    def _gang_stalled(self, event: Event[GangStalled]) -> Iterator[Line]:
+    def _gang_stalled(self, event: Event[events.GangStalled]) -> Iterator[Line]:
         reason = event.data.reason or f"no step for {event.data.since_s or 0:.1f} s"
         yield from self._report_detection(event, f"gang.stalled, {reason}")
 
-    def _gang_busy(self, event: Event[GangBusy]) -> Iterator[Line]:
+    def _gang_busy(self, event: Event[events.GangBusy]) -> Iterator[Line]:
         yield self._line(event, "quiet", str(event.data.reason))
 
     def _timer_outcome(self, event: Event) -> Iterator[Line]:
         self._stopping = self._stopping or event.key == "wall"
         return iter(())
 
-    def _store_retried(self, event: Event[StoreRetried]) -> Iterator[Line]:
+    def _store_retried(self, event: Event[events.StoreRetried]) -> Iterator[Line]:
         taken = ", ".join(map(str, event.data.taken or ()))
         yield self._line(event, "store", f"port {taken} of {event.node} is taken; using {event.data.port}")
 
-    def _recovery_growing(self, event: Event[RecoveryGrowing]) -> Iterator[Line]:
+    def _recovery_growing(self, event: Event[events.RecoveryGrowing]) -> Iterator[Line]:
         """The exits of the ranks of this attempt are no detection."""
         self._stopped_epoch = event.epoch
         names = " and ".join(event.data.joining or ())
         yield self._line(event, "grow", f"{names} can rejoin; the gang stops after a checkpoint")
 
-    def _rank_exit(self, event: Event[RankExit]) -> Iterator[Line]:
+    def _rank_exit(self, event: Event[events.RankExit]) -> Iterator[Line]:
         """Report the exit only where no other loss was detected: when a node is lost, the other ranks exit too."""
+        if event.data.code == 0:
+            self._left.add((event.epoch, event.data.rank))
         old = event.epoch not in (None, self._epoch) or self._stopping or event.epoch == self._stopped_epoch
         if event.data.code and not old and not any(epoch == self._epoch for epoch, _ in self._detected):
             what = f"rank.exit rank {event.data.rank} on {event.node}, code {event.data.code}"
@@ -240,50 +213,64 @@ class RunLines:
             self._detected.add(key)
             yield self._line(event, "detected", f"{what}, {_BY[event.kind]}")
 
-    def _node_suspect(self, event: Event[NodeSuspect]) -> Iterator[Line]:
+    def _node_suspect(self, event: Event[events.NodeSuspect]) -> Iterator[Line]:
         yield self._line(event, "suspect", f"{event.node} silent for {event.data.silent_s or 0:.1f} s", passing=True)
 
-    def _controller_late(self, event: Event[ControllerLate]) -> Iterator[Line]:
+    def _controller_late(self, event: Event[events.ControllerLate]) -> Iterator[Line]:
         late = event.data.late_s or 0.0
         yield self._line(event, "late", f"the controller was delayed by {late:.1f} s; limits are extended")
 
-    def _recovery_refused(self, event: Event[RecoveryRefused]) -> Iterator[Line]:
+    def _recovery_waiting(self, event: Event[events.RecoveryWaiting]) -> Iterator[Line]:
+        lost = ", ".join(event.data.lost or ())
+        hosts = "; ".join(f"{host} {reason}" for host, reason in (event.data.hosts or {}).items())
+        yield self._line(event, "waiting", f"for room for {lost}, at most {event.data.wait_s or 0:g} s: {hosts}")
+
+    def _hosts_drained(self, event: Event[events.HostsDrained]) -> Iterator[Line]:
+        texts = [f"{host} {reason}" for host, reason in event.data.hosts.items()]
+        yield self._line(event, "drains", "; ".join(texts) or "no host is drained any longer")
+
+    def _recovery_refused(self, event: Event[events.RecoveryRefused]) -> Iterator[Line]:
+        self._is_refused = True
         yield self._line(event, "refused", f"no recovery: {event.data.reason}")
 
-    def _recovery_decided(self, event: Event[RecoveryDecided]) -> Iterator[Line]:
+    def _recovery_decided(self, event: Event[events.RecoveryDecided]) -> Iterator[Line]:
         self._epoch = event.epoch or self._epoch
         before, self.slots = self.slots, event.data.slots or self.slots
         moved = [(r, new) for r, (old, new) in enumerate(zip(before, self.slots, strict=False)) if old != new]
         lost = ", ".join(event.data.lost or ())
         failed = ", ".join(f"rank {rank}" for rank in event.data.failed or ())
         policy = ", ".join(sorted(set((event.data.policy or {}).values()))) or "restart in place"
-        where = "; ".join(f"rank {rank} is now on {node}" for rank, node in moved)
+        hosts = event.data.hosts or {}
+        where = "; ".join(
+            f"rank {rank} is now on {node}" + (f" (host {hosts[node]})" if node in hosts else "")
+            for rank, node in moved
+        )
         where = f"{len(self.slots)} nodes go on" if len(self.slots) < len(before) else where
         text = f"{lost or failed} lost: {policy}" + (f"; {where}" if where else "")
         yield self._line(event, f"attempt {event.epoch}", text)
 
-    def _recovery_grown(self, event: Event[RecoveryGrown]) -> Iterator[Line]:
+    def _recovery_grown(self, event: Event[events.RecoveryGrown]) -> Iterator[Line]:
         self._epoch = event.epoch or self._epoch
         self.slots = event.data.slots or self.slots
         joined = ", ".join(event.data.joined or ()) or "no node"
         yield self._line(event, f"attempt {event.epoch}", f"{joined} rejoined; {len(self.slots)} nodes go on")
 
-    def _recovery_replaced(self, event: Event[RecoveryReplaced]) -> Iterator[Line]:
+    def _recovery_replaced(self, event: Event[events.RecoveryReplaced]) -> Iterator[Line]:
         before, self.slots = self.slots, event.data.slots or self.slots
         lost, policy = next(iter((event.data.policy or {}).items()), ("a node", ""))
         node = self.slots[before.index(lost)] if lost in before else "its replacement"
         yield self._line(event, "replaced", f"{lost} lost: {policy}; its launcher starts on {node}, the others go on")
 
-    def _checkpoint_skipped(self, event: Event[CheckpointSkipped]) -> Iterator[Line]:
+    def _checkpoint_skipped(self, event: Event[events.CheckpointSkipped]) -> Iterator[Line]:
         yield self._line(event, "skipped", f"checkpoint {event.data.name}: {event.data.reason}")
 
-    def _checkpoint_failed(self, event: Event[CheckpointFailed]) -> Iterator[Line]:
+    def _checkpoint_failed(self, event: Event[events.CheckpointFailed]) -> Iterator[Line]:
         yield self._line(event, "lost", f"checkpoint {event.data.name}: {event.data.reason}")
 
-    def _checkpoint_refused(self, event: Event[CheckpointRefused]) -> Iterator[Line]:
+    def _checkpoint_refused(self, event: Event[events.CheckpointRefused]) -> Iterator[Line]:
         yield self._line(event, "refused", f"a commit of an old attempt: {event.data.name}")
 
-    def _resume_chosen(self, event: Event[ResumeChosen]) -> Iterator[Line]:
+    def _resume_chosen(self, event: Event[events.ResumeChosen]) -> Iterator[Line]:
         step, sha = event.data.step, (event.data.sha256 or "")[:4]
         if event.epoch:
             is_script = self.trial.workload == "script"
@@ -295,7 +282,7 @@ class RunLines:
             text = f"from checkpoint {step} (sha256 {sha}…)" if step else start
             yield self._line(event, "resume", text)
 
-    def _rank_step(self, event: Event[RankStep]) -> Iterator[Line]:
+    def _rank_step(self, event: Event[events.RankStep]) -> Iterator[Line]:
         if event.data.mark == "newest":
             if event.data.rank == 0:
                 yield self._line(event, f"step {event.data.step}", "", passing=True)
@@ -307,11 +294,25 @@ class RunLines:
             self._first_steps[epoch] = set()
             yield self._line(event, f"step {event.data.step}", f"first step of attempt {epoch} done on all ranks")
 
-    def _collective_plan(self, event: Event[CollectivePlan]) -> Iterator[Line]:
+    def _probe_done(self, event: Event[events.ProbeDone]) -> Iterator[Line]:
+        text = (
+            f"{event.data.probe} on {event.node}: {probe_table.medians(event.data) or event.data.error or 'no figures'}"
+        )
+        yield self._line(event, "probed", text, passing=True)
+
+    def _link_probing(self, event: Event[events.LinkProbing]) -> Iterator[Line]:
+        probe = event.data
+        text = f"probing links: {probe.directions or 0} directions, about {probe.limit_s or 0:g} s, longer on a busy machine"
+        known = "; that of an earlier run is confirmed first" if probe.known else ""
+        yield self._line(event, "links", text + known)
+
+    def _collective_plan(self, event: Event[events.CollectivePlan]) -> Iterator[Line]:
         """How long the measurement takes, and how many iterations it has at least."""
         plan = event.data
         cases = {case.case or 0: case for case in plan.cases or ()}
         self._cases = cases
+        self._expected_s = dict(zip(cases, plan.cases_s or (), strict=False))
+        self._planned_at = event.t
         count = sum(case.iterations or 0 for case in cases.values())
         text = f"{count:,} iterations of {len(cases)} case{'s' * (len(cases) != 1)}"
         if plan.expected_s is not None and (plan.uncosted or 0) != len(cases):
@@ -323,7 +324,7 @@ class RunLines:
             )
         yield self._line(event, "expected", text)
 
-    def _collective_measured(self, event: Event[CollectiveMeasured]) -> Iterator[Line]:
+    def _collective_measured(self, event: Event[events.CollectiveMeasured]) -> Iterator[Line]:
         """A row as soon as it is measured."""
         row, case = event.data, self._cases.get(event.data.case or 0)
         if case is None or row.median_s is None:
@@ -333,13 +334,27 @@ class RunLines:
         name = f"{case.operation} {case.algorithm}" + (f" {phrases.size(case.bytes)}" if case.bytes else "")
         why = f" of {case.iterations:,}: precise enough" if row.reason == "precision" else ""
         text = f"{name}: median {phrases.milliseconds(row.median_s)} ms{interval}, {row.iterations:,} iterations{why}"
+        text += self._remaining(event)
         yield self._line(event, "measured", text)
 
-    def _progress(self, event: Event[Progress]) -> Iterator[Line]:
+    def _remaining(self, event: Event[events.CollectiveMeasured]) -> str:
+        """How many cases are left, and for how long: by the cost model, as fast as the cases so far were beside it."""
+        self._measured.add(event.data.case or 0)
+        left = [case for case in self._cases if case not in self._measured]
+        if not left or len(self._measured) % _CASES_PER_ESTIMATE:
+            return ""
+        done_s = sum(self._expected_s.get(case, 0.0) for case in self._measured)
+        left_s = sum(self._expected_s.get(case, 0.0) for case in left)
+        if not done_s or not left_s:
+            return f" · {len(left)} cases left"
+        seconds = left_s * (event.t - self._planned_at) / done_s
+        return f" · {len(left)} cases left, about {age(seconds)}"
+
+    def _progress(self, event: Event[events.Progress]) -> Iterator[Line]:
         self._last_progress = _steps_done(event.data.step, event.data.steps, event.data.loss)
         yield self._line(event, f"step {event.data.step}", self._last_progress, passing=True)
 
-    def _rank_error(self, event: Event[RankError]) -> Iterator[Line]:
+    def _rank_error(self, event: Event[events.RankError]) -> Iterator[Line]:
         """Report an error only where neither an injected fault nor a lost node explains it."""
         if self._epoch in self._fault_epochs or any(epoch == self._epoch for epoch, _ in self._detected):
             return
@@ -353,10 +368,10 @@ class RunLines:
         what = ": ".join(filter(None, (event.data.kind, _short(event.data.message, 160))))
         yield self._line(event, "error", f"{where}: {what}")
 
-    def _lease_over(self, event: Event[LeaseOver]) -> Iterator[Line]:
+    def _lease_over(self, event: Event[events.LeaseOver]) -> Iterator[Line]:
         yield self._line(event, "lease", f"{event.data.key} expired; its holder healed the fault")
 
-    def _rank_start(self, event: Event[RankStart]) -> Iterator[Line]:
+    def _rank_start(self, event: Event[events.RankStart]) -> Iterator[Line]:
         """Report once why ranks start new interpreters."""
         if event.data.cold and not self._is_cold_reported:
             self._is_cold_reported = True
@@ -364,7 +379,7 @@ class RunLines:
             text = f"each rank starts a new interpreter; the bed was brought up with another {_short(names, 160)}"
             yield self._line(event, "cold", text)
 
-    def _rank_finished(self, event: Event[RankFinished]) -> Iterator[Line]:
+    def _rank_finished(self, event: Event[events.RankFinished]) -> Iterator[Line]:
         """The last loss that is shown is the mean over ranks."""
         mean, steps = event.data.loss_mean, event.data.steps
         if isinstance(mean, float):
@@ -373,7 +388,7 @@ class RunLines:
             self._last_progress = f"{steps or 0} iterations"
         return iter(())
 
-    def _run_end(self, event: Event[RunEnd]) -> Iterator[Line]:
+    def _run_end(self, event: Event[events.RunEnd]) -> Iterator[Line]:
         text = event.data.reason or self._last_progress or "all ranks have exited"
         yield self._line(event, str(event.data.outcome), text)
 
@@ -412,49 +427,53 @@ def _reason(event: Event) -> str:
 
 _Lines = Callable[[RunLines, Event[Any]], Iterator[Line]]
 _NOTES: Mapping[type[Payload], _Lines] = {
-    RunBegin: RunLines._run_begin,
-    RunResumed: RunLines._run_resumed,
-    RunInterrupted: RunLines._run_interrupted,
-    RunStopped: RunLines._run_stopped,
-    GangJoined: RunLines._gang_joined,
-    RankHeld: RunLines._rank_held,
-    RankInside: RunLines._rank_inside,
-    HoldExpired: RunLines._hold_expired,
-    FaultTarget: RunLines._fault_target,
-    FaultInjected: RunLines._fault_injected,
-    FaultVerified: RunLines._fault_verified,
-    FaultUnreached: RunLines._fault_unreached,
-    NodeExit: RunLines._node_exit,
-    NodeEnded: RunLines._node_ended,
-    NodeSilent: RunLines._node_silent,
-    GangStalled: RunLines._gang_stalled,
-    GangBusy: RunLines._gang_busy,
-    StoreRetried: RunLines._store_retried,
-    RankExit: RunLines._rank_exit,
-    NodeSuspect: RunLines._node_suspect,
-    ControllerLate: RunLines._controller_late,
-    RecoveryRefused: RunLines._recovery_refused,
-    RecoveryReplaced: RunLines._recovery_replaced,
-    RecoveryDecided: RunLines._recovery_decided,
-    RecoveryGrowing: RunLines._recovery_growing,
-    RecoveryGrown: RunLines._recovery_grown,
-    CheckpointSkipped: RunLines._checkpoint_skipped,
-    CheckpointFailed: RunLines._checkpoint_failed,
-    CheckpointRefused: RunLines._checkpoint_refused,
-    ResumeChosen: RunLines._resume_chosen,
-    RankStart: RunLines._rank_start,
-    RankStep: RunLines._rank_step,
-    CollectivePlan: RunLines._collective_plan,
-    CollectiveMeasured: RunLines._collective_measured,
-    Progress: RunLines._progress,
-    RankError: RunLines._rank_error,
-    LeaseOver: RunLines._lease_over,
-    RankFinished: RunLines._rank_finished,
-    RunEnd: RunLines._run_end,
+    events.RunBegin: RunLines._run_begin,
+    events.RunResumed: RunLines._run_resumed,
+    events.RunInterrupted: RunLines._run_interrupted,
+    events.RunStopped: RunLines._run_stopped,
+    events.GangJoined: RunLines._gang_joined,
+    events.RankHeld: RunLines._rank_held,
+    events.RankInside: RunLines._rank_inside,
+    events.HoldExpired: RunLines._hold_expired,
+    events.FaultTarget: RunLines._fault_target,
+    events.FaultInjected: RunLines._fault_injected,
+    events.FaultVerified: RunLines._fault_verified,
+    events.FaultUnreached: RunLines._fault_unreached,
+    events.NodeExit: RunLines._node_exit,
+    events.NodeEnded: RunLines._node_ended,
+    events.NodeSilent: RunLines._node_silent,
+    events.GangStalled: RunLines._gang_stalled,
+    events.GangBusy: RunLines._gang_busy,
+    events.StoreRetried: RunLines._store_retried,
+    events.RankExit: RunLines._rank_exit,
+    events.NodeSuspect: RunLines._node_suspect,
+    events.ControllerLate: RunLines._controller_late,
+    events.RecoveryRefused: RunLines._recovery_refused,
+    events.RecoveryWaiting: RunLines._recovery_waiting,
+    events.HostsDrained: RunLines._hosts_drained,
+    events.RecoveryReplaced: RunLines._recovery_replaced,
+    events.RecoveryDecided: RunLines._recovery_decided,
+    events.RecoveryGrowing: RunLines._recovery_growing,
+    events.RecoveryGrown: RunLines._recovery_grown,
+    events.CheckpointSkipped: RunLines._checkpoint_skipped,
+    events.CheckpointFailed: RunLines._checkpoint_failed,
+    events.CheckpointRefused: RunLines._checkpoint_refused,
+    events.ResumeChosen: RunLines._resume_chosen,
+    events.RankStart: RunLines._rank_start,
+    events.RankStep: RunLines._rank_step,
+    events.CollectivePlan: RunLines._collective_plan,
+    events.LinkProbing: RunLines._link_probing,
+    events.ProbeDone: RunLines._probe_done,
+    events.CollectiveMeasured: RunLines._collective_measured,
+    events.Progress: RunLines._progress,
+    events.RankError: RunLines._rank_error,
+    events.LeaseOver: RunLines._lease_over,
+    events.RankFinished: RunLines._rank_finished,
+    events.RunEnd: RunLines._run_end,
 }
 #: By the command that the outcome closes.
 _OUTCOMES: Mapping[type[Payload], _Lines] = {
-    FaultAct: RunLines._fault_act_outcome,
-    FaultHeal: RunLines._fault_heal_outcome,
-    Timer: RunLines._timer_outcome,
+    events.FaultAct: RunLines._fault_act_outcome,
+    events.FaultHeal: RunLines._fault_heal_outcome,
+    events.Timer: RunLines._timer_outcome,
 }

@@ -11,7 +11,7 @@ from ... import views
 from ...core.verdict import judge, sentence
 from ...model import codec
 from ...model.event import History
-from ...model.events import FaultActDone, FaultHealDone, ProbeDone, RankError, RankExit, RunBegin
+from ...model.events import FaultActDone, FaultHealDone, ProbeDone, RunBegin
 from ...model.launch import Result
 from ...model.run import Run
 from ...model.verdict import Verdict
@@ -22,7 +22,8 @@ from . import probe_table
 from .terminal import Terminal, run_path
 
 _MARKS = {"pass": "good", "fail": "bad", "unknown": "warn", "skipped": "warn"}
-_WORDS = {0: "PASS", 1: "FAIL", 2: "UNKNOWN", 4: "BROKEN", 130: "INTERRUPTED"}
+#: Exit code -> the outcome of a run.
+WORDS = {0: "PASS", 1: "FAIL", 2: "UNKNOWN", 4: "BROKEN", 130: "INTERRUPTED"}
 _WIDTH = 100
 #: The size of the cluster for which the cost of checkpoints is forecast.
 NODES = 1000
@@ -38,14 +39,15 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
         session.terminal.json(document(result))
         return result.code
     directory, code, terminal = Path(result.directory), result.code, session.terminal
-    run = _judged(result)
+    run = judged(result)
     view = training.view(run)
-    terminal.lines(_failovers(run, view))
-    terminal.lines(_collectives(run, directory))
-    if run.history.first(ProbeDone) is not None:
+    if not terminal.quiet:
+        terminal.lines(_failovers(run, view))
+        terminal.lines(_collectives(run, directory, terminal.width))
+    if run.history.first(ProbeDone) is not None and not terminal.quiet:
         probe_table.show(terminal, run.history)
-    for line in verdicts(terminal, run.verdicts):
-        terminal.line(line)
+    shown = tuple(verdict for verdict in run.verdicts if verdict.outcome != "pass" or not terminal.quiet)
+    terminal.lines(verdicts(terminal, shown))
     if run.format < 2:
         terminal.line(f"note      {views.NOT_COMPARED}")
     terminal.lines(_judging(result, run))
@@ -54,12 +56,13 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
     terminal.lines(_unloaded(session, directory))
     if code and code != 130:
         terminal.lines(_failed_log(run))
-    word = _WORDS.get(code, "FAIL")
+    word = WORDS.get(code, "FAIL")
     terminal.line(
         f"{terminal.style(f'{word:<9}', word)} {sentence.sentence(run.trial, view, run.verdicts)}     exit {code}"
     )
     terminal.lines(_failed_reports(directory))
-    terminal.lines(_next(result))
+    if not terminal.quiet:
+        terminal.lines(_next(result))
     return code
 
 
@@ -73,7 +76,7 @@ def saved(directory: Path) -> Result:
 
 def document(result: Result) -> dict[str, Any]:
     """Return the summary as JSON."""
-    run = _judged(result)
+    run = judged(result)
     view = training.view(run)
     measured = _measured(run)
     return {
@@ -94,7 +97,8 @@ def document(result: Result) -> dict[str, Any]:
     }
 
 
-def _judged(result: Result) -> Run:
+def judged(result: Result) -> Run:
+    """Return the run with the verdicts of the result."""
     run = result.judged or bundle.load(Path(result.directory), judged=False)
     return replace(run, verdicts=result.verdicts)
 
@@ -122,11 +126,11 @@ def _unloaded(session: Session, directory: Path) -> Iterator[str]:
         yield f"note      plugins of this run that are not loaded: {', '.join(missing)} ({where})"
 
 
-def _collectives(run: Run, directory: Path) -> Iterator[str]:
+def _collectives(run: Run, directory: Path, width: int) -> Iterator[str]:
     if views.is_collective(run.history):
         from . import collective
 
-        yield from collective.lines(run, directory)
+        yield from collective.lines(run, directory, width=width)
 
 
 def _measured(run: Run) -> dict[str, Any] | None:
@@ -246,25 +250,10 @@ def _span(steps: list[int]) -> str:
 
 def _failed_log(run: Run) -> Iterator[str]:
     """Yield the end of the log of the first rank that failed, or of the rank that it names as the cause."""
-    failed = next((event for event in run.history.of(RankError, RankExit) if _is_failure(event.data)), None)
-    if failed is None or failed.node is None:
-        return
-    rank, node = failed.data.rank, failed.node
-    gang = next((gang for gang in views.gangs(run.history) if gang.epoch == (failed.epoch or 0)), None)
-    cause = views.root_cause(run.history, gang) if gang else None
-    if cause:
-        rank, node = cause.rank, cause.node
-    elif gang and rank in gang.ranks:
-        rank, _ = views.culprit_of(gang, rank)
-        node = gang.ranks[rank]
-    tail = run.files.log(node, rank, failed.epoch or 0).splitlines()[-_TAIL:]
-    if tail:
-        yield f"log       rank {rank} on {node}, attempt {failed.epoch or 0}, last lines:"
-        yield from (f"          {line}" for line in tail)
-
-
-def _is_failure(payload: RankError | RankExit) -> bool:
-    return (payload.code or 0) > 0 if isinstance(payload, RankExit) else payload.kind is not None
+    failed = views.failed_rank(run, _TAIL)
+    if failed is not None and failed.tail:
+        yield f"log       rank {failed.rank} on {failed.node}, attempt {failed.epoch}, last lines:"
+        yield from (f"          {line}" for line in failed.tail)
 
 
 def _failed(directory: Path) -> list[str]:

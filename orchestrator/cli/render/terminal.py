@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from ...model import codec, vaulted
+from . import folding
 
 _STYLES: dict[str, dict[str, Any]] = {
     "PASS": {"fg": "green", "bold": True},
@@ -31,6 +33,8 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u20
 #: Delimits the styled parts of a line until it is printed; no foreign text can contain it.
 _NONCE = os.urandom(8).hex()
 _DELIMITER = re.compile(rf"\x00{_NONCE}:(\w*);")
+#: Where the width is not known.
+_COLUMNS = 80
 #: Cells of tables that name a state or an outcome.
 _CELLS = {
     "warm": "green", "busy": "cyan", "paused": "yellow", "starting": "yellow", "dead": "red", "absent": "red", "unreachable": "red",
@@ -40,13 +44,37 @@ _CELLS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Terminal:
-    """``colour``: on a terminal; ``live``: the last line may be rewritten. ``secrets``: values from a vault, never printed."""
+    """``colour``: on a terminal; ``live``: the last line may be rewritten. ``secrets``: values from a vault, never printed.
+
+    ``width``, ``error_width``: columns of a terminal to which lines of ``out`` and ``err`` are folded; 0: lines stay whole.
+    ``verbosity``: -1 with --quiet, 1 with --verbose.
+    """
 
     out: TextIO
     err: TextIO
     colour: bool = False
     live: bool = False
+    width: int = 0
+    error_width: int = 0
+    verbosity: int = 0
     secrets: set[str] = field(default_factory=set)
+
+    @property
+    def quiet(self) -> bool:
+        return self.verbosity < 0
+
+    @property
+    def verbose(self) -> bool:
+        return self.verbosity > 0
+
+    @property
+    def narrator(self) -> Terminal:
+        """The terminal for what a verb tells on its way to the result: nothing with --quiet; problems are shown all the same."""
+        return self.silent() if self.quiet else self
+
+    def silent(self) -> Terminal:
+        """A terminal that prints problems only."""
+        return replace(self, out=io.StringIO(), live=False)
 
     @contextmanager
     def surviving(self) -> Iterator[None]:
@@ -67,14 +95,17 @@ class Terminal:
         return _printed(self.hidden(text), _STYLES)
 
     def line(self, text: str = "") -> None:
-        self.clear()
-        self.out.write(self.shown(text) + "\n")
-        self.out.flush()
+        self.lines([text])
 
     def lines(self, lines: Iterable[str]) -> None:
         self.clear()
-        self.out.write(self.shown("".join(f"{line}\n" for line in lines)))
+        self.out.write(self.shown("".join(f"{row}\n" for line in lines for row in self._folded(line, self.width))))
         self.out.flush()
+
+    def _folded(self, text: str, width: int, hanging: int | None = None) -> Iterator[str]:
+        """The rows of a text; each line is folded to ``width``."""
+        for line in text.split("\n") if width else [text]:
+            yield from folding.fold(line, width, _unstyled, hanging) if width else [line]
 
     def block(self, text: str) -> None:
         """Print a part of a foreign text, such as a log."""
@@ -94,9 +125,9 @@ class Terminal:
     def style(self, text: str, name: str) -> str:
         return _styled(text, name) if self.colour and name in _STYLES else text
 
-    def json(self, value: Any) -> None:
-        """Print a dataclass or JSON value, for programs."""
-        self.out.write(json.dumps(self.hidden(codec.plain(value)), indent=1) + "\n")
+    def json(self, value: Any, *, indent: int | None = 1) -> None:
+        """Print a dataclass or JSON value, for programs. ``indent`` None: on one line."""
+        self.out.write(json.dumps(self.hidden(codec.plain(value)), indent=indent) + "\n")
         self.out.flush()
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[Any]], indent: str = "  ") -> None:
@@ -105,7 +136,7 @@ class Terminal:
         right = [bool(body) and all(_number(row[column]) for row in body) for column in range(len(head))]
         self.clear()
         names = [self.shown(name) for name in head]
-        (self._rich_table if self.colour else self._plain_table)(names, body, right, indent)
+        (self._rich_table if self.colour or self.width else self._plain_table)(names, body, right, indent)
         self.out.flush()
 
     def _rich_table(self, head: Sequence[str], body: list[list[str]], right: list[bool], indent: str) -> None:
@@ -120,7 +151,9 @@ class Terminal:
             table.add_column(name, justify="right" if number else "left", overflow="fold")
         for row in body:
             table.add_row(*(Text(cell, style=_CELLS.get(cell, "")) for cell in row))
-        console = Console(file=self.out, force_terminal=True, highlight=False, width=max(_width(), 60))
+        console = Console(
+            file=self.out, force_terminal=self.colour, highlight=False, width=max(self.width or _width(), 60)
+        )
         console.print(Padding(table, (0, 0, 0, len(indent)), expand=False))
 
     def _plain_table(self, head: Sequence[str], body: list[list[str]], right: list[bool], indent: str) -> None:
@@ -135,21 +168,40 @@ class Terminal:
         self.clear()
         for problem in problems:
             for text in clean(self.hidden(problem)).split("\n"):
-                self.err.write(self.shown(f"{self.style('error:', 'bad')} {text}\n"))
+                self._complain(self.style("error:", "bad"), text)
         for text in clean(self.hidden(hint)).splitlines():
-            self.err.write(self.shown(f"{self.style('next:', 'head')} {text}\n"))
+            self._complain(self.style("next:", "head"), text)
+        self.err.flush()
+
+    def _complain(self, label: str, text: str) -> None:
+        """Print a line on stderr; further rows of it are below the text behind ``label``."""
+        for row in self._folded(f"{label} {text}", self.error_width, len(_unstyled(label)) + 1):
+            self.err.write(self.shown(f"{row}\n"))
+
+    def note(self, text: str) -> None:
+        """Print a line on stderr that is no problem."""
+        self.clear()
+        self._complain(self.style("note:", "dim"), text)
         self.err.flush()
 
     def warn(self, text: str) -> None:
         self.clear()
-        self.err.write(self.shown(f"{self.style('warning:', 'warn')} {text}\n"))
+        self._complain(self.style("warning:", "warn"), text)
         self.err.flush()
 
 
 def standard() -> Terminal:
-    """Return a terminal of stdout and stderr; ``NO_COLOR`` switches colours off."""
+    """Return a terminal of stdout and stderr. ``NO_COLOR`` switches colours off; ``FORCE_COLOR`` switches them on off a terminal."""
     tty = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    return Terminal(out=sys.stdout, err=sys.stderr, colour=tty and not os.environ.get("NO_COLOR"), live=tty)
+    forced = os.environ.get("FORCE_COLOR", "") not in ("", "0", "false")
+    return Terminal(
+        out=sys.stdout,
+        err=sys.stderr,
+        colour=(tty or forced) and not os.environ.get("NO_COLOR"),
+        live=tty,
+        width=_width() if sys.stdout.isatty() else 0,
+        error_width=_width() if sys.stderr.isatty() else 0,
+    )
 
 
 def age(seconds: float) -> str:
@@ -175,10 +227,14 @@ def _number(text: str) -> bool:
 
 
 def _width() -> int:
-    try:
-        return os.get_terminal_size().columns
-    except OSError:
-        return 80
+    """The columns of the terminal; COLUMNS overrides them."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with suppress(OSError, ValueError, AttributeError):
+            return os.get_terminal_size(stream.fileno()).columns or _COLUMNS  # type: ignore[union-attr]
+    return _COLUMNS
 
 
 def short_list(names: Iterable[str]) -> str:
@@ -207,6 +263,11 @@ def clean(text: str) -> str:
 def _styled(text: str, name: str) -> str:
     """Return ``text`` in the style ``name``, for ``_printed``."""
     return f"\x00{_NONCE}:{name};{text}\x00{_NONCE}:;"
+
+
+def _unstyled(text: str) -> str:
+    """A text as wide as it is printed."""
+    return _DELIMITER.sub("", text)
 
 
 def _printed(text: str, styles: Mapping[str, Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ...model.errors import UsageError
-from ..inputs import options
+from ..inputs import completions, options
 from ..inputs.session import Session
 from ..render import terminal
 from ..render.terminal import short_path
@@ -19,7 +19,7 @@ SUITE = "acceptance"
 
 
 @options.command()
-@click.argument("inventory", required=False, type=click.Path(path_type=Path))
+@click.argument("inventory", required=False, type=click.Path(path_type=Path), shell_complete=completions.inventories)
 @options.bed
 @click.option(
     "--suite",

@@ -39,7 +39,7 @@ def command() -> None:
 
 
 @command.command(context_settings={"auto_envvar_prefix": "CCBED"})
-@click.argument("handle", metavar="RUN|NIGHT")
+@options.of_run("handle", metavar="RUN|NIGHT")
 @click.option(
     "--margin", default="10%", show_default=True, callback=_share, help="From the median to the floor, towards worse."
 )
@@ -52,10 +52,11 @@ def command() -> None:
 @click.option("--dry-run", is_flag=True, help="Print the floors, and write nothing.")
 @options.baselines
 @options.runs_dir
+@options.as_json
 @click.pass_obj
 def accept(
     session: Session, handle: str, margin: float, metrics: tuple[str, ...], output: Path | None, dry_run: bool,
-    baselines: Path, runs_dir: Path,
+    baselines: Path, runs_dir: Path, as_json: bool,
 ) -> int:  # fmt: skip
     """Write the floors of RUN or NIGHT into the baseline of its hardware model, for review. Comments in it are kept."""
     from ...nightly import baselines as files
@@ -83,11 +84,20 @@ def accept(
         if not dry_run:
             paths.write(file, text.encode(), durable=True)
             file.chmod(0o644)
-        verb = "would be in" if dry_run else "in"
-        session.terminal.line(
-            f"{hardware}: {len(floors)} floor{'s' * (len(floors) > 1)} {verb} {short_path(file)}; review them before you commit it"
+        if not as_json:
+            verb = "would be in" if dry_run else "in"
+            session.terminal.line(
+                f"{hardware}: {len(floors)} floor{'s' * (len(floors) > 1)} {verb} {short_path(file)}; review them before you commit it"
+            )
+            _table(session, floors)
+    if as_json:
+        written = zip(accepted.items(), texts, strict=True)
+        session.terminal.json(
+            [
+                {"hardware": hardware, "file": str(file), "written": not dry_run, "floors": codec.plain(list(floors))}
+                for (hardware, floors), file in written
+            ]
         )
-        _table(session, floors)
     return 0
 
 

@@ -21,17 +21,22 @@ def command() -> None:
 
 
 @command.command(context_settings={"auto_envvar_prefix": "CCBED"})
-@click.argument("run")
+@options.of_run()
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The archive; default RUN.tar.gz."
 )
 @options.runs_dir
+@options.as_json
 @click.pass_obj
-def export(session: Session, run: str, output: Path | None, runs_dir: Path) -> int:
+def export(session: Session, run: str, output: Path | None, runs_dir: Path, as_json: bool) -> int:
     """Write RUN as one archive."""
     directory = index.resolve(run, runs_dir)
     target = output or Path(f"{directory.name}.tar.gz")
     count = archives.export(directory, target)
+    if as_json:
+        document = {"archive": str(target), "files": count, "size_bytes": target.stat().st_size}
+        session.terminal.json({**document, "sealed": store.is_sealed(directory)})
+        return 0
     size = target.stat().st_size / 1024**2
     sealed = "" if store.is_sealed(directory) else "; the run has not ended, so it is not sealed"
     session.terminal.line(
@@ -41,7 +46,7 @@ def export(session: Session, run: str, output: Path | None, runs_dir: Path) -> i
 
 
 @command.command(context_settings={"auto_envvar_prefix": "CCBED"})
-@click.argument("run", metavar="RUN|ARCHIVE")
+@options.of_run(metavar="RUN|ARCHIVE")
 @click.option(
     "--allowed-signers", type=click.Path(path_type=Path), help="The keys that may have signed it: see ssh-keygen(1)."
 )
@@ -101,18 +106,22 @@ def _verified(
 
 
 @command.command(context_settings={"auto_envvar_prefix": "CCBED"})
-@click.argument("run")
+@options.of_run()
 @click.option(
     "--key", type=click.Path(path_type=Path), default=Path("~/.ssh/id_ed25519"), show_default=True, help="An SSH key."
 )
 @options.runs_dir
+@options.as_json
 @click.pass_obj
-def sign(session: Session, run: str, key: Path, runs_dir: Path) -> int:
+def sign(session: Session, run: str, key: Path, runs_dir: Path, as_json: bool) -> int:
     """Sign the sealed evidence of RUN with an SSH key: without the key it cannot be changed and sealed again unnoticed."""
     directory = index.resolve(run, runs_dir)
     if not store.is_sealed(directory):
         raise UsageError(f"{short_path(directory)}: the run is not sealed yet", hint=f"ccbed resume {run}")
     signature = signing.sign(directory, key.expanduser())
+    if as_json:
+        session.terminal.json({"run": directory.name, "signature": str(signature)})
+        return 0
     session.terminal.line(
         f"{short_path(signature)}: signed     verify: ccbed bundle verify {run} --allowed-signers FILE"
     )

@@ -9,6 +9,7 @@ import click
 
 from ...model.errors import InfrastructureError
 from ...model.events import RunEnd
+from ...model.launch import Result
 from ...run import judging
 from ...store import bundle, index, paths, seal
 from ..inputs import options
@@ -18,7 +19,7 @@ from ..render.terminal import short_path
 
 
 @options.command()
-@click.argument("run", default="latest")
+@options.of_run(default="latest")
 @click.option(
     "--require-format",
     type=click.IntRange(min(bundle.FORMATS), max(bundle.FORMATS)),
@@ -46,12 +47,17 @@ def command(
     ccbed --plugins runs/latest/inputs/plugins check
     """
     directory = index.resolve(run, runs_dir)
-    verify(directory)
-    result = judging.conclude(
-        session.catalogue, directory, require_format=require_format, accept_changed=accept_changed, read_only=True,
-        redraw=False,
-    )  # fmt: skip
+    result = judge_again(session, directory, require_format=require_format, accept_changed=accept_changed)
     return summary.show(session, result, as_json=as_json)
+
+
+def judge_again(session: Session, directory: Path, *, require_format: int = 1, accept_changed: bool = False) -> Result:
+    """Verify the seal and judge the run from its bundle. Raises TornBundleError, InfrastructureError."""
+    verify(directory)
+    return judging.conclude(
+        session.catalogue, directory, require_format=require_format, accept_changed=accept_changed, read_only=True,
+        redraw=False, on_stage=session.terminal.status,
+    )  # fmt: skip
 
 
 def verify(directory: Path) -> None:

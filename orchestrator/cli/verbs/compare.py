@@ -45,8 +45,8 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
 
 
 @options.command()
-@click.argument("before", metavar="A")
-@click.argument("after", metavar="B")
+@options.of_run("before", metavar="A")
+@options.of_run("after", metavar="B")
 @click.argument("others", nargs=-1, metavar="[C ...]")
 @click.option(
     "--html", type=click.Path(path_type=Path), metavar="FILE", help="Of two runs, or of systems: write a page, too."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...core.bed import selection
 from ...model import codec
 from ...model.bed import BedSpec
 from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, UsageError
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 
 
 @options.command()
-@click.argument("inventory", type=click.Path(path_type=Path))
+@options.inventory
+@options.limit
 @options.as_json
 @options.vault
 @click.pass_obj
-def command(session: Session, inventory: Path, as_json: bool) -> int:
+def command(session: Session, inventory: Path, limit: tuple[str, ...], as_json: bool) -> int:
     """Check what each host of INVENTORY lacks, and print the fix. Changes nothing."""
     from ...prepare import host_checks
 
@@ -34,8 +36,12 @@ def command(session: Session, inventory: Path, as_json: bool) -> int:
             f"bed {bed.name}: doctor inspects hosts by SSH, and Slurm chooses the nodes when the job starts",
             hint=f"`ccbed plan {short_path(bed.inventory)}` shows the job; `ccbed up` checks its nodes",
         )
-    session.terminal.status(f"  checking {len(bed.hosts) or 1} hosts …")
-    findings = host_checks.examine(bed)
+    hosts = beds.limited_hosts(bed, limit) if limit else beds.acting_hosts(session, bed)
+    if not limit and not as_json:
+        beds.mention_drains(session, bed)
+    part = selection.on_hosts(bed, hosts)
+    session.terminal.status(f"  checking {len(part.hosts) or 1} hosts …")
+    findings = host_checks.examine(part)
     lacking = [host for host, listed in findings.items() if any(finding.outcome == "fail" for finding in listed)]
     if as_json:
         session.terminal.json(_json(bed, findings, lacking))

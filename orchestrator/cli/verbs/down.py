@@ -7,34 +7,57 @@ from pathlib import Path
 
 import click
 
-from ...core.bed import departed
+from ...core.bed import departed, selection
+from ...core.spec import values
 from ...model.bed import BedSpec, BedStatus, NodeStatus
 from ...model.errors import InfrastructureError, OwnedError, UnreachedError, UsageError
 from ...model.provider import Provider
 from ...store import beds as store
-from ..inputs import beds, options, prepared_hosts
+from ..inputs import audited, beds, completions, options, prepared_hosts
 from ..inputs.session import Session
-from ..render.terminal import short_list
+from ..render.terminal import short_list, short_path
 
 
 @options.command()
-@click.argument("bed", required=False, metavar="[BED|INVENTORY]")
+@options.of_bed(metavar="[BED|INVENTORY]", shell_complete=completions.beds_and_inventories)
 @click.option("--all", "every", is_flag=True, help="Every bed that is up.")
 @options.force("Also while a run is open on the bed, or if another user owns it.")
 @click.option("--abandon", is_flag=True, help="Abandon hosts that cannot be reached: the bed's processes there stay.")
 @click.option("--reset", is_flag=True, help="Also remove the bed's directory on the hosts, which preparation made.")
+@options.limit
 @options.vault
+@options.as_json
 @click.pass_obj
-def command(session: Session, bed: str | None, every: bool, force: bool, abandon: bool, reset: bool) -> int:
+def command(
+    session: Session,
+    bed: str | None,
+    every: bool,
+    force: bool,
+    abandon: bool,
+    reset: bool,
+    limit: tuple[str, ...],
+    as_json: bool,
+) -> int:
     """End a bed: every process of it, and its directories; verified. Runs keep their bundles."""
+    if limit and (every or abandon or reset):
+        raise UsageError("--limit excludes --all, --abandon and --reset", hint="give --limit alone")
+    screen = session.terminal
+    session.terminal = screen.silent() if as_json else screen
     specs = _selected(session, bed, every)
+    if limit and specs:
+        hosts = beds.limited_hosts(departed.with_departed_hosts(specs[0]), limit)
+        pids = end_hosts(session, specs[0], hosts, force=force)
+        if as_json:
+            screen.json([{"bed": specs[0].name, "hosts": list(hosts), "ended": list(pids)}])
+        return 0
     if not specs:
         session.terminal.line(f"bed {bed}: not up, nothing to end" if bed else "no bed is up, nothing to end")
-    for spec in specs:
-        end(session, spec, force=force, abandon=abandon)
+    ended = [end(session, spec, force=force, abandon=abandon) for spec in specs]
     for spec in specs or (_unlisted(session, bed) if reset else ()):
         if reset:
             prepared_hosts.reset(session, spec, force=force)
+    if as_json:
+        screen.json([{"bed": spec.name, "ended": list(pids)} for spec, pids in zip(specs, ended, strict=True)])
     return 0
 
 
@@ -53,7 +76,8 @@ def _selected(session: Session, bed: str | None, every: bool) -> tuple[BedSpec, 
         return (_read(session, bed),)
     if not bed.endswith((".yml", ".yaml")) and not Path(bed).is_file():
         if known:
-            raise UsageError(f"no bed {bed} is up; up: {', '.join(known)}", hint=f"ccbed down {known[0]}")
+            near = values.nearest(bed, known).replace("known:", "up:")
+            raise UsageError(f"no bed {bed} is up; {near}", hint="ccbed status")
         return ()
     return _of_inventory(session, Path(bed))
 
@@ -72,8 +96,8 @@ def _read(session: Session, name: str) -> BedSpec:
     return beds.read(session, name) or store.minimal_spec(session.state, name)
 
 
-def end(session: Session, bed: BedSpec, *, force: bool = False, abandon: bool = False) -> None:
-    """End one bed, and print what ended. Raises UsageError, InfrastructureError."""
+def end(session: Session, bed: BedSpec, *, force: bool = False, abandon: bool = False) -> tuple[int, ...]:
+    """End one bed, print what ended, and return the pids. Raises UsageError, InfrastructureError."""
     bed = departed.with_departed_hosts(bed)
     with store.lock(session.state, bed.name):
         if not force:
@@ -81,7 +105,9 @@ def end(session: Session, bed: BedSpec, *, force: bool = False, abandon: bool = 
         provider = session.provider(bed)
         status, unreached = _observe(provider, bed, force)
         nodes = [node for node in status.nodes if node.pid]
-        ended = _retire(session, provider, bed, unreached, abandon)
+        hosts = [host for host in selection.host_names(bed) if not (abandon and host in unreached)]
+        with audited.act(session, bed, provider, "down", dict.fromkeys(hosts, "")):
+            ended = _retire(session, provider, bed, unreached, abandon)
         store.forget(session.state, bed.name)
     text = (
         f"{_count(len(ended))} ended{_names(nodes, len(ended), len(bed.hosts))}, none is left"
@@ -89,6 +115,41 @@ def end(session: Session, bed: BedSpec, *, force: bool = False, abandon: bool = 
         else "no process was left"
     )
     session.terminal.line(f"bed {bed.name} is down: {text} ({session.took()})")
+    return ended
+
+
+def end_hosts(session: Session, bed: BedSpec, hosts: tuple[str, ...], *, force: bool = False) -> tuple[int, ...]:
+    """End the bed on some hosts, print what ended, and return the pids. The bed stays as it is wanted.
+
+    Raises UsageError; InfrastructureError with the hosts that cannot be reached, once the others have ended.
+    """
+    bed = selection.on_hosts(departed.with_departed_hosts(bed), hosts)
+    with store.lock(session.state, bed.name):
+        if not force:
+            beds.refuse_open(session, bed, "down")
+        provider = session.provider(bed)
+        _, unreached = _observe(provider, bed, force)
+        with audited.act(session, bed, provider, "down", dict.fromkeys(hosts, "")):
+            ended = _retire_hosts(provider, bed, unreached)
+        text = f"{_count(len(ended))} ended, none is left" if ended else "no process was left"
+    start = f"ccbed up {short_path(bed.inventory)} --limit {','.join(hosts)}"
+    session.terminal.line(
+        f"bed {bed.name} is down on {short_list(hosts)}: {text} ({session.took()})     start it there: {start}"
+    )
+    return ended
+
+
+def _retire_hosts(provider: Provider, bed: BedSpec, unreached: tuple[str, ...]) -> tuple[int, ...]:
+    """End what can be reached of a part of a bed, and return the pids. Raises InfrastructureError with what is left."""
+    try:
+        ended = provider.retire_hosts(bed, bed.hosts) if bed.hosts else provider.retire(bed)
+        _refuse_left(bed, provider)
+        return ended
+    except InfrastructureError as error:
+        done = [host.name for host in bed.hosts if unreached and host.name not in unreached]
+        head = f"{short_list(done)} ended; once the others are back: " if done else "to try again: "
+        rest = ",".join(unreached or [host.name for host in bed.hosts])
+        raise InfrastructureError(*error.problems, hint=f"{head}ccbed down {bed.name} --limit {rest}") from error
 
 
 def _count(number: int) -> str:
@@ -132,8 +193,13 @@ def _retire(
         hint = f"{done}once the host is back: ccbed down {bed.name}     or abandon it: ccbed down {bed.name} --abandon"
         retry = f"try again: ccbed down {bed.name}"
         raise InfrastructureError(*error.problems, hint=hint if unreached else retry) from error
+    _refuse_left(bed, provider)
+    return ended
+
+
+def _refuse_left(bed: BedSpec, provider: Provider) -> None:
+    """Raises InfrastructureError with a line for each node that is left."""
     left = [node for node in provider.observe(bed).nodes if node.state not in ("absent", "dead")]
     if left:
         lines = (f"node {node.name} is still {node.state} (pid {node.pid})" for node in left)
         raise InfrastructureError(*lines, hint=f"try again: ccbed down {bed.name}")
-    return ended

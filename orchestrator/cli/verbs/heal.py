@@ -3,31 +3,52 @@
 from __future__ import annotations
 
 import secrets
-import shlex
 import time
 from pathlib import Path
 
 import click
 
+from ...core.bed import selection
 from ...model.bed import BedSpec
-from ...model.errors import CcbedError, InfrastructureError, UsageError
+from ...model.errors import CcbedError, InfrastructureError, UnreachedError, UsageError
 from ...model.event import History
-from ...model.launch import Request
 from ...model.provider import Provider
 from ...store import beds as store
 from ...store import bundle, paths
-from ..inputs import beds, options
+from ..inputs import audited, beds, options
 from ..inputs.session import Session
 from ..render import live
 from ..render.terminal import short_path
 
 
 @options.command()
-@click.argument("bed", required=False)
+@options.of_bed()
+@options.as_json
 @click.pass_obj
-def command(session: Session, bed: str | None) -> int:
+def command(session: Session, bed: str | None, as_json: bool) -> int:
     """Heal the faults on BED, stop the gang of a run whose orchestrator is gone, and close that run."""
-    return heal(session, beds.choose(session, bed))
+    spec = _reachable(session, beds.choose(session, bed, hint="ccbed heal {bed}"))
+    if not as_json:
+        return heal(session, spec)
+    from . import status
+
+    run = store.open_run(Path(spec.workdir), time.time())
+    screen, session.terminal = session.terminal, session.terminal.silent()
+    code = heal(session, spec)
+    screen.json({**status.document(session, spec.name), "closed_run": run.run if run else None})
+    return code
+
+
+def _reachable(session: Session, bed: BedSpec) -> BedSpec:
+    """Return the bed; without its drained hosts where one of them cannot be reached."""
+    drained = beds.drains(bed)
+    if drained:
+        try:
+            session.provider(bed).observe(bed)
+        except UnreachedError as error:
+            if drained.keys() & error.hosts.keys():
+                return beds.usable(bed)
+    return bed
 
 
 def heal(session: Session, spec: BedSpec) -> int:
@@ -53,9 +74,11 @@ def _settle(session: Session, bed: BedSpec) -> None:
 
 def _heal(session: Session, bed: BedSpec, run: store.OpenRun | None) -> int:
     provider = session.provider(bed)
-    if run:
-        _end_run(session, bed, provider, run)
-    done = _mend(session, bed, provider, None)
+    what = f"closes run {run.run}" if run else ""
+    with audited.act(session, bed, provider, "heal", dict.fromkeys(selection.host_names(bed), what)):
+        if run:
+            _end_run(session, bed, provider, run)
+        done = _mend(session, bed, provider, None)
     for lease in provider.observe(bed).leases:
         session.terminal.line(f"  lease     {lease}")
     text = "is healed" if run or done else "has nothing to heal"
@@ -83,17 +106,8 @@ def _abandon(session: Session, bed: BedSpec, provider: Provider, directory: Path
     trial, plan = bundle.load_trial(directory), bundle.load_plan(directory)
     printer = live.Printer(terminal=session.terminal, trial=trial, slots=plan.slots)
     printer.replay(bundle.read_history(directory).events)
-    request = Request(
-        trial=trial,
-        bed=bed,
-        provider=provider,
-        catalogue=session.catalogue,
-        runs=str(directory.parent),
-        state=str(session.state),
-        command=shlex.join(["ccbed", *session.argv]),
-        resume=str(directory),
-        stop=True,
-        on_event=printer.event,
+    request = session.request(
+        trial, bed, directory.parent, provider=provider, resume=str(directory), stop=True, on_event=printer.event
     )
     session.launch(request)
     abandon.collect_and_close(request, directory, "abandoned by ccbed heal")
@@ -104,7 +118,9 @@ def _mend(session: Session, bed: BedSpec, provider: Provider, run: store.OpenRun
     from ...providers import heal
 
     history = _history(Path(run.directory)) if run else History()
-    mended = heal.mend(provider, bed, run.run if run else "no run", history, secrets.token_hex(3))
+    mended = heal.mend(
+        provider, bed, run.run if run else "no run", history, secrets.token_hex(3), drained=beds.drains(bed)
+    )
     session.terminal.lines(f"  {line}" for line in mended.done)
     if mended.problems:
         hint = f"ccbed down {bed.name} --force, then: ccbed up {short_path(bed.inventory)}"

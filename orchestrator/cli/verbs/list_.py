@@ -13,13 +13,13 @@ from ...model.errors import CcbedError
 from ...model.plugin import Plugin
 from ...plugins import KINDS
 from ...store import beds as store
-from ...store import index
+from ...store import index, shipped
 from ...store.shipped import examples, suites, summary
 from ..inputs import beds, options
 from ..inputs.session import Session
 from ..render.terminal import short_path
 
-_WHAT = (*sorted(KINDS), "trials", "suites", "examples", "runs", "beds")
+_WHAT = (*sorted(KINDS), "trials", "suites", "examples", "runs", "beds", "inventories")
 
 
 @options.command()
@@ -28,8 +28,8 @@ _WHAT = (*sorted(KINDS), "trials", "suites", "examples", "runs", "beds")
 @options.as_json
 @click.pass_obj
 def command(session: Session, what: str | None, runs_dir: Path, as_json: bool) -> int:
-    """List faults, checkers, algorithms, workloads, reports, trials, suites, example scripts, runs or beds; without WHAT all plugins."""
-    kinds = (what,) if what else tuple(kind for kind in _WHAT if kind not in ("runs", "beds"))
+    """List faults, checkers, algorithms, workloads, reports, trials, suites, examples, runs, beds or inventories (default: plugins)."""
+    kinds = (what,) if what else tuple(kind for kind in _WHAT if kind not in ("runs", "beds", "inventories"))
     rows_by_kind = {kind: _rows(session, kind, runs_dir) for kind in kinds}
     if as_json:
         session.terminal.json(rows_by_kind[what] if what else rows_by_kind)
@@ -45,6 +45,8 @@ def _rows(session: Session, kind: str, runs_dir: Path) -> list[dict[str, Any]]:
         return [{"run": e.run, "trial": e.trial, "state": e.state, "directory": str(e.directory)} for e in entries]
     if kind == "beds":
         return [_bed(session, name) for name in store.names(session.state)]
+    if kind == "inventories":
+        return [_inventory(session, path) for path in shipped.inventories()]
     if kind == "trials":
         return [{"name": name, "summary": summary(Path(path))} for name, path in session.catalogue.trials.items()]
     if kind == "suites":
@@ -53,6 +55,15 @@ def _rows(session: Session, kind: str, runs_dir: Path) -> list[dict[str, Any]]:
         return [{"name": f"example:{name}", "summary": summary(path)} for name, path in examples().items()]
     folder: Mapping[str, Plugin] = getattr(session.catalogue, kind)
     return [_plugin(folder, name) for name in folder]
+
+
+def _inventory(session: Session, path: Path) -> dict[str, Any]:
+    """An inventory of this directory, or one that ccbed ships; ``state``: whether its bed is up."""
+    file = shipped.find(path)
+    beds_up = [bed for name in store.names(session.state) if (bed := beds.read(session, name))]
+    is_up = any(bed.inventory and Path(bed.inventory).resolve() == file.resolve() for bed in beds_up)
+    origin = "here" if path.exists() else "shipped"
+    return {"inventory": path.as_posix(), "state": "up" if is_up else "-", "from": origin, "about": summary(file)}
 
 
 def _bed(session: Session, name: str) -> dict[str, Any]:
@@ -65,12 +76,13 @@ def _plugin(folder: Mapping[str, Plugin], name: str) -> dict[str, Any]:
     try:
         plugin = folder[name]
     except CcbedError as error:
-        return {"name": name, "summary": f"broken: {error}", "settings": []}
+        return {"name": name, "summary": f"broken: {error}", "settings": [], "distribution": ""}
     params = getattr(plugin.module, "Params", None)
     return {
         "name": name,
         "summary": plugin.summary,
         "settings": [field.name for field in fields(params)] if params else [],
+        "distribution": plugin.distribution,
     }
 
 
@@ -81,11 +93,12 @@ def _show(session: Session, kind: str, rows: list[dict[str, Any]], *, titled: bo
     if not rows:
         terminal.line(f"  no {kind}")
         return
-    columns = [name for name in rows[0] if name not in ("settings", "directory")]
+    columns = [name for name in rows[0] if name not in ("settings", "distribution", "directory")]
     if columns == ["name", "summary"]:
         width = max(len(row["name"]) for row in rows)
         for row in rows:
             settings = f" [{', '.join(row['settings'])}]" if row.get("settings") else ""
-            terminal.line(f"  {row['name']:<{width}}  {row['summary']}{settings}")
+            origin = f" (of {row['distribution']})" if row.get("distribution") else ""
+            terminal.line(f"  {row['name']:<{width}}  {row['summary']}{settings}{origin}")
     else:
         terminal.table([name.upper() for name in columns], [[row[name] for name in columns] for row in rows])

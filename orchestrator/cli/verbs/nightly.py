@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ...model.errors import UsageError
-from ..inputs import options
+from ..inputs import completions, options
 from ..inputs.session import Session
 
 
@@ -27,7 +27,7 @@ class Target(click.ParamType[str]):
 
 
 @options.command()
-@click.argument("suite", required=False, metavar="SUITE|FILE.yml")
+@click.argument("suite", required=False, metavar="SUITE|FILE.yml", shell_complete=completions.suites)
 @options.bed
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
 @click.option("--record", is_flag=True, help="An official night: later nights are compared with it.")
@@ -79,6 +79,7 @@ class Target(click.ParamType[str]):
 @click.option("--system", is_flag=True, help="With --install-timer: for the whole system, not for this user.")
 @click.option("--yes", is_flag=True, help="With --install-timer: write the units and start the timer.")
 @click.option("--dry-run", is_flag=True, help="Print the cells in their order, and stop.")
+@options.slurm_job
 @options.runs_dir
 @options.as_json
 @click.pass_obj
@@ -96,13 +97,12 @@ def command(session: Session, /, **values: Any) -> int:
     if not values["install_timer"] and (values["yes"] or values["system"]):
         raise UsageError("--yes and --system are for --install-timer", hint="--install-timer 02:00 --yes")
     if values["resume"]:
-        with ephemeral_bed.of_inventory(session, values["inventory"]):
-            return nightly_run.resume(session, values["resume"], values)
+        return nightly_run.resume(session, values["resume"], values)
     if not values["suite"]:
         raise UsageError("no suite is named", hint="ccbed nightly quick; the others: ccbed list suites")
     if values["install_timer"]:
         from .. import install_timer
 
         return install_timer.run(session, values["suite"], values)
-    with ephemeral_bed.of_inventory(session, values["inventory"]):
+    with ephemeral_bed.of_inventory(session, values["inventory"], quiet=values["as_json"]):
         return nightly_run.run(session, values["suite"], values)

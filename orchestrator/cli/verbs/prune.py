@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ...core.bed import prune as limits_of
+from ...core.bed import selection
 from ...core.spec import values
 from ...model import codec
 from ...model.bed import BedSpec
 from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UsageError
 from ...store import beds as store
-from ..inputs import options, times
+from ..inputs import audited, options, times
+from ..inputs import beds as bed_inputs
 from ..inputs.session import Session
 from ..render.terminal import age, size
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @options.command()
-@click.argument("bed", required=False)
+@options.of_bed()
 @click.option("--dry-run", is_flag=True, help="Print what would be removed and what would stay, and stop.")
 @click.option(
     "--older-than", default="7d", show_default=True, metavar="TIME", help="Remove leftovers that are older: 7d, 12h."
@@ -88,8 +90,11 @@ def prune(
     from ...store import leftovers
 
     report, now = pruning.Report(), time.time()
-    for bed in beds:
+    for bed in map(bed_inputs.usable, beds):
+        count = len(report.removed)
         pruning.prune_bed(report, bed, session.provider(bed), limits, dry_run=dry_run)
+        if not dry_run:
+            _record(session, bed, report.removed[count:])
     local = [*leftovers.of_state(session.state, now)]
     if runs_dir is not None:
         local += (
@@ -99,6 +104,17 @@ def prune(
         )
     pruning.prune_local(report, local, limits, dry_run=dry_run)
     return report
+
+
+def _record(session: Session, bed: BedSpec, removed: Iterable[limits_of.Removal]) -> None:
+    """Add a line to the record of acts for each host from which something was removed."""
+    by_host: dict[str, list[limits_of.Leftover]] = {}
+    for removal in removed:
+        host = removal.leftover.location.partition("/")[2] or selection.host_names(bed)[0]
+        by_host.setdefault(host, []).append(removal.leftover)
+    for host, leftovers in by_host.items():
+        count, total = _sum(leftovers)
+        audited.record(session, bed, f"prune: {count} leftovers, {total}", {host: audited.OK})
 
 
 def of_runs(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ...model import codec
-from ..inputs import beds, options
+from ..inputs import audited, beds, options
 from ..inputs.session import Session
 
 
@@ -28,7 +28,17 @@ def command(session: Session, bed: str | None, release: str | None, as_json: boo
     workdir, present = Path(spec.workdir), beds.identify_nodes(session, spec)
     if release:
         quarantine.release(workdir, release, present)
-        session.terminal.line(f"{release} is released; its earlier offences no longer count")
+        hosts = {node.name: node.host for node in spec.nodes}
+        audited.record(
+            session,
+            spec,
+            f"quarantine: release {release}",
+            {hosts.get(release) or release.partition("@")[2] or audited.UNKNOWN: audited.OK},
+        )
+        if as_json:
+            session.terminal.json({"released": release})
+        else:
+            session.terminal.line(f"{release} is released; its earlier offences no longer count")
         return 0
     nodes = quarantine.read(workdir).nodes(present)
     if as_json:

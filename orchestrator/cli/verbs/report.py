@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import click
@@ -23,9 +24,10 @@ class UnjudgedError(CcbedError):
 
 
 @options.command()
-@click.argument("run", default="latest")
+@options.of_run(default="latest")
 @options.runs_dir
 @options.as_json
+@click.option("--plots", is_flag=True, help="Write the plots of a collective run as PNG too: report/plots/.")
 @click.option("--table", is_flag=True, help="Print the whole table of a collective run instead.")
 @click.option(
     "--index",
@@ -35,7 +37,9 @@ class UnjudgedError(CcbedError):
     help="Write one page over all runs and nights of a directory instead: DIRECTORY/index.html.",
 )
 @click.pass_obj
-def command(session: Session, run: str, runs_dir: Path, as_json: bool, table: bool, runs: Path | None) -> int:
+def command(
+    session: Session, run: str, runs_dir: Path, as_json: bool, plots: bool, table: bool, runs: Path | None
+) -> int:
     """Write the report of RUN again: index.html, summary.md, junit.xml, …
 
     ccbed report --index runs/
@@ -46,7 +50,12 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool, table: bo
     check.verify(directory)
     if table:
         return _table(session, directory, as_json=as_json)
-    result = judging.conclude(session.catalogue, directory)
+    if plots and importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("--plots: matplotlib is not installed", hint="pip install 'ccbed[plots]'")
+    result = judging.conclude(
+        session.catalogue, directory, on_request=("plots",) if plots else (), on_stage=session.terminal.status
+    )
+    session.terminal.clear()
     if result.unsaved:
         where = run_path(directory)
         raise UnjudgedError(
@@ -91,7 +100,7 @@ def _table(session: Session, directory: Path, *, as_json: bool) -> int:
     if as_json:
         session.terminal.json(collective.document(loaded))
         return 0
-    lines = list(collective.lines(loaded, directory, whole=True))
+    lines = list(collective.lines(loaded, directory, whole=True, width=session.terminal.width))
     if not lines:
         raise UsageError(
             f"{short_path(directory)}: no collectives were measured in this run", hint="ccbed run allreduce"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import click
 
 from ...model.errors import UsageError
 from ...model.events import RunEnd
-from ...model.launch import Request
 from ...run import judging
 from ...store import bundle, index, paths
 from ..inputs import beds, options
@@ -21,7 +19,7 @@ from . import check
 
 
 @options.command()
-@click.argument("run", default="latest")
+@options.of_run(default="latest")
 @options.runs_dir
 @options.as_json
 @click.pass_obj
@@ -59,27 +57,16 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
         raise UsageError(
             f"bed {plan.bed} of this run is no longer up", hint=f"run it again: ccbed run {directory}/trial.json"
         )
-    from .. import ephemeral_bed
+    from .. import audited_runs, ephemeral_bed
 
     printer = live.Printer(terminal=session.terminal, trial=trial, slots=plan.slots, quiet=as_json)
     printer.replay(history.events)
-    with ephemeral_bed.of_resumed_run(session, bed):
-        result = session.launch(
-            Request(
-                trial=trial,
-                bed=bed,
-                provider=session.provider(bed),
-                catalogue=session.catalogue,
-                runs=str(directory.parent),
-                state=str(session.state),
-                command=shlex.join(["ccbed", *session.argv]),
-                data_dir=plan.data,
-                resume=str(directory),
-                on_begin=printer.directory,
-                on_event=printer.event,
-                on_cached_twin=printer.cached_twin,
-                on_note=printer.note,
-            )
+    with ephemeral_bed.of_resumed_run(session, bed, quiet=as_json):
+        result = audited_runs.launch(
+            session,
+            session.request(
+                trial, bed, directory.parent, data_dir=plan.data, resume=str(directory), **printer.callbacks
+            ),
         )
     return summary.show(session, result, as_json=as_json)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...model.errors import CcbedError, UsageError
-from ..inputs import beds, options
+from ..inputs import beds, completions, options
 from ..inputs.session import Session
 
 if TYPE_CHECKING:
@@ -47,6 +47,10 @@ class RunCommand(click.Command):
         own, script_args = _split(args)
         if session is None:
             return super().make_context(info_name, own, parent, **extra)
+        if extra.get("resilient_parsing"):  # the shell completes this line: only its trial is read
+            source = _completed_source(session, self._parse_known(info_name, own, parent, resilient=True))
+            command = self._extended(session, source) if source else self
+            return click.Command.make_context(command, info_name, own, parent, **extra)
         known = self._parse_known(info_name, own, parent)
         warm_up(session, known)
         source = _open_source(session, known, script_args)
@@ -69,10 +73,17 @@ class RunCommand(click.Command):
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
-    def _parse_known(self, info_name: str | None, args: list[str], parent: click.Context | None) -> _Known:
+    def _parse_known(
+        self, info_name: str | None, args: list[str], parent: click.Context | None, *, resilient: bool = False
+    ) -> _Known:
         """Parse the line without the options of the workload, which depend on the trial."""
         context = click.Context(
-            self, info_name=info_name, parent=parent, ignore_unknown_options=True, **self.context_settings
+            self,
+            info_name=info_name,
+            parent=parent,
+            ignore_unknown_options=True,
+            resilient_parsing=resilient,
+            **self.context_settings,
         )
         values, words, _ = self.make_parser(context).parse_args(list(args))
         known = {param.name: param.consume_value(context, values)[0] for param in self.params}
@@ -123,13 +134,20 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
         raise
 
 
+def _completed_source(session: Session, known: _Known) -> Source | None:
+    with suppress(CcbedError):
+        return _open_source(session, known, [])
+    return None
+
+
 @click.command(cls=RunCommand, context_settings={"help_option_names": list(_HELP), "auto_envvar_prefix": "CCBED"})
-@click.argument("trial", metavar="TRIAL|FILE.yml|FILE.py|example:NAME [-- ARGS]")
+@click.argument("trial", metavar="TRIAL|FILE.yml|FILE.py|example:NAME [-- ARGS]", shell_complete=completions.trials)
 @click.option("-m", "--module", metavar="MODULE", help="Run a module instead of a file, as python -m does.")
 @click.option(
     "--fail-node",
     multiple=True,
     metavar="N",
+    shell_complete=completions.nodes,
     help="Kill this node halfway through the run; in a script, after its second checkpoint. "
     "Repeatable: without --at all are killed at the same time.",
 )
@@ -142,13 +160,19 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
 @click.option(
     "--recovery",
     metavar="POLICY",
-    help="auto, none, an order of spare, restart and shrink such as spare,restart, or theirs: the --launcher recovers.",
+    help="auto, none, an order of spare, restart, replace (start it on another host) and shrink such as spare,replace, "
+    "or theirs: the --launcher recovers.",
 )
 @click.option("--max-restarts", metavar="N", help="Maximum number of recoveries.")
 @click.option(
     "--grow-after",
     metavar="TIME",
     help="Start nodes by which the gang has shrunk again after this time; they rejoin after the next checkpoint.",
+)
+@click.option(
+    "--replace-wait",
+    metavar="TIME",
+    help="How long --recovery replace waits until another host has room. [default: not at all]",
 )
 @click.option(
     "--nodes",
@@ -214,7 +238,13 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
     help="Copy the ranks' output to DIRECTORY/RUN/attempt_N/RANK/output.log at the end.",
 )
 @options.bed
-@click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
+@click.option(
+    "-i",
+    "--inventory",
+    type=click.Path(path_type=Path),
+    shell_complete=completions.inventories,
+    help="Bring this bed up first, if it is not up.",
+)
 @options.slurm_job
 @options.include_quarantined
 @click.option(

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from ...core.bed import diff, links
+from ...core.bed import diff, links, selection
 from ...model import codec
-from ...model.bed import BedSpec, BedStatus
+from ...model.bed import BedSpec, BedStatus, Diff
 from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UnreachedError, UsageError
+from ...nightly.culprits.quarantine import Drain
 from ...store import beds as store
 from ...store import bundle
 from ..inputs import beds, options
@@ -32,10 +33,11 @@ class Status:
     run: store.OpenRun | None
     unreached: Mapping[str, str] = field(default_factory=dict)
     leftovers: Mapping[str, int] | None = None
+    drained: Mapping[str, Drain] = field(default_factory=dict)
 
 
 @options.command()
-@click.argument("bed", required=False)
+@options.of_bed()
 @options.as_json
 @click.pass_obj
 def command(session: Session, bed: str | None, as_json: bool) -> int:
@@ -52,8 +54,14 @@ def command(session: Session, bed: str | None, as_json: bool) -> int:
     return _code(statuses)
 
 
+def document(session: Session, name: str) -> dict[str, Any]:
+    """A bed as a JSON value."""
+    return _plain(_observe(session, name))
+
+
 def _code(statuses: list[Status]) -> int:
-    return EXIT_INFRASTRUCTURE if any(status.unreached for status in statuses) else EXIT_PASS
+    """A drained host may be switched off."""
+    return EXIT_INFRASTRUCTURE if any(bed.unreached.keys() - bed.drained.keys() for bed in statuses) else EXIT_PASS
 
 
 def _is_unknown(session: Session, name: str) -> bool:
@@ -71,18 +79,18 @@ def _observe(session: Session, name: str) -> Status:
     strays = store.names_without_file(session.state)
     spec = store.minimal_spec(session.state, name) if name in strays else beds.choose(session, name)
     run = store.open_run(Path(spec.workdir), time.time())
-    provider = session.provider(spec)
+    provider, drained = session.provider(spec), beds.drains(spec)
     try:
-        return Status(
-            spec=spec, status=provider.observe(spec), run=run, leftovers=prune.count_leftovers(spec, provider)
-        )
+        status = provider.observe(spec)
     except UnreachedError as error:
-        return Status(spec=spec, status=error.status, run=run, unreached=error.hosts)
+        return Status(spec=spec, status=error.status, run=run, unreached=error.hosts, drained=drained)
+    leftovers = prune.count_leftovers(spec, provider)
+    return Status(spec=spec, status=status, run=run, leftovers=leftovers, drained=drained)
 
 
 def _plain(bed: Status) -> dict[str, Any]:
     spec, status, run = bed.spec, bed.status, bed.run
-    changes = diff.diff(spec, status)
+    changes = _changes(bed)
     return {
         "bed": spec.name,
         "provider": spec.provider,
@@ -90,6 +98,10 @@ def _plain(bed: Status) -> dict[str, Any]:
         "as_wanted": changes.empty,
         "keeper_pid": status.keeper_pid,
         "link": codec.plain(spec.link) if spec.link else None,
+        "keepers": [
+            {"host": host.name, "pid": host.keeper_pid, "unit": host.unit, "unit_problem": host.unit_problem}
+            for host in status.hosts
+        ],
         "nodes": codec.plain(status.nodes),
         "job": status.job or None,
         "leases": list(status.leases),
@@ -97,7 +109,14 @@ def _plain(bed: Status) -> dict[str, Any]:
         "away": dict(bed.unreached),
         "leftovers": bed.leftovers,
         "departed": [departed.host.name for departed in spec.departed],
+        "drained": {host: codec.plain(drain) for host, drain in bed.drained.items()},
     }
+
+
+def _changes(bed: Status) -> Diff:
+    """What `up` would change: nothing on a drained host."""
+    hosts = [host for host in selection.host_names(bed.spec) if host not in bed.drained]
+    return selection.limit(diff.diff(bed.spec, bed.status), bed.spec, hosts)
 
 
 def _show(session: Session, bed: Status) -> None:
@@ -114,9 +133,10 @@ def _show(session: Session, bed: Status) -> None:
         )
     if status.job:
         terminal.line(f"  job       {status.job}")
-    bed_view.table(terminal, spec, status)
-    for host, reason in bed.unreached.items():
-        terminal.line(f"  host {host}: {reason}")
+    bed_view.table(terminal, spec, status, bed.drained)
+    for text in bed_view.after_reboot(status):
+        terminal.line(f"  reboot    {text}")
+    _show_hosts(session, bed)
     for departed in spec.departed:
         terminal.line(
             f"  host {departed.host.name}: no longer in the inventory; to end its processes: ccbed up {short_path(spec.inventory)}"
@@ -129,10 +149,17 @@ def _show(session: Session, bed: Status) -> None:
         terminal.line(
             f"  leftovers {bed.leftovers['count']} of ended runs, {size(bed.leftovers['size_bytes'])}     see: ccbed prune --dry-run"
         )
-    changes = diff.diff(spec, status) if spec.nodes else None
+    changes = _changes(bed) if spec.nodes else None
     if changes and not changes.empty and not run:
         terminal.line(f"  differs from the inventory: ccbed up {short_path(spec.inventory)}")
         bed_view.plan(terminal, spec, changes)
+
+
+def _show_hosts(session: Session, bed: Status) -> None:
+    for host, drain in bed.drained.items():
+        session.terminal.line(f"  host {host} {drain.text}     end it: {beds.undrain_command(bed.spec, host)}")
+    for host, reason in bed.unreached.items():
+        session.terminal.line(f"  host {host}: {reason}")
 
 
 def _show_run(session: Session, spec: BedSpec, run: store.OpenRun) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from ...model.errors import UsageError
-from ..inputs import options
+from ..inputs import completions, options
 from ..inputs.session import Session
 
 
 @options.command()
-@click.argument("trial", metavar="TRIAL|FILE.yml")
+@click.argument("trial", metavar="TRIAL|FILE.yml", shell_complete=completions.trials)
 @click.option("--each-node", is_flag=True, help="Compare the figures of every node with those of its peers.")
 @click.option("--each-pair", is_flag=True, help="Compare the links of all pairs of nodes, in both directions.")
 @click.option(
@@ -26,6 +26,7 @@ from ..inputs.session import Session
 )
 @options.bed
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
+@options.slurm_job
 @options.runs_dir
 @options.as_json
 @click.pass_obj
@@ -45,5 +46,5 @@ def command(session: Session, /, **values: Any) -> int:
         )
     from .. import ephemeral_bed, sweep_run
 
-    with ephemeral_bed.of_inventory(session, values["inventory"]):
+    with ephemeral_bed.of_inventory(session, values["inventory"], quiet=values["as_json"]):
         return sweep_run.run(session, values)

@@ -26,25 +26,29 @@ _SEAL_S = 60.0
 
 
 @options.command()
-@click.argument("run", default="latest")
+@options.of_run(default="latest")
 @options.runs_dir
 @click.option("--timeout", type=click.FloatRange(min=0), default=None, help="Stop watching after so many seconds.")
+@options.as_json
 @click.pass_obj
-def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -> int:
+def command(session: Session, run: str, runs_dir: Path, timeout: float | None, as_json: bool) -> int:
     """Show RUN as it happens, until it has ended; the exit code is that of the run."""
     directory = index.resolve(run, runs_dir)
     if bundle.is_sealed(directory):
         check.verify(directory)
     trial, plan = bundle.load_trial(directory), bundle.load_plan(directory)
-    session.terminal.line(f"run    {short_path(directory)}")
-    printer = live.Printer(terminal=session.terminal, trial=trial, slots=plan.slots)
+    printer = live.Printer(terminal=session.terminal, trial=trial, slots=plan.slots, quiet=as_json)
+    printer.head([f"run    {short_path(directory)}"])
     until = time.monotonic() + timeout if timeout is not None else float("inf")
     for event in _events(directory, until, lambda: _is_driven(session, plan)):
         printer.event(event)
     if not _wait_for_verdicts(directory, until):
+        if as_json:
+            session.terminal.json({"run": directory.name, "directory": str(directory), "exit": None})
+            return 0
         session.terminal.line(f"still open     continue: ccbed watch {short_path(directory)}")
         return 0
-    return summary.show(session, summary.saved(directory))
+    return summary.show(session, summary.saved(directory), as_json=as_json)
 
 
 def _is_driven(session: Session, plan: Plan) -> bool:

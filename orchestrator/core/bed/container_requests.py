@@ -15,6 +15,7 @@ from ...model import container
 from ...model.bed import BedSpec, ContainerSpec, NodeSpec
 from ..spec import values
 from . import gpu_devices
+from .engine_kind import Engine
 
 MIB = 1024 * 1024
 #: /dev/shm in bytes, for DataLoader workers and NCCL. Only used bytes take memory.
@@ -40,28 +41,31 @@ def request(
     tag: str,
     env: Mapping[str, str] | None = None,
     owner_label: str = "",
+    engine: Engine | None = None,
 ) -> dict[str, Any]:
     """The body of the request. ``model.container.fill_incarnation`` fills in the incarnation.
 
     ``archive``: path of agent.pyz on the host. ``owner``: numeric uid and gid of the bed's directory there (a share with
     squashed root has no names). ``addresses``: known addresses of nodes and spares; in a private network the node is
     assigned its own. ``tag``: the bed's part of a process tag. ``env``: variables for the main process, such as the id of
-    its image and the version of its engine (model/container.py). ``owner_label``: shown if the container's name is in use.
+    its image (model/container.py). ``owner_label``: shown if the container's name is in use. ``engine``: by default one
+    that lacks nothing.
     The directory HOME is in the node's directory; the agent creates it. Raises ValueError if the container could not read
     the bed's directory.
     """
     spec = node.container
     if spec is None:
         raise ValueError(f"{node.name}: its spec has no container")
+    engine = engine or Engine(version="")
     return {
         "Image": spec.image,
         "Hostname": node.name,
-        "User": _user(spec, owner),
+        "User": _user(spec, owner, engine),
         "Entrypoint": [node.python or "python3", archive, "node", "--directory", directory(bed, node)],
         "Cmd": [],
         "WorkingDir": directory(bed, node),
-        "Env": _environment(bed, node, spec, env or {}),
-        "Labels": _labels(node, tag, owner_label),
+        "Env": _environment(bed, node, spec, addresses, {**(env or {}), **_engine_text(engine)}),
+        "Labels": _labels(node, tag, owner_label, engine),
         "Healthcheck": {"Test": ["NONE"]},
         "StopTimeout": STOP_S,
         "HostConfig": _host_config(bed, node, spec, addresses),
@@ -69,8 +73,29 @@ def request(
     }
 
 
-def _user(spec: ContainerSpec, owner: tuple[int, int]) -> str:
-    """The owner of the bed's directory: no other user can read it. Raises ValueError."""
+def limit_problem(spec: ContainerSpec, engine: Engine) -> str:
+    """Why the engine cannot limit the container as it must; empty if it can. podman leaves such limits out without a word."""
+    limits = {"cpu": ("ccbed_cpus", spec.cpus), "memory": ("ccbed_memory", spec.memory)}
+    missing = [(name, cgroup) for cgroup, (name, value) in limits.items() if value and cgroup not in engine.controllers]
+    for name, cgroup in missing:
+        return (
+            f"{name}: {engine.text} cannot limit it on this host: it has no cgroup of the controller {cgroup}; remove "
+            f"{name}, or use an engine that runs as root, or cgroups of version 2 with {cgroup} delegated to the user"
+        )
+    return ""
+
+
+def _user(spec: ContainerSpec, owner: tuple[int, int], engine: Engine) -> str:
+    """The owner of the bed's directory: no other user can read it. Raises ValueError.
+
+    In the containers of an engine that runs without root, its user has the number 0, and without capabilities no more rights.
+    """
+    if engine.is_rootless and spec.user:
+        raise ValueError(
+            f"ccbed_user {spec.user}: {engine.text} runs its containers as its own user; remove ccbed_user"
+        )
+    if engine.is_rootless:
+        return "0:0"
     if spec.user and spec.user.partition(":")[0] != str(owner[0]):
         raise ValueError(
             f"ccbed_user {spec.user}: the bed's directory belongs to uid {owner[0]}, and no other user can read it; remove "
@@ -84,7 +109,18 @@ def directory(bed: BedSpec, node: NodeSpec) -> str:
     return f"{bed.hostdir}/nodes/{node.name}"
 
 
-def _labels(node: NodeSpec, tag: str, owner_label: str) -> dict[str, str]:
+def _without_proxy(bed: BedSpec, spec: ContainerSpec, addresses: Mapping[str, str]) -> dict[str, str]:
+    """The bed's own names and addresses are reached directly, whatever proxy the image, the engine or the inventory names."""
+    own = (*(member.name for member in bed.all_nodes), *(addresses.get(member.name, "") for member in bed.all_nodes))
+    hosts = ",".join(dict.fromkeys(item for item in (*spec.no_proxy, "localhost", "127.0.0.1", "::1", *own) if item))
+    return {"no_proxy": hosts, "NO_PROXY": hosts}
+
+
+def _engine_text(engine: Engine) -> dict[str, str]:
+    return {container.ENGINE_VARIABLE: engine.text} if engine.version else {}
+
+
+def _labels(node: NodeSpec, tag: str, owner_label: str, engine: Engine) -> dict[str, str]:
     return {
         container.BED: tag,
         container.NODE: node.name,
@@ -93,10 +129,13 @@ def _labels(node: NodeSpec, tag: str, owner_label: str) -> dict[str, str]:
         container.INCARNATION: "",
         container.ORDINAL: "",
         **({container.OWNER: owner_label} if owner_label else {}),
+        **({container.LACKS: ",".join(engine.lacks)} if engine.lacks else {}),
     }
 
 
-def _environment(bed: BedSpec, node: NodeSpec, spec: ContainerSpec, more: Mapping[str, str]) -> list[str]:
+def _environment(
+    bed: BedSpec, node: NodeSpec, spec: ContainerSpec, addresses: Mapping[str, str], more: Mapping[str, str]
+) -> list[str]:
     """A home directory and writable caches; then the inventory's variables; then the variables that ccbed relies on."""
     home = f"{directory(bed, node)}/home"
     variables = {
@@ -111,6 +150,7 @@ def _environment(bed: BedSpec, node: NodeSpec, spec: ContainerSpec, more: Mappin
         **gpu_devices.environment(spec),
         **more,
         **node.env,
+        **_without_proxy(bed, spec, addresses),
         container.MARK_VARIABLE: "",
         container.LABEL_VARIABLE: "",
     }
@@ -142,7 +182,7 @@ def _host_config(bed: BedSpec, node: NodeSpec, spec: ContainerSpec, addresses: M
 def _hosts(bed: BedSpec, node: NodeSpec, addresses: Mapping[str, str]) -> list[str]:
     """The names and addresses of nodes and spares; a private network adds the container's own name itself."""
     own = node.name if bed.network == "private" else None
-    names = [node.name for node in bed.nodes if node.name != own and addresses.get(node.name)]
+    names = [node.name for node in bed.all_nodes if node.name != own and addresses.get(node.name)]
     return [f"{name}:{addresses[name]}" for name in names]
 
 

@@ -17,7 +17,7 @@ def node_names(seats: Sequence[Seat], earlier: BedSpec | None) -> tuple[str, ...
 
     ``earlier``: the bed as it was last brought up.
     """
-    recorded = {node.name: (node.host, node.role) for node in earlier.nodes} if earlier else {}
+    recorded = {node.name: (node.host, node.role) for node in earlier.all_nodes} if earlier else {}
     for departed in earlier.departed if earlier else ():
         recorded |= dict.fromkeys(departed.nodes, (departed.host.name, "node"))
     used = frozenset(recorded)
@@ -57,10 +57,11 @@ def changes(bed: BedSpec, status: BedStatus, unreachable: Mapping[str, str]) -> 
     return tuple(change for departed in bed.departed for change in _changes(departed, status, unreachable))
 
 
-def without_empty_hosts(bed: BedSpec, changes: Sequence[Change]) -> BedSpec:
-    """The bed without the departed hosts that are empty: those without a change."""
+def without_empty_hosts(bed: BedSpec, changes: Sequence[Change], observed: Collection[str]) -> BedSpec:
+    """The bed without the departed hosts that are empty: those that were ``observed`` and have no change."""
     hosts = {change.host for change in changes}
-    return replace(bed, departed=tuple(departed for departed in bed.departed if departed.host.name in hosts))
+    kept = (entry for entry in bed.departed if entry.host.name in hosts or entry.host.name not in observed)
+    return replace(bed, departed=tuple(kept))
 
 
 def hosts_to_clear(bed: BedSpec, changes: Sequence[Change]) -> tuple[HostSpec, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,9 +9,15 @@ from typing import Any, Literal
 from ...model import requirements
 from ...model.bed import BedSpec, HostSpec, NodeSpec
 from ...model.requirements import Requirement, size_text, version_text
+from . import container_requests, engine_kind, gpu_devices
+from .engine_kind import Engine
 
 #: The limit of a clock's offset. ccbed measures a smaller offset and corrects for it.
 MAX_CLOCK_OFFSET_S = 0.5
+
+
+#: What starts podman's socket for a user.
+_PODMAN = "systemctl --user enable --now podman.socket"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,8 @@ def diagnose(bed: BedSpec, survey: HostSurvey, controller_image: str | None) -> 
         *((_ssh(survey),) if survey.host.connection == "ssh" else ()),
         _python(survey),
         *(_containers(bed, survey, nodes, controller_image) if bed.provider == "docker" else ()),
+        *_sudo(bed, survey),
+        *_keeper_unit(bed, survey),
         _workdir(survey.facts, survey.host),
         _shm(survey.facts),
         *_clock(survey),
@@ -89,7 +96,7 @@ def _containers(
     bed: BedSpec, survey: HostSurvey, nodes: Sequence[NodeSpec], controller_image: str | None
 ) -> Iterator[Requirement]:
     engine = survey.facts["engine"]
-    yield _engine(survey.facts, survey.host, engine)
+    yield _engine(survey.facts, survey.host, engine, nodes)
     if any(node.gpus for node in nodes):
         yield _gpus(survey.facts["gpus"], nodes)
     if any(node.container and node.container.rdma for node in nodes):
@@ -98,23 +105,62 @@ def _containers(
         yield from _images(survey.facts, controller_image)
 
 
-def _engine(facts: Mapping[str, Any], host: HostSpec, engine: Mapping[str, Any]) -> Requirement:
+def _engine(
+    facts: Mapping[str, Any], host: HostSpec, engine: Mapping[str, Any], nodes: Sequence[NodeSpec]
+) -> Requirement:
     name, version = "engine", engine["version"]
     if engine.get("denied"):
         text = f"user {facts['user']} may not use {engine['socket']}"
         fix = f"sudo usermod -aG docker {facts['user']}, and log in again"
+        if _is_podman(engine):
+            fix = f"set ccbed_engine to the socket of podman without root: {_PODMAN}"
         return Requirement(name=name, outcome="fail", text=text, fix=fix)
     if not version:
         text = f"no engine responds at {engine['socket']} ({engine['error']})"
         return Requirement(name=name, outcome="fail", text=text, fix=_start_hint(facts, host, engine))
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < requirements.ENGINE:
-        fix = f"upgrade Docker to {version_text(requirements.ENGINE)} or newer"
-        return Requirement(name=name, outcome="fail", text=f"{version} is too old", fix=fix)
-    return Requirement(name=name, outcome="ok", text=version)
+    known = engine_of(engine)
+    if known.is_too_old:
+        fix = f"upgrade {known.name} to {known.oldest} or newer"
+        return Requirement(name=name, outcome="fail", text=f"{known.text} is too old", fix=fix)
+    if problem := next(filter(None, (_engine_problem(node, known) for node in nodes)), ""):
+        text, _, fix = problem.partition("; ")
+        return Requirement(name=name, outcome="fail", text=text, fix=fix)
+    if known.lacks:
+        text = f"{known.text} cannot inject {', '.join(_FAULTS[item] for item in known.lacks)}"
+        fix = "to inject them, use Docker, or podman as root; ccbed run rejects them here"
+        return Requirement(name=name, outcome="warn", text=text, fix=fix)
+    return Requirement(name=name, outcome="ok", text=known.text)
+
+
+#: A capability that an engine may lack -> the fault that needs it.
+_FAULTS = {"limit": "slow-node", "pause": "pause-node"}
+
+
+def engine_of(facts: Mapping[str, Any]) -> Engine:
+    """The engine, from the facts of its host."""
+    podman, (status, message) = facts.get("podman"), facts.get("update", (0, ""))
+    return engine_kind.read(
+        {"Version": facts["version"]}, podman, options=facts.get("options", ""),
+        can_update=podman is None or engine_kind.knows_update(status, message),
+    )  # fmt: skip
+
+
+def _engine_problem(node: NodeSpec, engine: Engine) -> str:
+    """Why the engine cannot run the node; empty if it can."""
+    if node.container is None:
+        return ""
+    return gpu_devices.version_problem(node.container, engine) or container_requests.limit_problem(
+        node.container, engine
+    )
+
+
+def _is_podman(engine: Mapping[str, Any]) -> bool:
+    return "podman" in engine["socket"]
 
 
 def _start_hint(facts: Mapping[str, Any], host: HostSpec, engine: Mapping[str, Any]) -> str:
+    if _is_podman(engine):
+        return f"{_PODMAN}, or set ccbed_engine to its socket"
     if "docker" in facts["programs"]:
         start = "sudo systemctl start docker" if facts["systemd"] else "start dockerd"
         return f"{start}, or set ccbed_engine to its socket"
@@ -168,6 +214,52 @@ def _images(facts: Mapping[str, Any], controller_image: str | None) -> Iterator[
         else:
             text = f"{name} is missing"
             yield Requirement(name="image", outcome="warn", text=text, fix="`ccbed up` pulls it if a registry has it")
+
+
+def _sudo(bed: BedSpec, survey: HostSurvey) -> Iterator[Requirement]:
+    """What `ccbed up` does as root on a host behind SSH, where its user may not become root."""
+    facts, host = survey.facts, survey.host
+    if host.connection != "ssh" or host.has_become_password or facts.get("may_become_root", True):
+        return
+    workdir, limit = facts["workdir"], facts.get("limits", {}).get("nofile", -1)
+    works = {
+        "install Docker": bed.provider == "docker"
+        and not facts["engine"]["version"]
+        and not facts["engine"].get("denied")
+        and not _is_podman(facts["engine"]),
+        f"add {facts['user']} to group docker": facts["engine"].get("denied", False)
+        and not _is_podman(facts["engine"]),
+        f"create {workdir['path']}": not workdir["there"] and not workdir["writable"],
+        "raise the limit of open files": 0 <= limit < requirements.OPEN_FILES
+        and "nofile" not in facts["limits"]["file"],
+        "open the firewall": bool(facts.get("firewall")),
+    }
+    needed = [work for work, is_needed in works.items() if is_needed]
+    if needed:
+        text = f"{facts['user']} may not become root, and `ccbed up` must {', '.join(needed)}"
+        fix = f"allow {facts['user']} to use sudo without a password, or put ansible_become_password in a vault"
+        yield Requirement(name="sudo", outcome="fail", text=text, fix=fix)
+
+
+def _keeper_unit(bed: BedSpec, survey: HostSurvey) -> Iterator[Requirement]:
+    """How the keeper starts again after a reboot of a host behind SSH (``node/hostlink/keeper_unit.py``)."""
+    facts, name = survey.facts, "keeper unit"
+    if survey.host.connection != "ssh" or bed.provider != "docker":
+        return
+    user = facts["user"]
+    without = "after a reboot, only `ccbed up` starts the keeper"
+    if not facts["systemd"]:
+        yield Requirement(name=name, outcome="ok", text="none (no systemd)")
+    elif facts.get("may_become_root", True):
+        yield Requirement(name=name, outcome="ok", text="of the system")
+    elif not facts.get("lingers"):
+        text = f"{user} may not become root and does not linger: {without}"
+        yield Requirement(name=name, outcome="warn", text=text, fix=f"sudo loginctl enable-linger {user}")
+    elif not facts.get("user_systemd"):
+        text = f"the systemd of user {user} does not respond: {without}"
+        yield Requirement(name=name, outcome="warn", text=text, fix=f"sudo systemctl restart user@{facts['uid']}")
+    else:
+        yield Requirement(name=name, outcome="ok", text=f"of user {user}")
 
 
 def _workdir(facts: Mapping[str, Any], host: HostSpec) -> Requirement:

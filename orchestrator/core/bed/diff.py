@@ -20,7 +20,8 @@ def diff(bed: BedSpec, status: BedStatus, earlier: BedSpec | None = None) -> Dif
     nodes_keeper = None if status.detached else keeper
     changes = tuple(_change(node, status.node(node.name), nodes_keeper, earlier) for node in bed.nodes)
     names = {node.name for node in bed.nodes}
-    extra = (node for node in status.nodes if node.name not in names and node.state != "absent")
+    used = {node.name for node in bed.replacements} if status.open_run else set()
+    extra = (node for node in status.nodes if node.name not in names | used and node.state != "absent")
     removed = tuple(Change(action="remove", node=node.name, host=node.host, reason=_unwanted(node)) for node in extra)
     return Diff(changes=(*changes, *removed), keeper=keeper, detached=status.detached)
 

@@ -86,6 +86,16 @@ _ENGINE: tuple[tuple[str, str, str], ...] = (
         "ccbed up copies it to the host; ccbed image build builds it; or correct ccbed_image",
     ),
     (
+        r"container-init binary not found",
+        "podman has no init for containers",
+        "install catatonit on the host (Debian, Ubuntu: sudo apt-get install catatonit)",
+    ),
+    (
+        r"cgroups in hybrid mode not supported",
+        "crun does not start containers on a host with cgroups of both versions",
+        'boot with cgroups of version 2, or set runtime = "runc" under [engine] in containers.conf',
+    ),
+    (
         r"range of CPUs is from \S+ to (?P<name>[\d.]+)",
         "ccbed_cpus is more than the host has ({name})",
         "lower ccbed_cpus",

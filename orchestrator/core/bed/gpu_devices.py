@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...model.bed import ContainerSpec
+from .engine_kind import Engine
 
 ALL = ("all",)
 #: The first Docker Engine whose device requests support CDI names.
@@ -55,15 +56,15 @@ def rdma(spec: ContainerSpec) -> list[dict[str, str]]:
     return [{"PathOnHost": INFINIBAND, "PathInContainer": INFINIBAND, "CgroupPermissions": "rw"}]
 
 
-def version_problem(spec: ContainerSpec, engine: str) -> str:
-    """Why an engine of this version cannot provide these devices; empty if it can."""
+def version_problem(spec: ContainerSpec, engine: Engine) -> str:
+    """Why this engine cannot provide these devices; empty if it can."""
+    if engine.is_podman and spec.gpu_devices:
+        return f"ccbed_gpus: GPUs in containers of podman are unsupported in this version (found {engine.text}); use Docker"
     cdi = [device for device in spec.gpu_devices if is_cdi(device)]
-    major = engine.partition(".")[0]
+    major = engine.version.partition(".")[0]
     if not cdi or (major.isdigit() and int(major) >= CDI_ENGINE):
         return ""
-    return (
-        f"CDI device {cdi[0]} needs Docker Engine {CDI_ENGINE} or newer (found {engine}); or name GPUs by index or UUID"
-    )
+    return f"CDI device {cdi[0]} needs Docker Engine {CDI_ENGINE} or newer (found {engine.version}); or name GPUs by index or UUID"
 
 
 def allocate(gpus: int | Sequence[str], members: int, standby: int) -> tuple[list[Devices], list[Devices]]:

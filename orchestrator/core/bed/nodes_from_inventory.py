@@ -6,7 +6,7 @@ import hashlib
 import ipaddress
 import json
 import posixpath
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Literal
@@ -20,7 +20,16 @@ from ..spec import values
 from . import departed, fabric, gpu_devices, links, slurm_job
 
 START_TIMEOUT_S = 60.0
+#: Up to so many nodes of a host all have reserve ranks, of 40 MiB each.
+RESERVED_NODES = 80
+#: Of more nodes so many have them: a gang on all nodes waits for the cores, and a small one is on these.
+FEW_RESERVED_NODES = 4
 _OWNER_DIGITS = 8
+_NO_PROXY = ("no_proxy", "NO_PROXY")
+#: A host's spares have reserve ranks first, then its nodes.
+_START_ORDER: Mapping[Role, int] = {"spare": 0, "node": 1, "replacement": 2}
+#: The variables that say how many nodes a host holds, and their defaults.
+_COUNTS: tuple[tuple[str, int], ...] = (("nodes", 1), ("spares", 0), ("standby", 0))
 #: Providers whose hosts are other machines, so the address of a node is not known here.
 _REMOTE = ("docker", "slurm")
 
@@ -33,8 +42,10 @@ def assemble_bed(
     home: str,
     recorded: Callable[[str], BedSpec | None] = lambda name: None,
     owner: Callable[[], str] = lambda: "",
+    engine: str = "",
 ) -> BedSpec:
     """``agent``: hash of the agent archive; ``state``: the state directory; ``home`` replaces ``~``.
+    ``engine``: the socket of this machine's engine, where the inventory names none; empty: the usual one.
 
     ``owner``: the id of all beds of the state directory, read where beds of several owners may share a directory.
     ``recorded``: bed name -> the bed as it was last brought up; its nodes keep their names, its hosts are remembered.
@@ -45,8 +56,13 @@ def assemble_bed(
         *_disagreements(inventory),
         *_provider_problems(inventory),
         *_duplicate_hosts(inventory),
+        *_room_problems(inventory),
     ]
-    problems += [*_container_problems(inventory), *_fabric_problems(inventory), *_interpreter_problems(inventory)]
+    problems += [
+        *_container_problems(inventory, engine),
+        *_fabric_problems(inventory),
+        *_interpreter_problems(inventory),
+    ]
     problems += [*slurm_job.host_problems(inventory), *slurm_job.container_problems(inventory)]
     shared = _bed_wide(inventory)
     name, name_problems = _name(inventory, shared)
@@ -64,7 +80,9 @@ def assemble_bed(
     link = links.widest([_link(host) for host in inventory.hosts])
     isolated = shared.get("isolation") == "namespace"
     earlier = recorded(name)
-    nodes = _nodes(inventory, agent, home, isolated=isolated, earlier=earlier)
+    made = _nodes(inventory, agent, home, isolated=isolated, earlier=earlier)
+    nodes = tuple(node for node in made if node.role != "replacement")
+    hosts = tuple(_with_engine(_host(host, home), host, engine, earlier) for host in inventory.hosts)
     workdir, hostdir = _directories(name, inventory, _absolute(shared.get("workdir"), home), state, owner)
     return _with_hash(
         BedSpec(
@@ -78,12 +96,13 @@ def assemble_bed(
             data_dir=_absolute(shared.get("data_dir"), home),
             allow_faults=shared.get("allow_faults", "container"),
             start_timeout_s=shared.get("start_timeout", START_TIMEOUT_S),
-            hosts=tuple(_host(host, home) for host in inventory.hosts) if provider in _REMOTE else (),
+            hosts=hosts if provider in _REMOTE else (),
             hostdir=hostdir,
             network=_network(inventory, shared) if provider == "docker" else "private" if isolated else "",
             slurm=slurm,
             link=link,
             departed=departed.departed_hosts([host.name for host in inventory.hosts], earlier),
+            replacements=made[len(nodes) :],
         )
     )
 
@@ -202,7 +221,7 @@ def _unsupported_ssh_options(inventory: Inventory) -> Iterable[str]:
     return [f"{position}: {text}" for position, text in problems.items()]
 
 
-def _container_problems(inventory: Inventory) -> Iterable[str]:
+def _container_problems(inventory: Inventory, engine: str) -> Iterable[str]:
     """Devices that the host's nodes cannot have, and mounts that are forbidden in containers."""
     for host in inventory.hosts:
         position = host.positions.get("ccbed_gpus", host.position)
@@ -219,7 +238,7 @@ def _container_problems(inventory: Inventory) -> Iterable[str]:
             position = host.positions.get("ccbed_image", host.position)
             yield f"{position}: must be the name of an image such as {CPU_IMAGE} (got {image})"
         position = host.positions.get("ccbed_mounts", host.position)
-        sockets = (_value(host, "engine", ENGINE_SOCKET), ENGINE_SOCKET, "/run/docker.sock")
+        sockets = (_value(host, "engine") or engine or ENGINE_SOCKET, ENGINE_SOCKET, "/run/docker.sock")
         sources = [mount.partition(":")[0] for mount in _value(host, "mounts", ())]
         if unsafe := [source for source in sources if any(_contains(source, socket) for socket in sockets)]:
             yield f"{position}: {unsafe[0]} contains the engine's socket, which gives root on the host; mount less"
@@ -255,6 +274,22 @@ def _interpreter_problems(inventory: Inventory) -> Iterable[str]:
             return
 
 
+def _room_problems(inventory: Inventory) -> Iterable[str]:
+    """Hosts that are to hold more nodes than they may."""
+    for host in inventory.hosts:
+        most, count = _value(host, "max_nodes"), sum(_value(host, *key) for key in _COUNTS)
+        if most is not None and most < count:
+            position = host.positions.get("ccbed_max_nodes", host.position)
+            yield f"{position}: must be at least {count}, the nodes, spares and standbys of {host.name} (got {most})"
+
+
+def _room(host: Host) -> int:
+    """How many more nodes the host may hold."""
+    count: int = sum(_value(host, *key) for key in _COUNTS)
+    most: int = _value(host, "max_nodes", count)
+    return max(0, most - count)
+
+
 def _groups(host: Host) -> int:
     return int(_value(host, "link", {}).get("groups", 1))
 
@@ -284,8 +319,9 @@ def _directories(
 
 
 def _network(inventory: Inventory, shared: Mapping[str, Any]) -> Literal["host", "private"]:
-    """The containers of a single host have a private network; those of several hosts use the network of their host."""
-    chosen = shared.get("network") or ("host" if len(inventory.hosts) > 1 else "private")
+    """The containers of this machine have a private network. Those of hosts behind SSH use the network of their host, as training
+    over several hosts does: their engine may have no bridge, and the bed may get more hosts."""
+    chosen = shared.get("network") or ("private" if all(map(_local, inventory.hosts)) else "host")
     return "private" if chosen == "private" else "host"
 
 
@@ -309,7 +345,16 @@ def _host(host: Host, home: str) -> HostSpec:
         switch_port=_value(host, "switch_port", {}),
         engine_control=_value(host, "engine_control", {}),
         ssh_control=_value(host, "ssh_control", {}),
+        has_become_password=host.has_become_password,
     )
+
+
+def _with_engine(spec: HostSpec, host: Host, engine: str, earlier: BedSpec | None) -> HostSpec:
+    """This machine with its engine, where the inventory names none: that of the bed while it is up, else ``engine``."""
+    if spec.connection != "local" or _value(host, "engine"):
+        return spec
+    known = next((known.engine for known in earlier.hosts if known.name == spec.name), "") if earlier else ""
+    return replace(spec, engine=known or engine or spec.engine)
 
 
 def _ssh(host: Host) -> ssh_options.Options:
@@ -323,6 +368,7 @@ def _nodes(
     wanted = [(host, "node") for host in inventory.hosts for _ in range(_value(host, "nodes", 1))]
     for kind in ("standby", "spares"):
         wanted += [(host, kind) for host in inventory.hosts for _ in range(_value(host, kind, 0))]
+    wanted += [(host, "replacement") for host in inventory.hosts for _ in range(_room(host))]
     shares = {host.name: _shares(host) for host in inventory.hosts}
     ports = (
         fabric.ports([kind for _, kind in wanted], [_link(host) for host, _ in wanted])
@@ -334,11 +380,27 @@ def _nodes(
         _with_port(_node(name, host, kind, home, shares[host.name][kind].pop(0)), int(name[1:]), port)
         for name, (host, kind), port in zip(names, wanted, ports, strict=True)
     )
-    return tuple(replace(spec, hash=_digest([codec.plain(spec), agent])) for spec in specs)
+    return _with_reserves([replace(spec, hash=_hash(spec, agent)) for spec in specs])
+
+
+def _hash(spec: NodeSpec, agent: str) -> str:
+    return _digest([{key: value for key, value in codec.plain(spec).items() if key != "has_reserves"}, agent])
+
+
+def _with_reserves(nodes: Sequence[NodeSpec]) -> tuple[NodeSpec, ...]:
+    """The nodes, of which some have reserve ranks: a host's spares first, then its nodes in the order in which gangs use them."""
+    by_host: dict[str, list[NodeSpec]] = {}
+    for node in sorted(nodes, key=lambda node: _START_ORDER[node.role]):
+        by_host.setdefault(node.host, []).append(node)
+    few = {
+        node.name for members in by_host.values()
+        for node in members[: None if len(members) <= RESERVED_NODES else FEW_RESERVED_NODES]
+    }  # fmt: skip
+    return tuple(replace(node, has_reserves=node.name in few) for node in nodes)
 
 
 def _role(kind: str) -> Role:
-    return "node" if kind == "node" else "spare"
+    return kind if kind in ("node", "replacement") else "spare"  # type: ignore[return-value]
 
 
 def _with_port(node: NodeSpec, number: int, port: PortSpec | None) -> NodeSpec:
@@ -349,10 +411,11 @@ def _with_port(node: NodeSpec, number: int, port: PortSpec | None) -> NodeSpec:
 
 
 def _shares(host: Host) -> dict[str, list[tuple[str, ...]]]:
-    """The GPUs of the nodes, spares and standbys of a host, in order. Raises ValueError; see ``gpu_devices.allocate``."""
-    nodes, spares = _value(host, "nodes", 1), _value(host, "spares", 0)
-    members, standby = gpu_devices.allocate(_value(host, "gpus", 0), nodes + spares, _value(host, "standby", 0))
-    return {"node": members[:nodes], "spares": members[nodes:], "standby": standby}
+    """The GPUs of the nodes, spares, replacements and standbys of a host, in order. Raises ValueError; see ``gpu_devices.allocate``."""
+    nodes, spares, room = _value(host, "nodes", 1), _value(host, "spares", 0), _room(host)
+    members, standby = gpu_devices.allocate(_value(host, "gpus", 0), nodes + spares + room, _value(host, "standby", 0))
+    first = nodes + spares
+    return {"node": members[:nodes], "spares": members[nodes:first], "replacement": members[first:], "standby": standby}
 
 
 def _node(name: str, host: Host, kind: str, home: str, gpus: tuple[str, ...]) -> NodeSpec:
@@ -361,6 +424,8 @@ def _node(name: str, host: Host, kind: str, home: str, gpus: tuple[str, ...]) ->
     docker = _value(host, "provider", "process") == "docker"
     if gpus and not docker and gpus != gpu_devices.ALL:  # the numbering of nvidia-smi
         env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus), **env}
+    if docker:
+        env = {name: value for name, value in {**_proxies(host), **env}.items() if name not in _NO_PROXY}
     return NodeSpec(
         name=name,
         host=host.name,
@@ -373,6 +438,19 @@ def _node(name: str, host: Host, kind: str, home: str, gpus: tuple[str, ...]) ->
         container=_container(host, gpus) if docker else None,
         python=_absolute(_value(host, "python"), home) or "",
     )
+
+
+def _proxies(host: Host) -> dict[str, str]:
+    """The proxies of programs in a node; some programs read lower case, some upper case."""
+    given = {name: _value(host, name) for name in ("http_proxy", "https_proxy")}
+    return {form: str(value) for name, value in given.items() if value for form in (name, name.upper())}
+
+
+def _no_proxy(host: Host) -> tuple[str, ...]:
+    """What the inventory excepts from proxies, by its own variable and by variables of the environment."""
+    env = _value(host, "env", {})
+    given = (_value(host, "no_proxy", ""), *(env.get(name, "") for name in _NO_PROXY))
+    return tuple(dict.fromkeys(item for value in given for item in value.split(",") if item))
 
 
 def _address(host: Host, docker: bool) -> str:
@@ -398,6 +476,7 @@ def _container(host: Host, gpus: tuple[str, ...]) -> ContainerSpec:
         user=_value(host, "user"),
         rdma=_value(host, "rdma", False),
         gpu_devices=gpus,
+        no_proxy=_no_proxy(host),
     )
 
 

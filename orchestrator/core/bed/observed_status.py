@@ -15,7 +15,7 @@ def bed_status(
     bed: BedSpec, observations: Mapping[str, Mapping[str, Any]], problems: Mapping[str, str] = MappingProxyType({})
 ) -> BedStatus:
     """``observations``: host -> output of ``node/keeper/container_status.py``; ``problems``: host -> why it is unknown."""
-    specs = {node.name: node for node in bed.nodes}
+    specs, wanted = {node.name: node for node in bed.all_nodes}, {node.name for node in bed.nodes}
     observed = [
         _node(specs, node, observation["interfaces"], host)
         for host, observation in observations.items()
@@ -27,7 +27,7 @@ def bed_status(
     alive = bool(keepers) and all(keeper["alive"] for keeper in keepers)
     return BedStatus(
         name=bed.name,
-        nodes=(*(node for node in observed if node.name in specs or node.state in ALIVE), *unknown),
+        nodes=(*(node for node in observed if node.name in wanted or node.state in ALIVE), *unknown),
         keeper_pid=int(keepers[0].get("pid", 0)) if alive else 0,
         keeper_hash=_common_hash(bed.agent, (str(keeper.get("agent", "")) for keeper in keepers)),
         keeper_python=next((str(keeper["python"]) for keeper in keepers if keeper.get("python")), ""),
@@ -40,6 +40,7 @@ def bed_status(
 def _host(name: str, observation: Mapping[str, Any]) -> HostStatus:
     keeper = observation["keeper"]
     pid = int(keeper.get("pid", 0)) if keeper["alive"] else 0
+    unit = observation.get("unit", {})
     fingerprint = preparation_fingerprint(observation.get("stamp", {}), str(observation.get("machine", "")))
     return HostStatus(
         name=name,
@@ -48,6 +49,8 @@ def _host(name: str, observation: Mapping[str, Any]) -> HostStatus:
         stamp=fingerprint,
         directory_id=str(observation.get("place", "")),
         containers=len(observation["nodes"]),
+        unit=unit.get("scope", ""),
+        unit_problem=str(unit.get("problem", "")),
     )
 
 

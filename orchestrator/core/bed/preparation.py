@@ -71,7 +71,7 @@ def find_changed(records: Mapping[str, Mapping[str, Any]], stamps: Mapping[str, 
 
 def images(bed: BedSpec) -> tuple[str, ...]:
     """The images that the nodes of the bed run."""
-    return tuple(dict.fromkeys(node.container.image for node in bed.nodes if node.container))
+    return tuple(dict.fromkeys(node.container.image for node in bed.all_nodes if node.container))
 
 
 def addresses(bed: BedSpec) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ def _differs(part: str, current: Mapping[str, Any], earlier: Mapping[str, Any], 
 
 
 def _parts(bed: BedSpec, host: HostSpec, playbooks: str, image_ids: Mapping[str, str]) -> dict[str, Any]:
-    containers = [node.container for node in bed.nodes if node.host == host.name and node.container]
+    containers = [node.container for node in bed.all_nodes if node.host == host.name and node.container]
     image = containers[0].image if containers else ""
     return {
         "playbooks": playbooks,

@@ -31,11 +31,13 @@ from ...model.events import (
     GangStop,
     GangStopDone,
     Gather,
+    HostsDrained,
     NodeApply,
     NodeApplyDone,
     NodeExit,
     NodeHeard,
     NodeKill,
+    NodeKillDone,
     NodeSilent,
     NodeSuspect,
     Progress,
@@ -58,9 +60,9 @@ from ...model.events import (
     Timer,
 )
 from ...model.payload import Payload
-from ...model.plan import Plan
+from ...model.plan import Plan, PlanNode
 from ...model.trial import Trial
-from . import faults, gang, growth, planned_stop, recovery, replacement, resume, shutdown, standstill
+from . import faults, gang, growth, host_choice, planned_stop, recovery, replacement, resume, shutdown, standstill
 from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then
 
 Handler = Callable[[Trial, State, Event[Any]], Result]
@@ -73,23 +75,32 @@ def begin(trial: Trial, plan: Plan) -> Result:
         stage="prepare",
         slots=plan.slots,
         spares=plan.spares,
-        nodes={n.name: Node(incarnation=n.incarnation, ordinal=n.ordinal) for n in plan.nodes.values()},
+        nodes={n.name: _node_at_begin(n) for n in plan.nodes.values()},
         faults={fault.id: FaultState() for fault in trial.faults},
     )
     opening = (*faults.planned_notes(trial), resume.wall(trial, state))
     return then((state, opening), lambda s: gang.prepare(trial, s))
 
 
+def _node_at_begin(node: PlanNode) -> Node:
+    """A replacement that was never started has no incarnation."""
+    is_there = bool(node.incarnation)
+    return Node(incarnation=node.incarnation, ordinal=node.ordinal, alive=is_there, reachable=is_there)
+
+
 def step(trial: Trial, state: State, event: Event) -> Result:
     """The state after ``event``, and the commands to issue. Unknown and late events change nothing."""
     if state.stage == "done" or event.type == "invoke" or forged(event):
         return state, ()
+    if isinstance(event.data, CommandFailed | NodeKillDone) and event.data.bed_ended:
+        state = replace(state, bed_ended=event.data.bed_ended)
     handler = _HANDLERS.get(event.subject) if event.subject else None
     result: Result = handler(trial, state, event) if handler else (state, ())
     if result[0].over or result[0].ending:
         return result
     result = then(result, lambda s: faults.on_event(trial, s, event))
-    return then(result, lambda s: planned_stop.on_event(trial, s, event))
+    result = then(result, lambda s: planned_stop.on_event(trial, s, event))
+    return then(result, lambda s: _reconsider(trial, s)) if state.stage == "wait" else result
 
 
 # --- the gang ---------------------------------------------------------------------------------------------------------
@@ -129,7 +140,7 @@ def _rank_exit(trial: Trial, state: State, event: Event[RankExit]) -> Result:
         return replacement.on_exit(trial, state, event)
     rank = event.data.rank
     if event.data.code != 0:
-        return abnormal(trial, replace(state, failed=state.failed | {rank}), event)
+        return abnormal(trial, recovery.with_failure(replace(state, failed=state.failed | {rank}), event), event)
     state = replace(state, exited=state.exited | {rank})
     if len(state.exited) < state.world_size(trial):
         return state, ()
@@ -139,7 +150,9 @@ def _rank_exit(trial: Trial, state: State, event: Event[RankExit]) -> Result:
 def _rank_error(trial: Trial, state: State, event: Event[RankError]) -> Result:
     """A rank reported the error that ends it."""
     is_expected = event.epoch == state.epoch and (state.active or state.stage == "stop")
-    return (recovery.with_hopeless_error(state, event.data), ()) if is_expected else (state, ())
+    if not is_expected:
+        return state, ()
+    return recovery.with_hopeless_error(recovery.with_failure(state, event), event.data), ()
 
 
 def _held(trial: Trial, state: State, event: Event[RankHeld]) -> Result:
@@ -164,7 +177,7 @@ def _node_exit(trial: Trial, state: State, event: Event) -> Result:
     known = state.nodes.get(name)
     if known is None or event.source.incarnation not in (known.incarnation, None) or not known.alive:
         return state, ()
-    state = _with_node(state, name, replace(known, alive=False, reachable=False))
+    state = recovery.with_loss(_with_node(state, name, replace(known, alive=False, reachable=False)), event)
     expected = gang.kill_key(state, name) in state.awaited
     return (state, ()) if expected else _lost(trial, state, event, name)
 
@@ -177,7 +190,7 @@ def _node_silent(trial: Trial, state: State, event: Event) -> Result:
     last_seen = event.data.seen if isinstance(event.data, NodeSilent) else None
     cut_off = last_seen == "unreachable"
     node = replace(state.nodes[name], reachable=False, cut_off=cut_off, is_observed=bool(last_seen) and not cut_off)
-    state = _with_node(state, name, node)
+    state = recovery.with_loss(_with_node(state, name, node), event)
     return _lost(trial, state, event, name)
 
 
@@ -205,6 +218,8 @@ def _lost(trial: Trial, state: State, event: Event, name: str) -> Result:
         return _settle(trial, replace(state, awaited=state.awaited - {gang.stop_key(state, name)}))
     if replacement.applies(state):
         return replacement.on_loss(trial, state, event, name)
+    if state.stage == "wait":
+        return state, ()
     return abnormal(trial, state, event) if name in state.slots else growth.on_loss(trial, state, name)
 
 
@@ -230,25 +245,54 @@ def _settle(trial: Trial, state: State) -> Result:
 def _recover(trial: Trial, state: State) -> Result:
     if growth.is_due(state):
         return growth.grow(trial, state)
+    state = host_choice.with_lost_hosts(state)
     decision = recovery.decide(trial, state)
-    lost = tuple(name for name in state.slots if not state.usable(name))
-    if decision.refused:
-        why = RecoveryRefused(
-            reason=decision.refused, lost=lost, failed=tuple(sorted(state.failed)), detector=state.detector
-        )
-        refused = note(why, f"e{state.epoch}/refused", epoch=state.epoch)
-        state = replace(state, unfit=state.unfit or decision.lacks_spare)
-        return then((state, (refused,)), lambda s: shutdown.close(trial, s, recovery.defeat(s, lost, decision.refused)))
+    if decision.is_irreplaceable and host_choice.waits(trial, state):
+        return host_choice.wait(trial, state)
+    return _conclude(trial, state, decision)
+
+
+def _reconsider(trial: Trial, state: State) -> Result:
+    """While recovery waits for room, any event may have made some."""
+    decision = recovery.decide(trial, state) if state.stage == "wait" else None
+    if decision is None:
+        return state, ()
+    return host_choice.end_silent(trial, state) if decision.is_irreplaceable else _conclude(trial, state, decision)
+
+
+def _conclude(trial: Trial, state: State, decision: recovery.Decision) -> Result:
+    return _refuse(trial, state, decision) if decision.refused else _begin_next(trial, state, decision)
+
+
+def _refuse(trial: Trial, state: State, decision: recovery.Decision) -> Result:
+    lost = _lost_of_gang(state)
+    why = RecoveryRefused(
+        reason=decision.refused, lost=lost, failed=tuple(sorted(state.failed)), detector=state.detector
+    )
+    refused = note(why, f"e{state.epoch}/refused", epoch=state.epoch)
+    state = replace(state, unfit=state.unfit or decision.lacks_spare)
+    return then((state, (refused,)), lambda s: shutdown.close(trial, s, recovery.defeat(s, lost, decision)))
+
+
+def _begin_next(trial: Trial, state: State, decision: recovery.Decision) -> Result:
+    """Record the decision, and prepare the next attempt."""
     what = RecoveryDecided(
-        lost=lost, failed=tuple(sorted(state.failed)), detector=state.detector, policy=decision.policies,
+        lost=_lost_of_gang(state), failed=tuple(sorted(state.failed)), detector=state.detector, policy=decision.policies,
         slots=decision.slots, best_step=state.best_step, joined=decision.joined or None,
+        hosts={name: state.host(name) for name in decision.chosen.values()} or None,
     )  # fmt: skip
     decided = note(what, f"e{state.epoch + 1}/decided", epoch=state.epoch + 1)
     state = replace(
         gang.next_epoch(state), stale=recovery.stale(trial, state), step_at_start=state.best_step,
         slots=decision.slots, spares=decision.spares, absent=decision.absent, restarts=state.restarts + 1,
+        stands_for=host_choice.stands_for(state, decision.chosen),
+        chosen=state.chosen | frozenset(decision.chosen.values()),
     )  # fmt: skip
     return then((state, (decided,)), lambda s: then(growth.wait(trial, s), lambda t: gang.prepare(trial, t)))
+
+
+def _lost_of_gang(state: State) -> tuple[str, ...]:
+    return tuple(name for name in state.slots if not state.usable(name))
 
 
 # --- outcomes of commands ---------------------------------------------------------------------------------------------
@@ -343,6 +387,8 @@ def _timer(trial: Trial, state: State, event: Event) -> Result:
     if key == resume.wall_key(state) and not state.ending:
         reason = f"not finished after {trial.liveness.wall_s:g} s (liveness.wall_s); the stacks of all ranks are in their logs"
         return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind="finding"), dump=True)
+    if key == host_choice.timer_key(state) and state.stage == "wait":
+        return _conclude(trial, state, recovery.decide(trial, state, waited_s=trial.recovery.replace_wait_s or 0.0))
     if key.startswith("grow/"):
         return growth.fired(trial, state, event)
     if key.startswith("f/") and not state.ending:
@@ -396,6 +442,7 @@ _HANDLERS: dict[type[Payload], Handler] = {
     NodeSilent: _node_silent,
     NodeSuspect: _node_suspect,
     NodeHeard: _node_heard,
+    HostsDrained: host_choice.on_drained,
     GangQuiet: standstill.on_quiet,
     GangInspect: standstill.on_inspected,
     GangStalled: _stalled,

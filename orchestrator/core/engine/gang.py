@@ -33,8 +33,11 @@ from .state import Commands, Node, Result, State, note, timer
 #: How long a node may take to respond while its heartbeat goes on: 64 ranks that end on two busy cores take longer than 5 s. A node
 #: without a heartbeat is lost earlier.
 RESPONSE_S = 60.0
-#: How long the keeper of a host that is considered lost may take to kill a node.
+#: How long the keeper of a host that is considered lost, or that did not respond to an earlier command within RESPONSE_S, may take to
+#: kill a node: it is most likely dead, and each wait of a run for it would be added to the others.
 SILENT_HOST_S = 10.0
+#: The same to start a node: a container that imports torch on an overloaded machine needs more than 10 s.
+SILENT_START_S = 30.0
 #: ccbed's own workloads whose model is small and of a fixed size. Others may have buffers of any size, or use a GPU under gloo.
 _SMALL = ("train-dp", "train-ddp", "train-fsdp", "train-pp", "train-tp")
 #: A replaced silent node is killed before the next attempt, if its keeper responds within this time.
@@ -100,7 +103,8 @@ def with_applied_node(state: State, event: Event[NodeApplyDone]) -> State:
     name = str(event.node)
     node = Node(incarnation=event.data.incarnation, ordinal=event.data.ordinal)
     unrestartable = {other: reason for other, reason in state.unrestartable.items() if other != name}
-    return replace(state, nodes={**state.nodes, name: node}, unrestartable=unrestartable)
+    unresponsive = state.unresponsive - {state.host(name)}
+    return replace(state, nodes={**state.nodes, name: node}, unrestartable=unrestartable, unresponsive=unresponsive)
 
 
 def start(trial: Trial, state: State) -> Result:
@@ -160,7 +164,7 @@ def next_epoch(state: State) -> State:
     return replace(
         state, epoch=state.epoch + 1, store=None, resume=None, awaited=frozenset(), detector="",
         vacant=frozenset(), started=frozenset(), joined=frozenset(), finished=frozenset(), exited=frozenset(), failed=frozenset(),
-        inspection=None, standstill="", is_growing=False,
+        inspection=None, standstill="", is_growing=False, failed_at=None, lost_at={},
     )  # fmt: skip
 
 
@@ -233,12 +237,14 @@ def _store(trial: Trial, state: State) -> Command:
 
 
 def apply_node(state: State, name: str) -> Command:
-    return command(NodeApply(node=name), _key(state, f"apply/{name}"), node=name, deadline_s=RESPONSE_S)
+    deadline_s = SILENT_START_S if state.host(name) in state.unresponsive else RESPONSE_S
+    return command(NodeApply(node=name), _key(state, f"apply/{name}"), node=name, deadline_s=deadline_s)
 
 
 def kill_node(state: State, name: str) -> Command:
     incarnation = state.nodes[name].incarnation
-    deadline_s = SILENT_HOST_S if state.silent_host(state.host(name)) else RESPONSE_S
+    host = state.host(name)
+    deadline_s = SILENT_HOST_S if host in state.unresponsive or state.silent_host(host) else RESPONSE_S
     return command(NodeKill(), kill_key(state, name), node=name, incarnation=incarnation, deadline_s=deadline_s)
 
 

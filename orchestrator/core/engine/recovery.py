@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ... import views
 from ...model.event import Event
-from ...model.events import RankError
-from ...model.trial import SHRINK, Trial
-from . import faults
+from ...model.events import NodeExit, NodeSilent, RankError, RankExit
+from ...model.trial import REPLACE, SHRINK, Trial
+from . import faults, host_choice
 from .state import Ending, State
 
 #: This many recoveries in a row without a new step are a crash loop.
@@ -27,8 +28,9 @@ _UNFIT = ("memory",)
 class Decision:
     """The slots of the next attempt and the policy per lost node, or the reason why recovery is refused.
 
-    ``absent``: the nodes without which the next attempt runs; ``joined``: those that are there again. ``lacks_spare``: it is refused
-    where a spare has the slot of a node that the run must not use.
+    ``is_irreplaceable``: it is refused because no policy replaces a lost node; ``lacks_spare``: where a spare has the slot of a node
+    that the run must not use. ``absent``: the nodes without which the next attempt runs; ``joined``: those that are there again.
+    ``chosen``: lost node -> the node on another host that the policy ``replace`` chose.
     """
 
     slots: tuple[str, ...] = ()
@@ -38,29 +40,45 @@ class Decision:
     policies: Mapping[str, str] = field(default_factory=dict)
     refused: str = ""
     lacks_spare: bool = False
+    is_irreplaceable: bool = False
+    chosen: Mapping[str, str] = field(default_factory=dict)
 
 
-def decide(trial: Trial, state: State) -> Decision:
+def decide(trial: Trial, state: State, waited_s: float = 0.0) -> Decision:
     """Choose a replacement for every unusable node; ranks that failed on live nodes restart in place.
+
+    ``waited_s``: how long recovery has waited for a host with room.
 
     A node that is given up leaves no gap: the group ranks of the others are dense and in the same order.
     """
     if refused := _refusal(trial, state):
         return Decision(refused=refused)
-    slots, spares, policies = list(state.slots), [name for name in state.spares if state.usable(name)], {}
+    slots, spares = list(state.slots), [name for name in state.spares if state.usable(name)]
+    policies: dict[str, str] = {}
+    chosen_nodes: dict[str, str] = {}
     for name in state.slots:
         if state.usable(name):
             continue
-        chosen = choose_replacement(state, name, spares, may_shrink=sum(map(bool, slots)) > trial.world.least_nodes)
+        may_shrink = sum(map(bool, slots)) > trial.world.least_nodes
+        chosen = choose_replacement(state, name, spares, may_shrink=may_shrink, slots=slots)
         if chosen is None:
-            return Decision(refused=_irreplaceable(trial, state, name), lacks_spare=bool(_substitutes(state)))
+            why = _irreplaceable(trial, state, name, slots, waited_s)
+            return Decision(refused=why, lacks_spare=bool(_substitutes(state)), is_irreplaceable=True)
         policies[name], replacement = chosen
         slots = [replacement if slot == name else slot for slot in slots]
+        chosen_nodes |= {name: replacement} if policies[name] == REPLACE else {}
         spares = [spare for spare in spares if spare != replacement]
     slots = [slot for slot in slots if slot]
     absent = (*state.absent, *(name for name, policy in policies.items() if policy == SHRINK))
     joined, absent = rejoin(trial, state, len(slots), absent)
-    return Decision(slots=(*slots, *joined), spares=tuple(spares), absent=absent, joined=joined, policies=policies)
+    return Decision(
+        slots=(*slots, *joined),
+        spares=tuple(spares),
+        absent=absent,
+        joined=joined,
+        policies=policies,
+        chosen=chosen_nodes,
+    )
 
 
 def rejoin(trial: Trial, state: State, count: int, absent: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -69,7 +87,7 @@ def rejoin(trial: Trial, state: State, count: int, absent: tuple[str, ...]) -> t
     return joined, tuple(name for name in absent if name not in joined)
 
 
-def _irreplaceable(trial: Trial, state: State, name: str) -> str:
+def _irreplaceable(trial: Trial, state: State, name: str, slots: Sequence[str], waited_s: float) -> str:
     """Why no policy replaces a lost node."""
     left = sum(state.usable(node) for node in state.slots)
     used = "".join(
@@ -82,6 +100,9 @@ def _irreplaceable(trial: Trial, state: State, name: str) -> str:
             f"{left} node{'s' * (left != 1)} {verb} left, and the trial needs at least {trial.world.least_nodes}{used}"
         )
     why = f": {state.unrestartable[name]}" if name in state.unrestartable else ""
+    if REPLACE in state.plan.policy:
+        after = f" after {waited_s:g} s" if waited_s else ""
+        why = f": no other host has room{after}: {host_choice.describe(host_choice.refusals(state, name, slots))}"
     return f"no policy of {list(state.plan.policy)} can replace {name}{why}{used}"
 
 
@@ -94,8 +115,12 @@ def _substitutes(state: State) -> Mapping[str, str]:
 
 def with_unrestartable(state: State, event: Event) -> State:
     """The state after the node of ``event`` could not be killed or started again: it is not tried again."""
-    reason = f"{event.f} failed: {event.data.reason or event.type}"
-    return replace(state, unrestartable={**state.unrestartable, str(event.node): reason})
+    reason = "the bed has ended" if state.bed_ended else f"{event.f} failed: {event.data.reason or event.type}"
+    name = str(event.node)
+    host, unrestartable = state.host(name), {**state.unrestartable, name: reason}
+    is_unresponsive = event.type == "info" and not state.silent_host(host)
+    unresponsive = state.unresponsive | {host} if is_unresponsive else state.unresponsive
+    return replace(state, unrestartable=unrestartable, unresponsive=unresponsive)
 
 
 def with_hopeless_error(state: State, error: RankError) -> State:
@@ -106,14 +131,48 @@ def with_hopeless_error(state: State, error: RankError) -> State:
     return replace(state, hopeless=f"{error.message}; {_HOPELESS[kind]}", unfit=kind in _UNFIT)
 
 
-def defeat(state: State, lost: tuple[str, ...], refused: str) -> Ending:
-    """A finding about the system under test, unless a lost node is not the target of a planned fault."""
-    unplanned = state.unfit or [name for name in lost if name not in faults.targets(state)]
+def with_failure(state: State, event: Event[RankError | RankExit]) -> State:
+    """The state after a rank of the attempt failed; the first failure counts."""
+    return state if state.failed_at is not None else replace(state, failed_at=event.t)
+
+
+def with_loss(state: State, event: Event) -> State:
+    """The state after a node exited, or after its silence was noticed: the loss is as old as the silence."""
+    if event.kind not in (NodeExit, NodeSilent):
+        return state
+    silent_s = (event.data.silent_s or 0.0) if isinstance(event.data, NodeSilent) else 0.0
+    return replace(state, lost_at={str(event.node): event.t - silent_s, **state.lost_at})
+
+
+def defeat(state: State, lost: tuple[str, ...], decision: Decision) -> Ending:
+    """A finding about the system under test, unless a node was lost that is not the target of a planned fault.
+
+    Where a rank failed by itself before, that is the root cause, as the check ``finished`` states it; then a loss is no failure of
+    the infrastructure, unless recovery is refused because of it.
+    """
     ranks = ", ".join(map(str, sorted(state.failed)))
     what = f"rank{'s' * (len(state.failed) > 1)} {ranks} failed" if ranks else state.standstill or "the gang stalled"
-    what = f"lost {', '.join(lost)}" if lost else what
+    is_later = bool(lost and state.failed) and not _explains(state, lost)
+    if is_later:
+        what += f"; then {', '.join(lost)} {'were' if len(lost) > 1 else 'was'} lost"
+    elif lost:
+        what = f"lost {', '.join(lost)}"
+    counted = () if is_later and not decision.is_irreplaceable else lost
+    unplanned = state.unfit or [name for name in counted if name not in faults.targets(state)]
+    refused = decision.refused
     reason = state.hopeless if state.hopeless and not lost else f"{what}; {refused}"
     return Ending(outcome="failed", reason=reason, kind="infrastructure" if unplanned else "finding")
+
+
+def _explains(state: State, lost: tuple[str, ...]) -> bool:
+    """Whether one of these nodes was lost so early that the failures of ranks follow from it.
+
+    One that was given up because it did not respond in time has no time of its loss, and may have been silent before.
+    """
+    if state.failed_at is None:
+        return True
+    until = state.failed_at + views.WINDOW_S
+    return any(state.lost_at.get(name, 0.0) <= until for name in lost)
 
 
 def _refusal(trial: Trial, state: State) -> str:
@@ -131,21 +190,22 @@ def _refusal(trial: Trial, state: State) -> str:
 def stale(trial: Trial, state: State) -> int:
     """The number of consecutive attempts, including the current one, without a new step.
 
-    An attempt that a planned fault ended is not counted: it says nothing about the workload. Always 0 for a script, as under
-    torchrun: its steps are those of one process, so the budget of restarts is the only limit.
+    An attempt that a planned fault ended is not counted: it says nothing about the workload; nor is one whose nodes could not be
+    started, unless a rank failed. Always 0 for a script, as under torchrun: its steps are those of one process, so the budget of
+    restarts is the only limit.
     """
     uncounted = state.plan.last_step is None and not state.best_step
     if trial.workload == SCRIPT or uncounted or state.best_step > state.step_at_start:
         return 0
-    return state.stale + (not faults.ended_attempt(trial, state))
+    return state.stale + ((state.is_started or bool(state.failed)) and not faults.ended_attempt(trial, state))
 
 
 def choose_replacement(
-    state: State, name: str, spares: Sequence[str] | None = None, *, may_shrink: bool = False
+    state: State, name: str, spares: Sequence[str] | None = None, *, may_shrink: bool = False, slots: Sequence[str] = ()
 ) -> tuple[str, str] | None:
     """The policy for a lost node, and its replacement, empty where the gang shrinks. A restart on a silent host is the last choice.
 
-    ``spares``: None for all that are usable; ``may_shrink``: enough nodes remain without a replacement.
+    ``spares``: None for all that are usable; ``may_shrink``: enough nodes remain without a replacement; ``slots``: as decided so far.
     """
     if spares is None:
         spares = [spare for spare in state.spares if state.usable(spare)]
@@ -156,6 +216,8 @@ def choose_replacement(
             return policy, spare
         if policy == "restart" and may_restart and is_reachable:
             return policy, name
+        if policy == REPLACE and (new := host_choice.choose(state, name, slots)):
+            return policy, new
         if policy == SHRINK and may_shrink:
             return policy, ""
     return ("restart", name) if may_restart else None

@@ -34,7 +34,8 @@ def resumed(trial: Trial, state: State, event: Event[RunResumed]) -> Result:
     if state.stage != "suspended":
         return result
     state = _with_observed_nodes(gang.next_epoch(state), event.data.nodes or {})
-    state = replace(state, ending=None, step_at_start=state.best_step, hopeless="", unfit=False)
+    state = replace(state, ending=None, step_at_start=state.best_step, hopeless="", unfit=False, bed_ended="")
+    state = replace(state, unresponsive=frozenset())
     return then((state, result[1]), lambda s: gang.prepare(trial, s))
 
 

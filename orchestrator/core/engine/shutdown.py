@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from ...model.event import Command, Event, command
 from ...model.events import GangStop, Gather, NodeApply, NodeApplyDone, NodeKill, RunEnd
+from ...model.provider import GATHER_S, count_waves
 from ...model.trial import Trial
-from . import faults, gang
+from . import faults, gang, host_choice
 from .state import Commands, Ending, Result, State, note, then
 
 #: How long a node may take to end its ranks that was silent, and whose heartbeat has not returned.
@@ -45,6 +46,8 @@ def _apply_response(state: State, event: Event) -> Result:
         return _reachable(state, name, good), ()
     if event.command is NodeKill and good:
         state = _dead(state, name)
+        if host_choice.is_replacement(state, name):
+            return state, ()
         order = _apply(state, name)
         return replace(state, awaited=state.awaited | {order.key}), (order,)
     if event.kind is NodeApplyDone:
@@ -91,9 +94,9 @@ def _quiet(trial: Trial, state: State) -> Result:
 
 
 def _restore(trial: Trial, state: State) -> Result:
-    """Start missing nodes, each node at most once; nodes lost in the meantime follow."""
-    names = _missing(state)
-    orders = tuple(_kill(state, name) if state.nodes[name].alive else _apply(state, name) for name in names)
+    """Start missing nodes, each node at most once; nodes lost in the meantime follow. Replacements end: `up` left none."""
+    names = [*_missing(state), *_replacements(state)]
+    orders = tuple(_restoring(state, name) for name in names)
     if state.ending:
         restored = state.ending.restored | set(names)
         state = replace(state, ending=replace(state.ending, at="restore", restored=restored))
@@ -102,21 +105,41 @@ def _restore(trial: Trial, state: State) -> Result:
 
 def _missing(state: State) -> list[str]:
     tried = state.ending.restored if state.ending else frozenset()
-    return [name for name, node in state.nodes.items() if not node.usable and name not in tried]
+    missing = (name for name, node in state.nodes.items() if not node.usable and name not in tried)
+    return [name for name in missing if not host_choice.is_replacement(state, name)]
+
+
+def _replacements(state: State) -> list[str]:
+    """The replacements that were started, and are to end with the run. A suspended run keeps them."""
+    if state.ending is None or (_interrupted(state) and not state.ending.is_final):
+        return []
+    ordered = (name for name, node in state.nodes.items() if node.incarnation or name in state.chosen)
+    started = (name for name in ordered if name not in state.ending.restored)
+    return [name for name in started if host_choice.is_replacement(state, name)]
+
+
+def _restoring(state: State, name: str) -> Command:
+    """A replacement ends in whichever incarnation: healing its fault may have started it again."""
+    if host_choice.is_replacement(state, name):
+        return replace(_kill(state, name), incarnation=None)
+    return _kill(state, name) if state.nodes[name].alive else _apply(state, name)
 
 
 def _gather(trial: Trial, state: State) -> Result:
-    if _missing(state):
+    if _missing(state) or _replacements(state):
         return _restore(trial, state)
     if _interrupted(state) and state.ending and not state.ending.is_final:
         return replace(state, stage="suspended"), ()
-    return _wait(trial, state, (command(Gather(), "gather", deadline_s=60.0, epoch=state.epoch),))
+    deadline_s = GATHER_S * count_waves(len(state.nodes))
+    return _wait(trial, state, (command(Gather(), "gather", deadline_s=deadline_s, epoch=state.epoch),))
 
 
 def _end(trial: Trial, state: State) -> Result:
     ending = state.ending or Ending(outcome="failed")
     if unhealed := faults.unhealed(state):
         ending = _with_bed_problem(ending, "; ".join(unhealed))
+    if state.bed_ended:  # the cause of all else
+        ending = _with_bed_problem(replace(ending, reason=state.bed_ended), ending.reason)
     end = RunEnd(outcome=ending.outcome, reason=ending.reason, kind=ending.kind)
     return state, (note(end, "end", epoch=state.epoch),)
 
@@ -152,7 +175,10 @@ def _dead(state: State, name: str) -> State:
 
 def _unrestored(state: State, name: str, reason: str) -> State:
     ending = state.ending or Ending(outcome="failed")
-    return replace(state, ending=_with_bed_problem(ending, f"{name} could not be started again: {reason}"))
+    if state.bed_ended:
+        return state
+    what = "ended" if host_choice.is_replacement(state, name) else "started again"
+    return replace(state, ending=_with_bed_problem(ending, f"{name} could not be {what}: {reason}"))
 
 
 def _with_bed_problem(ending: Ending, what: str) -> Ending:

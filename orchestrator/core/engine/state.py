@@ -14,9 +14,10 @@ from ...model.plan import Plan
 from ...model.trial import Trial
 
 #: prepare: fence, checkpoint, store and nodes are being made ready · start: the ranks are being forked and join ·
-#: run · stop: the gang is being stopped, nothing is decided yet · close: stop, heal, restore, gather ·
+#: run · stop: the gang is being stopped, nothing is decided yet ·
+#: wait: no host has room for a lost node · close: stop, heal, restore, gather ·
 #: suspended: interrupted, may be resumed · done
-Stage = Literal["prepare", "start", "run", "stop", "close", "suspended", "done"]
+Stage = Literal["prepare", "start", "run", "stop", "wait", "close", "suspended", "done"]
 FaultStage = Literal["planned", "held", "acting", "acted", "healing", "healed", "failed", "unreached"]
 Commands = tuple[Command, ...]
 
@@ -123,7 +124,9 @@ class State:
     ``inspection``: of a quiet gang; ``inspections``: how many there were; ``standstill``: where the ranks of the attempt stood.
     ``vacant``: group ranks of lost nodes whose launcher is not started again (yet).
     ``absent``: nodes that the gang has shrunk by, and that have not rejoined; ``returning``: those whose start is ordered;
-    ``returns``: how often they were waited for. ``is_growing``: the gang is being stopped so that they rejoin.
+    ``returns``: how often they were waited for. ``drained``: host -> why no node is placed there; ``lost_hosts``: those that did not
+    respond when a recovery began; ``stands_for``: node that replaces lost ones on another host -> those.
+    ``is_growing``: the gang is being stopped so that absent nodes rejoin.
     """
 
     plan: Plan
@@ -139,12 +142,20 @@ class State:
     joined: frozenset[int] = frozenset()
     finished: frozenset[int] = frozenset()
     failed: frozenset[int] = frozenset()
+    #: When the first rank of the attempt failed, and when nodes exited or fell silent in it, in seconds since the run began.
+    failed_at: float | None = None
+    lost_at: Mapping[str, float] = field(default_factory=dict)
     started: frozenset[int] = frozenset()
     exited: frozenset[int] = frozenset()
     vacant: frozenset[int] = frozenset()
     absent: tuple[str, ...] = ()
     returning: frozenset[str] = frozenset()
     returns: int = 0
+    drained: Mapping[str, str] = field(default_factory=dict)
+    lost_hosts: frozenset[str] = frozenset()
+    stands_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Nodes that recovery chose on another host: each may live, whether the reply to its start is known or not.
+    chosen: frozenset[str] = frozenset()
     is_growing: bool = False
     detector: str = ""
     lineage: tuple[tuple[int, int], ...] = ()
@@ -157,6 +168,10 @@ class State:
     fence_ordered: int = -1
     #: Nodes that could not be killed or started again -> the reason.
     unrestartable: Mapping[str, str] = field(default_factory=dict)
+    #: Hosts that respond, but whose keeper did not respond to an order to kill or start a node.
+    unresponsive: frozenset[str] = frozenset()
+    #: Why the whole bed has ended.
+    bed_ended: str = ""
     hopeless: str = ""
     unfit: bool = False
     resumes: int = 0
@@ -186,6 +201,11 @@ class State:
         if any(node.is_observed for node in alive):
             return False
         return any(node.silent for node in alive) and all(node.silent or node.suspect for node in alive)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the gang of this attempt was ordered to start."""
+        return bool(self.lineage) and self.lineage[-1][0] == self.epoch
 
     @property
     def active(self) -> bool:

@@ -22,6 +22,10 @@ _NUMBERED_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}(:[A-Za-z0-9_][A-Z
 _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@-]{0,14}")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*([/:@][A-Za-z0-9_][A-Za-z0-9._-]*)*")
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/=+-]{0,127}")
+_PROXY = re.compile(
+    r"https?://(?:[\w.~%!+-]{1,128}:[\w.~%!+-]{1,256}@)?(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?/?"
+)
+_NO_PROXY = re.compile(r"\*|(?=.{1,253}$)(\*?\.)?(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*(:\d{1,5})?")
 _HOP = re.compile(r"(?:([^@]*)@)?(?:\[([^\]]+)\]|([^:]+))(?::(.*))?")
 MAX_PATH_LENGTH, MAX_IMAGE_LENGTH = 1024, 255
 #: Ansible's own groups.
@@ -132,8 +136,30 @@ def jump(value: Any) -> str:
     return str(value)
 
 
+def proxy(value: Any) -> str:
+    """``http://[user:password@]host[:port]``."""
+    return _matching(_PROXY, value, "must be http://host:port, with user:password@ before the host if need be")
+
+
+def no_proxy(value: Any) -> str:
+    """Hosts that are reached without the proxy: a list, or text with commas."""
+    items = value if isinstance(value, list) else str(value).split(",")
+    wanted = "must be names of hosts or domains, addresses or networks"
+    words = [str(item).strip() for item in items]
+    return ",".join(word if _is_network(word) else _matching(_NO_PROXY, word, wanted) for word in words)
+
+
 def _connection(value: Any) -> str:
     return _matching(_NAME, value, "must be ssh or local")
+
+
+def _is_network(value: str) -> bool:
+    """Whether it is an address or a network."""
+    try:
+        ipaddress.ip_network(value, strict=False)
+    except ValueError:
+        return False
+    return "%" not in value
 
 
 def _is_numeric(value: str) -> bool:

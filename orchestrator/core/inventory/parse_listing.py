@@ -17,6 +17,10 @@ REACH = (
     "ansible_connection", "ansible_host", "ansible_port", "ansible_user", "ansible_ssh_private_key_file",
     "ansible_python_interpreter", *ssh_options.VARIABLES,
 )  # fmt: skip
+#: With one of them Ansible becomes root on a host whose sudo asks for a password. ccbed does not read them.
+BECOME_PASSWORDS = frozenset({"ansible_become_password", "ansible_become_pass"})
+#: The problem of values in a vault without a password.
+ENCRYPTED = "is encrypted, and there is no password for its vault; give --vault-password-file FILE or --ask-vault-pass"
 #: Older names of these variables.
 ALIASES = {
     "ansible_ssh_host": "ansible_host",
@@ -114,7 +118,8 @@ class _Reader:
             positions[target] = position.text
         where = variable_positions.find_host(self.files.sources, name) or f"{self.files.path}: hosts.{name}"
         self._check_name(name, where)
-        return Host(name=name, variables=converted, position=where, positions=positions)
+        may_become = not BECOME_PASSWORDS.isdisjoint(_hostvars(self.listing).get(name, {}))
+        return Host(name=name, variables=converted, position=where, positions=positions, has_become_password=may_become)
 
     def _check_name(self, name: str, where: str) -> None:
         try:
@@ -141,7 +146,7 @@ class _Reader:
         """``raw`` decrypted, with its templates filled in. Raises ValueError."""
         value = _decrypt(raw, self.files.decrypted)
         if any(_ciphertexts(value)):
-            raise _NotAboutValueError("is encrypted; give --vault-password-file FILE or --ask-vault-pass")
+            raise _NotAboutValueError(ENCRYPTED)
         return templates.fill(value, self._context(host)) if templates.has_template(value) else value
 
     def _context(self, host: str) -> dict[str, Any]:
@@ -161,9 +166,10 @@ class _Reader:
         }
 
     def messages(self) -> list[str]:
-        """A line per mistake: hosts with the same mistake share the line."""
+        """A line per mistake: hosts with the same mistake share the line, and so do all values of a vault without a password."""
         grouped: dict[tuple[str, str, str], list[_Problem]] = {}
-        for problem in self.problems:
+        encrypted = [problem for problem in self.problems if problem.text == ENCRYPTED]
+        for problem in (*encrypted[:1], *(problem for problem in self.problems if problem.text != ENCRYPTED)):
             where = problem.position.text if problem.position.line else ""
             grouped.setdefault((where, problem.key, problem.text), []).append(problem)
         firsts = [(group[0], len(group) - 1) for group in grouped.values()]

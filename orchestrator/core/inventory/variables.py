@@ -206,6 +206,7 @@ KNOWN: Mapping[str, Variable] = {
     "provider": Variable(read=_provider, bed_wide=True),
     "nodes": Variable(read=_count),
     "spares": Variable(read=_count),
+    "max_nodes": Variable(read=_count, honoured_by=PROCESS + DOCKER),
     "gpus": Variable(read=_gpus),
     "address": Variable(read=literal.numeric_address, honoured_by=PROCESS + DOCKER),
     "interface": Variable(read=literal.interface),
@@ -228,6 +229,9 @@ KNOWN: Mapping[str, Variable] = {
     "memory": Variable(read=_size, honoured_by=DOCKER),
     "shm_size": Variable(read=_size, honoured_by=DOCKER),
     "network": Variable(read=_network, bed_wide=True, honoured_by=DOCKER),
+    "http_proxy": Variable(read=literal.proxy, honoured_by=DOCKER),
+    "https_proxy": Variable(read=literal.proxy, honoured_by=DOCKER),
+    "no_proxy": Variable(read=literal.no_proxy, honoured_by=DOCKER),
     "engine": Variable(read=literal.absolute_path, honoured_by=DOCKER),
     "engine_control": Variable(read=_control("start", "stop"), honoured_by=DOCKER),
     "power": Variable(read=_control("off", "on"), honoured_by=DOCKER),
@@ -242,6 +246,6 @@ KNOWN: Mapping[str, Variable] = {
 }
 #: Counts, sizes and words of a closed list: they are not secret, even in an encrypted file.
 PUBLIC = (
-    "bed", "provider", "nodes", "spares", "standby", "gpus", "isolation", "link", "allow_faults", "rdma", "cpus", "memory",
+    "bed", "provider", "nodes", "spares", "standby", "max_nodes", "gpus", "isolation", "link", "allow_faults", "rdma", "cpus", "memory",
     "shm_size", "start_timeout", "network", "ssh_first_contact", "container", "ports",
 )  # fmt: skip

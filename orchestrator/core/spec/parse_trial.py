@@ -11,7 +11,7 @@ from typing import Any
 from ...model import codec
 from ...model.errors import UsageError
 from ...model.plugin import Catalogue
-from ...model.trial import POLICIES, SHRINK, THEIRS, CheckSpec, FaultPlan, Liveness, Recovery, Trial, World
+from ...model.trial import POLICIES, REPLACE, SHRINK, THEIRS, CheckSpec, FaultPlan, Liveness, Recovery, Trial, World
 from . import parse_faults, source_positions, trial_draft, values
 
 _KEYS = ("trial", "workload", "params", "world", "faults", "recovery", "checks", "liveness", "seed")
@@ -85,7 +85,8 @@ def document(trial: Trial) -> dict[str, Any]:
 
 def _recovery_document(recovery: Recovery) -> dict[str, Any]:
     grow = {} if recovery.grow_after_s is None else {"grow_after": recovery.grow_after_s}
-    return {"policy": list(recovery.policy), "max_restarts": recovery.max_restarts, **grow}
+    wait = {} if recovery.replace_wait_s is None else {"replace_wait": recovery.replace_wait_s}
+    return {"policy": list(recovery.policy), "max_restarts": recovery.max_restarts, **grow, **wait}
 
 
 def _fault_document(fault: FaultPlan) -> dict[str, Any]:
@@ -219,7 +220,7 @@ def _check_range(draft: trial_draft.Draft, arguments: dict[str, Any], recovery: 
 def _recovery(draft: trial_draft.Draft, *, has_launcher: bool) -> Recovery:
     """A job's own launcher recovers by itself, unless the trial has another policy."""
     body = draft.section("recovery")
-    draft.reject_unknown_keys(("recovery",), body, ("policy", "max_restarts", "grow_after"), "key")
+    draft.reject_unknown_keys(("recovery",), body, ("policy", "max_restarts", "grow_after", "replace_wait"), "key")
     policy = _policy(draft, body.get("policy", THEIRS if has_launcher else "auto"))
     if policy == (THEIRS,) and not has_launcher:
         draft.add_problem(("recovery", "policy"), "theirs needs a launcher that recovers: --launcher torchrun", THEIRS)
@@ -227,11 +228,14 @@ def _recovery(draft: trial_draft.Draft, *, has_launcher: bool) -> Recovery:
     for key, field, convert in (
         ("max_restarts", "max_restarts", values.whole),
         ("grow_after", "grow_after_s", values.seconds),
+        ("replace_wait", "replace_wait_s", values.seconds),
     ):
         try:
             limits |= {field: convert(body[key])} if body.get(key) is not None else {}
         except ValueError as error:
             draft.add_problem(("recovery", key), str(error), body[key])
+    if limits.get("replace_wait_s") and REPLACE not in policy:
+        draft.add_problem(("recovery", "replace_wait"), "needs the policy replace", body["replace_wait"])
     return Recovery(policy=policy, **limits)
 
 
@@ -245,7 +249,9 @@ def _policy(draft: trial_draft.Draft, setting: Any) -> tuple[str, ...]:
             draft.add_problem(where, f"unknown policy; {values.nearest(name, known)}", name)
     if not policy or (len(policy) > 1 and {"auto", "none", THEIRS} & set(policy)) or len(set(policy)) < len(policy):
         draft.add_problem(
-            where, "must be auto, none, theirs, or a list of spare, restart and shrink without repetition", setting
+            where,
+            "must be auto, none, theirs, or a list of spare, restart, replace and shrink without repetition",
+            setting,
         )
     return policy
 

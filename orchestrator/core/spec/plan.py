@@ -17,7 +17,7 @@ from ...model.plugin import Catalogue
 from ...model.trial import SHRINK, THEIRS, Trial
 from ..engine import planned_stop
 from ..verdict import judge
-from . import memory_budget, planned_acts, plugin_files
+from . import memory_budget, planned_acts, plugin_files, replacements
 from . import slots as assignment
 
 ANY_NODE = Placement()
@@ -42,13 +42,14 @@ def plan(
     work_dir: WorkDir | None = None,
     placement: Placement = ANY_NODE,
     machines: Mapping[str, str] = MappingProxyType({}),
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """``capabilities``: host -> capabilities from its provider; ``payload``: the directory of the ranks' code.
 
     ``clocks``: as preflight measured them; ``gaps``: nodes that do not share the directory for checkpoints;
     ``free_memory``: of the hosts and containers of the ranks; ``twin``: the run is compared with an undisturbed twin;
     ``work_dir``: where the ranks find the user's script; ``placement``: nodes that it must not use;
-    ``machines``: host -> its name outside of the bed.
+    ``machines``: host -> its name outside of the bed; ``refused``: host -> why no replacement can be started there.
 
     Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm, or too few
     of them may be used.
@@ -63,14 +64,16 @@ def plan(
         spares, left_out = _split_spares(slots, spares, gaps)
     missing = assignment.missing_spares(bed, placement, assigned.substitutes)
     policy, problems = _policy(trial, bed, slots, spares, sharing_problem, left_out, missing)
-    nodes = {node.name: node for node in (*slots, *spares)}
+    backend, backend_problems = _backend(trial, (*slots, *spares))
+    room = replacements.plan_room(trial, bed, status, placement, (*slots, *spares), gaps, refused, backend)
+    nodes = {node.name: node for node in (*slots, *spares, *room.nodes)}
     acts, act_problems = planned_acts.plan_acts(trial, bed, nodes, slots, catalogue, capabilities)
-    backend, backend_problems = _backend(trial, tuple(nodes.values()))
     last = last_step(trial, catalogue, data)
     data_problems = _missing_data(trial, bed, catalogue, data) if last is None else ()
     memory_problems = memory_budget.find_problems(trial, [node.name for node in slots], free_memory, catalogue)
     all_problems = (
         *problems,
+        *filter(None, [replacements.missing_room(trial, bed, room)]),
         *planned_stop.problems(trial),
         *act_problems,
         *backend_problems,
@@ -105,12 +108,14 @@ def plan(
         work_dir=work_dir,
         placement=placement,
         substitutes=assigned.substitutes,
+        replacements=tuple(node.name for node in room.nodes),
+        hosts=room.hosts,
     )
 
 
 def _vaulted(bed: BedSpec) -> list[str]:
     """Environment variables whose values came from a vault."""
-    return [name for node in bed.nodes for name in vaulted.names(node.env, bed.vault)]
+    return [name for node in bed.all_nodes for name in vaulted.names(node.env, bed.vault)]
 
 
 def without_secrets(plan: Plan) -> Plan:
@@ -120,7 +125,7 @@ def without_secrets(plan: Plan) -> Plan:
 
 def with_secrets(plan: Plan, bed: BedSpec) -> Plan:
     """The plan of a bundle with the secrets from the bed."""
-    return _with_env(plan, {node.name: node.env for node in bed.nodes if node.name in plan.nodes})
+    return _with_env(plan, {node.name: node.env for node in bed.all_nodes if node.name in plan.nodes})
 
 
 def _with_env(plan: Plan, env: Mapping[str, Mapping[str, str]]) -> Plan:
@@ -228,14 +233,15 @@ def _split_spares(
 
 def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus, machine: str) -> PlanNode:
     observed = status.node(node.name)
+    address, interface = replacements.address(bed, status, node) if node.role == "replacement" else ("", "")
     return PlanNode(
         name=node.name,
         role=node.role,
         incarnation=observed.incarnation,
         ordinal=observed.ordinal,
         pid=observed.pid,
-        address=observed.address or node.address,
-        interface=observed.interface or node.interface,
+        address=observed.address or node.address or address,
+        interface=observed.interface or node.interface or interface,
         directory=f"{bed.directory_on(node.host)}/nodes/{node.name}",
         host=node.host,
         env=node.env,

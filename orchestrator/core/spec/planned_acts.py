@@ -68,7 +68,7 @@ def _find_problems(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts) -
     available = ", ".join(sorted(facts.capabilities)) or "nothing"
     problems = [
         f"fault {fault.id} ({fault.fault}) needs {need}; host {facts.name} (provider {facts.provider}) offers: {available}"
-        f"{_variable_hint(need)}"
+        f"{_hint(need, facts.provider)}"
         for need in missing
     ]
     if problem := objection(act):
@@ -103,8 +103,10 @@ def _with_short_lease(act: Act, bed: BedSpec) -> Act:
     return replace(act, lease_s=min(act.lease_s, SLURM_PAUSE_S + SLURM_MARGIN_S))
 
 
-def _variable_hint(need: str) -> str:
-    """The variable that gives a host this capability, for the error message."""
+def _hint(need: str, provider: str) -> str:
+    """For the error message: the variable that gives a host this capability, or that its engine lacks it."""
+    if provider == "docker" and need in ("limit", "pause"):
+        return "; its container engine lacks it, see ccbed doctor"
     variable = _CAPABILITY_VARIABLES.get(need)
     return f"; set {variable} for a host of containers" if variable else ""
 

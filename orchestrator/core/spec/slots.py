@@ -126,6 +126,8 @@ def _too_few(trial: Trial, bed: BedSpec, placement: Placement, count: int) -> In
     hints += (
         [f"or give it ranks all the same: {INCLUDE}"] if quarantined else [f"repair it, then: ccbed up {bed.inventory}"]
     )
+    hosts = dict.fromkeys(bed.node(name).host for name in excluded if name in placement.drained)
+    hints += [f"ccbed undrain {' '.join(hosts)} -i {bed.inventory}"] if hosts else []
     return InfrastructureError(
         f"trial {trial.name} needs {trial.world.nodes} nodes; bed {bed.name} has {count} that may be used: {reasons}",
         hint="\n".join(hints),

@@ -15,6 +15,12 @@ from typing import Any
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h)?\s*")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(?:i?[bB])?")
+#: Problems that list the known names: ``… must be one of a, b (got x)``, ``… known: a, b (got x)``, ``'x' is not one of 'a', 'b'``.
+_LISTINGS = (
+    re.compile(r"(?:must be one of|known:|\bhas) (?P<known>[^()?]+) \(got '?(?P<got>[^'()]+)'?\)$"),
+    re.compile(r"unknown \w+ (?P<got>[^;?]+); known: (?P<known>[^()?]+)$"),
+    re.compile(r"'(?P<got>[^']+)' is not one of (?P<known>'[^?]+')\.?$"),
+)
 #: The largest signed number of 64 bits.
 MAX_BYTES = 2**63 - 1
 _TRUE = ("true", "yes", "on", "1")
@@ -28,6 +34,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {close[0]}?"
     return f"known: {', '.join(names)}" if names else "none is known"
+
+
+def suggest(problem: str) -> str:
+    """``problem`` with the nearest of the names that it lists, where it lists known names and the wrong one."""
+    for pattern in _LISTINGS:
+        if match := pattern.search(problem):
+            names = [name.strip(" '\"") for name in match["known"].split(",")]
+            close = difflib.get_close_matches(match["got"], names, n=1, cutoff=0.6)
+            return f"{problem.rstrip('.')}; did you mean {close[0]}?" if close else problem
+    return problem
 
 
 def show(value: Any) -> str:

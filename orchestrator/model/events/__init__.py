@@ -21,6 +21,7 @@ from .collectives import (
     CollectiveWrong,
     LinkFit,
     LinkPair,
+    LinkProbing,
     ReferenceCompared,
 )
 from .commands import (
@@ -80,11 +81,13 @@ from .gang import (
     GangJoined,
     GangQuiet,
     GangStalled,
+    HostsDrained,
     RecoveryDecided,
     RecoveryGrowing,
     RecoveryGrown,
     RecoveryRefused,
     RecoveryReplaced,
+    RecoveryWaiting,
     StoreRetried,
 )
 from .nodes import (
@@ -179,11 +182,13 @@ __all__ = [
     "GatherDone",
     "HealVerified",
     "HoldExpired",
+    "HostsDrained",
     "KeeperPrefix",
     "LeaseArmed",
     "LeaseOver",
     "LinkFit",
     "LinkPair",
+    "LinkProbing",
     "MissingFile",
     "NodeApply",
     "NodeApplyDone",
@@ -218,6 +223,7 @@ __all__ = [
     "RecoveryGrown",
     "RecoveryRefused",
     "RecoveryReplaced",
+    "RecoveryWaiting",
     "ReferenceCompared",
     "ResumeChosen",
     "ResumeFacts",

@@ -43,13 +43,24 @@ class CaseFacts(Record):
     uplink_bytes: Count | None = None
 
 
+@payload("link.probing", writer="rank")
+class LinkProbing(Payload):
+    """A probe of the links begins. ``directions`` between the ranks; ``limit_s``: about how long it may take on an idle machine.
+    ``known``: whether an earlier probe is confirmed first, which is quicker."""
+
+    rank: Rank | None = None
+    directions: Count | None = None
+    limit_s: Seconds | None = None
+    known: bool | None = None
+
+
 @payload("collective.plan", writer="rank")
 class CollectivePlan(Payload):
     """The cases that are measured. ``over``: what a result is the median over; ``bandwidth``: how it is taken from the times.
 
     ``precision``: a case may stop when the interval of its median is narrower than this share of it, after the
     ``least`` number of iterations. ``expected_s``: the time of
-    all iterations by the cost model, with warm-up and verification; ``uncosted``: cases that it leaves out.
+    all iterations by the cost model, with warm-up and verification; ``uncosted``: cases that it leaves out; ``cases_s``: of each case.
     """
 
     rank: Rank | None = None
@@ -64,6 +75,7 @@ class CollectivePlan(Payload):
     least: Step | None = None
     expected_s: Seconds | None = null()
     uncosted: Count | None = None
+    cases_s: tuple[Seconds, ...] | None = None
 
 
 @payload("collective.sequence", writer="rank")

@@ -228,11 +228,13 @@ class NodeKill(Order):
 
 @payload("node.kill", "ok", "fail", "info", writer="keeper")
 class NodeKillDone(Payload):
-    """``left``: processes that still live."""
+    """``left``: processes that still live; ``gone``, ``bed_ended``: see ``CommandFailed``."""
 
     killed: tuple[Whole, ...] | None = None
     left: Count | None = None
     reason: str | None = None
+    gone: bool | None = None
+    bed_ended: str | None = None
 
 
 @payload("fault.act", "invoke", writer="ctl")
@@ -350,12 +352,16 @@ class ExecStopDone(Payload):
 
 @record
 class CommandFailed(Payload):
-    """Why a command failed, or why its outcome is not known. ``gone``: nothing is left that could perform it."""
+    """Why a command failed, or why its outcome is not known. ``gone``: nothing is left that could perform it.
+
+    ``bed_ended``: why the whole bed has ended, as after the end of its job.
+    """
 
     TYPES: ClassVar[tuple[EventType, ...]] = ("fail", "info")
 
     reason: str | None = None
     gone: bool | None = None
+    bed_ended: str | None = None
     errno: int | None = None
     log: str | None = None
     retries: tuple[Whole, ...] | None = None

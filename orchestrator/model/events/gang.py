@@ -59,7 +59,8 @@ class StoreRetried(Payload):
 class RecoveryDecided(Payload):
     """The next attempt. ``policy``: by lost node; ``slots``: group rank -> node; ``best_step``: the newest step of any rank.
 
-    ``joined``: nodes by which the gang had shrunk before, and that are there again.
+    ``joined``: nodes by which the gang had shrunk before, and that are there again. ``hosts``: of the nodes that the policy
+    ``replace`` chose.
     """
 
     lost: tuple[str, ...] | None = None
@@ -70,6 +71,24 @@ class RecoveryDecided(Payload):
     epoch: Attempt | None = None
     best_step: Step | None = None
     joined: tuple[str, ...] | None = None
+    hosts: Mapping[str, str] | None = None
+
+
+@payload("recovery.waiting", writer="ctl")
+class RecoveryWaiting(Payload):
+    """No host has room for a lost node: recovery waits for ``wait_s``. ``hosts``: every host of the bed -> why it is refused."""
+
+    lost: tuple[str, ...] | None = None
+    detector: str | None = None
+    wait_s: Seconds | None = None
+    hosts: Mapping[str, str] | None = None
+
+
+@payload("hosts.drained", writer="ctl")
+class HostsDrained(Payload):
+    """The hosts that are drained from now on -> the reason. No node is placed there."""
+
+    hosts: Mapping[str, str]
 
 
 @payload("recovery.growing", writer="ctl")

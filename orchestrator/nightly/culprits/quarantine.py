@@ -1,11 +1,14 @@
-"""Quarantine: nodes that two recorded nights accused. A file of the bed; its runs give such a node no rank until it is released.
+"""Quarantine: nodes that two recorded nights accused, and hosts that a person drained. A file of the bed; its runs use neither.
 
 A node is known by its host, as in ``nightly/identity.py``: the bed may give its name to another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+import fcntl
+import os
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -53,14 +56,28 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """A host on which no node is placed. ``by``: user@machine; ``since``: UTC, in ISO 8601."""
+
+    by: str
+    since: str
+    reason: str
+
+    @property
+    def text(self) -> str:
+        return f"is drained since {self.since} by {self.by}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
     """``released``: ``Offence.machine`` -> number of the last night before its release; offences up to it no longer count.
-    ``last_number``: of the bed's recorded nights, whatever directories they are in.
+    ``last_number``: of the bed's recorded nights, whatever directories they are in. ``drained``: host -> its drain.
     """
 
     offences: tuple[Offence, ...] = ()
     released: dict[str, int] = field(default_factory=dict)
     last_number: int = 0
+    drained: dict[str, Drain] = field(default_factory=dict)
 
     def nodes(self, present: Nodes, before: int | None = None) -> dict[str, Entry]:
         """Node -> its entry, of the nodes in quarantine, also of those that left the bed. ``before``: as it was when that night began."""
@@ -104,15 +121,19 @@ def read(workdir: Path) -> Quarantine:
         problems = error.problems if isinstance(error, paths.TornBundleError) else (f"{file}: {error.strerror}",)
         raise InfrastructureError(
             *(f"which nodes are in quarantine is not known: {problem}" for problem in problems),
-            hint=f"restore {file}, or remove it: then no node of the bed is in quarantine",
+            hint=f"restore {file}, or remove it: then no node of the bed is in quarantine, and no host is drained",
         ) from None
 
 
 def record(workdir: Path, night: Night, accused: Iterable[tuple[str, str]]) -> Quarantine:
     """Add the offences of a recorded night: nodes and reasons. A night that is judged again replaces its own."""
-    quarantine = read(workdir)
     if not night.recorded:
-        return quarantine
+        return read(workdir)
+    with _changing(workdir) as quarantine:
+        return _recorded(workdir, quarantine, night, accused)
+
+
+def _recorded(workdir: Path, quarantine: Quarantine, night: Night, accused: Iterable[tuple[str, str]]) -> Quarantine:
     kept = tuple(offence for offence in quarantine.offences if offence.night != night.name)
     hosts = list(night.all_hosts.values())
     new = tuple(
@@ -124,16 +145,16 @@ def record(workdir: Path, night: Night, accused: Iterable[tuple[str, str]]) -> Q
     )  # fmt: skip
     changed = replace(quarantine, offences=(*kept, *new))
     if changed != quarantine:
-        paths.write_json(workdir / FILE, codec.plain(changed))
+        _write(workdir, changed)
     return changed
 
 
 def assign_number(workdir: Path, least: int = 1) -> int:
     """The number of a new recorded night of the bed, at least ``least``. It is never given again. Raises InfrastructureError."""
-    quarantine = read(workdir)
-    number = max(quarantine.next_number, least)
     try:
-        paths.write_json(workdir / FILE, codec.plain(replace(quarantine, last_number=number)))
+        with _changing(workdir) as quarantine:
+            number = max(quarantine.next_number, least)
+            _write(workdir, replace(quarantine, last_number=number))
     except OSError as error:
         raise InfrastructureError(
             f"{workdir / FILE}: the number of the night cannot be recorded: {error.strerror}",
@@ -144,13 +165,50 @@ def assign_number(workdir: Path, least: int = 1) -> int:
 
 def release(workdir: Path, node: str, present: Nodes) -> None:
     """Raises UsageError for a node that is not in quarantine."""
-    quarantine = read(workdir)
-    nodes = quarantine.nodes(present)
-    if node not in nodes:
-        raise UsageError(f"{node} is not in quarantine", hint=f"in quarantine: {', '.join(nodes) or 'no node'}")
-    own = (offence.machine for offence in quarantine.offences if offence.present_node(present) == node)
-    released = {**quarantine.released, **dict.fromkeys(own, nodes[node].last.number)}
-    paths.write_json(workdir / FILE, codec.plain(replace(quarantine, released=released)))
+    with _changing(workdir) as quarantine:
+        nodes = quarantine.nodes(present)
+        if node not in nodes:
+            raise UsageError(f"{node} is not in quarantine", hint=f"in quarantine: {', '.join(nodes) or 'no node'}")
+        own = (offence.machine for offence in quarantine.offences if offence.present_node(present) == node)
+        released = {**quarantine.released, **dict.fromkeys(own, nodes[node].last.number)}
+        _write(workdir, replace(quarantine, released=released))
+
+
+def drain(workdir: Path, hosts: Iterable[str], new: Drain) -> tuple[str, ...]:
+    """Record the drains; the hosts that were not drained before. Raises InfrastructureError."""
+    with _changing(workdir) as quarantine:
+        added = tuple(host for host in hosts if host not in quarantine.drained)
+        _write(workdir, replace(quarantine, drained={**quarantine.drained, **dict.fromkeys(added, new)}))
+    return added
+
+
+def undrain(workdir: Path, hosts: Iterable[str]) -> dict[str, Drain]:
+    """Remove the drains, and return them. Raises UsageError for hosts that are not drained."""
+    with _changing(workdir) as quarantine:
+        ended = tuple(hosts)
+        others = [host for host in ended if host not in quarantine.drained]
+        if others:
+            listed = ", ".join(quarantine.drained) or "no host"
+            raise UsageError(*(f"{host} is not drained" for host in others), hint=f"drained: {listed}")
+        kept = {host: drain for host, drain in quarantine.drained.items() if host not in ended}
+        _write(workdir, replace(quarantine, drained=kept))
+    return {host: quarantine.drained[host] for host in ended}
+
+
+@contextmanager
+def _changing(workdir: Path) -> Iterator[Quarantine]:
+    """The quarantine, which no other process changes meanwhile: a drain must not be lost to another one, or to a night."""
+    workdir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    directory = os.open(workdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield read(workdir)
+    finally:
+        os.close(directory)
+
+
+def _write(workdir: Path, quarantine: Quarantine) -> None:
+    paths.write_json(workdir / FILE, codec.plain(quarantine))
 
 
 def reasons(workdir: Path, present: Nodes) -> dict[str, str]:

@@ -61,11 +61,12 @@ def write(directory: Path) -> dict[str, Any]:
 def _decide(night: Night, judgement: NightJudgement) -> tuple[str, int]:
     """Outcome and exit code. Without a floor for every node nothing says what its hardware must reach: all peers may be slow together.
 
-    Failures of a node in quarantine, and of a ticket, are expected, and of a lost node nothing is known, so that a cluster with
-    one is not accepted.
+    Failures of a node in quarantine, and of a ticket, are expected, and of a lost or drained node nothing is known, so that a cluster
+    with one is not accepted.
     """
     is_doubtful = any(judged.state == "xfail" or judged.finding.gate == NODE for judged in judgement.findings)
-    if judgement.outcome in ("pass", "warn") and (night.quarantined or is_doubtful or _without_floor(night, judgement)):
+    is_doubtful = is_doubtful or bool(night.quarantined or night.drained)
+    if judgement.outcome in ("pass", "warn") and (is_doubtful or _without_floor(night, judgement)):
         return "unknown", errors.EXIT_UNKNOWN
     return judgement.outcome, judgement.exit
 
@@ -150,7 +151,8 @@ def _not_checked(night: Night, judgement: NightJudgement, runs: Sequence[tuple[s
     if without and len(without) < len(names):
         more = f" and {len(without) - _NAMES} more" if len(without) > _NAMES else ""
         yield f"floors: none for {len(without)} of {len(names)} metrics: {', '.join(without[:_NAMES])}{more}"
-    yield from (f"{node} {reason}" for node, reason in sorted(night.quarantined.items()))
+    for left_out in (night.quarantined, night.drained):
+        yield from (f"{node} {reason}" for node, reason in sorted(left_out.items()))
     unknown = [judged.finding for judged in judgement.findings if judged.state == "unknown" and not judged.is_counted]
     named = (f"{finding.gate}: {finding.text}" for finding in unknown if finding.gate in ("peers", "pairs", NODE))
     yield from dict.fromkeys(named)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..gates.nights import Key, Metric, Record
-from ..run_record import MEASURED, RunRecord, nodes_of, versions_of
+from ..run_record import MEASURED, RunRecord, exempt, nodes_of, versions_of
 
 #: Metrics that are judged without being named in a suite or a baseline, by their last words.
 JUDGED = ("busbw", "time p50", "ttr", "train_s", "images_per_s", "link beta")
@@ -17,7 +17,8 @@ NODE_PROBE, OF_RUN = "node-probe", ("duration", "goodput")
 @dataclass(slots=True)
 class Series:
     """A metric and key tonight. ``values``: node -> of all repeats; ``runs``: node -> bundles; ``participants``: nodes of its
-    hardware in the runs; of a gang's figure all nodes."""
+    hardware in the runs that can have it; of a gang's figure all nodes. ``exempt``: those that cannot, see ``run_record.exempt``.
+    """
 
     metric: Metric
     key: Key
@@ -29,6 +30,7 @@ class Series:
     cells: list[str] = field(default_factory=list)
     trials: list[str] = field(default_factory=list)
     participants: set[str] = field(default_factory=set)
+    exempt: set[str] = field(default_factory=set)
 
     def records(self, night: int, date: str) -> tuple[Record, ...]:
         return tuple(
@@ -67,7 +69,9 @@ def collect(runs: Iterable[tuple[str, RunRecord]]) -> dict[tuple[str, Key], Seri
             entry.runs.setdefault(measurement.node, []).append(record.run)
             entry.versions[measurement.node] = versions_of(record.suspects, measurement.node)
             equal_nodes = {node for node, hardware in record.hardware.items() if hardware == measurement.key.hardware}
-            entry.participants |= equal_nodes or set(record.hardware)
+            excluded = set(exempt(record, measurement.metric.name))
+            entry.participants |= (equal_nodes or set(record.hardware)) - excluded
+            entry.exempt |= excluded
             entry.leaves.update(record.leaves)
             entry.link_hosts.update(record.link_hosts)
             entry.cells += [cell] if cell not in entry.cells else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..baselines import Baseline, Floor, node_hardware
@@ -45,12 +45,13 @@ def judge_suite(cell: Cell, series: Iterable[Series]) -> Iterator[Judged]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tonight:
     """What a baseline is applied to. ``hardware``: of the nodes that took part; ``tried``: trials of which a repeat was run, as
-    the suite names them, with a cell of each.
+    the suite names them, with a cell of each. ``can_have``: whether a node of some hardware can have a metric.
     """
 
     series: Mapping[tuple[str, Key], Series]
     hardware: frozenset[str]
     tried: Mapping[str, str]
+    can_have: Callable[[str, str], bool] = lambda hardware, metric: True
 
     def keys(self, trial: str) -> set[Key]:
         """The keys under which a trial was measured."""
@@ -72,6 +73,8 @@ def judge_baseline(baseline: Baseline, tonight: Tonight) -> Iterator[Judged]:
             yield Judged(finding=finding, state="unknown", cell=entry.cells[0], key=key, reference=reference)
         elif entry is not None:
             yield from _judge(entry, floor.floor, entry.cells[0], reference)
+        elif not tonight.can_have(baseline.hardware, floor.metric):
+            continue
         elif key in tonight.keys(floor.trial) or _gave_nothing(baseline, floor, tonight):
             cell = tonight.cell(key) if key in tonight.keys(floor.trial) else tonight.tried[floor.trial]
             text = f"{floor.metric} was not measured; its floor is {floor.floor:g} {floor.unit}"
@@ -182,7 +185,7 @@ def _missing_labels(series: Series) -> set[str]:
         return set()
     usual = set().union(*ranks.values())
     of_ranks = {f"{node}:{rank}" for node, own in ranks.items() for rank in usual - own if "" not in usual}
-    return of_ranks | (series.participants - set(ranks))
+    return (of_ranks - series.exempt) | (series.participants - set(ranks))
 
 
 def _missing(metric: str, text: str, cell: str, reference: str, key: Key | None = None) -> Judged:

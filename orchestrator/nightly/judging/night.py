@@ -17,7 +17,7 @@ from ..culprits import quarantine
 from ..gates.finding import Finding
 from ..gates.nights import Key, Record
 from ..night_judgement import Judged, NightJudgement
-from ..run_record import RunRecord, nodes_of
+from ..run_record import RunRecord, exempt, nodes_of
 from ..suite import RUNS, Night, Row
 from . import bits, conclusion, figures, floors, hardware, known_defects, metrics, parts
 from .figures import Series
@@ -143,13 +143,21 @@ def _gap(record: RunRecord | None) -> str:
     return "" if record.measurements else "it has no figure that can be compared"
 
 
+def _can_have(record: RunRecord, hardware: str, metric: str) -> bool:
+    """Whether a node of this hardware took part that has such a figure by definition."""
+    nodes = {node for node, kind in record.hardware.items() if kind == hardware}
+    return bool(nodes - set(exempt(record, metric)))
+
+
 def _tonight(
     night: Night, rows: Iterable[Row], runs: Iterable[tuple[str, RunRecord]], series: Mapping[tuple[str, Key], Series]
 ) -> floors.Tonight:
     tried = {row.cell for row in rows if row.state != "skipped"}
+    measured = tuple(runs)
     return floors.Tonight(
         series=series,
-        hardware=frozenset(kind for _, record in runs for kind in record.hardware.values() if kind),
+        hardware=frozenset(kind for _, record in measured for kind in record.hardware.values() if kind),
+        can_have=lambda hardware, metric: any(_can_have(record, hardware, metric) for _, record in measured),
         tried={Path(cell.trial).stem: cell.name for cell in reversed(night.suite.cells) if cell.name in tried},
     )
 
@@ -203,7 +211,8 @@ def _judge_vanished(name: str, other: Series, past: Sequence[Record], number: in
 def _is_node_absent(night: Night, runs: Iterable[tuple[str, RunRecord]], past: Iterable[Record]) -> bool:
     """Whether a node of the bed that was measured before took no part: a known defect may be its own."""
     present = {node for _, record in runs for node in record.hardware}
-    return any(node in night.hosts and node not in present for record in past for node in nodes_of(record.node))
+    wanted = {*night.hosts, *night.drained}
+    return any(node in wanted and node not in present for record in past for node in nodes_of(record.node))
 
 
 def _earlier(
@@ -226,14 +235,15 @@ def _notes(
     runs: Sequence[tuple[str, RunRecord]],
     past: Sequence[Record],
 ) -> Iterator[str]:
-    """Nodes in quarantine, gone or absent, and clocks that went backwards."""
+    """Nodes in quarantine, drained, gone or absent, and clocks that went backwards."""
     yield from quarantine.describe(night)
+    yield from (f"{node} {reason}; it takes no part" for node, reason in sorted(night.drained.items()))
     dates = dict(sorted((record.night, record.date) for record in past if record.date))
     dates[max(dates, default=0) + 1] = night.started
     for before, after in zip(list(dates.values()), list(dates.values())[1:], strict=False):
         if after < before:
             yield f"the clock went backwards: the night after that of {before} is dated {after}; nights count in their order"
-    last_seen = {node: record for record in past for node in nodes_of(record.node)}
+    last_seen = {node: record for record in past for node in nodes_of(record.node) if node not in night.drained}
     present = {node for _, record in runs for node in record.hardware}
     gone = [node for node in sorted(last_seen) if night.hosts and node not in night.all_hosts]
     if len(gone) > _LISTED:  # each Slurm job has other hosts

@@ -40,23 +40,28 @@ from ...model.payload import Payload
 from ..files import inbox, label, plain_files
 from ..files.event_log import EventLog
 from ..files.inbox import Inbox, Item, Respond, required
-from ..oslayer import forks, host_facts, processes
-from ..oslayer.event_loop import Loop
+from ..oslayer import forks, host_facts, inotify, processes
+from ..oslayer.event_loop import Loop, Timer
 from . import checkpoints
 from .exec_programs import ExecPrograms
 from .rank_processes import RankProcesses
 from .rendezvous_stores import RendezvousStores
+from .run_driver import RunDriver
 from .system_facts import SystemFacts
 
 T = TypeVar("T")
 
 BEAT_S = 0.25
+#: The same while no run is driven on the bed, if the kernel reports when a run begins.
+IDLE_BEAT_S = 5.0
 #: A stop that is not complete responds this long before its deadline, so that the orchestrator learns what is left.
 REPLY_S = 1.0
 #: A command retries for this long while the shared directory cannot be used.
 SHARE_S = 5.0
 #: How many event files are kept open: those of the run and of the node, and of some earlier runs.
 LOGS = 8
+#: The run of commands that belong to the bed and to no run.
+NO_RUN = "bed"
 #: Commands that are allowed for an old epoch while ranks of it live.
 LATE = (GangStop, RankRelease)
 
@@ -72,10 +77,20 @@ class Agent:
         self._loop = Loop()
         self._logs: dict[str, EventLog] = {}
         self._epochs: dict[str, int] = {}
+        #: Run -> the newest epoch whose gang was stopped; and how often the gang of any run was stopped, as `ccbed heal` does.
+        self._stopped: dict[str, int] = {}
+        self._stops_of_bed = 0
         self._beats = itertools.count(1)
         self._heartbeat = plain_files.create_file(directory / "heartbeat")
-        self._inbox = Inbox(directory)
-        self._ranks = RankProcesses(self._loop, directory, (self._node, self._incarnation), self._log, self._reap)
+        self._inbox = Inbox(directory, is_watched=False)
+        self._workdir = directory.parent.parent
+        self._driver = RunDriver(self._workdir)
+        self._idle_beat_s = BEAT_S
+        self._next_poll = Timer(self._poll)
+        self._ranks = RankProcesses(
+            self._loop, directory, (self._node, self._incarnation), self._log, self._reap,
+            has_reserves=node_label.get("spec", {}).get("has_reserves", True),
+        )  # fmt: skip
         self._stores = RendezvousStores(self._loop)
         self._programs = ExecPrograms(self._loop)
         self._facts = SystemFacts(directory, node_label)
@@ -83,11 +98,9 @@ class Agent:
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until killed. ``ready`` is called once the agent takes commands."""
         forks.become_subreaper()
-        gc.collect()
-        gc.freeze()
-        self._loop.on_child_exit(self._reap)
-        if self._inbox.fd >= 0:  # else the kernel has no inotify instance left, and the poll takes the commands
-            self._loop.add_reader(self._inbox.fd, self._take_commands)
+        gc.freeze()  # not collected before: its keeper has collected; collecting here would copy pages
+        self._loop.on_signal(signal.SIGCHLD, self._reap)
+        self._watch()
         self._facts.write()
         agent_ready = AgentReady(
             pid=os.getpid(),
@@ -95,18 +108,38 @@ class Agent:
             torch=getattr(sys.modules.get("torch"), "__version__", None),
             frozen=self._label.get("frozen", 0),
         )
-        self._note("bed", agent_ready)
+        self._note(NO_RUN, agent_ready)
         ready()
         self._facts.start_gpu_query(self._loop.call_later)
-        self._loop.call_every(BEAT_S, self._poll)
+        self._poll()
         self._loop.run()
 
+    def _watch(self) -> None:
+        """Poll when a command arrives, and when a run begins on the bed. What the kernel does not report waits for a heartbeat.
+
+        The agent of a container, whose label has no spec, never rests: the driver's pid is not of its pid namespace.
+        """
+        self._loop.on_signal(inotify.SIGNAL, self._poll)
+        if not inotify.send_signal(self._directory / "inbox", inotify.ARRIVAL):
+            self._inbox.watch()
+            if self._inbox.fd >= 0:
+                self._loop.add_reader(self._inbox.fd, self._poll)
+        elif "spec" in self._label and inotify.send_signal(self._workdir, inotify.WRITE):
+            self._idle_beat_s = IDLE_BEAT_S
+
     def _poll(self) -> None:
-        """Send a heartbeat, and do what a lost inotify event or signal would have triggered."""
+        """Send a heartbeat, and do what a lost inotify event or signal would have triggered; take commands, which may fail, last."""
+        self._poll_after(BEAT_S)
         self._beat()
         self._reap()
         self._take_commands()
-        self._ranks.prepare_reserves()
+        has_reserves = self._ranks.prepare_reserves()
+        if has_reserves and not self._ranks.are_running() and not self._driver.may_drive():
+            self._poll_after(self._idle_beat_s)
+
+    def _poll_after(self, after_s: float) -> None:
+        self._next_poll.cancel()
+        self._next_poll = self._loop.call_later(after_s, self._poll)
 
     def _beat(self) -> None:
         os.pwrite(self._heartbeat, f"{self._incarnation} {next(self._beats):>12}\n".encode(), 0)
@@ -190,6 +223,8 @@ class Agent:
             return f"an agent does not perform {command.f}"
         if command.incarnation not in (None, self._incarnation):
             return f"for incarnation {command.incarnation}; this one is {self._incarnation}"
+        if command.kind is GangStart and command.epoch is not None and command.epoch <= self._stopped.get(item.run, -1):
+            return f"the gang of epoch {command.epoch} was stopped"
         highest = self._epochs.get(item.run, 0)
         if command.epoch is None or command.epoch >= highest:
             return ""
@@ -227,9 +262,17 @@ class Agent:
         self._stores.open((item.run, epoch), address, order.port or 0, self._responder(item))
 
     def _start_gang(self, item: Item, order: GangStart) -> None:
-        """Start a gang unless the fence is at a later epoch, as after this node was stopped and another attempt began."""
+        """Start a gang unless the fence is at a later epoch, as after this node was stopped and another attempt began.
+
+        A start that waits for the shared directory is void once the gang is stopped: no orchestrator would stop its ranks.
+        """
         spec = codec.build(GangSpec, item.command.value)
-        system = self._facts.digest()
+        system, stops = self._facts.digest(), self._stops_of_bed
+
+        def read_fence(is_last: bool) -> int | None:
+            if stops != self._stops_of_bed:
+                raise RuntimeError(f"the gang of epoch {spec.epoch} was stopped before it started")
+            return checkpoints.read_fence(Path(spec.checkpoints))
 
         def start(fence: int | None) -> None:
             if fence is not None and fence > spec.epoch:
@@ -239,7 +282,7 @@ class Agent:
             else:
                 self._respond(item, "ok", self._start_ranks(item.run, spec, system))
 
-        self._retry_on_share(item, lambda _: checkpoints.read_fence(Path(spec.checkpoints)), start)
+        self._retry_on_share(item, read_fence, start)
 
     def _start_ranks(self, run: str, spec: GangSpec, system: str | None) -> GangStartDone:
         pids = self._ranks.start(run, spec)
@@ -253,6 +296,10 @@ class Agent:
 
     def _stop_gang(self, item: Item, order: GangStop) -> None:
         epoch = required(order.epoch, "epoch")
+        if item.run == NO_RUN:
+            self._stops_of_bed += 1
+        else:
+            self._stopped[item.run] = max(epoch, self._stopped.get(item.run, epoch))
 
         def spare() -> set[int]:
             return {*self._programs.groups, *self._facts.groups, *self._stores.later_than(item.run, epoch)}
@@ -323,7 +370,7 @@ class Agent:
 
     def _reject(self, item: Item, reason: str) -> None:
         """Write a note of the rejection, and an outcome if the file holds a command."""
-        run, command = item.run or "bed", item.command
+        run, command = item.run or NO_RUN, item.command
         self._note(run, CommandRefused(key=command.key or item.name, reason=reason), command.epoch)
         if command.key:
             self._respond(item, "fail", CommandFailed(reason=reason))
@@ -336,7 +383,7 @@ class Agent:
     def _log(self, run: str) -> EventLog:
         if run not in self._logs:
             path = self._directory / "runs" / run / f"agent.{self._incarnation}.jsonl"
-            path = self._directory / "events.jsonl" if run == "bed" else path
+            path = self._directory / "events.jsonl" if run == NO_RUN else path
             self._logs[run] = EventLog(path, writer="agent")
             if len(self._logs) > LOGS:
                 self._logs.pop(next(iter(self._logs))).close()

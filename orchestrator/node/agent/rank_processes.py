@@ -82,6 +82,8 @@ class RankProcesses:
         identity: tuple[str, str],
         log: Callable[[str], EventLog],
         reap: Callable[[], None],
+        *,
+        has_reserves: bool = True,
     ) -> None:
         self._loop = loop
         self._directory = directory
@@ -92,6 +94,7 @@ class RankProcesses:
         self._reserves = ReserveRanks(loop, directory, self._incarnation, run_order)
         #: Ranks that run no more code and are not reaped yet.
         self._exiting: set[int] = set()
+        self._has_reserves = has_reserves
         self._count = 1
 
     def are_running(self, run: str | None = None, epoch: int | None = None) -> bool:
@@ -111,14 +114,16 @@ class RankProcesses:
         self._write_ranks(gang)
         return gang.pids
 
-    def prepare_reserves(self) -> None:
-        """Keep as many reserves as the last gang had ranks on this node.
+    def prepare_reserves(self) -> bool:
+        """Keep as many reserves as the last gang had ranks on this node, if it is a node with reserves; whether they are there.
 
         They are forked while no rank runs, or ``RECOVERED_S`` after a recovery that took them: not while a first attempt measures.
         """
+        if not self._has_reserves:
+            return True
         running = [gang for gang in self._gangs.values() if gang.alive]
         has_recovered = all(gang.spec.epoch and time.monotonic() - gang.began > RECOVERED_S for gang in running)
-        self._reserves.prepare(self._count, is_idle=has_recovered)
+        return self._reserves.prepare(self._count, is_idle=has_recovered)
 
     def release(self, run: str, epoch: int, rank: int, hold: str) -> str:
         """End the hold of a rank; the problem, or an empty string."""

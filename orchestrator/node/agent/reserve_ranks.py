@@ -51,18 +51,27 @@ class ReserveRanks:
         self._idle_since = time.monotonic()
         #: The first failure is the last attempt of this agent: the next one would fail as well.
         self._has_failed = False
+        #: Does the record name the reserves that there are? A write may fail, as on a full disk.
+        self._is_recorded = True
 
     @property
     def pids(self) -> set[int]:
         return set(self._reserves)
 
-    def prepare(self, count: int, *, is_idle: bool) -> None:
-        """Fork the missing reserves once the node has been idle for ``IDLE_S``."""
+    def prepare(self, count: int, *, is_idle: bool) -> bool:
+        """Fork the missing reserves once the node has been idle for ``IDLE_S``; False until then.
+
+        A record that could not be written is written now.
+        """
+        if not self._is_recorded:
+            self._write_count(len(self._reserves))
         if not is_idle:
             self._idle_since = time.monotonic()
         has_rested = is_idle and time.monotonic() - self._idle_since >= IDLE_S
-        if not has_rested or self._has_failed or not rank_imports.has_imported():
-            return
+        if self._has_failed or not rank_imports.has_imported():
+            return True
+        if not has_rested:
+            return False
         missing = count - len(self._reserves)
         if missing > 0:
             self._write_count(count)
@@ -70,6 +79,7 @@ class ReserveRanks:
             self._fork()
         if missing > 0:
             self._write_count(len(self._reserves))
+        return True
 
     def order(self, order: Mapping[str, Any]) -> tuple[int, int] | None:
         """Make a reserve the rank of this order; its pid and the descriptor that releases its holds. None: there is none."""
@@ -135,8 +145,11 @@ class ReserveRanks:
         ready = sum(reserve.is_ready for reserve in self._reserves.values())
         pids = sorted(self._reserves)
         content = {"incarnation": self._incarnation, "count": count, "pids": pids, "ready": ready}
-        with contextlib.suppress(OSError):
+        try:
             plain_files.write_json(self._directory / label.RESERVES, content)
+            self._is_recorded = True
+        except OSError:
+            self._is_recorded = False
 
 
 def _rehearse() -> None:

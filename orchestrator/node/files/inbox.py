@@ -55,19 +55,26 @@ class Item:
 class Inbox:
     """The directories ``inbox/`` and ``done/`` of one agent or keeper. Items come in the order of their arrival."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_watched: bool = True) -> None:
+        """``is_watched``: the kernel makes ``fd`` readable when a command arrives."""
         self._inbox = directory / "inbox"
         self._done = directory / "done"
         self._refused = directory / "refused"
         for path in (self._inbox, self._done):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._watcher = inotify.Watcher()
-        self._watcher.add_watch(str(self._inbox), inotify.MOVED_TO)
+        self._watcher: inotify.Watcher | None = None
+        if is_watched:
+            self.watch()
         self._taken: set[str] = set()
 
     @property
     def fd(self) -> int:
-        return self._watcher.fd
+        """Below 0 if the inbox is not watched, as when the kernel has no inotify instance left."""
+        return self._watcher.fd if self._watcher else -1
+
+    def watch(self) -> None:
+        self._watcher = inotify.Watcher()
+        self._watcher.add_watch(str(self._inbox), inotify.MOVED_TO)
 
     def take(self) -> Iterator[Item]:
         """All items that arrived and are not being performed yet."""
@@ -104,7 +111,7 @@ class Inbox:
         return True
 
     def _pending_names(self) -> list[str]:
-        reported = self._watcher.read_names()
+        reported = self._watcher.read_names() if self._watcher else []
         present = {entry.name: entry.stat(follow_symlinks=False).st_mtime_ns for entry in _entries(self._inbox)}
         rest = sorted(present.keys() - set(reported), key=lambda name: (present[name], name))
         return [name for name in dict.fromkeys([*reported, *rest]) if name in present]

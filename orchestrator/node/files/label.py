@@ -22,10 +22,14 @@ RESERVES = "reserves.json"
 #: The keeper's directory in the bed's directory, and its label in there.
 KEEPER_DIR, KEEPER_LABEL = "keeper", "keeper.json"
 LOCK = "lock"
+#: How the keeper was started: ``scope`` of its systemd unit, empty without one; ``problem``: why it has none.
+UNIT = "unit.json"
 #: The orchestrator that drives a run on the bed holds this file (flock). Its content names the run.
 RUN_LOCK = "run.lock"
 #: What preparation leaves in a bed's directory.
 STAMP = "prepared.json"
+#: What was done on the host, a JSON object per line (``cli/inputs/audited.py``); it outlives the bed.
+ACTS = "audit.jsonl"
 #: A heartbeat is one short line.
 MAX_HEARTBEAT = 256
 

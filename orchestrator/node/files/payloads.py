@@ -14,13 +14,17 @@ from . import plain_files
 
 #: The hash of the ranks' code, beside that code. Equal hashes: an agent that has imported this code need not import it again.
 RANK_HASH = "orchestrator/rank.sha256"
+#: The files of workloads that agents import: that of scripts. A user's plugin cannot have its name.
+WORKLOADS = ("__init__.py", "script.py")
 
 
 def rank_code(package: Path) -> dict[str, bytes]:
-    """Path in a payload -> content: the ranks' code without workloads, and its hash. ``package``: this package's directory."""
-    files = {
-        str(path.relative_to(package.parent)): path.read_bytes() for path in sorted((package / "rank").rglob("*.py"))
-    }
+    """Path in a payload -> content: the ranks' code, with no workload but that of scripts, and its hash.
+
+    ``package``: this package's directory.
+    """
+    paths = (*sorted((package / "rank").rglob("*.py")), *(package / "workloads" / name for name in WORKLOADS))
+    files = {str(path.relative_to(package.parent)): path.read_bytes() for path in paths}
     code = {f"orchestrator/{name.partition('/')[2]}": content for name, content in files.items()}
     return {**code, RANK_HASH: content_hash(code).encode()}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import syslog
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ..files import label, payloads, plain_files
 from ..keeper import container_status, launch, process_status
 from ..oslayer import container_engine, host_facts
 from ..warm_up import HUGE_PAGES
-from . import prunable_files
+from . import keeper_unit, prunable_files
 
 #: What ccbed creates in a bed's directory, and removes.
 BED_FILES = ("keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json", "run-secrets.json", "hosts")
@@ -38,11 +39,19 @@ def write_file(path: str, data: bytes) -> None:
 
 
 def start_keeper(
-    hostdir: str, bed: str, archive: str, engine: str, python: str, owner: str, owner_id: str = "", named: str = ""
+    hostdir: str,
+    bed: str,
+    archive: str,
+    engine: str,
+    python: str,
+    owner: str,
+    owner_id: str = "",
+    named: str = "",
+    unit: bool = False,
 ) -> dict[str, Any]:
     """Ensure that a keeper runs ``archive``; ``{pid, hash}``. Raises RuntimeError if the bed has another owner.
 
-    ``named``: the interpreter as the specs of nodes that are processes name it.
+    ``named``: the interpreter as the specs of nodes that are processes name it. ``unit``: as a unit of systemd where that runs.
     """
     directory, path = Path(hostdir) / label.KEEPER_DIR, Path(archive)
     present = plain_files.read_json(directory / label.KEEPER_LABEL)
@@ -54,7 +63,14 @@ def start_keeper(
     backend = ("--backend", "containers", "--engine", engine) if engine else ("--backend", "processes")
     more = (*backend, "--owner", owner, "--owner-id", owner_id)
     env = {} if engine else HUGE_PAGES
-    launch.ensure_keeper(Path(hostdir), bed, path, digest, python, more, env, named)
+    if unit:
+        keeper_unit.ensure_keeper(
+            keeper_unit.Wanted(
+                hostdir=Path(hostdir), bed=bed, archive=path, digest=digest, python=python, named=named, more=more
+            )
+        )
+    else:
+        launch.ensure_keeper(Path(hostdir), bed, path, digest, python, more, env, named)
     return {"pid": label.live_label(directory, label.KEEPER_LABEL).get("pid", 0), "hash": digest}
 
 
@@ -62,7 +78,10 @@ def end_bed(hostdir: str, bed: str, engine: str) -> dict[str, Any]:
     """End the keeper first, so that it starts nothing anew, then the bed's nodes; ``{pids}``."""
     if not engine:
         return {"pids": process_status.end_bed(Path(hostdir), bed)}
-    keeper_pid = launch.end_keeper(Path(hostdir) / label.KEEPER_DIR)
+    directory = Path(hostdir) / label.KEEPER_DIR
+    keeper_pid = label.lock_holder(directory)
+    keeper_unit.remove(hostdir, bed)  # else systemd would start the keeper again
+    launch.end_keeper(directory)
     rows = container_status.list_containers(hostdir, bed, engine)
     pids = [node["pid"] for node in container_status.list_nodes(hostdir, rows, engine) if node["state"] != "dead"]
     client = container_engine.EngineClient(engine)
@@ -97,6 +116,17 @@ def remove_run(hostdir: str, shared_dir: str, run: str) -> None:
         outcome.unlink(missing_ok=True)
 
 
+def record_act(hostdir: str, line: str) -> None:
+    """Append a line to the host's record of acts, which outlives the bed, and to its system log."""
+    syslog.openlog("ccbed")
+    syslog.syslog(syslog.LOG_NOTICE, line)
+    if Path(hostdir).is_dir():
+        with open(
+            os.open(Path(hostdir) / label.ACTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600), "a"
+        ) as file:
+            file.write(f"{line}\n")
+
+
 def put_payload(hostdir: str, files: Mapping[str, bytes]) -> str:
     """Store a payload; its path."""
     return str(payloads.put_payload(Path(hostdir) / "payloads", files))
@@ -119,6 +149,7 @@ OPS: Mapping[str, Callable[..., Any]] = {
     "remove": remove_bed_files,
     "forget": remove_run,
     "put": put_payload,
+    "record_act": record_act,
     "routes": host_facts.ipv4_routes,
     "leftovers": prunable_files.list_prunable,
     "remove_leftovers": prunable_files.remove_prunable,

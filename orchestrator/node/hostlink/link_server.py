@@ -33,7 +33,7 @@ LOAD_S = 0.5
 BEAT_S = 0.1
 #: The controller receives at least an empty ``beats`` at this interval.
 SIGN_S = 0.5
-#: A live orchestrator sends a request every second. A connection that was cut never reports its end.
+#: A live orchestrator sends a request every few seconds. A connection that was cut never reports its end.
 SILENCE_S = 30.0
 _BLOCK = 1 << 18
 
@@ -269,9 +269,9 @@ def serve(hostdir: str, roots: Sequence[str], source: int, sink: int) -> None:
 
 
 def _remove_unused_archive(hostdir: str) -> None:
-    """Remove the archive of this link server if the directory holds no bed. The stamp of the preparation stays."""
+    """Remove the archive of this link server if the directory holds no bed. The stamp of the preparation and the record of acts stay."""
     with contextlib.suppress(OSError):
-        if set(os.listdir(hostdir)) <= {"agent", label.STAMP}:
+        if set(os.listdir(hostdir)) <= {"agent", label.STAMP, label.ACTS}:
             shutil.rmtree(os.path.join(hostdir, "agent"), ignore_errors=True)
             os.rmdir(hostdir)
 

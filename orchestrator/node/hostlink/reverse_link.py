@@ -38,7 +38,8 @@ POLL_S = 0.2
 CHECK_S = 2.0
 #: The pause before a listener is tried again that could not be reached, or rejected this host.
 BACKOFF_S = (0.2, 0.5, 1.0, 3.0)
-CONNECT_S = 3.0
+#: A listener that a thousand hosts meet at once needs seconds: a host that gave up earlier would only add to its work.
+CONNECT_S = 10.0
 #: A link that lived for so long was no failure.
 SETTLED_S = 2.0
 #: The variables of a job step that its processes keep: they name the cluster and the job.
@@ -186,7 +187,7 @@ def connect(listener: Mapping[str, Any], host: str, pinned: Pinned) -> TlsStream
     problem: Exception = OSError("no address responds")
     for sock in _connected_sockets(listener["addresses"], int(listener["port"]), until):
         try:
-            stream = TlsStream(sock, client_context(pinned.certificate), is_server=False)
+            stream = TlsStream(sock, client_context(pinned.certificate))
             stream.handshake(until)
             greeting = {"host": host, "token": pinned.token, "listener": listener["id"]}
             stream.sendall(json.dumps(greeting).encode() + b"\n")

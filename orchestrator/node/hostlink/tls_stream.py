@@ -1,4 +1,4 @@
-"""A TLS stream for two threads: one receives while the other sends. Both ends of a reverse link use it."""
+"""A TLS stream for two threads: one receives while the other sends. It is the node's end of a reverse link."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ class TlsStream:
     The lock of the TLS state is never held during a system call, so a slow peer cannot stop both directions.
     """
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, is_server: bool) -> None:
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         self._sock = sock
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server)
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=False)
         self._state = threading.Lock()
         self._sending = threading.Lock()
         self.is_ended = False
-        with contextlib.suppress(OSError):  # a socket pair has none of these options
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, UNACKNOWLEDGED_S * 1000)
+        limit_unacknowledged(sock)
 
     def handshake(self, until: float) -> None:
         """Authenticate the peer as the context demands, before ``until`` (monotonic). Raises OSError."""
@@ -120,6 +118,13 @@ class TlsStream:
         if left_s <= 0:
             raise TimeoutError("the peer is too slow")
         self._sock.settimeout(left_s)
+
+
+def limit_unacknowledged(sock: socket.socket) -> None:
+    """Send small packets at once, and close a connection whose peer acknowledges nothing for ``UNACKNOWLEDGED_S``."""
+    with contextlib.suppress(OSError):  # a socket pair has none of these options
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, UNACKNOWLEDGED_S * 1000)
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:

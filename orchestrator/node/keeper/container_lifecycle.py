@@ -279,7 +279,11 @@ class ContainerLifecycle:
         running = {row["Labels"][names.NODE]: row["Id"] for row in rows if row["State"] in ("running", "paused")}
         for name, id in running.items():
             node = self.get(name)
-            if not node.alive and not node.starting and not node.is_exit_reported():
+            if node.alive or node.starting or node.is_exit_reported():
+                continue
+            if node.is_of_earlier_boot:  # it was started again by hand
+                self._exited(node)
+            else:
                 self._engine.request("GET", container_engine.container_path(id), partial(self._adopt, node))
         for file in sorted(self._records.glob("*.json")):
             node = self.get(file.stem)

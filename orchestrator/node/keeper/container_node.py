@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..files import label, plain_files
 from ..files.inbox import Respond
-from ..oslayer import cgroups, container_engine, processes
+from ..oslayer import cgroups, container_engine, host_facts, processes
 from ..oslayer.container_engine import EngineError, LoopClient
 from ..oslayer.processes import Process
 from . import node_primitives
@@ -63,11 +63,17 @@ class ContainerNode:
         self._engine = engine
         self._start = start
         self._record = record
+        self._boot = host_facts.boot_id()
         self._requests: dict[str, float] = {}
         self._is_inspecting = False
         self._paused: bool | None = None
         #: When the engine reported ``_paused``, CLOCK_MONOTONIC.
         self._paused_at = 0.0
+
+    @property
+    def is_of_earlier_boot(self) -> bool:
+        """Was the newest incarnation started before a reboot? Then it has ended, whatever its pid and its container are now."""
+        return bool(self.label.get("boot", self._boot) != self._boot)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -85,7 +91,7 @@ class ContainerNode:
 
     def processes(self) -> list[Process]:
         """The main process and its descendants. The kernel ends all of them with the main process."""
-        main = processes.find(self.pid) if self.pid else None
+        main = processes.find(self.pid) if self.pid and not self.is_of_earlier_boot else None
         if main and main.start == self.label.get("start") and main.state not in processes.EXITED:
             return [main, *processes.descendants(self.pid)]
         return []
@@ -123,6 +129,13 @@ class ContainerNode:
         return None if paused is None else paused is on, (
             {**evidence, "problem": self.problem} if self.problem else evidence
         )
+
+    def send_signal(self, targets: Sequence[Process], number: int) -> list[int]:
+        """The engine freezes a container without signals: neither act undoes the other."""
+        return processes.send_signal(targets, number)
+
+    def is_stopped(self, process: Process) -> bool:
+        return process.state == processes.STOPPED
 
     def limit(self, amounts: Mapping[str, int], on: bool) -> dict[str, Any]:
         """Request the engine to change the container's limits, or to restore those it was created with."""
@@ -178,7 +191,8 @@ class ContainerNode:
     def set_running(self, details: Mapping[str, Any]) -> None:
         """Record pid and id of the running container, from the engine's details."""
         pid = int(details["State"]["Pid"])
-        self.label = {**self.label, "pid": pid, "start": processes.start_time(pid), "container": details["Id"]}
+        own = {"pid": pid, "start": processes.start_time(pid), "container": details["Id"], "boot": self._boot}
+        self.label = {**self.label, **own}
         self._write_record()
 
     def has_reported_ready(self) -> bool:
@@ -191,7 +205,7 @@ class ContainerNode:
         return plain_files.read_json(self._exit_record).get("incarnation") == self.label.get("incarnation")
 
     def record_exit(self, cause: Mapping[str, Any]) -> None:
-        plain_files.write_json(self._exit_record, {**self.identity, **cause})
+        plain_files.write_json(self._exit_record, {**self.identity, **cause, "boot": self._boot})
 
     def log_tail(self) -> str:
         try:

@@ -14,6 +14,9 @@ from . import lease_records
 
 #: An idle node has two processes: the engine's init and the agent.
 IDLE = 2
+#: An engine may take so long to respond: podman starts other programs for its version, on a busy machine for seconds.
+RESPONSE_S = 9.0
+REBOOTED = "its host was rebooted"
 STARTED_BY_HAND = "started again by hand, and not by its keeper"
 
 
@@ -24,7 +27,9 @@ def bed_status(hostdir: str, bed: str, engine: str, memory: bool = False) -> dic
     keeper = plain_files.read_json(directory / label.KEEPER_LABEL)
     return {
         "keeper": {**keeper, "alive": bool(label.live_label(directory, label.KEEPER_LABEL))},
+        "unit": plain_files.read_json(directory / label.UNIT),
         "owners": owners(rows),
+        "lacks": sorted({item for row in rows for item in row["Labels"].get(names.LACKS, "").split(",")} - {""}),
         "nodes": list_nodes(hostdir, rows, engine, memory),
         "leases": list(lease_records.describe_leases(directory / "leases")),
         "interfaces": host_facts.interfaces(),
@@ -39,7 +44,7 @@ def list_containers(hostdir: str, bed: str, engine: str) -> list[dict[str, Any]]
     """The bed's containers, as the engine lists them. Raises EngineError."""
     filters = container_engine.label_filter(bed=process_tag.bed_tag(bed, hostdir))
     path = container_engine.with_query("/containers/json", all=1, filters=filters)
-    rows = EngineClient(engine).request("GET", path)
+    rows = EngineClient(engine).request("GET", path, deadline_s=RESPONSE_S)
     if not isinstance(rows, list):
         raise container_engine.EngineError(f"{engine}: not a container engine; set ccbed_engine to its socket")
     return rows
@@ -51,7 +56,9 @@ def owners(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _engine_version(engine: str) -> str:
-    return str(EngineClient(engine).request("GET", "/version").get("Version", ""))
+    version = EngineClient(engine).request("GET", "/version", deadline_s=RESPONSE_S)
+    number = str(version.get("Version", ""))
+    return f"podman {number}" if names.is_podman(version) else number
 
 
 def list_nodes(
@@ -65,7 +72,9 @@ def _node_status(hostdir: str, row: Mapping[str, Any], engine: str, memory: bool
     labels = row["Labels"]
     name = labels[names.NODE]
     is_running = row["State"] in ("running", "paused")
-    is_stale = is_running and _is_exit_reported(hostdir, labels)
+    record = _record(hostdir, name)
+    is_rebooted = record.get("boot", host_facts.boot_id()) != host_facts.boot_id()
+    is_stale = is_running and (is_rebooted or _is_exit_reported(hostdir, labels))
     pid = _main_pid(hostdir, row, engine) if is_running else 0
     living = [process for process in (processes.find(pid), *processes.descendants(pid)) if process] if pid else []
     pages = [processes.resident_mib(process.pid) for process in living] if memory else []
@@ -74,7 +83,7 @@ def _node_status(hostdir: str, row: Mapping[str, Any], engine: str, memory: bool
     return {
         "name": name,
         "state": "dead" if is_stale else _state(hostdir, row, len(living)),
-        "reason": STARTED_BY_HAND if is_stale else "" if is_running else str(row["Status"]).lower(),
+        "reason": _reason(hostdir, row, record, is_stale=is_stale and bool(living), is_rebooted=is_rebooted),
         "spec_hash": labels.get(names.SPEC, ""),
         "incarnation": labels.get(names.INCARNATION, ""),
         "ordinal": int(labels.get(names.ORDINAL) or 0),
@@ -87,11 +96,38 @@ def _node_status(hostdir: str, row: Mapping[str, Any], engine: str, memory: bool
     }
 
 
+def _reason(
+    hostdir: str, row: Mapping[str, Any], record: Mapping[str, Any], *, is_stale: bool, is_rebooted: bool
+) -> str:
+    """Why a node does not run. A node that ended before its host was rebooted ended for another reason."""
+    exit_record = plain_files.read_json(_exit_path(hostdir, row["Labels"][names.NODE]))
+    is_ended_before = exit_record.get("incarnation") == record.get("incarnation") and exit_record.get(
+        "boot"
+    ) == record.get("boot")
+    if is_rebooted and not is_ended_before:
+        return REBOOTED
+    if is_stale:
+        return STARTED_BY_HAND
+    return "" if row["State"] in ("running", "paused") else str(row["Status"]).lower()
+
+
+def _record(hostdir: str, node: str) -> dict[str, Any]:
+    """The keeper's label of a node's newest incarnation."""
+    stored = plain_files.read_json(Path(hostdir) / label.KEEPER_DIR / "nodes" / f"{node}.json").get("label", {})
+    return stored if isinstance(stored, dict) else {}
+
+
+def _exit_path(hostdir: str, node: str) -> Path:
+    return Path(hostdir) / label.KEEPER_DIR / "nodes" / f"{node}.exit"
+
+
 def _is_exit_reported(hostdir: str, labels: Mapping[str, str]) -> bool:
     """Has a keeper reported the exit of this incarnation? A container that runs nevertheless is not a node of the bed."""
-    record = Path(hostdir) / label.KEEPER_DIR / "nodes" / f"{labels[names.NODE]}.exit"
     incarnation = labels.get(names.INCARNATION)
-    return bool(incarnation) and plain_files.read_json(record).get("incarnation") == incarnation
+    return (
+        bool(incarnation)
+        and plain_files.read_json(_exit_path(hostdir, labels[names.NODE])).get("incarnation") == incarnation
+    )
 
 
 def _state(hostdir: str, row: Mapping[str, Any], living: int) -> str:
@@ -108,8 +144,7 @@ def _state(hostdir: str, row: Mapping[str, Any], living: int) -> str:
 
 def _main_pid(hostdir: str, row: Mapping[str, Any], engine: str) -> int:
     """The pid of the main process, from the keeper's record if that is valid, else from the engine."""
-    record = Path(hostdir) / label.KEEPER_DIR / "nodes" / f"{row['Labels'][names.NODE]}.json"
-    recorded = plain_files.read_json(record).get("label", {})
+    recorded = _record(hostdir, row["Labels"][names.NODE])
     pid, start = int(recorded.get("pid", 0)), int(recorded.get("start", -1))
     if recorded.get("container") == row["Id"] and processes.is_alive(pid, start):
         return pid

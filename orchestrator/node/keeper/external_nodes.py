@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ OUT_OF_REACH = "the external keeper cannot act on a node, only on its host"
 
 @dataclass(kw_only=True)
 class ExternalNode:
-    """A node as the external keeper knows it: by name. Only its host can be acted on."""
+    """A node as the external keeper knows it: by name. Only its host can be acted on. ``sessions``: see ``host_primitives``."""
 
     name: str
     directory: Path = Path("/nonexistent")
     pid: int = 0
     label: dict[str, Any] = field(default_factory=dict)
+    sessions: dict[tuple[str, int], socket.socket] = field(default_factory=dict)
 
     def processes(self) -> list[Process]:
         return []
@@ -42,6 +44,12 @@ class ExternalNode:
         raise Unsupported(OUT_OF_REACH)
 
     def is_paused(self, on: bool) -> Observed:
+        raise Unsupported(OUT_OF_REACH)
+
+    def send_signal(self, targets: Sequence[Process], number: int) -> list[int]:
+        raise Unsupported(OUT_OF_REACH)
+
+    def is_stopped(self, process: Process) -> bool:
         raise Unsupported(OUT_OF_REACH)
 
     def limit(self, amounts: Mapping[str, int], on: bool) -> dict[str, Any]:
@@ -77,12 +85,13 @@ class ExternalNodes:
 
     def __init__(self, *unused: object) -> None:
         """The arguments of ``ProcessLifecycle`` are accepted and ignored."""
+        self._sessions: dict[tuple[str, int], socket.socket] = {}
 
     def get(self, name: str) -> ExternalNode:
         """Raises ValueError for an invalid name."""
         if not name or "/" in name or name.startswith("."):
             raise ValueError(f"{name!r} is not the name of a node")
-        return ExternalNode(name=name)
+        return ExternalNode(name=name, sessions=self._sessions)
 
     def adopt(self) -> None:
         """Only leases need a takeover."""

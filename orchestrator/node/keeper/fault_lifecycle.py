@@ -70,7 +70,11 @@ class FaultLifecycle:
 
     def resume(self) -> None:
         """Continue the leases of an earlier keeper."""
-        for lease in self._leases.all():
+        leases = self._leases.all()
+        for name in {lease.node for lease in leases}:
+            injected = [item for lease in leases if lease.node == name for item in lease.act.inject]
+            primitive_runner.adopt(injected, self._find_node(name))
+        for lease in leases:
             self._start_timer(lease)
 
     def act(self, run: str, command: Command[FaultAct], respond: Respond) -> None:

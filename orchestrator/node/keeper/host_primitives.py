@@ -22,12 +22,17 @@ from .node_protocol import Observed
 #: How long a response may take. The kernel of a running host accepts a connection at once.
 RESPONSE_S, LEAST_S = 1.0, 0.1
 CHECK_S = 3.0
+#: How long an open session is listened to: the end of one arrives at once.
+SESSION_S = 0.1
 TRIES = 2
 #: How much output of a program is kept as evidence, in characters.
 MAX_OUTPUT = 500
 #: The errors of a connection to a host that is down, and to the socket of an engine that is down.
 ABSENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNRESET)
 STOPPED = (errno.ECONNREFUSED, errno.ENOENT)
+
+#: Connections to a sshd, which stay open while its sessions live: (address, port) -> connection.
+Sessions = dict[tuple[str, int], socket.socket]
 
 #: Called with (evidence, problem) of a program. The problem is empty after exit code 0.
 OnFinished = Callable[[dict[str, Any], str], None]
@@ -72,6 +77,7 @@ def run_program(loop: Loop, argv: Sequence[str], limit_s: float, then: OnFinishe
 def _await(loop: Loop, program: subprocess.Popen[bytes], output: IO[bytes], limit_s: float, then: OnFinished) -> None:
     """Call ``then`` when the program has ended. It is killed after ``limit_s``."""
     fd = os.pidfd_open(program.pid)
+    loop.programs[program.pid] = lambda code: setattr(program, "returncode", code)
     is_late = False
 
     def expired() -> None:
@@ -86,6 +92,7 @@ def _await(loop: Loop, program: subprocess.Popen[bytes], output: IO[bytes], limi
         timer.cancel()
         loop.remove_reader(fd)
         os.close(fd)
+        loop.programs.pop(program.pid, None)
         code = program.wait()
         text = _read_tail(output)
         argv = program.args if isinstance(program.args, list) else [str(program.args)]
@@ -115,15 +122,55 @@ def _read_tail(output: IO[bytes]) -> str:
 # --- observing ----------------------------------------------------------------------------------------------------------
 
 
-def observe(primitive: Primitive) -> Observed:
-    """Does the state that the primitive names hold, seen from this process? Takes ``CHECK_S`` at most."""
-    return _OBSERVE[primitive.kind, str(primitive.args.get("of", ""))](primitive.args)
+def observe(primitive: Primitive, sessions: Sessions | None = None) -> Observed:
+    """Does the state that the primitive names hold, seen from this process? Takes ``CHECK_S`` at most.
+
+    ``sessions``: connections to sshd that earlier observations left open, and that this one judges or leaves open.
+    """
+    of = str(primitive.args.get("of", ""))
+    if of == "ssh" and sessions is not None:
+        return _observe_sshd(primitive.args, sessions)
+    return _OBSERVE[primitive.kind, of](primitive.args)
 
 
-def _observe_network(args: Mapping[str, Any]) -> Observed:
+def _observe_sshd(args: Mapping[str, Any], sessions: Sessions) -> Observed:
+    """As ``_observe_network``; and that sshd is off holds only if a session that was open before has ended.
+
+    A listener that is gone proves nothing about its sessions: they go on, and with them the connection of the orchestrator.
+    """
+    address = (str(args["address"]), int(args["port"]))
+    holds, evidence = _observe_network(args, sessions)
+    if args["state"] != "off" or not holds:
+        return holds, evidence
+    session = sessions.get(address)
+    if session is None:
+        return None, {**evidence, "session": "none was open before: not known whether sessions have ended"}
+    if _has_ended(session):
+        return True, {**evidence, "session": "ended"}
+    return False, {
+        **evidence,
+        "session": "still open: the command of ccbed_ssh_control must end the sessions of sshd too",
+    }
+
+
+def _has_ended(session: socket.socket) -> bool:
+    """Whether the other side has closed the connection. One that says nothing within ``SESSION_S`` is open."""
+    session.settimeout(SESSION_S)
+    try:
+        while session.recv(256):
+            continue
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _observe_network(args: Mapping[str, Any], sessions: Sessions | None = None) -> Observed:
     """A host is up if its sshd sends a banner, and down if no connection is possible. A booting host is neither.
 
     A refused connection shows that the host is up and its sshd is down. ``within_s``: the time limit of the observation.
+    ``sessions``: where the connection to a sshd that is up stays open.
     """
     response_s = min(RESPONSE_S, max(LEAST_S, float(args.get("within_s", CHECK_S)) / TRIES))
     address, expects_down = (str(args["address"]), int(args["port"])), args["state"] in ("off", "down")
@@ -136,8 +183,14 @@ def _observe_network(args: Mapping[str, Any]) -> Observed:
         return None, {name: error.strerror}
     except OSError as error:
         return expects_down if _is_absence(error) else None, {name: error.strerror or "does not answer"}
-    with connection:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(connection)
         banner = _banner(connection)
+        if sessions is not None and expects_down and banner.startswith("SSH-") and not _has_ended(connection):
+            if earlier := sessions.pop(address, None):
+                earlier.close()
+            sessions[address] = connection
+            stack.pop_all()
     return not expects_down and banner.startswith("SSH-"), {name: banner or "accepts connections and sends no banner"}
 
 

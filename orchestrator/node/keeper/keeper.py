@@ -80,7 +80,7 @@ class Keeper:
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until killed. ``ready`` is called once the keeper takes commands."""
-        self._loop.on_child_exit(self._reap)
+        self._loop.on_signal(signal.SIGCHLD, self._reap)
         self._nodes.adopt()
         self._lease_adopted()
         self._faults.resume()
@@ -262,7 +262,7 @@ def main(
     owner_id: str = "",
     python: str = "",
 ) -> int:
-    """Become the keeper, in a detached process: take the lock, import what ranks need, write the label, serve.
+    """Become the keeper, in a process of its own: take the lock, import what ranks need, write the label, serve.
 
     ``backend`` and ``engine``: see ``Keeper``; only a keeper that forks ranks imports torch. ``owner``: the bed's owner, for
     display. ``python``: the interpreter of the nodes as their specs name it; this process runs in it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from ..files import label
 from ..oslayer import process_tag, processes
+from ..oslayer.event_loop import wait_readable
 
 #: Importing torch from a cold disk takes long.
 READY_S = 180.0
@@ -32,20 +32,31 @@ def ensure_keeper(
 
     ``named``: the interpreter as the specs of its nodes name it; a keeper that was started for another one is ended.
     """
-    with _exclusive(workdir / label.KEEPER_DIR / "prepare.lock"):
-        if _is_running(workdir / label.KEEPER_DIR, digest, named):
+    directory = workdir / label.KEEPER_DIR
+    with exclusive(directory):
+        if is_running(directory, digest, named):
             return False
-        _start(workdir, bed, archive, digest, python, (*more, "--python", named), env)
+        end_keeper(directory)  # another one, or one that hangs in its start
+        arguments = (*keeper_arguments(workdir, bed, digest, named), *more)
+        _start(workdir, archive, python, arguments, {**env, process_tag.VARIABLE: starting_tag(bed, workdir)})
         return True
 
 
-def _is_running(directory: Path, digest: str, named: str) -> bool:
-    """Does a keeper run this archive in this interpreter? Any other one, or one that hangs in its start, is ended."""
+def is_running(directory: Path, digest: str, named: str) -> bool:
+    """Does a keeper run this archive in this interpreter?"""
     present = label.live_label(directory, label.KEEPER_LABEL)
-    if present and (present["agent"], present.get("python", "")) == (digest, named):
-        return True
-    end_keeper(directory)
-    return False
+    return bool(present) and (present["agent"], present.get("python", "")) == (digest, named)
+
+
+def keeper_arguments(workdir: Path, bed: str, digest: str, named: str) -> tuple[str, ...]:
+    """The options of every keeper."""
+    return ("--workdir", str(workdir), "--bed", bed, "--archive", digest, "--python", named)
+
+
+def starting_tag(bed: str, workdir: Path) -> str:
+    """The process tag of a keeper that starts, long enough to be replaced by that of any node."""
+    bed_tag = process_tag.bed_tag(bed, str(workdir))
+    return process_tag.pad(process_tag.node_tag(bed_tag, label.KEEPER_DIR, "starting"))
 
 
 def end_keeper(directory: Path) -> int:
@@ -60,17 +71,13 @@ def end_keeper(directory: Path) -> int:
     return keeper.pid
 
 
-def _start(
-    workdir: Path, bed: str, archive: Path, digest: str, python: str, more: Sequence[str], env: Mapping[str, str]
-) -> None:
+def _start(workdir: Path, archive: Path, python: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
     read, write = os.pipe()
-    arguments = ["--workdir", str(workdir), "--bed", bed, "--archive", digest, "--ready", str(write), *more]
-    bed_tag = process_tag.bed_tag(bed, str(workdir))
-    padded_tag = process_tag.pad(process_tag.node_tag(bed_tag, label.KEEPER_DIR, "starting"))
+    tag = {process_tag.VARIABLE: env[process_tag.VARIABLE]}
     try:
         launcher = subprocess.Popen(
-            [python, str(archive), "keeper", *arguments],
-            env={**env, **os.environ, process_tag.VARIABLE: padded_tag},
+            [python, str(archive), "keeper", *arguments, "--ready", str(write)],
+            env={**env, **os.environ, **tag},
             pass_fds=[write],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -78,7 +85,7 @@ def _start(
         )
         os.close(write)
         output, _ = launcher.communicate()
-        ready = bool(select.select([read], [], [], READY_S)[0] and os.read(read, 64))
+        ready = bool(wait_readable(read, READY_S) and os.read(read, 64))
     finally:
         os.close(read)
     if not ready:
@@ -87,9 +94,9 @@ def _start(
 
 
 @contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock that excludes other processes."""
-    with path.open("w") as file:
+def exclusive(directory: Path) -> Iterator[None]:
+    """Hold a lock on the start of the keeper of a directory, which excludes other processes."""
+    with (directory / "prepare.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

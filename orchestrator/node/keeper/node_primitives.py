@@ -158,17 +158,22 @@ def _workers(node: Node) -> dict[int, Process]:
 
 def _signal(args: Arguments, node: Node) -> dict[str, Any]:
     number = signal.Signals[f"SIG{args['signal']}"]
-    return {"signalled": processes.send_signal(_targets(args, node), number)}
+    return {"signalled": node.send_signal(_targets(args, node), number)}
 
 
 def _observe_signal(args: Arguments, node: Node) -> Observed:
-    """A rank that has ended is not stopped any more: the next gang has its own."""
-    states = [process.state for process in _targets(args, node)]
+    """A rank that has ended is not stopped any more: the next gang has its own.
+
+    Nor is one that is stopped only together with its whole node: it continues with the node.
+    """
+    targets = _targets(args, node)
+    states = [process.state for process in targets]
+    stopped = [process for process in targets if node.is_stopped(process)]
     named = {name: args[name] for name in ("rank", "process", "local_rank") if name in args}
     is_agent = args.get("process") == AGENT
-    is_continued = processes.STOPPED not in states and (bool(states) or not is_agent)
+    is_continued = not stopped and (bool(states) or not is_agent)
     reached = {
-        "STOP": bool(states) and set(states) == {processes.STOPPED},
+        "STOP": bool(stopped) and stopped == targets,
         "CONT": is_continued,
     }
     is_ended = args["signal"] in ENDING_SIGNALS and not states
@@ -279,30 +284,6 @@ _OBSERVE: Mapping[str, Callable[[Arguments, Node], Observed]] = {
 
 
 # --- shared by process nodes and container nodes ----------------------------------------------------------------------
-
-
-def stop_processes(present: list[Process], on: bool) -> dict[str, Any]:
-    """Send SIGSTOP to each of these processes, or (not ``on``) SIGCONT; what was done."""
-    stopped = [process for process in present if process.state == processes.STOPPED]
-    if not on:
-        return {"signalled": processes.send_signal(stopped, signal.SIGCONT)}
-    processes.send_signal(_between_vfork_and_exec(present, stopped), signal.SIGCONT)
-    return {
-        "signalled": processes.send_signal([process for process in present if process not in stopped], signal.SIGSTOP)
-    }
-
-
-def _between_vfork_and_exec(present: list[Process], stopped: list[Process]) -> list[Process]:
-    """Children that were stopped between vfork and exec: their parents cannot stop before the exec."""
-    waiting = {process.pid for process in present if process.state == processes.UNINTERRUPTIBLE}
-    return [process for process in stopped if process.ppid in waiting]
-
-
-def are_stopped(present: list[Process], on: bool) -> tuple[bool, dict[str, Any]]:
-    """Are all of these processes stopped (not ``on``: none of them), with their states."""
-    states = {str(process.pid): process.state for process in present}
-    stopped = [state == processes.STOPPED for state in states.values()]
-    return bool(stopped) and all(stopped) if on else not any(stopped), {"states": states}
 
 
 def rank_process(directory: Path, number: int) -> Process | None:

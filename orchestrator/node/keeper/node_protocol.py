@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,7 +45,13 @@ class Node(Protocol):
         """Stop all its processes, or (not ``on``) continue them; what was done."""
 
     def is_paused(self, on: bool) -> Observed:
-        """Are all its processes stopped, or (not ``on``) is none stopped?"""
+        """Are all its processes stopped, or (not ``on``) is none stopped by that?"""
+
+    def send_signal(self, targets: Sequence[Process], number: int) -> list[int]:
+        """Send a signal to some of its processes; the pids that received it. While the node is paused it continues none."""
+
+    def is_stopped(self, process: Process) -> bool:
+        """Is it stopped by a signal of its own, not only together with the whole node?"""
 
     def limit(self, amounts: Mapping[str, int], on: bool) -> dict[str, Any]:
         """Limit all its processes (``cpu_percent``, ``memory_mib``, ``pids``), or lift these limits; what was done."""

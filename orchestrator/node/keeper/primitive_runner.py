@@ -10,6 +10,7 @@ from ...model.act import Primitive
 from ..oslayer import namespaces
 from ..oslayer.event_loop import Loop
 from . import host_primitives, node_primitives
+from .external_nodes import ExternalNode
 from .node_protocol import Node, Observed, Unsupported
 
 #: The pause between two observations doubles from the first to the second: one may scan all processes, which takes 5 ms of a core.
@@ -125,6 +126,17 @@ def observe_until(
     loop.call_later(POLL_S, lambda: poll(pause_s))
 
 
+def adopt(primitives: Sequence[Primitive], node: Node) -> None:
+    """After a restart of the keeper: the node notes which of its processes injections of the earlier keeper have stopped.
+
+    Single processes come first: where the whole node is stopped, no others could be told from them.
+    """
+    stops = [item for item in primitives if item.kind == "pause" or item.args.get("signal") == "STOP"]
+    for primitive in sorted(stops, key=lambda item: item.kind == "pause"):
+        if _observe(primitive, node)[0]:
+            _perform(primitive, node)
+
+
 def observe_once(
     loop: Loop,
     primitives: Sequence[Primitive],
@@ -175,7 +187,8 @@ def _perform(primitive: Primitive, node: Node) -> tuple[dict[str, Any], str]:
 def _observe(primitive: Primitive, node: Node) -> Observed:
     try:
         if host_primitives.is_of_host(primitive):
-            return host_primitives.observe(_in_network(primitive, node))
+            sessions = node.sessions if isinstance(node, ExternalNode) else None
+            return host_primitives.observe(_in_network(primitive, node), sessions)
         return node_primitives.observe(primitive, node)
     except Exception as error:  # noqa: BLE001
         return None, {"problem": f"{primitive.kind}: {type(error).__name__}: {error}"}

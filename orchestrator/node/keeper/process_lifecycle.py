@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,36 @@ from .process_node import OnEnd, ProcessNode
 END_S = 50.0
 #: All processes are scanned again after this time at the latest: a scan takes 5 ms of a core that recovery needs.
 SCAN_S = 0.1
+#: A scan that finds no process of a node that never ran here is true for so long.
+STARTED_TOGETHER_S = 2.0
 #: The pause between two checks for exits doubles from the first to the second.
 RETRY_S, LONGEST_RETRY_S = 0.002, 0.016
 _READY = b"ready\n"
 
 Note = Callable[[ProcessNode, Payload], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Start:
+    """An agent that is to be forked. ``body`` gets the descriptor for its report, whose other end is ``read``."""
+
+    node: ProcessNode
+    label: Mapping[str, Any]
+    switch: int
+    body: Callable[[int], int]
+    pid: int = 0
+    read: int = -1
+
+    def fork(self, loop: Loop) -> None:
+        """Raises OSError, RuntimeError."""
+        self.read, write = os.pipe2(os.O_CLOEXEC)
+        try:
+            self.pid = forks.fork(loop, {write, self.switch}, lambda: self.body(write))
+        except (OSError, RuntimeError):
+            os.close(self.read)
+            raise
+        finally:
+            os.close(write)
 
 
 class ProcessLifecycle:
@@ -46,6 +73,9 @@ class ProcessLifecycle:
         self._archive = archive
         self._note = note
         self._nodes: dict[str, ProcessNode] = {}
+        (workdir / label.RUN_LOCK).touch(mode=0o600)  # agents know from it that no run is driven yet
+        self._due: list[_Start] = []
+        self._scanned_at, self._scanned_names = 0.0, frozenset[str]()
         self._fabric = fabric.Fabric(self._tag, workdir / fabric.HOSTS)
         #: How many objects the keeper has frozen; agents report it.
         self._frozen = warm_up.freeze_objects()
@@ -86,13 +116,28 @@ class ProcessLifecycle:
         node.waiting.append(respond)
         if not node.starting:
             node.starting = True
-            self.end(node, lambda killed, left: self._fork(node, spec, left))
+            if not node.label and node.name not in self._names_of_processes():
+                self._fork(node, spec, 0)
+            else:
+                self.end(node, lambda killed, left: self._fork(node, spec, left))
+
+    def _names_of_processes(self) -> frozenset[str]:
+        """The nodes whose tag a process has. A scan of all processes serves the nodes that are started together."""
+        if time.monotonic() - self._scanned_at > STARTED_TOGETHER_S:
+            tags = [process.tag for process in processes.scan()]
+            prefix = f"{self._tag}/"
+            self._scanned_names = frozenset(
+                tag.removeprefix(prefix).partition("/")[0] for tag in tags if tag.startswith(prefix)
+            )
+            self._scanned_at = time.monotonic()
+        return self._scanned_names
 
     def end(self, node: ProcessNode, then: OnEnd) -> None:
         """Kill every process of a node; then call with the killed pids and the number of processes that are left.
 
         Concurrent calls share one end: all callers are called in order, before a new incarnation starts.
         """
+        self._fork_due()  # else an agent would start after its end
         self._end(node, [*node.ending, then])
 
     def _end(self, node: ProcessNode, ending: list[OnEnd]) -> None:
@@ -124,7 +169,7 @@ class ProcessLifecycle:
             self._kill_until_ended(node, killed, longer_s)
 
     def reap(self) -> None:
-        """Reap children that exited: agents, and orphans of nodes whose agent has ended."""
+        """Reap children that exited: agents, orphans of nodes whose agent has ended, programs that act on the host."""
         while True:
             try:
                 child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -133,16 +178,18 @@ class ProcessLifecycle:
             if child is None or child.si_pid == 0:
                 return
             node = next((node for node in self._nodes.values() if node.alive and node.pid == child.si_pid), None)
+            code = child.si_status if child.si_code == os.CLD_EXITED else -child.si_status
             if node:
-                code = child.si_status if child.si_code == os.CLD_EXITED else -child.si_status
                 self._exited(node, code)
+            elif notify := self._loop.programs.pop(child.si_pid, None):
+                notify(code)
             os.waitpid(child.si_pid, 0)
 
     def _orphans(self) -> set[int]:
-        """Pids of the keeper's children that it did not fork: an agent that has ended left them."""
+        """Pids of the keeper's children that it did not start: an agent that has ended left them."""
         keeper = os.getpid()
-        agents = {node.pid for node in self._nodes.values() if node.alive}
-        return {process.pid for process in processes.descendants(keeper) if process.ppid == keeper} - agents
+        own = {node.pid for node in self._nodes.values() if node.alive} | self._loop.programs.keys()
+        return {process.pid for process in processes.descendants(keeper) if process.ppid == keeper} - own
 
     def _fork(self, node: ProcessNode, spec: NodeSpec, left: int) -> None:
         if left:
@@ -157,9 +204,8 @@ class ProcessLifecycle:
             return
         node_label = self._new_label(node, spec)
         tag = process_tag.node_tag(self._tag, node.name, node_label["incarnation"])
-        read, write = os.pipe2(os.O_CLOEXEC)
 
-        def body() -> int:
+        def body(write: int) -> int:
             os.setsid()
             process_tag.set_own_tag(tag)
             forks.redirect_output(node.directory / "agent.log")
@@ -167,12 +213,32 @@ class ProcessLifecycle:
                 _connect_to_fabric(self._fabric, spec, tag, write)
             return agent.main(node.directory, node_label, spec.env, lambda: _report_ready(write))
 
-        pid = forks.fork(self._loop, {write, switch}, body)
-        os.close(write)
-        node.label = {**node_label, "pid": pid, "start": processes.start_time(pid)}
+        if not self._due:
+            self._loop.call_later(0.0, self._fork_due)
+        self._due.append(_Start(node=node, label=node_label, switch=switch, body=body))
+
+    def _fork_due(self) -> None:
+        """Fork the agents one right after the other: of each page that the keeper writes between two forks, each child has a copy."""
+        due, self._due = self._due, []
+        for start in due:
+            try:
+                start.fork(self._loop)
+            except (OSError, RuntimeError) as error:
+                self._fail_start(start.node, f"cannot fork: {error}")
+        for start in (start for start in due if start.pid):
+            try:
+                self._observe_start(start.node, start)
+            except OSError as error:
+                os.kill(start.pid, signal.SIGKILL)
+                os.close(start.read)
+                self._fail_start(start.node, f"cannot watch its agent: {error}")
+
+    def _observe_start(self, node: ProcessNode, start: _Start) -> None:
+        node.label = {**start.label, "pid": start.pid, "start": processes.start_time(start.pid)}
+        node.forget_stops()
         self._watch(node)
-        self._loop.add_reader(read, lambda: self._read_report(node, read))
-        self._loop.call_later(node.ready_s, lambda: self._kill_if_starting(node, pid))
+        self._loop.add_reader(start.read, lambda: self._read_report(node, start.read))
+        self._loop.call_later(node.ready_s, lambda: self._kill_if_starting(node, start.pid))
 
     def _new_label(self, node: ProcessNode, spec: NodeSpec) -> dict[str, Any]:
         """The label of a new incarnation, as far as it is known before the fork."""

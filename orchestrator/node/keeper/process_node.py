@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..oslayer import cgroups, processes, traffic_control
 from ..oslayer.duty_cycle import DutyCycle
 from ..oslayer.event_loop import Loop
 from ..oslayer.processes import Process
+from ..oslayer.stops import Stops
 from . import fabric, node_primitives
 from .fabric import Fabric
 from .node_protocol import Observed, Unsupported
@@ -60,7 +61,8 @@ class ProcessNode:
         self._switch = switch
         self._start = start
         self._orphans = orphans
-        self._duty_cycle = DutyCycle(loop, self.processes)
+        self._stops = Stops()
+        self._duty_cycle = DutyCycle(loop, lambda: self._stops.others(self.processes()))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -96,10 +98,21 @@ class ProcessNode:
     def pause(self, on: bool) -> dict[str, Any]:
         if self._duty_cycle.is_active:
             raise Unsupported(f"{self.name} is slowed by SIGSTOP and SIGCONT; it cannot be paused as well")
-        return node_primitives.stop_processes(self.processes(), on)
+        return self._stops.hold_all(self.processes(), on)
 
     def is_paused(self, on: bool) -> Observed:
-        return node_primitives.are_stopped(self.processes(), on)
+        return self._stops.are_held(self.processes(), on)
+
+    def send_signal(self, targets: Sequence[Process], number: int) -> list[int]:
+        return self._stops.send(targets, number)
+
+    def forget_stops(self) -> None:
+        """Those of an earlier incarnation, whose processes have ended; a duty cycle goes on with the new one."""
+        self._stops = Stops()
+        self._stops.holds_all = self._duty_cycle.is_active
+
+    def is_stopped(self, process: Process) -> bool:
+        return self._stops.is_stopped(process)
 
     def limit(self, amounts: Mapping[str, int], on: bool) -> dict[str, Any]:
         """Limit it by a cgroup. If none can be made, ``cpu_percent`` works by alternating SIGSTOP and SIGCONT."""
@@ -109,6 +122,7 @@ class ProcessNode:
             return {**did, "by": "cgroup"}
         if on and (amounts.keys() != {"cpu_percent"} or amounts["cpu_percent"] >= 100):
             raise Unsupported(f"no cgroup can be made for {self.name}: only cpu_percent below 100 is possible")
+        self._stops.holds_all = on
         if on:
             self._duty_cycle.start(amounts["cpu_percent"])
         return {"by": "duty cycle", **({} if on else {"continued": self._duty_cycle.stop()})}
@@ -118,7 +132,7 @@ class ProcessNode:
             return cgroups.are_limited(self.processes(), amounts, on)
         if on and self._duty_cycle.is_active:
             return self._duty_cycle.is_observed(amounts["cpu_percent"])
-        are_free, evidence = node_primitives.are_stopped(self.processes(), on=False)
+        are_free, evidence = self._stops.are_held(self.processes(), on=False)
         return are_free is not on, evidence
 
     def has_link(self) -> bool:

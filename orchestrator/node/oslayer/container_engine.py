@@ -249,16 +249,6 @@ def label_filter(**labels: str) -> dict[str, list[str]]:
     return {"label": [f"ccbed.{name}={value}" for name, value in labels.items()]}
 
 
-def is_too_old(version: str) -> bool:
-    """Is an engine of this version older than required?"""
-    return _version_numbers(version) < ENGINE
-
-
-def _version_numbers(version: str) -> tuple[int, ...]:
-    parts = version.replace("+", ".").replace("-", ".").split(".")[:2]
-    return tuple(int(part) if part.isdigit() else 0 for part in parts)
-
-
 def _decode(data: bytes, content_type: str) -> Any:
     if not data:
         return None

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 Call = Callable[[], None]
 
@@ -33,10 +33,13 @@ class Loop:
     """Runs one call at a time. A call that raises an exception is logged to stderr, and the loop continues."""
 
     def __init__(self) -> None:
+        #: The programs that run: pid -> what takes the exit code where this process reaps all its children.
+        self.programs: dict[int, Callable[[int], None]] = {}
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._wake: tuple[int, int] | None = None
+        self._signals: dict[int, Call] = {}
 
     def add_reader(self, fd: int, call: Call) -> None:
         self._selector.register(fd, selectors.EVENT_READ, call)
@@ -61,18 +64,19 @@ class Loop:
 
         run_and_rearm()
 
-    def on_child_exit(self, call: Call) -> None:
-        """Call whenever a child changes state (SIGCHLD)."""
-        read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._wake = (read, write)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    def on_signal(self, number: int, call: Call) -> None:
+        """Call after one or more of these signals."""
+        if self._wake is None:
+            self._wake = read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+            self.add_reader(read, lambda: self._call_signalled(set(os.read(read, 4096))))
+        self._signals[number] = call
+        signal.signal(number, lambda *_: None)
 
-        def drain_and_call() -> None:
-            os.read(read, 4096)
-            call()
-
-        self.add_reader(read, drain_and_call)
+    def _call_signalled(self, numbers: Collection[int]) -> None:
+        for number, call in self._signals.items():
+            if number in numbers:
+                _run_logged(call)
 
     def run(self) -> None:
         while True:
@@ -91,7 +95,8 @@ class Loop:
     def close_in_child(self) -> None:
         """In a forked child: release the descriptors and signal handlers of the parent's loop."""
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, *self._signals):
+            signal.signal(number, signal.SIG_DFL)
         self._selector.close()
         for fd in self._wake or ():
             os.close(fd)
@@ -103,8 +108,14 @@ class Loop:
 
 
 def wait_readable(fd: int, timeout_s: float) -> bool:
-    """Wait until a descriptor can be read; whether it can."""
-    return bool(select.select([fd], [], [], timeout_s)[0])
+    """Wait until a descriptor can be read; whether it can. A negative one never can.
+
+    ``select.select`` rejects descriptors from 1024 on.
+    """
+    poll = select.poll()
+    if fd >= 0:
+        poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def _run_logged(call: Call) -> None:

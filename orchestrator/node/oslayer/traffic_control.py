@@ -18,6 +18,8 @@ QUEUE_BYTES = 64 * 1024**2
 PACKET, PACKET_LEAST, PACKET_MOST = 5 / 8, 3400, 65536
 #: Packets that a connection may have in the queue of its shaper.
 QUEUED_PACKETS = 2
+#: Bytes of a message that may wait in the socket.
+UNSENT = 32768
 #: The queue of netem. Its default of 1000 packets loses some if rate times delay is larger.
 QUEUE_PACKETS = 100_000
 
@@ -93,11 +95,13 @@ def tcp_settings(link: LinkSpec) -> dict[str, str]:
 
     BBR, the default of some hosts, nearly stops sending for 0.2 s in every 10 s to measure the empty link. Reno without loss
     raises its window without end, so that the kernel puts 20 ms of a message into the queue of the shaper; acknowledgements and
-    the next messages to other nodes then wait behind it, and ports stay idle. A network card has a short queue.
+    the next messages to other nodes then wait behind it, and ports stay idle. A network card has a short queue. For the same
+    reason little of a message may wait in the socket: a rank would send the next message while this one is still on its way.
     """
     if link.loss:
         return {}
-    queue = {"tcp_limit_output_bytes": str(QUEUED_PACKETS * _largest_packet(link))} if link.rate else {}
+    queued = QUEUED_PACKETS * _largest_packet(link)
+    queue = {"tcp_limit_output_bytes": str(queued), "tcp_notsent_lowat": str(UNSENT)} if link.rate else {}
     return {"tcp_congestion_control": "reno", "tcp_slow_start_after_idle": "0", **queue}
 
 

@@ -41,6 +41,16 @@ class DockerProvider(HostsProvider):
         super().__init__(state, connect)
         self._engine = engine
         self._requests: dict[str, Mapping[str, Any]] = {}
+        self._lacks: dict[str, frozenset[str]] = {}
+
+    def capabilities(self, host: str) -> frozenset[str]:
+        """As far as the engine of the host has them: its containers name what it lacks, since they were observed."""
+        return CAPABILITIES - self._lacks.get(host, frozenset())
+
+    def _host_status(self, bed: BedSpec, host: HostSpec, deadline_s: float = 10.0, *, memory: bool) -> Any:
+        status = super()._host_status(bed, host, deadline_s, memory=memory)
+        self._lacks[host.name] = frozenset(status.get("lacks", ()))
+        return status
 
     def perform(self, command: Command) -> None:
         """node.apply carries the create request of its container."""
@@ -54,7 +64,7 @@ class DockerProvider(HostsProvider):
 
     def _prepare_host(self, bed: BedSpec, host: HostSpec, archive_path: str) -> None:
         """Prepare network and images, and the create request of each container."""
-        nodes = [node for node in bed.nodes if node.host == host.name]
+        nodes = [node for node in bed.all_nodes if node.host == host.name]
         site = self._site(bed, host)
         wanted = [node.container for node in nodes if node.container]
         missing = partial(host_problems.missing_images, host)
@@ -91,8 +101,9 @@ def _request(
         owner=owner,
         addresses=ready.addresses,
         tag=process_tag.bed_tag(bed.name, bed.hostdir),
-        env={**HUGE_PAGES, names.IMAGE_VARIABLE: image, names.ENGINE_VARIABLE: ready.version},
+        env={**HUGE_PAGES, names.IMAGE_VARIABLE: image},
         owner_label=owners.text(bed),
+        engine=ready.engine,
     )
 
 

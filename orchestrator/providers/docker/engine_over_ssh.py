@@ -93,9 +93,8 @@ class _Adapter(SSHHTTPAdapter):  # type: ignore[misc]
 
 def client(connected: Connected, host: HostSpec, timeout_s: int = CALL_S) -> docker.DockerClient:
     """A client of the host's engine. ``connected`` returns the current connection. Raises HostError."""
-    option = _engine_option(host)
     engine_client = docker.DockerClient(base_url="http://localhost:1", version=OLDEST_API, timeout=timeout_s)
-    adapter = _Adapter(connected, ["docker", *option, "system", "dial-stdio"], timeout_s)
+    adapter = _Adapter(connected, _program(host, "system", "dial-stdio"), timeout_s)
     api = engine_client.api
     api.mount(BASE, adapter)
     api._custom_adapter = adapter
@@ -116,10 +115,10 @@ def client(connected: Connected, host: HostSpec, timeout_s: int = CALL_S) -> doc
 
 def _engine_problem(connection: Connection, host: HostSpec) -> str:
     """Why no engine responds, by the output of its command line on the host."""
-    done = connection.run(["docker", *_engine_option(host), "version"], deadline_s=CALL_S)
+    done = connection.run(_program(host, "version"), deadline_s=CALL_S)
     message = done.err.decode(errors="replace").strip()
     if done.code == NOT_FOUND:
-        return f"no docker command on the host; install Docker {version_text(ENGINE)} or newer"
+        return f"neither docker nor podman on the host; install Docker {version_text(ENGINE)} or newer"
     if "permission denied" in message.lower():
         user = connection.destination.user
         return (
@@ -130,5 +129,7 @@ def _engine_problem(connection: Connection, host: HostSpec) -> str:
     return f"the container engine does not respond: {message[-300:] or 'it printed nothing'}"
 
 
-def _engine_option(host: HostSpec) -> list[str]:
-    return [] if host.engine == DEFAULT else ["-H", f"unix://{host.engine}"]
+def _program(host: HostSpec, *arguments: str) -> list[str]:
+    """The command line of the host's engine. podman has the same options and the same dial-stdio."""
+    option = [] if host.engine == DEFAULT else ["-H", f"unix://{host.engine}"]
+    return ["sh", "-c", 'exec "$(command -v docker || echo podman)" "$@"', "engine", *option, *arguments]

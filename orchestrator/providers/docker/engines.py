@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...core.bed import gpu_devices
+from ...core.bed import container_requests, engine_kind, gpu_devices
 from ...model import container as names
 from ...model.bed import BedSpec, ContainerSpec, HostSpec
-from ...model.requirements import ENGINE, version_text
 from ...node.oslayer import process_tag
 from .. import owners
+from . import registries
 
 if TYPE_CHECKING:
     import docker
@@ -22,6 +22,8 @@ POOL = ipaddress.IPv4Network("10.212.0.0/14")
 #: The first addresses of a network belong to its gateway and the engine.
 FIRST = 10
 CALL_S = 10.0
+#: What engines say of a subnet that is in use, Docker and podman.
+_TAKEN = ("overlap", "already used")
 
 
 class EngineProblem(OSError):
@@ -49,18 +51,47 @@ class Engine:
             )
         return self._client
 
-    def version(self) -> str:
+    @property
+    def is_local(self) -> bool:
+        """Is it this machine's? On others preparation provides images."""
+        return self._host.connection == "local"
+
+    def identify(self) -> engine_kind.Engine:
         """Raises EngineProblem if the engine does not respond or is too old."""
         from ...node.oslayer import container_engine
 
         if self._client is None:
             container_engine.EngineClient(self._host.engine).request("GET", "/_ping")
-        version = str(self.client.version().get("Version", ""))
-        if container_engine.is_too_old(version):
+        version = self.client.version()
+        is_podman = names.is_podman(version)
+        known = engine_kind.read(
+            version,
+            self._get(engine_kind.PODMAN_INFO) if is_podman else None,
+            options="" if is_podman else str(self.client.info().get("SecurityOptions")),
+            can_update=not is_podman or self._can_update(),
+        )
+        if known.is_too_old:
             raise EngineProblem(
-                f"container engine {version} is too old: install Docker {version_text(ENGINE)} or newer"
+                f"container engine {known.text} is too old: install {known.name} {known.oldest} or newer"
             )
-        return version
+        return known
+
+    def _get(self, path: str) -> Mapping[str, Any]:
+        """A response of podman's own API, which has no place in the SDK. Raises EngineProblem."""
+        api = self.client.api
+        response = api.get(f"{api.base_url}{path}")
+        if response.status_code != 200:
+            raise EngineProblem(f"podman does not respond to {path}: {response.status_code} {response.text[:200]}")
+        return dict(response.json())
+
+    def _can_update(self) -> bool:
+        import docker.errors
+
+        try:
+            self.client.api.update_container(engine_kind.NO_CONTAINER, cpu_shares=2)
+        except docker.errors.APIError as error:
+            return engine_kind.knows_update(error.status_code or 0, str(error.explanation))
+        return False
 
     def images(self, wanted: Sequence[str]) -> Mapping[str, str]:
         """The id of each image that exists."""
@@ -73,6 +104,26 @@ class Engine:
             except docker.errors.ImageNotFound:
                 continue
         return ids
+
+    def pull(self, image: str) -> None:
+        """Let the engine pull an image. This user's login of its registry goes with the request.
+
+        Raises EngineProblem.
+        """
+        import docker.errors
+        from requests.exceptions import RequestException
+
+        name, tag = names.split_image(image)
+        try:
+            lines = list(self.client.api.pull(name, tag=tag, stream=True, decode=True))
+        except docker.errors.DockerException as error:
+            problem = str(getattr(error, "explanation", None) or error)
+        except RequestException as error:
+            problem = f"the engine broke off the pull: {error}"
+        else:
+            problem = next((str(line["error"]) for line in lines if line.get("error")), "")
+        if problem:
+            raise EngineProblem(registries.explain(image, problem))
 
     def network(self, bed: BedSpec, routes: Sequence[str]) -> str:
         """The subnet of the bed's private network, created if necessary. Raises EngineProblem."""
@@ -104,7 +155,7 @@ class Engine:
         import docker.types
 
         refused = ""
-        for subnet in _free(len(bed.nodes), routes):
+        for subnet in _free(len(bed.all_nodes), routes):
             pool = docker.types.IPAMPool(subnet=str(subnet))
             try:
                 self.client.networks.create(
@@ -116,7 +167,7 @@ class Engine:
                 return str(subnet)
             except docker.errors.APIError as error:
                 refused = str(error.explanation or error)
-                if "overlap" not in refused.lower():
+                if not any(word in refused.lower() for word in _TAKEN):
                     break
         raise EngineProblem(f"no private network can be created: {refused or 'no free subnet'}")
 
@@ -130,9 +181,9 @@ def _name_taken(bed: BedSpec, owner: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """An engine that can have a bed's containers: its version, the id of each image by name, the addresses of nodes."""
+    """An engine that can have a bed's containers: what it is, the id of each image by name, the addresses of nodes."""
 
-    version: str
+    engine: engine_kind.Engine
     images: Mapping[str, str]
     addresses: Mapping[str, str]
 
@@ -145,26 +196,36 @@ def ready(
     missing_error: Callable[[Sequence[str]], EngineProblem],
 ) -> Ready:
     """Check that the engine can run these containers, and create the network of the bed. Raises EngineProblem."""
-    version = engine.version()
+    known = engine.identify()
     for spec in wanted:
-        if reason := gpu_devices.version_problem(spec, version):
+        if reason := gpu_devices.version_problem(spec, known) or container_requests.limit_problem(spec, known):
             raise EngineProblem(reason)
     images = [spec.image for spec in wanted]
-    image_ids = engine.images(images)
+    image_ids = _provide(engine, images) if engine.is_local else engine.images(images)
     missing = [image for image in dict.fromkeys(images) if image not in image_ids]
     if missing:
         raise missing_error(missing)
     if bed.network == "private":
         node_addresses = addresses(bed, engine.network(bed, routes()))
     else:
-        node_addresses = {node.name: node.address for node in bed.nodes if node.address}
-    return Ready(version=version, images=image_ids, addresses=node_addresses)
+        node_addresses = {node.name: node.address for node in bed.all_nodes if node.address}
+    return Ready(engine=known, images=image_ids, addresses=node_addresses)
+
+
+def _provide(engine: Engine, images: Sequence[str]) -> Mapping[str, str]:
+    """The ids of the images; those of registries are pulled if they are missing. Raises EngineProblem."""
+    ids = engine.images(images)
+    # ccbed's own images are built here: an image of a public registry with that name is a different one.
+    pulled = [image for image in dict.fromkeys(images) if image not in ids and not image.startswith(names.OWN_IMAGES)]
+    for image in pulled:
+        engine.pull(image)
+    return engine.images(images) if pulled else ids
 
 
 def addresses(bed: BedSpec, subnet: str) -> dict[str, str]:
     """The address of every node, by its index in the bed, so that a replaced node keeps its address."""
     network = ipaddress.ip_network(subnet)
-    return {node.name: str(network[FIRST + index]) for index, node in enumerate(bed.nodes)}
+    return {node.name: str(network[FIRST + index]) for index, node in enumerate(bed.all_nodes)}
 
 
 def _free(nodes: int, routes: Sequence[str]) -> Iterator[ipaddress.IPv4Network]:

@@ -12,6 +12,7 @@ from typing import Any
 from docker.errors import APIError, ImageNotFound
 from requests.exceptions import RequestException
 
+from ...model import container
 from ...model.errors import InfrastructureError
 
 #: The default base of images/cpu.Dockerfile.
@@ -64,9 +65,8 @@ def _is_present(client: Any, name: str) -> bool:
 
 def _pull(client: Any, name: str, say: Say) -> str:
     say(f"pulling {name}")
-    repository, _, tag = name.rpartition(":") if ":" in name.rsplit("/", 1)[-1] else (name, "", "latest")
     try:
-        client.images.pull(*((name,) if "@" in name else (repository, tag)))
+        client.images.pull(*container.split_image(name))
     except (APIError, RequestException) as error:
         raise InfrastructureError(
             f"base image {name}: not on this engine, and it cannot be pulled: {_reason(error)}",
@@ -123,8 +123,7 @@ def _make(client: Any, release: Release, name: str, cause: Exception) -> str:
         _run(argv, cause)
         archive = Path(folder) / "base.tar"
         _run(["tar", "-C", str(root), "-cf", str(archive), *(f"--exclude={path}" for path in _LEFT_OUT), "."], cause)
-        repository, _, tag = name.partition(":")
-        client.api.import_image_from_file(str(archive), repository=repository, tag=tag)
+        client.api.import_image_from_file(str(archive), repository=name)  # podman reads no separate tag
     return name
 
 

@@ -81,7 +81,7 @@ def build(client: Any, recipe: Recipe, environment: Mapping[str, str], say: Say)
         python = _python(client, base)
         wheels = wheelhouse.collect(recipe.cache, recipe.folder / "requirements.txt", python, environment, say)
     say(f"building {recipe.name} on {base}")
-    args = {"BASE": base, "TORCH_INDEX": environment.get("TORCH_INDEX", "")}
+    args = {"BASE": base, "TORCH_INDEX": environment.get("TORCH_INDEX", ""), **_proxies(environment)}
     try:
         with tempfile.TemporaryFile(prefix="ccbed-context-") as file:
             _context(file, recipe, wheels)
@@ -143,6 +143,12 @@ def _python(client: Any, base: str) -> str:
             hint="name another base with --base",
         )
     return version
+
+
+def _proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """This machine's proxies as arguments of the build, which no image keeps. Those of ~/.docker/config.json the SDK adds."""
+    names = ("http_proxy", "https_proxy", "no_proxy")
+    return {form: environment[form] for name in names for form in (name, name.upper()) if environment.get(form)}
 
 
 def _context(file: BinaryIO, recipe: Recipe, wheels: Path | None) -> None:

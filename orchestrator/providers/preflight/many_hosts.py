@@ -80,7 +80,7 @@ def _observe_namespaces(
 
 def _namespaces(bed: BedSpec, status: BedStatus) -> tuple[NetworkNamespace, ...]:
     """A host with the nodes that share its network, or each node with a network of its own."""
-    addresses = {node.name: status.node(node.name).address or node.address for node in bed.nodes}
+    addresses = {node.name: status.node(node.name).address or node.address for node in bed.all_nodes}
     if bed.network == "private":
         return tuple(
             NetworkNamespace(name=n.name, host=n.host, addresses={n.name: addresses[n.name]}) for n in bed.nodes
@@ -89,7 +89,7 @@ def _namespaces(bed: BedSpec, status: BedStatus) -> tuple[NetworkNamespace, ...]
         NetworkNamespace(
             name=host.name,
             host=host.name,
-            addresses={n.name: addresses[n.name] for n in bed.nodes if n.host == host.name},
+            addresses={n.name: addresses[n.name] for n in bed.all_nodes if n.host == host.name},
         )
         for host in bed.hosts
     )
@@ -163,7 +163,9 @@ def _holders(observed: Observations, namespace: NetworkNamespace) -> list[Any]:
 def _probe_hosts(bed: BedSpec, status: BedStatus, observed: Observations, prober: Prober, pool: Executor) -> Pending:
     """Probe each host: clock, GPUs, images, and the processes of its containers."""
     hosts = [host for host in bed.hosts if host.name not in observed.problems]
-    images = {h.name: sorted({n.container.image for n in bed.nodes if n.host == h.name and n.container}) for h in hosts}
+    images = {
+        h.name: sorted({n.container.image for n in bed.all_nodes if n.host == h.name and n.container}) for h in hosts
+    }
     with_gpus = {node.host for node in bed.nodes if node.gpus}
     probes: dict[tuple[str, str], Callable[[], Any]] = {}
     for host in hosts:

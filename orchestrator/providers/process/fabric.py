@@ -88,7 +88,7 @@ def write_hosts(bed: BedSpec) -> None:
         own = HOSTS.read_text(errors="replace").splitlines()
     except OSError:
         own = []
-    text = fabric.hosts_file({node.name: node.address for node in bed.nodes}, own).encode()
+    text = fabric.hosts_file({node.name: node.address for node in bed.all_nodes}, own).encode()
     fd = os.open(Path(bed.workdir) / node_fabric.HOSTS, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.fchmod(fd, 0o644)

@@ -64,7 +64,12 @@ class ProcessProvider:
     def prepare(self, bed: BedSpec) -> None:
         """Create directories and archive, and start a keeper of this archive. Raises InfrastructureError if it does not start."""
         workdir = Path(bed.workdir)
-        for part in ("keeper/inbox", "keeper/done", "payloads", *(f"nodes/{node.name}/inbox" for node in bed.nodes)):
+        for part in (
+            "keeper/inbox",
+            "keeper/done",
+            "payloads",
+            *(f"nodes/{node.name}/inbox" for node in bed.all_nodes),
+        ):
             (workdir / part).mkdir(mode=0o700, parents=True, exist_ok=True)
         Path(bed.shared_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         if bed.fabric:
@@ -91,6 +96,9 @@ class ProcessProvider:
         """Nothing to do: all nodes are on this machine."""
         return ()
 
+    def record_acts(self, bed: BedSpec, lines: Mapping[str, str]) -> None:
+        """Nothing to do: the record is on this machine."""
+
     def open(self, bed: BedSpec, run: str) -> Cursors:
         """Bind to a run. Events of the keeper are read from now on, the run's own files from their beginning.
 
@@ -98,7 +106,7 @@ class ProcessProvider:
         """
         self.close()
         workdir = Path(bed.workdir)
-        nodes = [workdir / "nodes" / node.name for node in bed.nodes]
+        nodes = [workdir / "nodes" / node.name for node in bed.all_nodes]
         logs = [workdir / label.KEEPER_DIR / EVENTS, *((node / EVENTS for node in nodes) if run == NO_RUN else ())]
         directories = [] if run == NO_RUN else [node / "runs" / run for node in nodes]
         for directory in (*(log.parent for log in logs), *directories):
@@ -125,7 +133,7 @@ class ProcessProvider:
         return self._follower.poll(cursors, timeout_s)
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
-        nodes = self._bed.nodes if self._bed else ()
+        nodes = self._bed.all_nodes if self._bed else ()
         beats = {node.name: label.read_heartbeat(self._workdir / "nodes" / node.name / "heartbeat") for node in nodes}
         return {name: beat for name, beat in beats.items() if beat}
 

@@ -5,29 +5,42 @@ A peer that is not authenticated in time, or sends anything but a greeting, is d
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import secrets
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...model.errors import InfrastructureError
 from ...node.files import plain_files
+from ...node.hostlink import frames
 from ...node.hostlink.reverse_link import CERTIFICATE, LISTENERS, MAX_LINE, WELCOME
-from ...node.hostlink.tls_stream import TlsStream, server_context
+from ...node.hostlink.tls_stream import server_context
 from ...node.oslayer import host_facts, processes
-from . import credentials
+from ..bounded_threads import BoundedThreads
+from ..ssh.host_connection import SLICE_S
+from ..ssh.upkeep import Upkeep
+from . import credentials, host_stream, open_files
+from .host_stream import HostStream
 
-#: A peer must be authenticated in this time. So many peers may be in this state at once; more are disconnected.
-GREETING_S, MAX_PENDING = 5.0, 64
-_BACKLOG = 256
+#: A peer must be authenticated in this time. So many peers may be in this state at once; more wait in the kernel's queue.
+GREETING_S, MAX_PENDING = 5.0, 256
+_BACKLOG = 4096
+#: A stream that nothing has taken gets a request this often: without one its link server would end after 30 s.
+KEEP_S = 10.0
+_KEEP = frames.encode({"id": 0, "do": "ping"})
+#: How many tokens are read at once. The pause after a peer for which no descriptor was free.
+READERS, PAUSE_S = 8, 0.1
 #: A listener renews its row in the list. A row of another machine that is older than this is of a killed command.
 RENEW_S, EXPIRED_S = 60.0, 900.0
 
@@ -36,7 +49,8 @@ class Listener:
     """Listens from its creation until ``close``. ``links``: the directory that the hosts read; ``private``: has the key.
 
     ``ports``: the first and the last port to listen on; empty: any. ``rejected``: why peers were disconnected, newest last; a
-    few of them. Raises OSError, and InfrastructureError if none of the ports is free.
+    few of them. One thread serves all peers and hosts; another renews the row. Raises OSError, and InfrastructureError if
+    none of the ports is free, or this process may not open enough files.
     """
 
     def __init__(
@@ -46,22 +60,30 @@ class Listener:
         self._hosts = frozenset(hosts)
         self._context = server_context(links / CERTIFICATE, private / credentials.KEY)
         self._identity = secrets.token_hex(8)
-        self._streams: dict[str, TlsStream] = {}
+        self._streams: dict[str, HostStream] = {}
         self._arrival = threading.Condition()
-        self._pending = threading.BoundedSemaphore(MAX_PENDING)
+        self._pending: set[asyncio.Task[None]] = set()
+        self._open: weakref.WeakSet[HostStream] = weakref.WeakSet()
         self._is_closed = False
         self._closing = threading.Event()
         self._publishing = threading.Lock()
         self._rejections: dict[str, str] = {}
         self.rejected: list[str] = []
+        #: Of the connections over the streams.
+        self.upkeep = Upkeep(SLICE_S)
+        open_files.allow(len(hosts))
         self._socket = _listen(address, ports)
+        self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         self._addresses = [address] if address else _own_addresses()
         self._publish()
-        for work in (self._accept, self._renew):
+        self._loop = asyncio.new_event_loop()
+        #: Tokens lie on a network file system, which may hang.
+        self._readers = BoundedThreads("ccbed-tokens", READERS)
+        for work in (self._serve, self._renew):
             threading.Thread(target=work, daemon=True, name="ccbed-listener").start()
 
-    def take(self, host: str, deadline_s: float) -> TlsStream:
+    def take(self, host: str, deadline_s: float) -> HostStream:
         """The next stream of a host. Raises TimeoutError."""
         with self._arrival:
             if not self._arrival.wait_for(lambda: host in self._streams or self._is_closed, deadline_s):
@@ -75,37 +97,67 @@ class Listener:
         return self._rejections.get(host, "")
 
     def close(self) -> None:
-        """Leave the list of listeners and disconnect all hosts whose stream was not taken."""
+        """Leave the list of listeners, and disconnect all hosts."""
         with self._arrival:
             if self._is_closed:
                 return
             self._is_closed = True
             self._closing.set()
-            streams, self._streams = list(self._streams.values()), {}
+            self._streams = {}
             self._arrival.notify_all()
         with contextlib.suppress(OSError), self._publishing:
             self._unpublish()
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        for stream in streams:
-            stream.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _serve(self) -> None:
+        """The thread of the event loop."""
+        self._loop.add_reader(self._socket, self._accept)
+        self._loop.call_later(KEEP_S, self._keep)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._socket.close()
+            self._loop.run_until_complete(self._disconnect_all())
+            self._loop.close()
+
+    def _keep(self) -> None:
+        """Keep the streams that wait to be taken: of a thousand hosts some arrive long before their turn."""
+        with self._arrival:
+            waiting = list(self._streams.values())
+        for stream in waiting:
+            stream.write(_KEEP)
+        self._loop.call_later(KEEP_S, self._keep)
+
+    async def _disconnect_all(self) -> None:
+        for task in self._pending:
+            task.cancel()
+        for stream in self._open:
+            stream.abort()
+        await asyncio.gather(*self._pending, return_exceptions=True)
+        await asyncio.sleep(0)  # the aborted streams report their end
 
     def _accept(self) -> None:
-        while not self._is_closed:
+        """Accept peers while fewer than MAX_PENDING are unauthenticated. The others wait in the kernel's queue."""
+        while len(self._pending) < MAX_PENDING:
             try:
                 peer, address = self._socket.accept()
-            except OSError:  # closed, or this process is out of descriptors
-                time.sleep(0.1)
-                continue
-            if not self._pending.acquire(blocking=False):
-                peer.close()
-                continue
-            try:
-                threading.Thread(target=self._greet, args=(peer, address[0]), daemon=True).start()
-            except RuntimeError:  # out of threads
-                self._pending.release()
-                peer.close()
+            except BlockingIOError:
+                return
+            except OSError:  # out of descriptors
+                self._loop.call_later(PAUSE_S, self._resume)
+                break
+            task = self._loop.create_task(self._greet(peer, address[0]))
+            self._pending.add(task)
+            task.add_done_callback(self._settle)
+        self._loop.remove_reader(self._socket)
+
+    def _settle(self, task: asyncio.Task[None]) -> None:
+        self._pending.discard(task)
+        self._resume()
+
+    def _resume(self) -> None:
+        if not self._is_closed:
+            self._loop.add_reader(self._socket, self._accept)
 
     def _renew(self) -> None:
         while not self._closing.wait(RENEW_S):
@@ -113,36 +165,35 @@ class Listener:
                 if not self._is_closed:
                     self._publish()
 
-    def _greet(self, peer: socket.socket, address: str) -> None:
+    async def _greet(self, peer: socket.socket, address: str) -> None:
+        stream = await host_stream.accept(peer, self._loop, self._context)
+        self._open.add(stream)
         try:
-            self._add(*self._authenticate(peer))
+            async with asyncio.timeout(GREETING_S):
+                self._add(await self._authenticate(stream), stream)
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            peer.close()
+            stream.close()
             self.rejected = [*self.rejected[-9:], f"{address}: {str(error)[:200] or type(error).__name__}"]
-        finally:
-            self._pending.release()
 
-    def _authenticate(self, peer: socket.socket) -> tuple[str, TlsStream]:
-        """(name of the host, its stream). Raises OSError, EOFError, ValueError, KeyError, TypeError."""
-        until = time.monotonic() + GREETING_S
-        stream = TlsStream(peer, self._context, is_server=True)
-        stream.handshake(until)
-        greeting = json.loads(stream.receive_line(MAX_LINE, until))
+    async def _authenticate(self, stream: HostStream) -> str:
+        """The name of the host. Raises OSError, EOFError, ValueError, KeyError, TypeError."""
+        greeting = json.loads(await stream.next_line(MAX_LINE))
         host, token = greeting["host"], greeting["token"]
         if not (isinstance(host, str) and isinstance(token, str) and host in self._hosts):
             raise ValueError("not a host of this bed")
-        if problem := self._problem(host, token, greeting["listener"]):
+        check = functools.partial(self._problem, host, token, greeting["listener"])
+        if problem := await asyncio.wrap_future(self._readers.start(check)):
             self._rejections[host] = problem
             raise ValueError(f"{host}: {problem}")
-        stream.sendall(WELCOME + b"\n")
-        return host, stream
+        stream.write(WELCOME + b"\n")
+        return host
 
     def _problem(self, host: str, token: str, listener: object) -> str:
         if not credentials.is_token(self._links, host, token):
             return "a wrong token"
         return "" if listener == self._identity else "it means another listener"
 
-    def _add(self, host: str, stream: TlsStream) -> None:
+    def _add(self, host: str, stream: HostStream) -> None:
         """Keep the newest stream of a host."""
         with self._arrival:
             if self._is_closed:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...model.bed import BedSpec, HostSpec
-from ...node.hostlink.tls_stream import TlsStream
 from ..ssh.connection_errors import HostError
 from ..ssh.helper_start import Started
 from ..ssh.remote_host import RemoteSite
+from .host_stream import HostStream
 from .listener import Listener
 
 _MAX_HELLO = 1 << 16
@@ -22,7 +22,7 @@ _SLICE_S = 0.25
 class ReverseConnection:
     """See ``ssh.host_connection.Connection``: a stream whose other end is the host's link server already."""
 
-    def __init__(self, stream: TlsStream) -> None:
+    def __init__(self, stream: HostStream) -> None:
         self.stream = stream
 
     @property
@@ -40,7 +40,7 @@ class ReverseConnection:
 def start(host: HostSpec, connection: ReverseConnection, deadline_s: float) -> Started:
     """Wait for the hello of the host's link server. Raises OSError or EOFError."""
     try:
-        line = connection.stream.receive_line(_MAX_HELLO, time.monotonic() + deadline_s)
+        line = connection.stream.receive_line(_MAX_HELLO, deadline_s)
         return Started(channel=connection.stream, hello=json.loads(line)["hello"], rest=b"")
     except (EOFError, TimeoutError, ValueError, KeyError) as error:
         raise OSError(f"its link server did not start: {error}") from error
@@ -70,4 +70,5 @@ def make_site(
     def start_helper(connection: ReverseConnection, deadline_s: float) -> Started:
         return start(host, connection, deadline_s)
 
-    return RemoteSite(replace(bed, hostdir=bed.directory_on(host.name)), host, connect, start=start_helper)
+    bed_on_host = replace(bed, hostdir=bed.directory_on(host.name))
+    return RemoteSite(bed_on_host, host, connect, start=start_helper, upkeep=listener.upkeep)

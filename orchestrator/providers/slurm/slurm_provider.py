@@ -103,7 +103,7 @@ class SlurmProvider(HostsProvider):
         bed = self._bound
         allocation = allocations.read(Path(bed.workdir)) if command.f in KEEPER_COMMANDS else None
         if allocation and (reason := job_steps.end_reason(bed, allocation, host.name)):
-            raise KeeperGoneError(self._explain_loss(bed, allocation, host.name, reason))
+            raise KeeperGoneError(self._explain_loss(bed, allocation, host.name, reason), with_bed=self._has_job_ended)
 
     def _read_job(self, allocation: Allocation) -> None:
         """Read the state of the job, at most once in READ_S for all nodes; while it changes, a thread reads it again."""
@@ -125,12 +125,17 @@ class SlurmProvider(HostsProvider):
             if state and state.kind in job_state.FINAL:
                 return
 
+    @property
+    def _has_job_ended(self) -> bool:
+        state = self._job
+        return state is not None and state.kind != "unknown" and state.kind not in job_state.RUNNING
+
     def _explain_loss(self, bed: BedSpec, allocation: Allocation, host: str, ended: str) -> str:
         """Why the step of a host has ended. ``ended``: what its srun wrote."""
         state = self._job
         if state is None or state.kind == "unknown":
             return ended
-        if state.kind not in job_state.RUNNING:
+        if self._has_job_ended:
             return _describe_end(allocation, state)
         name = dict(zip((spec.name for spec in bed.hosts), allocation.nodes, strict=False))[host]
         lost = next((node for node in state.lost if node.name == name), None)
@@ -201,6 +206,13 @@ class SlurmProvider(HostsProvider):
 
     def _prepare_host(self, bed: BedSpec, host: HostSpec, archive_path: str) -> None:
         self._make_directories(bed, host)
+
+    def _archive_path(self, bed: BedSpec, host: HostSpec, digest: str) -> str:
+        """On the shared file system, where ``prepare`` writes it before the steps start."""
+        return f"{bed.hostdir}/agent/agent-{digest}.pyz"
+
+    def _place_archive(self, bed: BedSpec, host: HostSpec, path: str, content: bytes) -> None:
+        """It is there."""
 
     def _keeper(self, bed: BedSpec, host: HostSpec) -> dict[str, Any]:
         return {**super()._keeper(bed, host), "python": job_steps.python(bed), "named": bed.nodes[0].python}

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ...model.requirements import HOST_PYTHON, version_text
 from .. import archive
 from . import connection_errors
-from .requests import Channel
+from .requests import Channel, PushedChannel
 from .ssh_connection import Connection
 
 #: Runs on any Python, so that it can report one that is too old. It prints frame headers.
@@ -101,7 +101,7 @@ class Streams(Channel, Protocol):
 class Started:
     """A helper that is ready. ``rest``: the bytes that came after its hello."""
 
-    channel: Channel
+    channel: Channel | PushedChannel
     hello: Mapping[str, Any]
     rest: bytes
 

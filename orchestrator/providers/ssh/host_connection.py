@@ -6,13 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from . import helper_start
 from .connection_errors import HostError
 from .requests import Link, RemoteError, Response
+from .upkeep import Upkeep
 
-PING_S = 1.0
+#: A link server ends without a request in 30 s (``link_server.SILENCE_S``). It sends something twice a second by itself.
+PING_S = 5.0
+RESYNC_S = 1.0
 #: Without any response for so long, a connection counts as lost.
 SILENCE_S = 5.0
 SLICE_S = 0.25
@@ -53,11 +57,23 @@ class LostError(HostError):
     """The connection ended while it was made or used; a retry over a new one may work."""
 
 
+@dataclass(kw_only=True)
+class _Watch:
+    """Of one link: when the present time slice began, when the next ping and call are due, for how long nothing came."""
+
+    link: Link
+    began: float
+    ping_at: float = 0.0
+    resync_at: float = 0.0
+    silent_s: float = 0.0
+
+
 class HostConnection(Generic[C]):
     """``connect`` and ``start`` make a connection and its helper; ``handle`` receives frames that are no responses.
 
     ``initialize`` (may raise what a future raises) prepares a new helper before its first use. ``on_up`` is called, with
-    ``state`` held, when the link is ready; ``every_second`` while it is.
+    ``state`` held, when the link is ready; ``every_second`` while it is. ``upkeep``: of all connections of a bed; without it
+    this one has its own.
     """
 
     def __init__(
@@ -70,6 +86,7 @@ class HostConnection(Generic[C]):
         initialize: Callable[[Link, float], None],
         on_up: Callable[[Link], None],
         every_second: Callable[[Link], None],
+        upkeep: Upkeep | None = None,
     ) -> None:
         self._name = name
         self._connect = connect
@@ -79,7 +96,11 @@ class HostConnection(Generic[C]):
         self._on_up = on_up
         self._every_second = every_second
         self._connection: C | None = None
+        self._upkeep = upkeep or Upkeep(SLICE_S)
+        self._watch: _Watch | None = None
         self._tries = 0
+        self._reconnect_at = 0.0
+        self._is_reconnecting = False
         self._closed = False
         self._responded_at: float | None = None
         self._is_sshd_silent = False
@@ -101,7 +122,10 @@ class HostConnection(Generic[C]):
                 raise
             with self.state:
                 self._tries, self.reason = TRIES, str(error)
-        threading.Thread(target=self._maintain, daemon=True, name=f"ccbed-reach-{self._name}").start()
+                self._reconnect_at = time.monotonic() + BACKOFF_S[min(TRIES, len(BACKOFF_S) - 1)]
+        with self.state:
+            if not self._closed:
+                self._upkeep.add(self)
 
     @property
     def connection(self) -> C:
@@ -149,6 +173,7 @@ class HostConnection(Generic[C]):
         with self.state:
             self._closed = True
             link, connection = self.link, self._connection
+            self._upkeep.remove(self)
             self.state.notify_all()
         if link:
             link.close()
@@ -190,36 +215,39 @@ class HostConnection(Generic[C]):
             self._on_up(link)
             self.state.notify_all()
 
-    def _maintain(self) -> None:
-        while not self._closed:
-            link = self.link
-            if link is None:
-                self._reconnect()
-            else:
-                self._watch_link(link)
+    def keep(self) -> None:
+        """One time slice of the upkeep."""
+        if self._closed:
+            return
+        if link := self.link:
+            self._keep_link(link)
+        elif time.monotonic() >= self._reconnect_at:
+            self._start_reconnecting()
 
-    def _watch_link(self, link: Link) -> None:
-        """Ping every second until the link is lost; too long a silence, counted in slices, closes it.
+    def _keep_link(self, link: Link) -> None:
+        """Ping now and then until the link is lost; too long a silence, counted in slices, closes it.
 
         A time in which this process itself did not run counts as one slice.
         """
-        silent_s, due = 0.0, 0.0
-        while not self._closed and self.link is link:
-            before = time.monotonic()
-            if before >= due:
-                due = before + PING_S
-                link.request({"do": "ping"})
-                self._every_second(link)
-            if silent_s >= PROBE_AFTER_S:
-                self._probe_sshd(link)
-            with self.state:
-                wait_s = max(0.0, before + SLICE_S - time.monotonic())
-                self.state.wait_for(lambda: self._closed or self.link is not link, wait_s)
-            silent_s = silent_s + SLICE_S if link.last_received < before else 0.0
-            if not silent_s:
-                self._responded_at, self._is_sshd_silent = None, False
-            if silent_s > SILENCE_S:
-                link.close(f"no response for {SILENCE_S:g} s")
+        watch = self._watch
+        if watch is None or watch.link is not link:
+            watch = self._watch = _Watch(link=link, began=time.monotonic())
+        else:
+            watch.silent_s = watch.silent_s + SLICE_S if link.last_received < watch.began else 0.0
+            watch.began = time.monotonic()
+        if not watch.silent_s:
+            self._responded_at, self._is_sshd_silent = None, False
+        if watch.silent_s > SILENCE_S:
+            link.close(f"no response for {SILENCE_S:g} s")
+            return
+        if watch.began >= watch.ping_at:
+            watch.ping_at = watch.began + PING_S
+            link.request({"do": "ping"})
+        if watch.began >= watch.resync_at:
+            watch.resync_at = watch.began + RESYNC_S
+            self._every_second(link)
+        if watch.silent_s >= PROBE_AFTER_S:
+            self._probe_sshd(link)
 
     def _probe_sshd(self, link: Link) -> None:
         """The link is silent: probe whether the host accepts a new connection. If it does, lost data will soon be sent again."""
@@ -230,18 +258,34 @@ class HostConnection(Generic[C]):
         self._is_sshd_silent = answers is False
         self._responded_at = now if answers else None
 
-    def _reconnect(self) -> None:
+    def _start_reconnecting(self) -> None:
         with self.state:
-            wait_s = BACKOFF_S[min(self._tries, len(BACKOFF_S) - 1)]
-            if self.state.wait_for(lambda: self._closed, wait_s):
+            if self._closed or self._is_reconnecting:
                 return
+            self._is_reconnecting = True
         try:
-            self._connect_once(CONNECT_S)
-        except Exception as error:  # noqa: BLE001 only this thread reconnects the host
+            self._upkeep.start(self._reconnect)
+        except RuntimeError as error:  # no thread can start now; the upkeep tries again
+            self._put_off(error)
+            self._is_reconnecting = False
+
+    def _reconnect(self) -> None:
+        try:
             with self.state:
-                self._tries += 1
-                self.reason = str(error)
-                self.state.notify_all()
+                if self.state.wait_for(lambda: self._closed, BACKOFF_S[0]):
+                    return
+            self._connect_once(CONNECT_S)
+        except Exception as error:  # noqa: BLE001 nothing else reconnects the host
+            self._put_off(error)
+        finally:
+            self._is_reconnecting = False
+
+    def _put_off(self, error: Exception) -> None:
+        with self.state:
+            self._tries += 1
+            self._reconnect_at = time.monotonic() + BACKOFF_S[min(self._tries, len(BACKOFF_S) - 1)]
+            self.reason = str(error)
+            self.state.notify_all()
 
     def _on_lost(self, link: Link, reason: str) -> None:
         with self.state:
@@ -249,9 +293,11 @@ class HostConnection(Generic[C]):
                 return
             connection, self._connection, self.link = self._connection, None, None
             self._tries, self.reason = 0, reason
+            self._reconnect_at = 0.0
             self.state.notify_all()
         if connection:
             connection.close()
+        self._start_reconnecting()
 
     def _lost_error(self) -> HostError:
         return HostError(self._name, f"not connected: {self.reason}")

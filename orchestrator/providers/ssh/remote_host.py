@@ -22,6 +22,7 @@ from .connection_errors import HostError
 from .host_connection import HostConnection
 from .mirror import Mirror
 from .requests import Link
+from .upkeep import Upkeep
 
 if TYPE_CHECKING:
     import docker
@@ -72,7 +73,8 @@ class _PendingFile:
 class RemoteSite:
     """See sites.Site. ``connect`` is called for each new connection; ``open`` makes the first one or raises HostError.
 
-    ``start`` starts the link server over a connection, or waits for it; without it, the host is reached by SSH.
+    ``start`` starts the link server over a connection, or waits for it; without it, the host is reached by SSH. ``upkeep``: see
+    HostConnection.
     ``last_problem``: the last error outside of a request. ``capped_nodes``: the nodes whose bulk files reached their cap.
     """
 
@@ -83,6 +85,7 @@ class RemoteSite:
         connect: Callable[[HostSpec, float], Any] = ssh_connection.connect,
         now: Callable[[], float] = time.monotonic,
         start: Callable[[Any, float], helper_start.Started] | None = None,
+        upkeep: Upkeep | None = None,
     ):
         roots = [root for root in (bed.shared_dir, bed.data_dir) if root]
         self.host = host
@@ -104,6 +107,7 @@ class RemoteSite:
             initialize=self._initialize,
             on_up=self._send_all,
             every_second=self._resync,
+            upkeep=upkeep,
         )
         self._token = secrets.token_hex(8)
         self._driver_lock: Mapping[str, Any] | None = None

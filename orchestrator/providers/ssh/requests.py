@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ...node.hostlink import frames
 
@@ -28,6 +28,17 @@ class Channel(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class PushedChannel(Protocol):
+    """A channel that an event loop serves: ``sendall`` returns at once, and what arrives is delivered by the loop's thread."""
+
+    def deliver_to(self, receive: Callable[[bytes], None], report_end: Callable[[str], None]) -> None: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class RemoteError(Exception):
     """The host reports an error, in its own words. ``kind``: the class of the error there."""
 
@@ -37,19 +48,21 @@ class RemoteError(Exception):
 
 
 class Link:
-    """A link is open from its creation until its channel ends. The reading thread calls ``handle``.
+    """A link is open from its creation until its channel ends. ``handle`` is called by the thread that reads the channel: one
+    of its own, with another one that sends, or that of the channel's event loop.
 
     ``last_received``: when the last bytes arrived, on the monotonic clock.
     """
 
     def __init__(
         self,
-        channel: Channel,
+        channel: Channel | PushedChannel,
         handle: Callable[[Mapping[str, Any], bytes], None],
         lost: Callable[[Link, str], None],
         first: bytes = b"",
     ) -> None:
         self._channel = channel
+        self._decoder = frames.Decoder()
         self._handle = handle
         self._lost = lost
         self._numbers = itertools.count(1)
@@ -58,7 +71,13 @@ class Link:
         self._out: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._is_ended = False
         self.last_received = time.monotonic()
-        threading.Thread(target=self._read, args=(first,), daemon=True, name="ccbed-link-read").start()
+        self._put: Callable[[bytes], None] = self._out.put
+        if isinstance(channel, PushedChannel):
+            self._put = self._send_at_once
+            self._receive(first)
+            channel.deliver_to(self._receive, self.close)
+            return
+        threading.Thread(target=self._read, args=(channel, first), daemon=True, name="ccbed-link-read").start()
         threading.Thread(target=self._send, daemon=True, name="ccbed-link-send").start()
 
     @property
@@ -73,12 +92,12 @@ class Link:
                 future.set_exception(ConnectionError("the connection is lost"))
                 return future
             self._pending[number] = future
-        self._out.put(frames.encode({"id": number, **header}, body))
+        self._put(frames.encode({"id": number, **header}, body))
         return future
 
     def notify(self, header: Mapping[str, Any]) -> None:
         """Send a frame without a response."""
-        self._out.put(frames.encode(header))
+        self._put(frames.encode(header))
 
     def close(self, reason: str = "closed") -> None:
         """Close the link and fail its open requests; the helper on the host ends with it."""
@@ -101,16 +120,27 @@ class Link:
         except Exception as error:  # noqa: BLE001  after any error the channel is unusable
             self.close(str(error) or "the connection is lost")
 
-    def _read(self, data: bytes) -> None:
-        decoder = frames.Decoder()
+    def _send_at_once(self, data: bytes) -> None:
         try:
-            while True:
-                for header, body in decoder.feed(data):
-                    self._dispatch(header, body)
-                data = self._channel.recv(_BLOCK)
-                if not data:
-                    raise EOFError("the helper on the host ended")
-                self.last_received = time.monotonic()
+            self._channel.sendall(data)
+        except ConnectionError as error:
+            self.close(str(error))
+
+    def _read(self, channel: Channel, data: bytes) -> None:
+        try:
+            self._receive(data)
+            while data := channel.recv(_BLOCK):
+                self._receive(data)
+            self.close("the helper on the host ended")
+        except Exception as error:  # noqa: BLE001  the same
+            self.close(str(error) or "the connection is lost")
+
+    def _receive(self, data: bytes) -> None:
+        """Handle the frames that these bytes complete; close the link if they are no frames."""
+        self.last_received = time.monotonic()
+        try:
+            for header, body in self._decoder.feed(data):
+                self._dispatch(header, body)
         except Exception as error:  # noqa: BLE001  the same
             self.close(str(error) or "the connection is lost")
 

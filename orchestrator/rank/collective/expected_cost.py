@@ -28,10 +28,12 @@ class Uplinks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duration:
-    """``seconds`` of all iterations of a measurement; None if the links were not probed. ``uncosted``: cases that are left out."""
+    """``seconds`` of all iterations of a measurement; None if the links were not probed. ``uncosted``: cases that are left out.
+    ``by_case``: the seconds of each."""
 
     seconds: float | None
     uncosted: int
+    by_case: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +63,15 @@ def duration(
     for case, own in zip(planned, seconds, strict=True):
         if own is not None:
             known[_key(case)] = min(own, known.get(_key(case), own))
-    total, uncosted = 0.0, 0
+    by_case, uncosted = [], 0
     for case, own in zip(planned, seconds, strict=True):
         time = known.get(_key(case)) if own is None else own
         uncosted += time is None
         extra = 2 * overhead.barrier_s + overhead.drain_s + overhead.check_s_per_byte * case.item.bytes
-        total += (case.item.trials + max(1, overhead.warmup)) * ((time or 0.0) + extra) + sum(case.item.gaps) / 1e3
-    return Duration(seconds=total, uncosted=uncosted)
+        by_case.append(
+            (case.item.trials + max(1, overhead.warmup)) * ((time or 0.0) + extra) + sum(case.item.gaps) / 1e3
+        )
+    return Duration(seconds=sum(by_case), uncosted=uncosted, by_case=tuple(by_case))
 
 
 def _seconds(case: cases.Case, cost_: Cost, link: link_fit.Fit, overhead: Overhead) -> float:

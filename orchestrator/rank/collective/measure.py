@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from ...model import algorithm as model
-from ...model.events import CollectiveAuto, CollectiveMeasured, CollectivePlan
+from ...model.events import CollectiveAuto, CollectiveMeasured, CollectivePlan, LinkProbing
 from ...model.schedule import Cost
 from ..checkpoint import tensor_digest
 from ..exchange import operations
@@ -127,6 +127,12 @@ class Meter:
         if not params.probe:
             return None
         fabric = link_probe.fabric(ctx.gang, self._drain)
+        if ctx.rank == 0 and ctx.world > 1:
+            ctx.note(
+                LinkProbing(
+                    rank=0, directions=ctx.world * (ctx.world - 1), limit_s=params.probe_s, known=bool(ctx.gang.links)
+                )
+            )
         link = link_probe.probe(ctx.rank, ctx.device, fabric, limit_s=params.probe_s, known=ctx.gang.links)
         if link is None:
             return None
@@ -213,6 +219,7 @@ class Meter:
             drain=self._drain, verify=params.verify, bandwidth="mean", precision=self._precision or None,
             least=precision.LEAST if self._precision else None,
             expected_s=expected.seconds, uncosted=expected.uncosted,
+            cases_s=tuple(float(f"{seconds:.3g}") for seconds in expected.by_case) or None,
         )  # fmt: skip
 
     def _expected(self, costs: Sequence[Cost | None]) -> expected_cost.Duration:

@@ -1,9 +1,9 @@
 """Simulates a collective: plays the schedules of all ranks on ports that share their rate among messages. Pure, without torch.
 
 A message begins when its sender has reached the step and its receiver has posted the receive (a receive that is posted after the
-send costs one more start-up, for the handshake). A rank starts the messages of a step one after the other (OVERHEAD). Messages on
-the wire share ports and uplinks max-min fairly; ports send and receive at the same time. A message arrives one start-up after
-its last byte.
+send costs one more start-up, for the handshake). A rank starts the messages of a step one after the other (OVERHEAD), or, where they
+are sent in turn, each when the last byte of the one before it is on the wire. Messages on the wire share ports and uplinks max-min
+fairly; ports send and receive at the same time. A message arrives one start-up after its last byte.
 Max-min fairness by progressive filling: Bertsekas and Gallager, "Data Networks" (1992), section 6.5.2.
 """
 
@@ -151,31 +151,32 @@ class _Player:
             return
         step = rank.program.schedule[rank.step]
         for index, number in rank.plan[rank.step]:
-            if not receive_schedule.follows(rank.program.schedule[index], number, rank.program.sizes):
-                self._post(rank.incoming[index, number], at)
+            self._post(rank.incoming[index, number], at)
         rank.waiting = len(step.sends) + len(step.recvs)
         if not rank.waiting:
             self._enter(rank, at)
             return
-        for number, message in enumerate(rank.outgoing[rank.step]):
-            message.sent = at.after(number * OVERHEAD * self._fabric.alpha, number * OVERHEAD)
-            self._begin(message)
+        in_turn = receive_schedule.sends_in_turn(step, rank.program.sizes)
+        for number, message in enumerate(rank.outgoing[rank.step][: 1 if in_turn else None]):
+            self._send(message, at.after(number * OVERHEAD * self._fabric.alpha, number * OVERHEAD))
         for place in range(len(step.recvs)):
             if rank.incoming[rank.step, place].left < 0:  # it has arrived before
                 self._arrive(rank, rank.incoming[rank.step, place].begun)
-        self._follow(rank, at)
+
+    def _send(self, message: _Message, at: Moment) -> None:
+        message.sent = at
+        self._begin(message)
 
     def _post(self, message: _Message, at: Moment) -> None:
         message.posted = at
         self._begin(message)
 
-    def _follow(self, rank: _Rank, at: Moment) -> None:
-        """Post the receives of the step that waited for the one before them."""
-        step = rank.program.schedule[rank.step]
-        for number in range(1, len(step.recvs)):
-            message = rank.incoming[rank.step, number]
-            if message.posted is None and all(rank.incoming[rank.step, before].left < 0 for before in range(number)):
-                self._post(message, at)
+    def _send_next(self, sender: _Rank, sent: _Message, at: Moment) -> None:
+        """Send the message that waited until this one was sent, if there is one."""
+        after = sender.outgoing[sent.step]
+        waiting = next((message for message in after if message.sent is None), None)
+        if waiting is not None:
+            self._send(waiting, at.after(OVERHEAD * self._fabric.alpha, OVERHEAD))
 
     def _begin(self, message: _Message) -> None:
         """Start the message if both ends are ready."""
@@ -191,6 +192,7 @@ class _Player:
         message.left = 0.0
         end = Moment(self._now, message.begun.startups)
         sender = self._ranks[message.source]
+        self._send_next(sender, message, end)
         self._arrive(sender, end)
         receiver, arrived = self._ranks[message.target], end.after(self._fabric.alpha, 1)
         if message.reduced:
@@ -202,7 +204,6 @@ class _Player:
                 receiver.incoming.get((receiver.step, place)) is message
                 for place in range(len(receiver.program.schedule[receiver.step].recvs))
             ):
-                self._follow(receiver, arrived)
                 self._arrive(receiver, arrived)
 
         self._at(arrived.seconds, arrive)

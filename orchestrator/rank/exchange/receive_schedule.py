@@ -20,10 +20,7 @@ ReceiveId = tuple[int, int]
 
 
 def plan(schedule: model.Schedule, sizes: Sequence[float] = ()) -> tuple[tuple[ReceiveId, ...], ...]:
-    """For every step, the receives that are posted when it begins, in order. ``sizes``: bytes of each chunk; none: no message is large.
-
-    Of these, a receive that ``follows`` the one before it in its step is posted when that one has arrived.
-    """
+    """For every step, the receives that are posted when it begins, in order. ``sizes``: bytes of each chunk; none: no message is large."""
     posted: list[list[ReceiveId]] = [[] for _ in schedule]
     last_use: dict[int, int] = {}
     last_post: dict[int, int] = {}
@@ -31,7 +28,10 @@ def plan(schedule: model.Schedule, sizes: Sequence[float] = ()) -> tuple[tuple[R
     for index, step in enumerate(schedule):
         last_use.update((chunk, index - 1) for copy in step.copies for chunk in (copy.source, copy.target))
         for number, recv in enumerate(step.recvs):
-            at = max(last_post.get(recv.peer, 0), index if waits(recv, sizes) else streams.turn(step, recv))
+            at = max(
+                last_post.get(recv.peer, 0),
+                index if recv.in_turn and _is_large(recv, sizes) else streams.turn(step, recv),
+            )
             if staged(step, recv):
                 at = scratch.take(len(recv.chunks), at, index)
             else:
@@ -43,14 +43,9 @@ def plan(schedule: model.Schedule, sizes: Sequence[float] = ()) -> tuple[tuple[R
     return tuple(tuple(receives) for receives in posted)
 
 
-def waits(recv: model.Recv, sizes: Sequence[float]) -> bool:
-    """Whether the receive waits for its turn."""
-    return recv.in_turn and sum(sizes[chunk] for chunk in recv.chunks if sizes) >= model.LARGE
-
-
-def follows(step: model.Step, number: int, sizes: Sequence[float]) -> bool:
-    """Whether a receive of the step is posted when the one before it has arrived."""
-    return number > 0 and waits(step.recvs[number], sizes)
+def sends_in_turn(step: model.Step, sizes: Sequence[float]) -> bool:
+    """Whether each message of the step is sent when the one before it has been sent."""
+    return step.in_turn and any(_is_large(send, sizes) for send in step.sends)
 
 
 def staged(step: model.Step, recv: model.Recv) -> bool:
@@ -72,6 +67,10 @@ def scratch(schedule: model.Schedule) -> int:
             for step in range(at, index + 1) if staged(schedule[index], recv) else ():
                 taken[step] += len(recv.chunks)
     return max(taken, default=0)
+
+
+def _is_large(message: model.Send | model.Recv, sizes: Sequence[float]) -> bool:
+    return sum(sizes[chunk] for chunk in message.chunks if sizes) >= model.LARGE
 
 
 def _used(step: model.Step) -> Iterator[int]:

@@ -144,29 +144,41 @@ def _early(steps: list[step_tensors.Row], group: dist.ProcessGroup | None, opera
         for target, source in row.copies:
             target.copy_(source)
         for post in row.posts:
-            if not post.follows:
-                _post(post, works, group)
+            if post.into is not None:
+                works[post.receive_id] = dist.irecv(post.into, post.peer, group=group)
         for message, pieces in row.packs:
             torch.cat(pieces, out=message)
-        sending = [dist.isend(message, peer, group=group) for message, peer in row.sends]
+        sending = _sender().submit(_send_in_turn, row, group).result if row.in_turn else _send_at_once(row, group)
         ends = []
         for arrival in row.arrivals:
-            if arrival.follows:
-                _post(arrival, works, group)
             if arrival.into is not None:
                 works.pop(arrival.receive_id).wait()
             ends.append(time.monotonic())
-        for work in sending:
-            _wait(work)
+        sending()
         _take_effect(row, operator)
         yield ends
 
 
-def _post(
-    arrival: step_tensors.Arrival, works: dict[receive_schedule.ReceiveId, Any], group: dist.ProcessGroup | None
-) -> None:
-    if arrival.into is not None:
-        works[arrival.receive_id] = dist.irecv(arrival.into, arrival.peer, group=group)
+def _send_at_once(row: step_tensors.Row, group: dist.ProcessGroup | None) -> Callable[[], None]:
+    """Return what waits until the messages of the step have been sent."""
+    works = [dist.isend(message, peer, group=group) for message, peer in row.sends]
+
+    def wait() -> None:
+        for work in works:
+            _wait(work)
+
+    return wait
+
+
+def _send_in_turn(row: step_tensors.Row, group: dist.ProcessGroup | None) -> None:
+    for message, peer in row.sends:
+        _wait(dist.isend(message, peer, group=group))
+
+
+@functools.cache
+def _sender() -> futures.ThreadPoolExecutor:
+    """The thread that sends in turn, while the rank receives."""
+    return futures.ThreadPoolExecutor(1, thread_name_prefix="sender")
 
 
 def _batched(steps: list[step_tensors.Row], group: dist.ProcessGroup | None, operator: Any) -> Iterator[list[float]]:

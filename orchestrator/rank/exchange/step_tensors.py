@@ -13,10 +13,7 @@ from . import receive_schedule
 
 @dataclass(slots=True)
 class Arrival:
-    """A receive: sender, first chunk, bytes, and the tensor that is received into (None: the message is empty).
-
-    ``follows``: it is posted when the receive before it in its step has arrived.
-    """
+    """A receive: sender, first chunk, bytes, and the tensor that is received into (None: the message is empty)."""
 
     receive_id: receive_schedule.ReceiveId
     peer: int
@@ -24,17 +21,20 @@ class Arrival:
     size: int
     into: torch.Tensor | None
     token: bool
-    follows: bool = False
 
 
 @dataclass(slots=True)
 class Row:
-    """The tensors of one step. Pairs are (target, source); ``packs`` are (message, its pieces)."""
+    """The tensors of one step. Pairs are (target, source); ``packs`` are (message, its pieces).
+
+    ``in_turn``: each message is sent when the one before it has been sent.
+    """
 
     copies: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     posts: list[Arrival] = field(default_factory=list)
     packs: list[tuple[torch.Tensor, list[torch.Tensor]]] = field(default_factory=list)
     sends: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    in_turn: bool = False
     arrivals: list[Arrival] = field(default_factory=list)
     unpacks: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     reductions: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
@@ -59,11 +59,10 @@ def rows(
             arrivals[receive_id] = _arrival(receive_id, schedule[receive_id[0]], parts, ranks, pool)
         row.posts = [arrivals[receive_id] for receive_id in plan[index]]
         _sends(row, step, parts, ranks, pool)
+        row.in_turn = receive_schedule.sends_in_turn(step, sizes)
         row.arrivals = [arrivals[index, number] for number in range(len(step.recvs))]
         for recv, arrival in zip(step.recvs, row.arrivals, strict=True):
             _effects(row, recv, arrival, parts)
-        for number, arrival in enumerate(row.arrivals):
-            arrival.follows = receive_schedule.follows(step, number, sizes)
         pool.release(index)
     return made
 

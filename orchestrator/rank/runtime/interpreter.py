@@ -26,7 +26,7 @@ from typing import TextIO
 OWN = __name__.partition(".")[0]
 #: The name under which the watcher is loaded, so that a user's package has any name of ccbed.
 WATCHER = "_ccbed_watch"
-#: The finders of modules that the process used before the script.
+#: The finders of modules that the process used before the script. To free them would copy their memory.
 _finders: list[object] = []
 
 
@@ -54,8 +54,8 @@ def imitate_start(script: str, args: tuple[str, ...], payload: str, modules: Pat
     first = str(Path(script).resolve().parent if script else Path.cwd())
     users = _entries(os.environ.get("PYTHONPATH", ""))
     sys.path[:] = dict.fromkeys((first, *users, *others, str(modules)))
-    _finders.extend(sys.path_importer_cache.values())  # to free them would copy their memory
-    sys.path_importer_cache.clear()
+    _finders.append(sys.path_importer_cache)
+    sys.path_importer_cache = {}
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     tempfile.tempdir = None
     time.tzset()
@@ -77,6 +77,11 @@ def hide_modules() -> None:
 def remember_modules() -> None:
     """In the process that forks ranks: a rank that looked at each name in ``sys.modules`` would copy their memory."""
     _before_fork.own, _before_fork.count = _own(sys.modules), len(sys.modules)
+
+
+def newest_module() -> str:
+    """The newest module in ``sys.modules`` that is not ccbed's."""
+    return next(name for name in reversed(sys.modules) if name.partition(".")[0] not in (OWN, WATCHER))
 
 
 class _BeforeFork:

@@ -140,12 +140,13 @@ def _work(
         gang, rank, params=codec.build(workload.Params, dict(gang.params)), notes=notes, release_fd=release_fd
     )
     ctx.start_only = start_only
+    last = interpreter.newest_module()
     try:
         workload.run(ctx)
     finally:
         with contextlib.suppress(OSError):
             if gang.work_dir:
-                recorder.write_imported(Path(gang.out), rank, Path(gang.work_dir.path))
+                recorder.write_imported(Path(gang.out), rank, Path(gang.work_dir.path), last)
     if ctx.traffic is not None and hasattr(workload, "traffic"):
         predicted = workload.traffic(ctx.params, ctx.world, ctx.traffic_samples)
         once = workload.once(ctx.params, ctx.world) if hasattr(workload, "once") else None

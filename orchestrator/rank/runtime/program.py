@@ -28,6 +28,8 @@ MAIN = "__main__"
 _OWN_FILES = str(Path(__file__).parents[1]) + os.sep
 #: CPython's exit code where the standard streams cannot be flushed.
 UNFLUSHED = 120
+#: The base of all streams in C. A check against io.IOBase caches its result in each class, which copies its memory in a fork.
+_STREAM: type = io.IOBase.__mro__[1]
 #: If the interpreter's threads cannot run any more, a thread in C ends the process this much later.
 BACKSTOP_S = 5.0
 
@@ -52,10 +54,18 @@ class _CannotStart(ScriptFailed):
 def prepare() -> None:
     """Drop the exit handlers that were registered before the fork, except those of the standard library."""
     atexit._clear()
-    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        finalizer.atexit = False
+    omit_finalizers()
     for handler in (logging.shutdown, util._exit_function, weakref.finalize._exitfunc):  # type: ignore[attr-defined]
         atexit.register(handler)
+
+
+def omit_finalizers() -> None:
+    """Run none of the present finalizers at exit. In a fork nothing is left to do: to read them all would copy their memory."""
+    registry = weakref.finalize._registry  # type: ignore[attr-defined]
+    newest = next(reversed(registry), None)
+    if newest is not None and newest.atexit:
+        for finalizer in list(registry):
+            finalizer.atexit = False
 
 
 def execute(script: str, module_name: str = "") -> SystemExit | ScriptFailed | None:
@@ -179,7 +189,7 @@ def _drop_globals() -> None:
 def _flush() -> int:
     """Flush open files of imported modules, C's streams and the standard streams."""
     for item in gc.get_objects():
-        if issubclass(type(item), io.IOBase):
+        if issubclass(type(item), _STREAM):
             with contextlib.suppress(Exception):
                 item.flush()
     ctypes.CDLL(None).fflush(None)

@@ -9,11 +9,20 @@ from ...core.verdict import sentence
 from ...model.run import Run
 from ...views import collectives
 from ...views.collectives import phrases, table
-from . import plots
+from .plots import bandwidth, charts, iteration, link_map, trial
 
 Figure = tuple[str, str, str]
 #: The page has at most so many slow iterations; outliers.csv has more.
 SLOW = 12
+#: Rows of the table before a size is chosen.
+ROWS = 60
+TIMES = "Part of all iterations whose slowest rank took at most so long."
+CHUNKS = "Part of all transfers that took at most so long, from when the receiver asked to when it had all."
+DELAYS = "Dots: chunk transfers; lines: the slowest rank of each iteration."
+ITERATION = (
+    "A bar is a transfer in its receiver's row, coloured by sender, light while it waits for the sender; upright lines: where a "
+    "rank's timed region begins and ends."
+)
 
 
 def values(run: Run) -> dict[str, Any] | None:
@@ -21,15 +30,71 @@ def values(run: Run) -> dict[str, Any] | None:
     measured = collectives.measured(run)
     if measured is None:
         return None
+    shown = table.largest(measured, ROWS)
     return {
         "figures": list(figures(measured)),
-        "table": table.table(measured),
+        "table": table.table(shown),
+        "left_out": len(measured.rows) - len(shown.rows),
+        "most": ROWS,
         "lines": lines(run, measured),
         "slow": [phrases.slow(iteration, measured.setting) for iteration in phrases.slowest(measured)[:SLOW]],
         "more": measured.outliers - len(measured.slow[:SLOW]),
         "directions": len(measured.setting.link.directions),
-        "pictures": plots.drawn(measured),
-        "no_pictures": "" if plots.are_available() else plots.UNAVAILABLE,
+        "bandwidths": list(bandwidths(measured)),
+        "charts": list(distributions(measured)),
+        "iteration": slowest(measured),
+        "maps": link_map.maps(measured),
+        "rough": phrases.roughly_known(measured.setting)
+        if any(direction.is_wide for direction in measured.setting.link.directions)
+        else "",
+        "data": charts.document(measured),
+    }
+
+
+def bandwidths(measured: collectives.Measured) -> Iterator[tuple[str, int, list[tuple[str, str, str, str]]]]:
+    """(kind of cases, how many sizes, of a single size a bar per algorithm: name, figure, width in percent, the model's figure)."""
+    for kind, rows in bandwidth.kinds(measured).items():
+        sizes = len({row.case.bytes for row in rows})
+        yield kind, sizes, [] if sizes > 1 else _bars(rows)
+
+
+def _bars(rows: list[collectives.Row]) -> list[tuple[str, str, str, str]]:
+    most = max(row.busbw or 0.0 for row in rows)
+    ranked = sorted(rows, key=lambda row: -(row.busbw or 0.0))
+    return [
+        (
+            row.case.algorithm,
+            phrases.bandwidth(row.busbw),
+            f"{100 * (row.busbw or 0.0) / most:.1f}",
+            phrases.bandwidth(model) if (model := charts.model(row)) else "",
+        )
+        for row in ranked
+    ]
+
+
+def distributions(measured: collectives.Measured) -> Iterator[tuple[str, str, str]]:
+    """(name, title, caption) of the charts of the size that is chosen."""
+    yield "times", "Time of iterations", TIMES
+    if any(moved is not None for _, _, moved in measured.data.values()):
+        yield "chunks", "Delay of chunk transfers", CHUNKS
+    yield "delays", "Delay over time", DELAYS
+
+
+def slowest(measured: collectives.Measured) -> dict[str, Any] | None:
+    """The iteration that is the slowest against its median, drawn; None without records of transfers."""
+    chosen = trial.choose(measured)
+    picture = iteration.draw(measured, chosen) if chosen else ""
+    if chosen is None or not picture:
+        return None
+    against = (
+        f"The slowest against its median: {phrases.duration(chosen.seconds)}, p50 {phrases.duration(chosen.usual)}."
+    )
+    cause = next((slow.cause for slow in measured.slow if (slow.case, slow.trial) == (chosen.case, chosen.trial)), None)
+    why = f" {phrases.attribution(cause, measured.setting)}." if cause else ""
+    return {
+        "title": f"One iteration: {phrases.case(chosen.case)}, iteration {chosen.trial}",
+        "picture": picture,
+        "caption": f"{against}{why} {ITERATION}",
     }
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ...views.collectives import Measured
 
 Pairs = list[tuple[str, str]]
+#: Lines of the log of the rank that failed, in a report.
+TAIL = 40
 
 
 def name(run: Run) -> str:
@@ -46,6 +48,11 @@ def measured(run: Run) -> Measured | None:
     from ...views import collectives
 
     return collectives.measured(run)
+
+
+def failed(run: Run, view: RunView) -> views.FailedRank | None:
+    """The rank that failed, of a run that did not finish: what failed before a recovery is no reason."""
+    return None if view.outcome in ("finished", "running") else views.failed_rank(run, TAIL)
 
 
 def document(run: Run, file: str) -> Mapping[str, Any]:
@@ -82,7 +89,7 @@ def trial(run: Run) -> Pairs:
     pairs = [
         ("trial", f"{spec.name} ({spec.id})"),
         ("workload", spec.workload),
-        *((f"  {key}", show(value)) for key, value in spec.params.items()),
+        *((f"  {key}", text) for key, value in spec.params.items() if (text := show(value)) not in ("", "None")),
         ("world", world),
         ("backend", str(document(run, "plan.json").get("backend", spec.world.backend))),
         ("recovery", f"{', '.join(spec.recovery.policy) or 'none'}; at most {spec.recovery.max_restarts} restarts"),
@@ -114,7 +121,9 @@ def run_facts(run: Run, view: RunView) -> Pairs:
 def _placement(plan: Mapping[str, Any]) -> Pairs:
     """The nodes that the run must not use, and what a probe said of its spares."""
     placement, substitutes = plan.get("placement") or {}, plan.get("substitutes") or {}
-    excluded = {**(placement.get("quarantined") or {}), **(placement.get("unfit") or {})}
+    excluded = {
+        name: why for kind in ("quarantined", "unfit", "drained") for name, why in (placement.get(kind) or {}).items()
+    }
     pairs = [
         (f"without {node}", f"it {reason}" + (f"; {substitutes[node]} has its slot" if node in substitutes else ""))
         for node, reason in excluded.items()
@@ -125,7 +134,7 @@ def _placement(plan: Mapping[str, Any]) -> Pairs:
 
 def fingerprint(run: Run) -> Pairs:
     """Software and hardware, flattened: ``torch.version`` and so on."""
-    return list(_flat(document(run, "fingerprint.json")))
+    return [(name, text) for name, text in _flat(document(run, "fingerprint.json")) if text]
 
 
 def show(value: Any) -> str:

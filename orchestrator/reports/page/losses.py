@@ -74,7 +74,7 @@ def describe(losses: Losses) -> str:
     curve = losses.kept
     first, last = min(curve), max(curve)
     same, both = equal(losses)
-    twin = f" Equal to the twin at {same} of {both} steps." if both else " No twin."
+    twin = f" Equal to the twin at {same} of {both} steps." if both else ""
     return f"{len(curve)} steps, loss {curve[first]:.4f} at the first and {curve[last]:.4f} at step {last}.{twin}"
 
 

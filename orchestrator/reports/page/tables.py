@@ -6,42 +6,70 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ... import views
 from ...core.verdict import sentence
-from ...model.event import Event, History
+from ...model.event import Event
+from ...model.events import RankError, RankExit
 from ...model.run import Run
 from ...model.trial import Trial
 from ...model.verdict import Verdict
 from ...views import Failover, FaultView, RunView, mapping
 from ...views.training import RecoveryFigures
-from . import facts
+from . import event_sentences, facts, files
 from .failover import milliseconds
 
 #: Events that the page leaves out, unless a verdict names them.
 QUIET = ("progress", "timer", "gather", "rank.inside", "rank.start", "rank.joined", "note", "agent.ready", "store.open")
 STAGES = ("planned", "armed", "injected", "verified", "healed", "heal verified")
 EVENTS = 300
+#: Events that a text names as evidence of one finding.
+LISTED = 20
 #: Of a script that reports no steps.
 UNKNOWN = "not known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A verdict. ``evidence``: (name, text, numbers of events that the name points at).
+class Evidence:
+    """A piece of evidence: its name (empty: a finding), what it says, and the events that it rests on."""
 
-    ``parts``: (attempt, part, state, reason) of the state of a job that was resumed.
-    """
+    name: str
+    text: str
+    events: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """An event. ``line``: of history.jsonl; ``log``: address of the log of the rank that ended."""
+
+    seq: int
+    line: int
+    t: str
+    type: str
+    f: str
+    node: str
+    attempt: str
+    text: str
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A verdict. ``parts``: (attempt, part, state, reason) of the state of a job that was resumed."""
 
     outcome: str
     check: str
     text: str
-    evidence: tuple[tuple[str, str, tuple[int, ...]], ...]
+    evidence: tuple[Evidence, ...]
     parts: tuple[tuple[str, str, str, str], ...] = ()
 
 
-def verdicts(run: Run) -> list[Row]:
-    """Worst first, else in the order of the checkers; skipped ones last."""
+def ranked(run: Run) -> list[Verdict]:
+    """The verdicts, worst first, else in the order of the checkers; skipped ones last."""
     order = (*sentence.PRECEDENCE, "skipped")
-    ranked = sorted(run.verdicts, key=lambda verdict: order.index(verdict.outcome))
+    return sorted(run.verdicts, key=lambda verdict: order.index(verdict.outcome))
+
+
+def verdicts(run: Run) -> list[Row]:
     return [
         Row(
             outcome=verdict.outcome,
@@ -50,13 +78,13 @@ def verdicts(run: Run) -> list[Row]:
             evidence=_evidence(verdict),
             parts=_parts(verdict),
         )
-        for verdict in ranked
+        for verdict in ranked(run)
     ]
 
 
 def cited(judged: Iterable[Verdict]) -> frozenset[int]:
     """The numbers of all events that verdicts name."""
-    return frozenset(n for verdict in judged for key, value in verdict.evidence.items() for n in numbers(key, value))
+    return frozenset(n for verdict in judged for piece in _evidence(verdict) for n in piece.events)
 
 
 def numbers(key: str, value: Any) -> tuple[int, ...]:
@@ -67,11 +95,28 @@ def numbers(key: str, value: Any) -> tuple[int, ...]:
     return tuple(item for item in items if isinstance(item, int) and not isinstance(item, bool))
 
 
-def events(history: History, named: frozenset[int]) -> list[tuple[int, str, str, str, str, str]]:
-    """(seq, time, type, f, where, value) of the shown events, at most ``EVENTS`` rows besides those that are named."""
+def events(run: Run) -> list[EventRow]:
+    """The shown events, at most ``EVENTS`` rows besides those that verdicts name."""
+    history, named = run.history, cited(run.verdicts)
     shown_events = [event for event in history.events if event.f not in QUIET or event.seq in named]
     shown = {event.seq for event in shown_events[:EVENTS]} | named
-    return [_event(event) for event in shown_events if event.seq in shown]
+    lines = {id(event): number for number, event in enumerate(history.events, start=1)}
+    logs = views.log_paths(run)
+    return [_event(event, lines[id(event)], logs) for event in shown_events if event.seq in shown]
+
+
+def proofs(run: Run, verdict: Verdict) -> Iterator[str]:
+    """The evidence of a verdict as sentences, each event with its line in history.jsonl."""
+    lines = {event.seq: (number, event) for number, event in enumerate(run.history.events, start=1)}
+    for piece in _evidence(verdict):
+        if piece.text != verdict.text and not (piece.name and piece.events):
+            yield f"{piece.name}: {piece.text}" if piece.name else piece.text
+        for seq in piece.events[:LISTED]:
+            if seq in lines:
+                number, event = lines[seq]
+                yield f"history.jsonl:{number}: {event.t:.3f} s, {event_sentences.sentence(event)}"
+            else:
+                yield f"event {seq}: not in this history"
 
 
 def failovers(trial: Trial, view: RunView) -> list[dict[str, str]]:
@@ -168,16 +213,27 @@ def _parts(verdict: Verdict) -> tuple[tuple[str, str, str, str], ...]:
     )
 
 
-def _evidence(verdict: Verdict) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
-    return tuple((key, facts.show(value), numbers(key, value)) for key, value in verdict.evidence.items())
+def _evidence(verdict: Verdict) -> tuple[Evidence, ...]:
+    return tuple(piece for key, value in verdict.evidence.items() for piece in _pieces(key, value))
 
 
-def _event(event: Event) -> tuple[int, str, str, str, str, str]:
-    where = " ".join(part for part in (event.node, "" if event.epoch is None else f"attempt {event.epoch}") if part)
-    value = facts.show({key: item for key, item in event.value.items() if _is_shown(key, item)})
-    return event.seq, f"{event.t:.3f}", event.type, event.f, where, value if len(value) <= 240 else value[:239] + "…"
+def _pieces(key: str, value: Any) -> Iterator[Evidence]:
+    """A piece for each finding; one for anything else that says something."""
+    if key == "findings" and isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value):
+        for item in value:
+            rest = {name: part for name, part in item.items() if name not in ("text", "seq")}
+            text = ", ".join(filter(None, (facts.show(item.get("text", "")), facts.show(rest))))
+            yield Evidence(name="", text=text, events=numbers("seq", item.get("seq", ())))
+    elif value not in ("", None, [], {}, ()):
+        yield Evidence(name=str(key), text=facts.show(value), events=numbers(key, value))
 
 
-def _is_shown(key: str, item: Any) -> bool:
-    """Whether a value helps a reader; digests and cursors are for checkers."""
-    return key not in ("digest", "cursors", "act") and item not in ("", None, [], {})
+def _event(event: Event, line: int, logs: Mapping[tuple[str, int, int], str]) -> EventRow:
+    log = ""
+    if isinstance(event.data, RankError | RankExit) and event.node:
+        log = logs.get((event.node, event.data.rank, event.epoch or 0), "")
+    return EventRow(
+        seq=event.seq, line=line, t=f"{event.t:.3f}", type=event.type, f=event.f, node=event.node or "",
+        attempt="" if event.epoch is None else f"attempt {event.epoch}", text=event_sentences.sentence(event),
+        log=files.address(log) if log else "",
+    )  # fmt: skip

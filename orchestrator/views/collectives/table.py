@@ -9,6 +9,11 @@ from . import phrases
 from .measurements import Measured, Row
 
 Cells = tuple[str, ...]
+#: (band, name) of the columns that a narrow terminal leaves out, the first ones first.
+_LEAST = (
+    ("", "count"), ("of it", "wait"), ("of it", "transfer"), ("chunk ms", "p50"), ("chunk ms", "max"), ("algbw", "GB/s"),
+    ("model", "ms"), ("time ms", "min"), ("time ms", "p95"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +60,37 @@ def largest(measured: Measured, limit: int) -> Measured:
     return replace(measured, rows=tuple(rows or measured.rows[:limit]))
 
 
-def lines(measured: Measured) -> list[str]:
-    """As plain text."""
-    made = table(measured)
+def lines(measured: Measured, width: int = 0) -> list[str]:
+    """As plain text. ``width``: columns of the terminal; figures that do not fit are left out, and named in the last line."""
+    made, left_out = table(measured), []
+    texts = _lines(made)
+    for band, name in _LEAST if width else ():
+        if max(map(len, texts)) <= width:
+            break
+        left_out.append(f"{band} {name}".strip())
+        made = _without(made, band, name)
+        texts = _lines(made)
+    return [*texts, f"(for a wider terminal: {', '.join(left_out)})"] if left_out else texts
+
+
+def _without(made: Table, band: str, name: str) -> Table:
+    """The table without a column, and with short titles above the others."""
+    bands = [(title.split(", ")[0] if count < len(title) else title, count) for title, count in made.bands]
+    columns = [title for title, count in bands for _ in range(count)]
+    dropped = next(number for number, title in enumerate(columns) if title == band and made.head[number] == name)
+
+    def kept(cells: Cells) -> Cells:
+        return cells[:dropped] + cells[dropped + 1 :]
+
+    place = next(
+        number for number, (title, _) in enumerate(bands) if sum(count for _, count in bands[: number + 1]) > dropped
+    )
+    bands[place] = (bands[place][0], bands[place][1] - 1)
+    groups = tuple((title, tuple(map(kept, rows))) for title, rows in made.groups)
+    return Table(bands=tuple(item for item in bands if item[1]), head=kept(made.head), groups=groups)
+
+
+def _lines(made: Table) -> list[str]:
     rows = [cells for _, group in made.groups for cells in group]
     widths = [max(len(cells[column]) for cells in (made.head, *rows)) for column in range(len(made.head))]
     _widen(widths, made.bands)

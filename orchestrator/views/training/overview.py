@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -46,8 +47,25 @@ def watched(run: Run) -> Lineage | None:
 
     Also None where the script prints its steps, or reports them and not what it resumed from: then those are shown as reported.
     """
-    if run.trial.workload != "script":
-        return None
+    return _lineage_of(_Job(run)) if run.trial.workload == "script" else None
+
+
+class _Job:
+    """A run, equal to another one with the same files and history: metrics, reports and the terminal ask a dozen times."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Job) and self.run.files is other.run.files and self.run.history is other.run.history
+
+    def __hash__(self) -> int:
+        return id(self.run.files)
+
+
+@functools.lru_cache(maxsize=1)
+def _lineage_of(job: _Job) -> Lineage | None:
+    run = job.run
     lines = lineage(attempts(run), damages(run.history))
     trained = [attempt for attempt in lines.attempts if attempt.ranks]
     if any(True for _ in run.files.steps()) and not all(

@@ -1,14 +1,11 @@
-"""Figures by matplotlib: drawn once in named colours, written as PNG, or as SVG that takes its colours from the page."""
+"""Figures by matplotlib, written as PNG."""
 
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-from markupsafe import Markup
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,13 +16,8 @@ WIDTH = 10.0
 INK, SOFT, HAIR, CARD, STRIKE, BAND = "#1b1d22", "#5d636f", "#e2e2dc", "#ffffff", "#bf2f2a", "#fbe3c8"
 #: One per algorithm, link or sender, in this order.
 SERIES = ("#3b78c2", "#d9843b", "#6aa35a", "#7a62b8", "#3f9a94", "#e0b43a", "#8a6d55", "#c46a9b")
-#: Drawn colour -> the page's variable, which has a value for dark mode.
-_VARIABLES = {
-    INK: "--ink", SOFT: "--soft", HAIR: "--hair", CARD: "--card", STRIKE: "--strike", BAND: "--band",
-    **{colour: f"--s{number}" for number, colour in enumerate(SERIES)},
-}  # fmt: skip
 _STYLE: dict[str, Any] = {
-    "svg.fonttype": "none", "svg.hashsalt": "ccbed", "font.family": "sans-serif", "font.size": 8.5,
+    "font.family": "sans-serif", "font.size": 8.5,
     "font.sans-serif": ["DejaVu Sans"], "text.color": INK, "axes.edgecolor": SOFT, "axes.labelcolor": INK,
     "axes.facecolor": CARD, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "axes.grid": True,
     "axes.titlesize": 9, "axes.titleweight": "bold", "axes.titlelocation": "left", "grid.color": HAIR, "grid.linewidth": 0.7,
@@ -90,30 +82,3 @@ def png(made: Figure) -> bytes:
     out = io.BytesIO()
     made.savefig(out, format="png", dpi=150)
     return out.getvalue()
-
-
-def svg(made: Figure, name: str, title: str) -> Markup:
-    """The figure as SVG for the page: no prologue, unique ids, colours as variables, ``title`` for screen readers."""
-    out = io.StringIO()
-    made.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\stransform="rotate\(-?0 [^"]*"', "", text)
-    text = re.sub(r"\s*\n\s*", " ", text)
-    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
-    text = _named(text, name)
-    for colour, variable in _VARIABLES.items():
-        text = re.sub(colour, f"var({variable})", text, flags=re.IGNORECASE)
-    text = re.sub(r"font-family:[^;\"]*;? ?", "", text)
-    head, body = text.split(">", 1)
-    head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
-    label = Markup(' role="img" aria-label="{}" class="plot">').format(title)
-    return Markup(head) + label + Markup(body.strip())  # noqa: S704 our own drawing; its texts are escaped by matplotlib
-
-
-def _named(text: str, name: str) -> str:
-    """Prefix identifiers that are referenced, because a page has several figures; omit the others."""
-    wanted = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
-    text = re.sub(r'\sid="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in wanted else "", text)
-    return re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", text)

@@ -167,15 +167,15 @@ def _label(case: Case, measured: Measured) -> str:
 # --- curves ------------------------------------------------------------------------------------------------------------
 
 
-def curve(samples: Floats) -> tuple[Floats, Floats]:
+def curve(samples: Floats, points: int = POINTS) -> tuple[Floats, Floats]:
     """(value, part of the samples that are at most that), ascending; of many samples every n-th and both ends."""
     import numpy as np
 
     ranked = np.sort(samples)
     ranks = np.arange(1, ranked.size + 1)
-    if ranked.size > POINTS:
-        tail = np.arange(max(0, ranked.size - POINTS // 4), ranked.size)
-        body = np.linspace(0, ranked.size - 1, POINTS).astype(int)
+    if ranked.size > points:
+        tail = np.arange(max(0, ranked.size - points // 4), ranked.size)
+        body = np.linspace(0, ranked.size - 1, points).astype(int)
         chosen = np.union1d(body, tail)
         ranked, ranks = ranked[chosen], ranks[chosen]
     return ranked, ranks / samples.size

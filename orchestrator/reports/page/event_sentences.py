@@ -1,0 +1,164 @@
+"""A sentence for each event of a history: templates by the event's name, filled in with its fields."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...model.event import Event
+from ...views import mapping
+from . import facts
+
+#: Name of an event -> templates; the first whose fields the event has is used. ``node`` and ``attempt`` are fields of every event.
+NOTES: Mapping[str, Sequence[str]] = {
+    "run.begin": ("the run begins on bed {bed}",),
+    "run.resumed": ("another orchestrator continues the run",),
+    "run.interrupted": ("the run is interrupted: {reason}", "the run is interrupted"),
+    "run.stopped": ("the run is ended as planned, at {at}",),
+    "run.end": ("the run ends: {outcome}, {reason}", "the run ends: {outcome}"),
+    "controller.late": ("the controller was delayed by {late_s} s",),
+    "command.refused": ("{node} rejected a command: {reason}",),
+    "gang.joined": ("every rank of attempt {attempt} has joined",),
+    "gang.stalled": ("the gang stalled: {reason}", "the gang stalled: no step for {since_s} s"),
+    "gang.quiet": ("no step for {since_s} s: the ranks are inspected",),
+    "gang.busy": ("the gang works: {reason}",),
+    "store.retried": ("ports {taken} are in use; the store listens on {port}",),
+    "recovery.waiting": ("no host has room for {lost}; recovery waits for {wait_s} s ({hosts})",),
+    "hosts.drained": ("no node is placed on drained hosts: {hosts}", "no host is drained any longer"),
+    "recovery.decided": (
+        "recovery from the loss of {lost} by {policy}; ranks go on with {slots} (new hosts: {hosts})",
+        "recovery from the loss of {lost} by {policy}; ranks go on with {slots}",
+        "recovery of ranks {failed}, restarted in place on {slots}",
+    ),
+    "recovery.growing": ("{joining} can rejoin; the gang stops after a checkpoint",),
+    "recovery.grown": ("{joined} rejoined; ranks go on with {slots}",),
+    "recovery.replaced": ("{lost} is replaced within the attempt ({policy})",),
+    "recovery.refused": ("no recovery: {reason}",),
+    "rank.start": ("rank {rank} started on {node} (pid {pid})", "rank {rank} started on {node}"),
+    "rank.joined": ("rank {rank} joined a process group of {world} ranks ({backend})",),
+    "rank.restored": ("rank {rank} begins with checkpoint {name} of step {step}", "rank {rank} begins at step {step}"),
+    "rank.step": ("rank {rank} completed step {step}, its {mark} in this attempt",),
+    "rank.inside": ("rank {rank} is inside {phase} of step {step}", "rank {rank} is at the point of the hold"),
+    "rank.held": ("rank {rank} is held in {phase} of step {step}", "rank {rank} is held in {phase}"),
+    "rank.released": ("rank {rank} continues after {held_s} s",),
+    "hold.expired": ("the hold of rank {rank} expired",),
+    "rank.finished": ("rank {rank} finished its {steps} steps", "rank {rank} finished"),
+    "rank.error": ("rank {rank} on {node} ends with {kind}: {message}", "rank {rank} on {node} ends with {kind}"),
+    "rank.exit": ("rank {rank} on {node} left with code {code}: {error}", "rank {rank} on {node} left with code {code}"),
+    "progress": ("step {step} of {steps}, loss {loss}", "step {step}, loss {loss}", "step {step}"),
+    "node.suspect": ("no heart-beat of {node} for {silent_s} s",),
+    "node.silent": ("{node} is lost: no heart-beat for {silent_s} s",),
+    "node.heard": ("{node} beats again after {silent_s} s",),
+    "node.exit": ("{node} exited with code {code}", "{node} exited"),
+    "node.ended": ("{node} ended with code {code}", "{node} ended"),
+    "agent.ready": ("the agent of {node} takes commands",),
+    "fault.planned": ("{fault} is planned on node {node} at {trigger}", "{fault} is planned"),
+    "fault.target": ("fault {id} acts on {node}, group rank {rank}", "fault {id} acts on {node}"),
+    "fault.unreached": ("fault {id} does not act: {reason}",),
+    "fault.before": ("fault {id}: {node} was observed before the injection ({evidence})",),
+    "fault.injected": ("fault {id} was injected on {node} ({evidence})", "fault {id} was injected on {node}"),
+    "fault.verified": ("fault {id} was verified on {node} ({evidence})", "fault {id} was verified on {node}"),
+    "fault.healed": ("fault {id} was healed on {node}",),
+    "heal.verified": ("the healing of fault {id} was verified on {node} ({evidence})",),
+    "lease.armed": ("{holder} heals the fault after {lease_s} s",),
+    "lease.over": ("the lease of the fault expired",),
+    "resume.chosen": ("the ranks load checkpoint {name} of step {step}", "the ranks start at step {step}"),
+    "checkpoint.commit": ("rank {rank} committed checkpoint {name} of step {step}",),
+    "save.committed": ("rank {rank} saved {path} after {n} steps", "rank {rank} saved a checkpoint"),
+    "checkpoint.refused": ("a commit of an old attempt was rejected: {name}",),
+    "checkpoint.failed": ("checkpoint {name} is lost: {reason}",),
+    "checkpoint.skipped": ("checkpoint {name} is skipped: {reason}",),
+    "collective.plan": ("rank {rank} measures {iterations} iterations of {count} cases",),
+    "collective.measured": ("case {case} is measured: median {median_s} s over {iterations} iterations",),
+    "collective.auto": ("case {case}: {chosen} is chosen, {why}", "case {case}: {chosen} is chosen"),
+    "collective.wrong": ("rank {rank} got a wrong result in case {case}, step {step}: {got} where {expected} was due",),
+    "link.pair": (
+        "link from rank {rank} to rank {peer}: start-up {alpha_s} s, {beta_s_per_byte} s per byte",
+        "link from rank {rank} to rank {peer}: {reason}",
+    ),
+    "link.fit": ("all links: start-up {alpha_s} s, {beta_s_per_byte} s per byte",),
+    "traffic": ("rank {rank} sent {measured} bytes in its first step",),
+    "probe.done": ("probe {probe} ended early on rank {rank}: {error}", "probe {probe} ended on rank {rank}"),
+}  # fmt: skip
+
+
+def _verified(act: str) -> tuple[str, str]:
+    """What was done, and whether it was verified: with the evidence, and without."""
+    done = f"the fault was {act} on {{node}}; verified: {{verified}}"
+    return f"{done} ({{evidence}})", done
+
+
+#: Name of a command -> what is asked for, and what was done, with most fields first.
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "fence.write": ("no attempt before {attempt} may commit any more", "the fence is written"),
+    "checkpoint.scan": ("{node} looks for the newest valid checkpoint", "the newest valid checkpoint is {newest}"),
+    "store.open": ("{node} hosts the store of attempt {attempt}", "the store listens on {address} port {port}"),
+    "gang.start": ("{node} starts its ranks {ranks} of attempt {attempt}", "{node} started processes {pids}"),
+    "gang.stop": ("{node} ends its ranks of attempt {attempt}", "no rank is left on {node}; processes that can run code: {left}"),
+    "gang.inspect": ("{node} observes whether its ranks work", "{node} observed its ranks for {window_s} s"),
+    "node.apply": ("{node} is started", "{node} runs"),
+    "node.kill": ("every process of {node} is ended", "every process of {node} is ended; left {left}"),
+    "fault.act": ("{fault} ({id}) is injected on {node}", *_verified("injected")),
+    "fault.heal": ("fault {id} is healed on {node}", *_verified("healed")),
+    "rank.release": ("rank {rank} shall continue", "the rank was told"),
+    "rank.hold": ("rank {rank} shall be held in {phase}", "the order to hold was written"),
+    "gather": ("the files of all nodes are fetched", "{files} files were fetched"),
+    "exec": ("{node} runs {argv}", "the program left with code {code}"),
+    "timer": ("the controller waits {after_s} s", "the time is over"),
+}  # fmt: skip
+#: Fields that are for checkers.
+_HIDDEN = ("digest", "cursors", "act", "sums", "deadline_s", "weights", "sha256", "begin", "system", "lineage")
+_LONGEST = 240
+
+
+def sentence(event: Event) -> str:
+    """What happened, in words; of an event without a template its fields."""
+    fields = dict(_fields(event))
+    for template in _templates(event):
+        if all(name in fields for _, name, _, _ in string.Formatter().parse(template) if name):
+            return _shortened(template.format_map(fields))
+    return _shortened("; ".join(f"{name} {text}" for name, text in fields.items() if name in event.value))
+
+
+def _templates(event: Event) -> Iterator[str]:
+    if event.f not in COMMANDS:
+        yield from NOTES.get(event.f, ())
+        return
+    request, *done = COMMANDS[event.f]
+    if event.type == "invoke":
+        yield from (request, f"{event.f} is asked of {{node}}")
+    elif event.type == "ok":
+        yield from (*done, f"{event.f} is done on {{node}}")
+    else:
+        how = "failed" if event.type == "fail" else "has no known outcome"
+        yield f"{event.f} {how}: {{reason}}"
+        yield f"{event.f} {how}"
+
+
+def _fields(event: Event) -> Iterator[tuple[str, str]]:
+    yield "node", event.node or "the controller"
+    yield "attempt", str(event.epoch or 0)
+    for name, value in event.value.items():
+        if name == "cases" and isinstance(value, list):
+            yield "count", str(len(value))
+            yield "iterations", f"{sum(_whole(mapping(case).get('iterations')) for case in value):,}"
+        elif name not in _HIDDEN and value not in ("", None, [], {}):
+            yield name, _text(name, value)
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _text(name: str, value: Any) -> str:
+    if name == "newest":
+        return str(mapping(value).get("name", "none"))
+    if name == "evidence" and isinstance(value, Mapping):
+        return ", ".join(f"{key}: {facts.show(item) or 'none'}" for key, item in value.items())
+    return facts.show(value)
+
+
+def _shortened(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _LONGEST else flat[: _LONGEST - 1] + "…"

@@ -1,0 +1,158 @@
+"""The API for programs: quick to import, silent, and every error is an exception with its next step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import api
+from orchestrator.cli import run_trial
+from orchestrator.store import seal
+
+from . import collective_runs
+
+#: Prints what an import loads that is slow, or that a program may not have.
+IMPORTED = "import sys; import {0}; print(*sorted({{'torch', 'numpy', 'click', 'yaml', 'rich', 'jinja2'}} & sys.modules.keys()))"
+FAILED = api.Result(
+    run="r", bundle=Path("/runs/r"), outcome="fail", exit_code=1, sentence="Node n2 lost.", page=Path("/runs/r/report/index.html"),
+    verdicts=(
+        api.Verdict(check="finished", outcome="pass", text="done"),
+        api.Verdict(check="no-hang", outcome="fail", text="hung"),
+        api.Verdict(check="bit-exact", outcome="unknown", text="no twin"),
+    ),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A sealed run of collectives that does not end."""
+    run = collective_runs.reference()
+    about: dict[str, object] = {**run.extras["bundle.json"], "format": 1}
+    directory = collective_runs.write(
+        replace(run, extras={**run.extras, "bundle.json": about}), tmp_path / "runs" / "r"
+    )
+    seal.seal(directory)
+    return directory
+
+
+@pytest.mark.parametrize("module", ["orchestrator.api", "orchestrator.pytest_plugin"])
+def test_importing_it_loads_nothing_heavy(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED.format(module)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "kind"), [("fail", 1, api.FailedError), ("unknown", 2, api.UnknownError), ("broken", 4, api.InfrastructureError)]
+)  # fmt: skip
+def test_what_is_no_pass_raises_with_its_sentence_and_page(
+    outcome: api.Outcome, code: int, kind: type[api.CcbedError]
+) -> None:
+    with pytest.raises(kind) as raised:
+        replace(FAILED, outcome=outcome, exit_code=code).require_pass()
+    assert (type(raised.value), raised.value.exit_code) == (kind, code)
+    assert str(raised.value) == f"r: {outcome.upper()}: Node n2 lost."
+    assert raised.value.hint == "see /runs/r/report/index.html; run it again: ccbed run /runs/r/trial.json"
+    assert raised.value.__notes__ == [f"next: {raised.value.hint}"], "a traceback shows the next step"
+
+
+def test_a_result_knows_its_findings_and_a_pass_is_returned() -> None:
+    assert [verdict.check for verdict in FAILED.findings] == ["no-hang"]
+    passed = replace(FAILED, outcome="pass", exit_code=0)
+    assert passed.require_pass() is passed
+
+
+def test_an_error_has_place_reason_and_next_step_and_nothing_is_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    inventory = tmp_path / "bed.yml"
+    inventory.write_text(
+        "all: {hosts: {localhost: {ansible_connection: local}}, vars: {ccbed_provider: process, ccbed_nodes: -1}}\n"
+    )
+    with pytest.raises(api.UsageError, match=r"bed\.yml:1: .*ccbed_nodes: must be") as raised:
+        api.Bed.up(inventory)
+    assert raised.value.hint == f"correct {inventory}, then: ccbed up {inventory}"
+    with pytest.raises(api.UsageError, match="no bed is up"):
+        api.run("dp-ring")
+    with pytest.raises(api.UsageError, match="no trial dp-rin; did you mean dp-ring"):
+        api.run("dp-rin")
+    with pytest.raises(api.UsageError, match="takes no arguments of its own"):
+        api.run("dp-ring", args=["x"])
+    with pytest.raises(api.UsageError, match="not JSON serializable"):
+        api.run({"trial": object()})
+    with pytest.raises(api.UsageError, match=r"trial\.json: workload: .*no-such"):
+        api.run({"trial": "t", "workload": "no-such"})
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_bundle_is_judged_as_by_the_command_line(bundle: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = api.check(bundle)
+    assert (result.outcome, result.exit_code, result.bundle) == ("fail", 1, bundle)
+    assert result.findings and result.page == bundle / "report" / "index.html"
+    (bundle / "trial.json").write_text("{}")
+    with pytest.raises(api.CcbedError, match=r"trial\.json: changed since") as raised:
+        api.check(bundle)
+    assert raised.value.exit_code == 2, "evidence that was changed allows no conclusion"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_variables_of_the_command_line_do_not_change_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CCBED_REPEAT", "3")
+    monkeypatch.setenv("CCBED_NODES", "17")
+    assert (api._defaults()["repeat"], api._defaults()["nodes"]) == (None, None)
+
+
+def test_the_recorded_command_says_what_was_called() -> None:
+    given = {"fail_node": ("2", "3"), "twin": False, "runs_dir": Path("x"), "param_checkpoint_every": 5}
+    words = api._words("dp-ring", given, ["--lr", "1"])
+    line = "run dp-ring --fail-node 2 --fail-node 3 --no-twin --runs-dir x --checkpoint-every 5 -- --lr 1"
+    assert words == line.split()
+
+
+def test_one_text_is_one_secret_one_folder_and_the_arguments_of_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Any, Any, Any]] = []
+
+    def run_single(session: Any, source: Any, options: Any) -> None:
+        calls.append((session, source, options))
+        raise api.UsageError("not now")
+
+    monkeypatch.setattr(run_trial, "run_single", run_single)
+    script = tmp_path / "train.py"
+    script.write_text("")
+    (tmp_path / "faults").mkdir()
+    for secret, args, folder in (("PIN", "--pin '1 2'", tmp_path), ({"PIN"}, ["--pin", "1 2"], [str(tmp_path)])):
+        with pytest.raises(api.UsageError, match="not now"):
+            api.run(script, secret=secret, args=args, plugins=folder)  # type: ignore[arg-type]
+        session, source, options = calls.pop()
+        assert options["secret"] == ("PIN",) and session.plugins == (tmp_path,)
+        assert session.argv[2:4] == ("--secret", "PIN") and session.argv[-2:] == ("--pin", "1 2")
+        assert "1 2" in json.dumps(source.document, default=str)
+    with api._invocation(["up"], vault_password_files="pass.txt") as session:
+        assert session.vault.files == ("pass.txt",)
+    with pytest.raises(api.UsageError, match="args: No closing quotation"):
+        api.run(script, args="--pin '1")
+
+
+def test_the_umask_of_the_process_is_restored() -> None:
+    before = os.umask(0o022)
+    try:
+        with pytest.raises(api.UsageError):
+            api.run("dp-ring")
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)

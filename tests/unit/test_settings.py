@@ -1,0 +1,272 @@
+"""Settings from files: keys are options, a wrong one is one error with its place, and their origin is shown. -q, -v and --json."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.cli.inputs import settings, settings_files
+from orchestrator.core.spec import parameter_docs
+from orchestrator.workloads import infer_dp, script
+
+from .test_cli import Desk, ccbed
+
+__all__ = ["ccbed"]
+
+
+def write(desk: Desk, text: str, *, user: bool = False) -> None:
+    file = desk.root / "config" / "ccbed" / "config.toml" if user else desk.root / "ccbed.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def trial(desk: Desk) -> dict[str, object]:
+    assert desk("run", "dp-ring", "--dry-run", "--json") == 0, desk.err
+    document: dict[str, dict[str, object]] = json.loads(desk.out)
+    return document["trial"]
+
+
+def test_the_command_line_is_stronger_than_the_variable_the_project_and_the_user(
+    ccbed: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ccbed("up", "local.yml")
+    seeds = []
+    write(ccbed, "[run]\nseed = 1\n", user=True)
+    seeds.append(trial(ccbed)["seed"])
+    write(ccbed, "seed = 2\n")
+    seeds.append(trial(ccbed)["seed"])
+    write(ccbed, "seed = 2\n[run]\nseed = 3\n")
+    seeds.append(trial(ccbed)["seed"])
+    monkeypatch.setenv("CCBED_SEED", "4")
+    seeds.append(trial(ccbed)["seed"])
+    assert ccbed("run", "dp-ring", "--dry-run", "--seed", "5") == 0
+    assert seeds == [1, 2, 3, 4]
+    assert "seed 5" in ccbed.out
+
+
+def test_parameters_of_workloads_lists_and_flags_are_keys_too(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    write(ccbed, '[run]\nepochs = 2\nfail_node = ["n1"]\ntwin = false\nbackend = "gloo"\n')
+    document = trial(ccbed)
+    assert document["params"]["epochs"] == 2  # type: ignore[index]
+    assert document["faults"][0]["node"] == "n1"  # type: ignore[index]
+
+
+def test_a_path_of_the_project_is_relative_to_its_file(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(ccbed, 'runs-dir = "my-runs"\n')
+    (ccbed.root / "below").mkdir()
+    monkeypatch.chdir(ccbed.root / "below")
+    assert ccbed("check") == 3
+    assert "my-runs: no run yet" in ccbed.err and "below" not in ccbed.err
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("bedd = 1\n", "ccbed.toml:1: unknown key bedd; did you mean bed?"),
+        ("\n[rnu]\nseed = 1\n", "ccbed.toml:3: unknown verb rnu; did you mean run?"),
+        (
+            "[run]\n# a comment\nbakend = 'gloo'\n",
+            "ccbed.toml:3: run.bakend: unknown option of ccbed run; did you mean backend?",
+        ),
+        ("[image.build]\nkind = 'cuad'\n", "image.build.kind: 'cuad' is not one of 'cpu', 'cuda'; did you mean cuda?"),
+        ("[logs]\nrank = 'x'\n", "ccbed.toml:2: logs.rank: 'x' is not a valid integer range."),
+        ("[run]\ndry-run = 3\n", "ccbed.toml:2: run.dry-run: must be true or false (got 3)"),
+        ("[run]\nseed = [1]\n", "ccbed.toml:2: run.seed: must be one value, not a list"),
+        ("bed = \n", "ccbed.toml:1: not valid TOML: Invalid value"),
+    ],
+)
+def test_a_wrong_setting_is_one_error_with_its_place(ccbed: Desk, text: str, problem: str) -> None:
+    write(ccbed, text)
+    verb = next((verb for verb in ("run", "image", "logs") if f"[{verb}" in text), "status")
+    for args in ((verb, *(["build"] if verb == "image" else ["dp-ring"])), ("config", "show")):
+        assert ccbed(*args) == 3
+        assert problem in ccbed.err and ccbed.err.count("error:") == 1
+
+
+def test_all_mistakes_are_reported_at_once(ccbed: Desk) -> None:
+    write(ccbed, "bedd = 1\n[run]\nbakend = 1\n")
+    assert ccbed("run", "dp-ring") == 3 and ccbed.err.count("error:") == 2
+
+
+def test_the_table_of_another_verb_loads_no_workload(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_workload_params", lambda ctx: pytest.fail("workloads are loaded"))
+    write(ccbed, "[run]\nepochs = 2\n")
+    assert ccbed("status") == 0, ccbed.err
+
+
+def test_a_project_names_no_program_and_confirms_nothing(ccbed: Desk) -> None:
+    folder = ccbed.root / "evil" / "faults"
+    folder.mkdir(parents=True)
+    (folder / "evil.py").write_text(f"open({str(ccbed.root / 'ran')!r}, 'w')\n")
+    write(
+        ccbed, 'plugins = "evil"\n[run]\nepochs = 2\nfile = "x.py"\n[nightly]\non-culprit = "rm"\n[down]\nall = true\n'
+    )
+    only = "only in ~/.config/ccbed/config.toml, in the environment or on the command line"
+    for args in (("status",), ("run", "dp-ring"), ("down",), ("config", "show")):
+        assert ccbed(*args) == 3
+        lines = [line for line in ccbed.err.splitlines() if line.startswith("error:")]
+        reasons = {
+            "1: plugins": "ccbed imports its files", "4: run.file": "it is run", "6: nightly.on-culprit": "it is a command",
+            "8: down.all": "it confirms an act, or widens it",
+        }  # fmt: skip
+        assert lines == [f"error: ccbed.toml:{key}: {only}: {reason}" for key, reason in reasons.items()]
+    assert not (ccbed.root / "ran").exists()
+    write(ccbed, 'model = "evil:make"\n[size]\nmodel = "evil:make"\n')
+    assert ccbed("status") == 3 and ccbed.err.count("error:") == 2
+    (ccbed.root / "ccbed.toml").unlink()
+    write(ccbed, "[down]\nall = true\n", user=True)
+    assert ccbed("down") == 0, ccbed.err
+
+
+def test_a_path_of_the_user_is_relative_to_the_file_as_well(ccbed: Desk) -> None:
+    write(ccbed, 'runs-dir = "my-runs"\nplugins = ["mine"]\n', user=True)
+    (ccbed.root / "config" / "ccbed" / "mine" / "faults").mkdir(parents=True)
+    assert ccbed("check") == 3
+    assert "config/ccbed/my-runs: no run yet" in ccbed.err
+
+
+#: Flags that a project may set: they confirm nothing. A new flag belongs here or in ``settings_files.CONFIRMING``.
+HARMLESS = {
+    "ask-vault-pass", "cold", "csv", "detach", "dry-run", "each-node", "each-pair", "follow", "json", "loss-band", "plots",
+    "prepare", "quiet", "rebuild", "sequence-parallel", "system", "systems", "table", "twin", "verbose",
+}  # fmt: skip
+#: Options whose help has a word of programs, and that run none.
+RUNS_NONE = {"fail-node", "grace", "input", "like", "secret", "tee", "timeout"}
+#: The same of the parameters of the workload script.
+PARAMS_RUN_NONE = {"args", "exit_timeout_s", "root", "timeout_s"}
+PROGRAM = re.compile(r"(?i)\b(command|script|program|plugins?|module|code|inventory)\b")
+
+
+def test_each_flag_and_each_option_that_runs_a_program_is_classified() -> None:
+    listed = settings_files.EXECUTING.keys() | settings_files.CONFIRMING.keys()
+    flags, programs, names = set(), set(), set()
+    for path, command in [((), main._group()), *every_verb()]:
+        for option in settings.options(command):
+            key = settings.key(option)
+            names |= {key, ".".join((*path, key))}
+            flags |= {key} if option.is_flag else set()
+            refused = {bool(settings_files.refusal(path, name[2:])) for name in option.opts if name.startswith("--")}
+            assert len(refused) <= 1, f"{option.opts}: another name of it is not refused"
+            text = f"{key} {option.metavar} {option.help}"
+            if PROGRAM.search(text) and not settings_files.refusal(path, key):
+                programs.add(key)
+    assert flags - listed == HARMLESS
+    assert programs - HARMLESS == RUNS_NONE
+    params = {name.rstrip("_"): text for name, text in parameter_docs.read_meanings(script.Params).items()}
+    programs = {name for name, text in params.items() if PROGRAM.search(text) and name not in listed}
+    assert programs == PARAMS_RUN_NONE
+    assert listed - {"exec-", *params} <= names, "an option of that name is gone"
+
+
+def test_show_says_where_each_value_comes_from(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(ccbed, 'bed = "lab"\n', user=True)
+    write(ccbed, 'bed = "local"\n[run]\nseed = 3\n')
+    monkeypatch.setenv("CCBED_WALL", "2h")
+    monkeypatch.setenv("CCBED_DATABASE_URL", "postgresql://me:secret@host/db")
+    assert ccbed("config", "show", "--json") == 0
+    rows = {(row["key"], row["value"]): row["from"] for row in json.loads(ccbed.out)["settings"]}
+    assert rows["bed", "lab"] == "config/ccbed/config.toml:1 (overridden in ccbed.toml:1)"
+    assert rows["bed", "local"] == "ccbed.toml:1"
+    assert rows["run.seed", "3"] == "ccbed.toml:3"
+    assert rows["CCBED_WALL", "2h"] == "environment"
+    assert ccbed("config", "show") == 0 and "ccbed.toml:3" in ccbed.out and "secret" not in ccbed.out
+
+
+def test_show_redacts_the_secrets_of_files(ccbed: Desk) -> None:
+    write(ccbed, '[run]\nenv = ["HF_TOKEN=abc123", "LEVEL=3"]\nsecret = ["MY_TOKEN"]\nwall = "2h"\n', user=True)
+    for args in (("config", "show"), ("config", "show", "--json")):
+        assert ccbed(*args) == 0, ccbed.err
+        assert "abc123" not in ccbed.out
+        assert all(text in ccbed.out for text in ("HF_TOKEN=<redacted>", "LEVEL=3", "MY_TOKEN", "2h"))
+
+
+def test_show_knows_the_parameters_of_the_plugins_that_a_file_names(ccbed: Desk) -> None:
+    write(ccbed, 'plugins = ["mine"]\n[run]\nmy-knob = 3\n', user=True)
+    folder = ccbed.root / "config" / "ccbed" / "mine" / "workloads"
+    folder.mkdir(parents=True)
+    text = Path(infer_dp.__file__).read_text().replace("passes: int", "my_knob: int = 1\n    passes: int")
+    (folder / "turn_knob.py").write_text(text)
+    assert ccbed("config", "show") == 0, ccbed.err
+    assert "run.my-knob" in ccbed.out
+
+
+def test_a_file_of_somebody_else_is_not_read(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(ccbed, "[run]\nseed = 3\n")
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    file = ccbed.root / "ccbed.toml"
+    is_of_root = file.stat().st_uid == 0
+    if is_of_root:
+        import os
+
+        try:
+            os.chown(file, 12346, -1)
+        except PermissionError:
+            pytest.skip("this user cannot give a file away")
+    assert ccbed("status") == 0
+    assert "ccbed.toml: not read: it belongs to another user" in ccbed.err
+
+
+def test_quiet_prints_the_result_only_and_verbose_what_was_used(ccbed: Desk) -> None:
+    assert ccbed("up", "local.yml", "-q") == 0
+    assert len(ccbed.out.splitlines()) == 1 and ccbed.out.startswith("up in ")
+    assert ccbed("-v", "status") == 0
+    assert "state in " in ccbed.err and "files of settings: none" in ccbed.err
+    assert ccbed("status", "-q", "-v") == 3 and "exclude each other" in ccbed.err
+
+
+def test_the_line_is_stronger_than_quiet_in_a_file(ccbed: Desk) -> None:
+    write(ccbed, "quiet = true\n")
+    assert ccbed("up", "local.yml") == 0 and len(ccbed.out.splitlines()) == 1
+    assert ccbed("status", "-v") == 0 and "files of settings: ccbed.toml" in ccbed.err
+    assert ccbed("-v", "status") == 0 and "files of settings: ccbed.toml" in ccbed.err
+
+
+def every_verb() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    root = main._group()
+    context = click.Context(root)
+
+    def below(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield path, command
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                nested = command.get_command(context, name)
+                assert nested is not None
+                yield from below((*path, name), nested)
+
+    for name in root.list_commands(context):
+        command = root.get_command(context, name)
+        assert command is not None
+        yield from below((name,), command)
+
+
+@pytest.mark.parametrize("verb", list(every_verb()), ids=lambda verb: "-".join(verb[0]))
+def test_every_verb_has_json_quiet_and_verbose(verb: tuple[tuple[str, ...], click.Command]) -> None:
+    names = {name for param in verb[1].params for name in param.opts}
+    assert {"--json", "--quiet", "--verbose"} <= names
+
+
+def test_verbs_that_change_a_bed_print_one_document(ccbed: Desk) -> None:
+    assert ccbed("up", "local.yml", "--json") == 0
+    assert [node["state"] for node in json.loads(ccbed.out)["nodes"]] == ["warm"] * 5
+    assert ccbed("heal", "--json") == 0
+    assert json.loads(ccbed.out)["closed_run"] is None
+    assert ccbed("up", "local.yml", "--dry-run", "--json") == 0
+    assert json.loads(ccbed.out)["empty"] is True
+    assert ccbed("logs", "local/n0", "--json") == 0 and ccbed.out == ""
+    assert ccbed("down", "--json") == 0
+    assert [bed["bed"] for bed in json.loads(ccbed.out)] == ["local"]
+
+
+def test_version_names_torch_without_importing_it(ccbed: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    from importlib import metadata
+
+    assert ccbed("--version") == 0
+    assert f"· torch {metadata.version('torch')} · Python 3." in capsys.readouterr().out
