@@ -151,9 +151,11 @@ class Bed:
     def has_only(self, count: int) -> bool:
         """Whether so many processes are left, soon: a reserve that was just forked is not yet recorded."""
         until = time.monotonic() + 60
-        while len(self.processes()) != count and time.monotonic() < until:
+        while len(self.processes()) != count:
+            if time.monotonic() > until:
+                return False
             time.sleep(0.05)
-        return len(self.processes()) == count
+        return True
 
     def describe(self) -> str:
         """What runs on the bed, what each node records of its reserves and ranks, and the last events of keeper and agents."""

@@ -22,6 +22,8 @@ from .conftest import ROOT
 #: Images loaded there are there again the next time.
 DATA = Path(os.environ.get("CCBED_PODMAN_DATA", "/var/lib/ccbed-podman"))
 UID = 4242
+#: As a session gives it to a user. podman 4 needs a directory in /run for the network of its containers.
+RUN = Path("/run/user", str(UID))
 _SUB = (200000, 65536)
 _UIDS = {UID, *range(_SUB[0], sum(_SUB))}
 _PROGRAMS = ("podman", "newuidmap", "slirp4netns", "catatonit", "unshare", "setpriv")
@@ -62,7 +64,7 @@ class Podman:
 
     @property
     def socket(self) -> Path:
-        return self.folder / "run" / "podman.sock"
+        return RUN / "podman.sock"
 
     @property
     def home(self) -> Path:
@@ -92,7 +94,7 @@ class Podman:
     def env(self) -> dict[str, str]:
         return {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(self.home), "USER": "ccbed-test",
-            "XDG_RUNTIME_DIR": str(self.folder / "run"), "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8",
+            "XDG_RUNTIME_DIR": str(RUN), "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8",
         }  # fmt: skip
 
 
@@ -123,6 +125,8 @@ def running(data: Path = DATA) -> Iterator[tuple[Podman, Any]]:
     client = docker.DockerClient(base_url=f"unix://{podman.socket}", version="1.41", timeout=300)
     try:
         _await(service, client, log)
+        for leftover in client.containers.list(all=True):
+            leftover.remove(force=True, v=True)
         yield podman, client
     finally:
         client.close()
@@ -130,11 +134,11 @@ def running(data: Path = DATA) -> Iterator[tuple[Podman, Any]]:
 
 
 def _make(podman: Podman) -> None:
-    shutil.rmtree(podman.folder / "etc", ignore_errors=True)
-    shutil.rmtree(podman.folder / "run", ignore_errors=True)
-    for path in (podman.folder, podman.folder / "etc", podman.home, podman.folder / "run"):
+    for path in (podman.folder / "etc", podman.home / ".local/state", RUN):  # of tests that were aborted
+        shutil.rmtree(path, ignore_errors=True)
+    for path in (podman.folder, podman.folder / "etc", podman.home, RUN):
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
-    (podman.folder / "run").chmod(0o700)
+    RUN.chmod(0o700)
     etc = podman.folder / "etc"
     user = f"ccbed-test:x:{UID}:{UID}::{podman.home}:/bin/sh\n"
     (etc / "passwd").write_text(Path("/etc/passwd").read_text() + user)
@@ -150,7 +154,7 @@ def _make(podman: Podman) -> None:
     runtime = '[engine]\nruntime = "runc"\n' if _has_both_cgroups() else ""
     backend = '[network]\nnetwork_backend = "netavark"\n' if Path("/usr/lib/podman/netavark").exists() else ""
     (config / "containers.conf").write_text(runtime + backend)
-    for path in (podman.home, podman.home / ".config", config, *config.iterdir(), podman.folder / "run"):
+    for path in (podman.home, podman.home / ".config", config, *config.iterdir(), RUN):
         os.chown(path, UID, UID)
 
 
