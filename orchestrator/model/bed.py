@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -220,6 +221,11 @@ class BedSpec:
 
 #: unreachable: its host does not respond, so the node's state is unknown.
 NodeState = Literal["warm", "busy", "starting", "dead", "paused", "absent", "unreachable"]
+
+
+def mac_address(address: str) -> str:
+    """The hardware address that belongs to an IPv4 address: the peers of a restarted node know it already."""
+    return "02:cc:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(address).packed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

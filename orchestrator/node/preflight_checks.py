@@ -188,7 +188,7 @@ def image_ids(engine: str, wanted: Sequence[str]) -> dict[str, str]:
 
 
 def _look_up(address: str, limit_s: float) -> dict[str, Any]:
-    name, reverse_s = _timed(lambda: socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0], limit_s)
+    name, reverse_s = _timed(lambda: socket.gethostbyaddr(address)[0], limit_s)
     row: dict[str, Any] = {"address": address, "name": name or "", "reverse_s": round(reverse_s, 4)}
     if name:
         back, forward_s = _timed(lambda: sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)}), limit_s)
@@ -198,12 +198,15 @@ def _look_up(address: str, limit_s: float) -> dict[str, Any]:
 
 def _time_mapped(address: str) -> dict[str, Any]:
     """A mapped address needs no name, but the look-up must be fast."""
-    _, duration_s = _timed(lambda: socket.getnameinfo((address, 0, 0, 0), socket.NI_NAMEREQD), MAPPED_S)
+    _, duration_s = _timed(lambda: socket.gethostbyaddr(address), MAPPED_S)
     return {"mapped_s": round(duration_s, 4)}
 
 
 def _timed(work: Callable[[], T], limit_s: float) -> tuple[T | None, float]:
-    """(result, seconds). After ``limit_s`` the result is None, and the work continues in its thread."""
+    """(result, seconds). After ``limit_s`` the result is None, and the work continues in its thread.
+
+    Works only for what releases the GIL: socket.getnameinfo() does not before Python 3.11.4, so look-ups use gethostbyaddr().
+    """
     start, result = time.monotonic(), list[T]()
 
     def run() -> None:

@@ -19,11 +19,10 @@ from orchestrator.node.oslayer.processes import Process
 
 from .conftest import ROOT
 
-#: Images loaded there are there again the next time.
-DATA = Path(os.environ.get("CCBED_PODMAN_DATA", "/var/lib/ccbed-podman"))
+#: Images loaded there are there again the next time. Not in /var/lib: rootless podman 4 covers that in its network namespace
+#: where there is no /var/lib/cni, and its own files would be covered with it.
+DATA = Path(os.environ.get("CCBED_PODMAN_DATA", "/var/cache/ccbed-podman"))
 UID = 4242
-#: As a session gives it to a user. podman 4 needs a directory in /run for the network of its containers.
-RUN = Path("/run/user", str(UID))
 _SUB = (200000, 65536)
 _UIDS = {UID, *range(_SUB[0], sum(_SUB))}
 _PROGRAMS = ("podman", "newuidmap", "slirp4netns", "catatonit", "unshare", "setpriv")
@@ -64,7 +63,11 @@ class Podman:
 
     @property
     def socket(self) -> Path:
-        return RUN / "podman.sock"
+        return self.run / "podman.sock"
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
 
     @property
     def home(self) -> Path:
@@ -94,7 +97,7 @@ class Podman:
     def env(self) -> dict[str, str]:
         return {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(self.home), "USER": "ccbed-test",
-            "XDG_RUNTIME_DIR": str(RUN), "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8",
+            "XDG_RUNTIME_DIR": str(self.run), "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8",
         }  # fmt: skip
 
 
@@ -134,11 +137,11 @@ def running(data: Path = DATA) -> Iterator[tuple[Podman, Any]]:
 
 
 def _make(podman: Podman) -> None:
-    for path in (podman.folder / "etc", podman.home / ".local/state", RUN):  # of tests that were aborted
+    for path in (podman.folder / "etc", podman.home / ".local/state", podman.run):  # of tests that were aborted
         shutil.rmtree(path, ignore_errors=True)
-    for path in (podman.folder, podman.folder / "etc", podman.home, RUN):
+    for path in (podman.folder, podman.folder / "etc", podman.home, podman.run):
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
-    RUN.chmod(0o700)
+    podman.run.chmod(0o700)
     etc = podman.folder / "etc"
     user = f"ccbed-test:x:{UID}:{UID}::{podman.home}:/bin/sh\n"
     (etc / "passwd").write_text(Path("/etc/passwd").read_text() + user)
@@ -154,7 +157,7 @@ def _make(podman: Podman) -> None:
     runtime = '[engine]\nruntime = "runc"\n' if _has_both_cgroups() else ""
     backend = '[network]\nnetwork_backend = "netavark"\n' if Path("/usr/lib/podman/netavark").exists() else ""
     (config / "containers.conf").write_text(runtime + backend)
-    for path in (podman.home, podman.home / ".config", config, *config.iterdir(), RUN):
+    for path in (podman.home, podman.home / ".config", config, *config.iterdir(), podman.run):
         os.chown(path, UID, UID)
 
 

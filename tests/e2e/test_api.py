@@ -31,7 +31,7 @@ from orchestrator import api
 SMALL = {SMALL!r}
 
 def test_fails(ccbed_run):
-    ccbed_run({{**SMALL, "checks": [{{"detected-within": "1ms"}}], "faults": [{{"crash-node": {{"node": 1}}}}]}})
+    ccbed_run({{**SMALL, "checks": [{{"recovered-within": "1ms"}}], "faults": [{{"crash-node": {{"node": 1}}}}]}})
 
 def test_unknown(ccbed_run):
     ccbed_run({{**SMALL, "checks": ["bit-exact"]}}, twin=False)
@@ -99,7 +99,7 @@ def test_what_does_not_pass_fails_its_test_and_a_bed_that_was_up_stays(
     cases = {case.attrib["name"]: case for case in ET.parse(pytester.path / "junit.xml").iter("testcase")}
     assert [properties(case).get("ccbed_exit") for case in cases.values()] == ["1", "2", None, "2"]
     errors = {name: "".join(failure.text or "" for failure in case.iter("failure")) for name, case in cases.items()}
-    assert re.search(r"FailedError: .*-small-\w+: FAIL: .*detected-within fails", errors["test_fails"])
+    assert re.search(r"FailedError: .*-small-\w+: FAIL: .*recovered-within fails", errors["test_fails"])
     assert properties(cases["test_fails"])["ccbed_page"] in errors["test_fails"]
     assert re.search(r"UnknownError: .*-small-\w+: UNKNOWN: .*bit-exact is unknown", errors["test_unknown"])
     assert "UsageError: no trial dp-rin; did you mean dp-ring?" in errors["test_usage"]

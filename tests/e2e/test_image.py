@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.providers.node_images import image_build
+
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +31,30 @@ def test_a_second_build_has_nothing_to_do(image: str) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["fresh"] is False
     assert json.loads(done.stdout)["name"] == image
+
+
+def test_an_image_that_does_not_run_is_built_again(engine: Any, image: str, tmp_path: Path) -> None:
+    """A power failure leaves layers without some of their files, and the label as it was."""
+    (tmp_path / "cuda.Dockerfile").write_text("ARG BASE\nFROM $BASE\n")
+    (tmp_path / "requirements.txt").touch()
+    recipe = image_build.Recipe(folder=tmp_path, cache=tmp_path, kind="cuda", base=image, tag=TAG)
+    output: list[str] = []
+    remove_torch = "import importlib.util, os; os.remove(importlib.util.find_spec('torch').origin)"
+    try:
+        assert image_build.build(engine, recipe, {}, output.append).fresh
+        assert not image_build.build(engine, recipe, {}, output.append).fresh
+        container = engine.containers.create(TAG, ["python3", "-c", remove_torch], user="0", network_mode="none")
+        container.start()
+        assert container.wait()["StatusCode"] == 0
+        container.commit(*TAG.split(":"))
+        container.remove()
+        assert image_build.build(engine, recipe, {}, output.append).fresh
+        assert any(line.startswith(f"{TAG} does not run (AttributeError") and "torch" in line for line in output), (
+            output
+        )
+        assert not image_build.build(engine, recipe, {}, output.append).fresh
+    finally:
+        engine.images.remove(TAG, force=True)
 
 
 def test_it_is_listed(image: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,6 +91,8 @@ def test_a_lost_node_is_recovered_and_the_bed_is_as_before(box: Box) -> None:
     assert code == 0, output
     assert "killed 4, by engine" in output or "killed 3, by engine" in output
     assert "weights equal to the twin" in output
+    code, output = box.ccbed("run", "dp-ring", "--no-twin", *args)
+    assert code == 0, f"the restarted node has the hardware address that its peers know: {output}"
     code, output = box.ccbed("up", str(box.inventory), DOCKER_HOST="")
     assert code == 0 and "nothing to change" in output, "a bed that is up keeps its engine"
 
@@ -116,9 +117,6 @@ def test_a_fault_that_podman_cannot_inject_is_rejected_before_the_run(box: Box, 
     for more in (["--dry-run"], []):
         args = ["run", str(trial), "--bed", NAME, "--no-twin", "--runs-dir", str(runs), *more]
         code, output = box.ccbed(*args)
-        end = time.monotonic() + 60
-        while code == 4 and time.monotonic() < end:  # on a busy machine nodes may not respond at once after a run
-            code, output = box.ccbed(*args)
         assert code == 3, output
         assert f"needs {need}; host localhost" in output and "its container engine lacks it" in output
     assert not runs.exists() or not list(runs.glob("*/history.jsonl"))

@@ -33,6 +33,8 @@ MANY = """all:
     ccbed_env: {NCCL_DEBUG: WARN, NCCL_IB_HCA: mlx5_0}
 """
 ADDRESSES = {"n0": "198.18.0.1", "n1": "198.18.0.2", "n2": "198.18.0.2"}
+#: As IPv6 sockets look the addresses up.
+MAPPED = [f"{name}.bed:::ffff:{address}" for name, address in ADDRESSES.items()]
 
 
 def bed(text: str, more: str = "") -> BedSpec:
@@ -135,7 +137,7 @@ def test_a_mount_of_the_inventory_takes_the_place_of_ours() -> None:
 
 def test_every_node_and_spare_resolves_from_every_other() -> None:
     spec = bed(MANY)
-    assert request(spec)["HostConfig"]["ExtraHosts"] == ["n0:198.18.0.1", "n1:198.18.0.2", "n2:198.18.0.2"]
+    assert request(spec)["HostConfig"]["ExtraHosts"] == ["n0:198.18.0.1", "n1:198.18.0.2", "n2:198.18.0.2", *MAPPED]
 
 
 def test_the_inventory_has_the_last_word_on_its_environment_but_not_on_the_mark() -> None:
@@ -258,9 +260,9 @@ def test_one_engine_gives_its_nodes_a_network_with_names_and_fixed_addresses() -
     body = request(bed(entry), "n2")
     assert body["HostConfig"]["NetworkMode"] == "ccbed-lab"
     assert body["NetworkingConfig"]["EndpointsConfig"] == {
-        "ccbed-lab": {"Aliases": ["n2"], "IPAMConfig": {"IPv4Address": "198.18.0.2"}}
+        "ccbed-lab": {"Aliases": ["n2"], "IPAMConfig": {"IPv4Address": "198.18.0.2"}, "MacAddress": "02:cc:c6:12:00:02"}
     }
-    assert body["HostConfig"]["ExtraHosts"] == ["n0:198.18.0.1", "n1:198.18.0.2"]
+    assert body["HostConfig"]["ExtraHosts"] == ["n0:198.18.0.1", "n1:198.18.0.2", *MAPPED]
 
 
 def test_several_hosts_share_theirs() -> None:

@@ -6,7 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +63,17 @@ os.kill(server_pid, 9)
 print(json.dumps(queries), flush=True)
 os._exit(0)
 """
+#: In a network of its own: preflight's look-ups of an address, where the name server answers nothing.
+SILENT = """
+import json, os, socket
+from orchestrator.node import preflight_checks
+
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
+preflight_checks.MAPPED_S = 0.2
+print(json.dumps(preflight_checks.resolve_names(["10.1.2.3"], 0.1)), flush=True)
+os._exit(0)
+"""
 SCRIPT = """
 ip link set lo up
 printf 'nameserver 127.0.0.1\\noptions timeout:1 attempts:1\\n' > resolv.conf
@@ -72,15 +85,30 @@ exec "$@"
 FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 
 
-def test_ranks_and_stores_connect_without_queries(tmp_path: Path) -> None:
+@pytest.fixture
+def alone(tmp_path: Path) -> Callable[[str], Any]:
+    """Runs a program in a network of its own, whose name server is its own; the JSON that it prints."""
     unshared = ["unshare", "--mount", "--net", "--map-root-user"]
     tried = shutil.which("ip") and subprocess.run([*unshared, "true"], capture_output=True, check=False).returncode == 0
     if not tried or not all(Path(file).exists() for file in FILES):
         pytest.skip("needs unshare, ip and the three files of name look-ups")
-    command = [*unshared, "sh", "-ec", SCRIPT, "sh", sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    queries = json.loads(done.stdout)
+
+    def run(program: str) -> Any:
+        command = [*unshared, "sh", "-ec", SCRIPT, "sh", sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_a_name_server_that_does_not_answer_holds_up_no_other_check(alone: Callable[[str], Any]) -> None:
+    (row,) = alone(SILENT)
+    assert row == {"address": "10.1.2.3", "name": "", "reverse_s": 0.1, "mapped_s": 0.2}, "each ends at its own limit"
+
+
+def test_ranks_and_stores_connect_without_queries(alone: Callable[[str], Any]) -> None:
+    queries = alone(PROGRAM)
     assert queries["store"] == queries["connected"] == 0, queries
     assert queries["as torch connects"] > 0, "torch asks no name server: host_names is not needed"
     assert queries["name of the script"] > 0 and queries["beside another thread"] > 0, queries

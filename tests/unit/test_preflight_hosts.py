@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import pytest
 
@@ -58,10 +58,10 @@ class Hosts:
 def _no_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses here have no names, and nobody far away is asked for them."""
 
-    def nameless(address: tuple[str, int], flags: int) -> tuple[str, str]:
+    def nameless(address: str) -> Never:
         raise OSError("no name")
 
-    monkeypatch.setattr(socket, "getnameinfo", nameless)
+    monkeypatch.setattr(socket, "gethostbyaddr", nameless)
 
 
 def bed(tmp_path: Path, count: int = 3, **change: Any) -> BedSpec:
@@ -207,12 +207,12 @@ def test_what_is_well_is_said_in_a_line_and_what_is_not_only_named() -> None:
 def test_a_slow_look_up_is_told_with_the_line_that_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asleep = threading.Event()
 
-    def slow(address: tuple[str, int], flags: int) -> tuple[str, str]:
-        if address[0] == "127.0.0.3":
+    def slow(address: str) -> Never:
+        if address == "127.0.0.3":
             asleep.wait(5)
         raise OSError("no name")
 
-    monkeypatch.setattr(socket, "getnameinfo", slow)
+    monkeypatch.setattr(socket, "gethostbyaddr", slow)
     checked = examined(bed(tmp_path), Hosts())
     asleep.set()
     findings = [finding for finding in checked.requirements if finding.outcome == "warn"]
@@ -227,14 +227,14 @@ def test_a_mapped_address_without_a_name_is_well_and_one_that_takes_long_is_an_e
     asleep = threading.Event()
     requested: list[str] = []
 
-    def slow(address: tuple[Any, ...], flags: int) -> tuple[str, str]:
-        requested.append(address[0])
-        if address[0] == "::ffff:127.0.0.3":
+    def slow(address: str) -> Never:
+        requested.append(address)
+        if address == "::ffff:127.0.0.3":
             asleep.wait(5)
         raise OSError("no name")
 
     monkeypatch.setattr(preflight_checks, "MAPPED_S", 0.05)
-    monkeypatch.setattr(socket, "getnameinfo", slow)
+    monkeypatch.setattr(socket, "gethostbyaddr", slow)
     checked = examined(bed(tmp_path), Hosts())
     asleep.set()
     assert {f"::ffff:127.0.0.{i}" for i in (2, 3, 4)} <= set(requested)

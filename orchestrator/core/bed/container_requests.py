@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...model import container
-from ...model.bed import BedSpec, ContainerSpec, NodeSpec
+from ...model.bed import BedSpec, ContainerSpec, NodeSpec, mac_address
 from ..spec import values
 from . import gpu_devices
 from .engine_kind import Engine
@@ -180,10 +180,15 @@ def _host_config(bed: BedSpec, node: NodeSpec, spec: ContainerSpec, addresses: M
 
 
 def _hosts(bed: BedSpec, node: NodeSpec, addresses: Mapping[str, str]) -> list[str]:
-    """The names and addresses of nodes and spares; a private network adds the container's own name itself."""
+    """The names and addresses of nodes and spares; a private network adds the container's own name itself.
+
+    The mapped form of an address, which torch looks up, has its own name, as in ``fabric.hosts_file``: without it every
+    connection asks the name server, and one that does not answer delays each start by 5 s.
+    """
     own = node.name if bed.network == "private" else None
-    names = [node.name for node in bed.all_nodes if node.name != own and addresses.get(node.name)]
-    return [f"{name}:{addresses[name]}" for name in names]
+    known = [(other.name, addresses[other.name]) for other in bed.all_nodes if addresses.get(other.name)]
+    mapped = [f"{name}.bed:::ffff:{address}" for name, address in known if ":" not in address]
+    return [f"{name}:{address}" for name, address in known if name != own] + mapped
 
 
 def _limits(spec: ContainerSpec) -> dict[str, Any]:
@@ -257,5 +262,5 @@ def _networking(bed: BedSpec, node: NodeSpec, addresses: Mapping[str, str]) -> d
         return {}
     endpoint: dict[str, Any] = {"Aliases": [node.name]}
     if address := addresses.get(node.name):
-        endpoint["IPAMConfig"] = {"IPv4Address": address}
+        endpoint |= {"IPAMConfig": {"IPv4Address": address}, "MacAddress": mac_address(address)}
     return {"NetworkingConfig": {"EndpointsConfig": {container.network_name(bed.name): endpoint}}}

@@ -19,6 +19,10 @@ VALUES = 300_000
 ALIASED = 10_000
 #: Characters of a number.
 DIGITS = 400
+TOO_DEEP = f"nested more than {DEPTH} levels deep"
+EXCESS_HINT = "a trial or an inventory needs far less"
+#: The problem in the words of libyaml, whose scanner reads ahead and has a limit of its own since PyYAML 6.0.4.
+_LIBYAML_DEPTH = "exceeded maximum nesting depth"
 #: Texts of at most this many characters are parsed in Python, which explains mistakes better; longer ones by libyaml.
 _SMALL = 16_384
 
@@ -78,6 +82,8 @@ def _read(text: str, path: str) -> tuple[_Reader, Any]:
     except yaml.MarkedYAMLError as error:
         position = error.problem_mark or error.context_mark
         line = f":{position.line + 1}" if position else ""
+        if error.problem == _LIBYAML_DEPTH:
+            raise UsageError(f"{path}{line}: {TOO_DEEP}", hint=EXCESS_HINT) from None
         raise UsageError(f"{path}{line}: not valid YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
@@ -122,7 +128,7 @@ class _Reader:
         if self._values > VALUES:
             raise self._excess(line, f"more than {VALUES:,} values")
         if len(where) > DEPTH:
-            raise self._excess(line, f"nested more than {DEPTH} levels deep")
+            raise self._excess(line, TOO_DEEP)
         if not event.anchor:
             return self._content(event, where)
         if event.anchor in self._anchors:
@@ -190,7 +196,7 @@ class _Reader:
         if self._aliased > ALIASED:
             raise self._excess(line, f"aliases stand for more than {ALIASED:,} values")
         if len(target) > DEPTH:
-            raise self._excess(line, f"nested more than {DEPTH} levels deep")
+            raise self._excess(line, TOO_DEEP)
         if not isinstance(value, dict | list):
             return value
         items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -201,7 +207,7 @@ class _Reader:
         return result if isinstance(value, dict) else list(result.values())
 
     def _excess(self, line: int, text: str) -> UsageError:
-        return UsageError(f"{self._path}:{line}: {text}", hint="a trial or an inventory needs far less")
+        return UsageError(f"{self._path}:{line}: {text}", hint=EXCESS_HINT)
 
     def _wrong(self, problem: str, event: Any) -> yaml.MarkedYAMLError:
         error: yaml.MarkedYAMLError = self._yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)

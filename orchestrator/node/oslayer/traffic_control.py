@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 from dataclasses import dataclass
 
-from ...model.bed import LinkSpec
+from ...model.bed import LinkSpec, mac_address
 
 CORE = "core"
 #: The queue of a shaper. A real switch has a smaller one, but emulating a rate must not lose packets.
@@ -51,11 +50,6 @@ class Rates:
 def leaf_bridge(group: int) -> str:
     """The bridge of a group of nodes."""
     return f"leaf{group}"
-
-
-def mac_address(address: str) -> str:
-    """The hardware address that belongs to an IPv4 address: the peers of a restarted node know it already."""
-    return "02:cc:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(address).packed)
 
 
 def switch_commands(link: LinkSpec, alias: str) -> list[str]:

@@ -116,7 +116,8 @@ def _mirrors() -> Iterator[str]:
 
 
 def _make(client: Any, release: Release, name: str, cause: Exception) -> str:
-    with tempfile.TemporaryDirectory(prefix="ccbed-base-") as folder:
+    # A debootstrap that failed may leave what cannot be removed; its own error is the one to show.
+    with tempfile.TemporaryDirectory(prefix="ccbed-base-", ignore_cleanup_errors=True) as folder:
         root = Path(folder) / "root"
         argv = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", f"--components={release.components}"]
         argv += [release.suite, str(root), *([release.mirror] if release.mirror else [])]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import docker
-from docker.errors import APIError, DockerException, ImageNotFound
+from docker.errors import APIError, ContainerError, DockerException, ImageNotFound
 from requests.exceptions import RequestException
 
 from ...model.errors import InfrastructureError, UsageError
@@ -69,13 +69,23 @@ def connect() -> Any:
 
 
 def build(client: Any, recipe: Recipe, environment: Mapping[str, str], say: Say) -> Built:
-    """Build an image unless it is up to date. Raises UsageError or InfrastructureError; then the old image stays."""
+    """Build an image unless it is up to date. Raises UsageError or InfrastructureError; then the old image stays.
+
+    An image that does not run is built again with its base: the engine's layers may lack files after a power failure.
+    """
     _check(recipe)
     base = bases.find(client, recipe.base, say)
     input_hash = inputs(recipe, client.images.get(base).id)
     present = _present_image(client, recipe.name)
     if present is not None and present.labels.get(INPUTS) == input_hash:
-        return _built(present, recipe.name, base, input_hash, fresh=False)
+        problem = _problem(client, recipe.name)
+        if not problem:
+            return _built(present, recipe.name, base, input_hash, fresh=False)
+        say(f"{recipe.name} does not run ({problem}): it is built again")
+        for name in (recipe.name, *([] if recipe.base else [base])):
+            client.images.remove(name, force=True)
+        base = bases.find(client, recipe.base, say)
+        input_hash = inputs(recipe, client.images.get(base).id)
     wheels = recipe.wheels
     if wheels is None and recipe.kind == "cpu":
         python = _python(client, base)
@@ -127,10 +137,28 @@ def _present_image(client: Any, name: str) -> Any:
         return None
 
 
-def _python(client: Any, base: str) -> str:
-    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+def _problem(client: Any, name: str) -> str:
+    """Why an image cannot run ranks; empty if it can."""
     try:
-        out = client.containers.run(base, ["python3", "-c", code], entrypoint="", network_mode="none", remove=True)
+        _run(client, name, "import torch; torch.ones(1)")
+    except ContainerError as error:
+        return (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[
+            2
+        ] or f"exit code {error.exit_status}"
+    except DockerException as error:
+        return str(error)
+    return ""
+
+
+def _run(client: Any, name: str, code: str) -> bytes:
+    command = ["python3", "-c", code]
+    out: bytes = client.containers.run(name, command, entrypoint="", network_mode="none", remove=True)
+    return out
+
+
+def _python(client: Any, base: str) -> str:
+    try:
+        out = _run(client, base, "import sys; print('%d.%d' % sys.version_info[:2])")
     except DockerException as error:
         raise InfrastructureError(
             f"base image {base}: python3 does not run in it: {error}",
