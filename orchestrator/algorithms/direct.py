@@ -2,7 +2,7 @@
 
 All-to-all and all-gather (p-1)a + ((p-1)/p) n b; send-recv a + n b. Where a fabric shares its ports among all messages at once,
 it does not share them evenly: ports were idle for 5 to 30 % of the time. A receiver that decides on the order makes each sender
-wait until it is told (8 ranks on 2 cores: 1.12 to 1.17 times the time of the model; 1.02 to 1.04 where the sender decides). The
+wait for its permission (8 ranks on 2 cores: 1.12 to 1.17 times the time of the model; 1.02 to 1.04 where the sender decides). The
 linear algorithms of Open MPI; Pješivac-Grbović et al., "Performance analysis of MPI collective operations" (2007).
 """
 

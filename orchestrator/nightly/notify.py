@@ -1,4 +1,4 @@
-"""Report a night to a command or to a webhook. A notification that fails is said, and never changes the verdict."""
+"""Report a night to a command or to a webhook. A failed notification is a warning, and never changes the verdict."""
 
 from __future__ import annotations
 

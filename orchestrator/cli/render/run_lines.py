@@ -25,7 +25,7 @@ _BY: Mapping[type[Payload] | None, str] = {
 SLOW_S = 0.05
 
 
-#: The time that is left is said with every so many cases.
+#: Cases from one line with the remaining time to the next.
 _CASES_PER_ESTIMATE = 2
 
 

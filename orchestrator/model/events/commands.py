@@ -282,7 +282,7 @@ class RankRelease(Order):
 
 @payload("rank.release", "ok", writer="agent")
 class RankReleaseDone(Payload):
-    """The rank was told."""
+    """The agent released the rank."""
 
 
 @payload("rank.hold", "invoke", writer="ctl")

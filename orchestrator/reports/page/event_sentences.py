@@ -101,7 +101,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "node.kill": ("every process of {node} is ended", "every process of {node} is ended; left {left}"),
     "fault.act": ("{fault} ({id}) is injected on {node}", *_verified("injected")),
     "fault.heal": ("fault {id} is healed on {node}", *_verified("healed")),
-    "rank.release": ("rank {rank} shall continue", "the rank was told"),
+    "rank.release": ("rank {rank} shall continue", "the agent released the rank"),
     "rank.hold": ("rank {rank} shall be held in {phase}", "the order to hold was written"),
     "gather": ("the files of all nodes are fetched", "{files} files were fetched"),
     "exec": ("{node} runs {argv}", "the program left with code {code}"),

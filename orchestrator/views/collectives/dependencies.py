@@ -1,6 +1,6 @@
 """The dependencies within an iteration, by its records: a receiver's own step, and the last event of its sender before.
 
-The records name no sends. That a sender entered the step in which it sent is told by time: of what the sender usually
+The records name no sends. The time shows that a sender entered the step in which it sent: of what the sender usually
 does, the last thing before a message of this size must have left, for the transfer to have ended when it usually ends.
 """
 
