@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +54,22 @@ def test_a_base_that_cannot_be_had_is_told_with_the_way_out() -> None:
     with pytest.raises(InfrastructureError, match="cannot be pulled: no such host") as raised:
         bases.find(engine(), "mine:1", silent)
     assert "--base" in raised.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: debootstrap mounts /proc in what it makes")
+def test_a_base_that_cannot_be_made_leaves_nothing_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "debootstrap"
+    program.parent.mkdir()
+    mount = 'for target; do case $target in */root) mkdir -p "$target/proc"; mount -t proc proc "$target/proc" ;; esac; done'
+    program.write_text(f"#!/bin/sh\n{mount}\necho 'E: no mirror responds'\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(bases, "local_release", lambda *_: bases.Release(suite="bookworm"))
+    with pytest.raises(InfrastructureError, match="debootstrap failed while the base was made: E: no mirror responds"):
+        bases.find(engine(), None, silent)
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bin"]
 
 
 def test_debian_makes_bookworm_from_its_own_mirror(tmp_path: Path) -> None:

@@ -116,16 +116,25 @@ def _mirrors() -> Iterator[str]:
 
 
 def _make(client: Any, release: Release, name: str, cause: Exception) -> str:
-    # A debootstrap that failed may leave what cannot be removed; its own error is the one to show.
-    with tempfile.TemporaryDirectory(prefix="ccbed-base-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="ccbed-base-") as folder:
         root = Path(folder) / "root"
         argv = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", f"--components={release.components}"]
         argv += [release.suite, str(root), *([release.mirror] if release.mirror else [])]
-        _run(argv, cause)
+        try:
+            _run(argv, cause)
+        finally:
+            _unmount(root)
         archive = Path(folder) / "base.tar"
         _run(["tar", "-C", str(root), "-cf", str(archive), *(f"--exclude={path}" for path in _LEFT_OUT), "."], cause)
         client.api.import_image_from_file(str(archive), repository=name)  # podman reads no separate tag
     return name
+
+
+def _unmount(root: Path) -> None:
+    """What a debootstrap that failed leaves mounted, as /proc, cannot be removed with its directory."""
+    targets = [Path(line.split()[1]) for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for target in reversed([target for target in targets if target.is_relative_to(root)]):
+        subprocess.run(["umount", "--lazy", str(target)], check=False)
 
 
 def _run(argv: list[str], cause: Exception) -> None:
