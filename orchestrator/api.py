@@ -272,6 +272,9 @@ def _invocation(
     from .cli.render import terminal
     from .prepare.vault import Vault
 
+    logger = logging.getLogger("ccbed")
+    if not logger.handlers:  # without any handler, logging itself prints warnings on stderr
+        logger.addHandler(logging.NullHandler())
     session = sessions.Session(
         state=sessions.state_dir(),
         terminal=terminal.Terminal(out=_LogStream(logging.INFO), err=_LogStream(logging.WARNING)),

@@ -20,6 +20,14 @@ from . import collective_runs
 
 #: Prints what an import loads that is slow, or that a program may not have.
 IMPORTED = "import sys; import {0}; print(*sorted({{'torch', 'numpy', 'click', 'yaml', 'rich', 'jinja2'}} & sys.modules.keys()))"
+#: A call with a warning. ``logging.basicConfig()`` in front of it is the control.
+WARNED = """
+import logging
+from orchestrator import api
+{0}
+with api._invocation(["up"]) as session:
+    session.terminal.warn("a host is left out")
+"""
 FAILED = api.Result(
     run="r", bundle=Path("/runs/r"), outcome="fail", exit_code=1, sentence="Node n2 lost.", page=Path("/runs/r/report/index.html"),
     verdicts=(
@@ -96,6 +104,16 @@ def test_an_error_has_place_reason_and_next_step_and_nothing_is_printed(
     with pytest.raises(api.UsageError, match=r"trial\.json: workload: .*no-such"):
         api.run({"trial": "t", "workload": "no-such"})
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("before", "errors"), [("", ""), ("logging.basicConfig()", "WARNING:ccbed:warning: a host is left out\n")]
+)
+def test_a_warning_is_logged_and_not_printed_where_a_program_has_no_logging(before: str, errors: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WARNED.format(before)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", errors)
 
 
 def test_a_bundle_is_judged_as_by_the_command_line(bundle: Path, capfd: pytest.CaptureFixture[str]) -> None:
