@@ -165,6 +165,8 @@ def _entry_file(entry: EntryPoint) -> _File:
     if path.stem.replace("_", "-") != entry.name or entry.attr:
         wanted = entry.name.replace("-", "_")
         problem = f"entry point {entry.name} must name a module {wanted} (got {entry.value})"
+        if "_" in entry.name:
+            problem = f"entry point {entry.name} must have dashes in its name: {entry.name.replace('_', '-')}"
         return _File(path, distribution, problem)
     return _File(path, distribution)
 

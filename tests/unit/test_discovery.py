@@ -187,6 +187,15 @@ def test_a_broken_plugin_of_a_distribution_is_one_error_when_it_is_used(
     assert catalogue.faults["crash-node"].distribution == "", "the others work"
 
 
+def test_an_entry_point_that_is_named_as_its_module_is_told_the_dashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = {"ccbed.faults": {"kill_rank": "bad.kill_rank"}}
+    monkeypatch.syspath_prepend(distribution(tmp_path, "bad", entries, {"bad/kill_rank.py": ""}))
+    with pytest.raises(UsageError, match="entry point kill_rank must have dashes in its name: kill-rank$"):
+        plugins.discover().faults["kill_rank"]
+
+
 def test_without_such_a_distribution_the_slow_library_is_not_loaded() -> None:
     program = "import sys; from orchestrator import plugins; plugins.discover(); sys.exit('importlib.metadata' in sys.modules)"
     assert subprocess.run([sys.executable, "-S", "-c", program], check=False, cwd=ROOT).returncode == 0
