@@ -184,6 +184,8 @@ def run(
 
     Raises UsageError, and nothing was started; InfrastructureError; Interrupted, and ``hint`` is the command that resumes.
     """
+    if repr(twin) not in ("None", "True", "False"):
+        raise UsageError(f"twin: must be True, False or None (got {twin!r})")
     args = _arguments(args)
     given = {
         "bed": bed.name if isinstance(bed, Bed) else bed,
@@ -237,8 +239,12 @@ def check(
     """
     with _invocation(["check", str(bundle)], plugins=plugins) as session:
         from .cli.verbs import check as verb
+        from .store import bundle as bundles
         from .store import index
 
+        if require_format not in bundles.FORMATS:
+            known = ", ".join(map(str, bundles.FORMATS))
+            raise UsageError(f"require_format: must be one of {known} (got {require_format})")
         directory = index.resolve(str(bundle), Path(runs))
         return _result(
             verb.judge_again(session, directory, require_format=require_format, accept_changed=accept_changed)
@@ -305,7 +311,7 @@ def _result(result: launch.Result) -> Result:
     from .store import bundle
     from .views import training
 
-    run, directory = summary.judged(result), Path(result.directory)
+    run, directory = summary.judged(result), Path(result.directory).absolute()
     page = directory / bundle.REPORT / "index.html"
     return Result(
         run=result.run,

@@ -133,9 +133,11 @@ def test_a_project_that_does_not_use_it_loads_none_of_ccbed_but_the_plugin(pytes
 
 def test_a_thread_may_run_a_trial(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(bed.state.parent))
+    monkeypatch.chdir(tmp_path)
     results: list[api.Result] = []
-    thread = threading.Thread(target=lambda: results.append(api.run(SMALL, bed="local", runs=tmp_path / "runs")))
+    thread = threading.Thread(target=lambda: results.append(api.run(SMALL, bed="local", runs="runs")))
     thread.start()
     thread.join()
-    assert [result.outcome for result in results] == ["pass"]
+    assert [(result.outcome, result.bundle.parent) for result in results] == [("pass", tmp_path / "runs")]
+    assert results[0].page == results[0].bundle / "report" / "index.html"
     assert os.listdir(tmp_path) == ["runs"]

@@ -101,6 +101,8 @@ def test_an_error_has_place_reason_and_next_step_and_nothing_is_printed(
         api.run("dp-ring", args=["x"])
     with pytest.raises(api.UsageError, match="not JSON serializable"):
         api.run({"trial": object()})
+    with pytest.raises(api.UsageError, match=r"twin: must be True, False or None \(got 'no'\)"):
+        api.run("dp-ring", twin="no")  # type: ignore[arg-type]
     with pytest.raises(api.UsageError, match=r"trial\.json: workload: .*no-such"):
         api.run({"trial": "t", "workload": "no-such"})
     assert capfd.readouterr() == ("", "")
@@ -120,6 +122,8 @@ def test_a_bundle_is_judged_as_by_the_command_line(bundle: Path, capfd: pytest.C
     result = api.check(bundle)
     assert (result.outcome, result.exit_code, result.bundle) == ("fail", 1, bundle)
     assert result.findings and result.page == bundle / "report" / "index.html"
+    with pytest.raises(api.UsageError, match=r"require_format: must be one of 1, 2 \(got 99\)"):
+        api.check(bundle, require_format=99)
     (bundle / "trial.json").write_text("{}")
     with pytest.raises(api.CcbedError, match=r"trial\.json: changed since") as raised:
         api.check(bundle)
