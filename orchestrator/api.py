@@ -87,6 +87,7 @@ class Result:
 
     def require_pass(self) -> Result:
         """Return this result if it passes. Raises FailedError, UnknownError, or InfrastructureError for a broken run."""
+        __tracebackhide__ = True  # pytest ends its traceback at the caller
         if self.outcome == "pass":
             return self
         next_step = f"run it again: ccbed run {shlex.quote(str(self.bundle))}/trial.json"

@@ -93,7 +93,7 @@ def test_what_does_not_pass_fails_its_test_and_a_bed_that_was_up_stays(
     monkeypatch.setenv("XDG_STATE_HOME", str(bed.state.parent))
     pytester.makepyfile(BAD)
     result = pytester.runpytest_subprocess(
-        "-p", "no:xdist", "--ccbed-inventory=inventories/local.yml", "--junit-xml=junit.xml", timeout=300
+        "-p", "no:xdist", "-W", "error", "--ccbed-inventory=inventories/local.yml", "--junit-xml=junit.xml", timeout=300
     )
     result.assert_outcomes(passed=1, failed=3)
     cases = {case.attrib["name"]: case for case in ET.parse(pytester.path / "junit.xml").iter("testcase")}
@@ -105,6 +105,7 @@ def test_what_does_not_pass_fails_its_test_and_a_bed_that_was_up_stays(
     assert "UsageError: no trial dp-rin; did you mean dp-ring?" in errors["test_usage"]
     assert "next: ccbed list trials" in errors["test_usage"]
     assert "pytest_plugin.py" not in "".join(errors.values()), "the trace ends at the line of the test"
+    assert "api.py" not in errors["test_fails"] + errors["test_unknown"]
     assert bed.unchanged()
 
 
