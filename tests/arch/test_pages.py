@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import plugins
+from orchestrator.cli.main import VERBS
 from orchestrator.core.spec import parse_trial
 
 from .test_layout import ROOT, tracked
@@ -59,6 +60,12 @@ def test_a_page_fits_a_screen(folder: str, limit: int) -> None:
 
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def test_the_page_of_the_command_line_lists_every_verb_once() -> None:
+    table = (ROOT / "orchestrator/cli/README.md").read_text().split("\n\n")[1]
+    listed = [verb for row in table.splitlines()[2:] for verb in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(listed) == sorted(VERBS)
 
 
 def test_the_trial_of_the_page_is_a_trial() -> None:

@@ -196,7 +196,8 @@ def test_a_release_has_the_version_of_its_tag_and_of_the_changelog_and_the_same_
     changes.write_text(changes.read_text().replace("## Unreleased", f"## Unreleased\n\n## {number} - 2026-01-31"))
     code, errors, first = release(tree, f"v{number}")
     assert code == 0, errors
-    assert sorted(first) == [f"ccbed-{number}-py3-none-any.whl", f"ccbed-{number}.tar.gz"]
+    wheels = [f"{name}-{number}-py3-none-any.whl" for name in ("ccbed", "ccbed_watch")]
+    assert sorted(first) == sorted([*wheels, f"ccbed-{number}.tar.gz"])
     for file in tree.rglob("*.py"):
         os.utime(file)
     assert release(tree)[2] == first
