@@ -43,7 +43,8 @@ def show(ctx: click.Context, as_json: bool) -> int:
     if rows:
         session.terminal.table(["KEY", "VALUE", "FROM"], [[row["key"], row["value"], row["from"]] for row in rows])
     else:
-        session.terminal.line("no settings     write some: ccbed init config")
+        next_step = "remove the # before a line of the file" if files else "write some: ccbed init config"
+        session.terminal.line(f"no settings     {next_step}")
     session.terminal.line(f"files     {' · '.join(short_path(file) for file in searched)}")
     return 0
 
