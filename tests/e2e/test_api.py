@@ -132,6 +132,14 @@ def test_a_project_that_does_not_use_it_loads_none_of_ccbed_but_the_plugin(pytes
     assert "ccbed" in pytester.runpytest_subprocess("--help").stdout.str(), "the control: the plugin is loaded"
 
 
+def test_a_project_with_a_package_of_the_same_name_leaves_the_plugin_out(pytester: pytest.Pytester) -> None:
+    pytester.mkpydir("orchestrator")
+    pytester.makepyfile(f"import orchestrator\ndef test_own(): assert '{pytester.path}' in orchestrator.__file__")
+    assert "No module named 'orchestrator.pytest_plugin'" in pytester.runpytest_subprocess().stderr.str(), "the control"
+    pytester.makeini("[pytest]\naddopts = -p no:ccbed")
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+
+
 def test_a_thread_may_run_a_trial(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(bed.state.parent))
     monkeypatch.chdir(tmp_path)
