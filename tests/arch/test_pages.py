@@ -68,6 +68,11 @@ def test_the_page_of_the_command_line_lists_every_verb_once() -> None:
     assert sorted(listed) == sorted(VERBS)
 
 
+def test_the_first_line_of_an_inventory_is_a_sentence_because_the_list_shows_it() -> None:
+    lines = [file.read_text().splitlines()[0] for file in sorted((ROOT / "inventories").glob("*.yml"))]
+    assert [line for line in lines if not re.fullmatch(r"# [A-Z0-9].*\.", line)] == []
+
+
 def test_the_trial_of_the_page_is_a_trial() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "orchestrator/trials/README.md").read_text(), re.DOTALL)
     trial = parse_trial.parse(text, "page.yml", plugins.discover())
