@@ -192,7 +192,7 @@ def test_an_entry_point_that_is_named_as_its_module_is_told_the_dashes(
 ) -> None:
     entries = {"ccbed.faults": {"kill_rank": "bad.kill_rank"}}
     monkeypatch.syspath_prepend(distribution(tmp_path, "bad", entries, {"bad/kill_rank.py": ""}))
-    with pytest.raises(UsageError, match="entry point kill_rank must have dashes in its name: kill-rank$"):
+    with pytest.raises(UsageError, match=r"entry point kill_rank must have dashes in its name: kill-rank$"):
         plugins.discover().faults["kill_rank"]
 
 
