@@ -319,8 +319,9 @@ def slurm(slurm_daemons: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slu
 
 def main(command: list[str]) -> int:
     """Its exit code; 3 where no Slurm can be started."""
-    if not command:
-        print("usage: python -m tests.lab.slurm COMMAND …", file=sys.stderr)
+    if not command or shutil.which(command[0]) is None:
+        missing = f"{command[0]}: no such program; " if command else ""
+        print(f"{missing}usage: python -m tests.lab.slurm COMMAND …", file=sys.stderr)
         return 3
     try:
         with running() as slurm:

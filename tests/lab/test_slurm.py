@@ -43,6 +43,11 @@ def test_a_job_outlives_a_restart_of_the_controller_and_a_drain(slurm: Slurm) ->
     assert list(slurm.jobs().values()) == ["RUNNING"]
 
 
+def test_a_command_that_does_not_exist_is_one_line_and_starts_no_slurm(capsys: pytest.CaptureFixture[str]) -> None:
+    assert lab_slurm.main(["--help"]) == 3
+    assert capsys.readouterr().err == "--help: no such program; usage: python -m tests.lab.slurm COMMAND …\n"
+
+
 @pytest.mark.skipif(bool(lab_slurm.lack()), reason=lab_slurm.lack())
 def test_two_are_independent_and_end_with_their_files() -> None:
     """A second one beside the session's; its directory and its processes are gone at its end."""
