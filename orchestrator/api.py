@@ -187,6 +187,8 @@ def run(
     """
     if repr(twin) not in ("None", "True", "False"):
         raise UsageError(f"twin: must be True, False or None (got {twin!r})")
+    if wrong := [name for name in env or {} if not name or "=" in name]:
+        raise UsageError(f"env: no name of a variable: {wrong[0]!r}")
     args = _arguments(args)
     given = {
         "bed": bed.name if isinstance(bed, Bed) else bed,

@@ -79,7 +79,9 @@ def ccbed_run(
             pytest.exit(str(error), returncode=error.exit_code)
         values = {"exit": result.exit_code, "bundle": result.bundle, "page": result.page}
         # record_property would warn of the family xunit2, which is pytest's default
-        request.node.user_properties += [(f"ccbed_{name}", str(value)) for name, value in values.items()]
+        request.node.user_properties += [
+            (f"ccbed_{name}", str(value)) for name, value in values.items() if value is not None
+        ]
         return result.require_pass()
 
     return run

@@ -83,6 +83,12 @@ def test_a_result_knows_its_findings_and_a_pass_is_returned() -> None:
     assert passed.require_pass() is passed
 
 
+@pytest.mark.parametrize("name", ["", "A=B"])
+def test_a_variable_without_a_proper_name_is_refused(name: str) -> None:
+    with pytest.raises(api.UsageError, match="env: no name of a variable"):
+        api.run("dp-ring", env={name: "c"})
+
+
 def test_an_error_has_place_reason_and_next_step_and_nothing_is_printed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
