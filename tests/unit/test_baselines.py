@@ -109,6 +109,15 @@ def test_a_run_that_failed_is_no_evidence(tmp_path: Path) -> None:
         evidence.read(bundle)
 
 
+def test_a_run_whose_figures_were_changed_since_it_was_sealed_is_no_evidence(tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / RUN, [figure("gemm", 100.0, "TFLOP/s", "higher", node="n0", rank=0)])
+    assert evidence.read(bundle)[0][0].values == (100.0,)
+    metrics = bundle / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("100.0", "1.0"))
+    with pytest.raises(UsageError, match=r"is no evidence: .*metrics\.jsonl: changed since manifest-sha256\.txt was written"):
+        evidence.read(bundle)
+
+
 WRONG = """\
 hardware: H100
 floors:
