@@ -114,7 +114,9 @@ def test_a_run_whose_figures_were_changed_since_it_was_sealed_is_no_evidence(tmp
     assert evidence.read(bundle)[0][0].values == (100.0,)
     metrics = bundle / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace("100.0", "1.0"))
-    with pytest.raises(UsageError, match=r"is no evidence: .*metrics\.jsonl: changed since manifest-sha256\.txt was written"):
+    with pytest.raises(
+        UsageError, match=r"is no evidence: .*metrics\.jsonl: changed since manifest-sha256\.txt was written"
+    ):
         evidence.read(bundle)
 
 
