@@ -66,6 +66,7 @@ def write_bundle(
     paths.write(directory / "metrics.jsonl", lines.encode())
     paths.write(directory / bundle.HISTORY, json.dumps(END).encode() + b"\n")
     seal.write(directory, seal.MANIFEST, seal.evidence(directory))
+    seal.write(directory, seal.DERIVED, [bundle.VERDICTS])
     return directory
 
 

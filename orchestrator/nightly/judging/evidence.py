@@ -53,7 +53,7 @@ def _reason(record: RunRecord) -> str:
         return f"its outcome is {record.outcome}"
     if not record.is_sealed:
         return "it is not sealed"
-    return next(iter(seal.verify_evidence(Path(record.directory))), "")
+    return next(iter(seal.verify(Path(record.directory))), "")
 
 
 def _measured(entry: figures.Series) -> Measured:
