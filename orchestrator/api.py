@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from .model.errors import (
     EXIT_FINDING,
@@ -79,6 +79,10 @@ class Result:
     sentence: str
     verdicts: tuple[Verdict, ...]
     page: Path | None
+
+    def __bool__(self) -> NoReturn:
+        """A test that asserts a result would pass whatever its outcome is."""
+        raise TypeError("a result is neither true nor false: compare its outcome, or call require_pass()")
 
     @property
     def findings(self) -> tuple[Verdict, ...]:

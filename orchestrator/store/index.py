@@ -127,12 +127,12 @@ def _entry(path: Path) -> Entry:
 
 
 def read_state(path: Path) -> str:
-    """The overall outcome of a judged run; open or sealed for a run without verdicts."""
+    """The overall outcome of a judged run; open or sealed for a run without verdicts. Without its end no run passes."""
     verdicts = _verdicts(path / bundle.VERDICTS)
     if verdicts is None:
         return "sealed" if bundle.is_sealed(path) else "open"
     end = _end(path / bundle.HISTORY)
-    return sentence.overall(verdicts, end.outcome or "finished", end.kind or "")
+    return sentence.overall(verdicts, end.outcome or "", end.kind or "")
 
 
 def _verdicts(file: Path) -> tuple[Verdict, ...] | None:

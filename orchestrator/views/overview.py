@@ -22,6 +22,7 @@ class RunView:
     """A run at a glance. ``outcome``: running | finished | failed | interrupted. ``goodput``: 0..1, see goodput().
 
     ``step``: the last completed step; None where a script reports no steps, so that it is not known.
+    ``lost``: the nodes that exited or fell silent, also where no failover followed, as after an interruption.
     """
 
     outcome: str
@@ -36,6 +37,7 @@ class RunView:
     failovers: tuple[Failover, ...]
     faults: tuple[FaultView, ...]
     goodput: float | None = None
+    lost: tuple[str, ...] = ()
 
 
 def view(
@@ -61,6 +63,7 @@ def view(
         failovers=failovers(trial, history, records, resumes),
         faults=faults(trial, history),
         goodput=goodput(history, records, resumes) if records else None,
+        lost=tuple(dict.fromkeys(event.node for event in history.of(events.NodeExit, events.NodeSilent) if event.node)),
     )
 
 

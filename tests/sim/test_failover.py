@@ -93,6 +93,14 @@ def test_an_unplanned_loss_that_no_policy_replaces_is_a_failure_of_the_infrastru
     assert end(book)["kind"] == "infrastructure"
 
 
+def test_a_later_loss_of_a_node_that_a_fault_had_ended_before_is_not_planned() -> None:
+    bed = world.bed()
+    bed.at(0.5, lambda: bed.kill("n2"))
+    _, book = world.run(world.trial(world.crash(2), policy=("restart",), max_restarts=1), bed)
+    assert [decided["policy"] for decided in decisions(book)] == [{"n2": "restart"}]
+    assert (end(book)["outcome"], end(book)["kind"]) == ("failed", "infrastructure")
+
+
 def test_two_nodes_lost_in_one_window_are_one_recovery() -> None:
     bed = world.bed()
     bed.at(0.2, lambda: bed.kill("n1"))

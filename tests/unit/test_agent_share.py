@@ -178,6 +178,16 @@ def test_a_start_that_waits_for_the_share_is_void_once_its_gang_is_stopped(
     assert "the gang of epoch 1 was stopped" in reason
 
 
+def test_the_store_of_a_gang_that_was_stopped_is_not_opened(node: _Node) -> None:
+    """Commands that were sent within one tick of the file system's clock are taken in the order of their names."""
+    stop = Command(f="gang.stop", key="stop", epoch=1, value={"epoch": 1})
+    node.agent._handle(Item(name="r.close_e1_stop_n0.json", run="r", command=stop))
+    node.send("store.open", address="127.0.0.1")
+    while len(node.answers) < 2:
+        node.agent._loop.run_once()
+    assert [value["reason"] for kind, value in node.answers if kind == "fail"] == ["the gang of epoch 1 was stopped"]
+
+
 @pytest.mark.parametrize(("run", "epoch"), [("r", 0), ("other", 1)], ids=["an earlier epoch", "another run"])
 def test_a_start_that_waits_is_not_void_by_the_stop_of_another_gang(
     run: str, epoch: int, node: _Node, monkeypatch: pytest.MonkeyPatch

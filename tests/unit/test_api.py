@@ -63,6 +63,12 @@ def test_importing_it_loads_nothing_heavy(module: str) -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.parametrize("outcome", ["pass", "fail", "unknown", "broken"])
+def test_a_result_that_is_asserted_says_nothing_by_itself(outcome: api.Outcome) -> None:
+    with pytest.raises(TypeError, match=r"compare its outcome, or call require_pass\(\)"):
+        assert replace(FAILED, outcome=outcome)
+
+
 @pytest.mark.parametrize(
     ("outcome", "code", "kind"), [("fail", 1, api.FailedError), ("unknown", 2, api.UnknownError), ("broken", 4, api.InfrastructureError)]
 )  # fmt: skip

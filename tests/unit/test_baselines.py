@@ -109,6 +109,23 @@ def test_a_run_that_failed_is_no_evidence(tmp_path: Path) -> None:
         evidence.read(bundle)
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new", "seal_file"),
+    [("metrics.jsonl", "100.0", "1.0", "manifest"), ("verdicts.json", "as planned", "all", "derived")],
+)
+def test_a_run_that_was_changed_since_it_was_sealed_is_no_evidence(
+    tmp_path: Path, file: str, old: str, new: str, seal_file: str
+) -> None:
+    bundle = write_bundle(tmp_path / RUN, [figure("gemm", 100.0, "TFLOP/s", "higher", node="n0", rank=0)])
+    assert evidence.read(bundle)[0][0].values == (100.0,)
+    changed = bundle / file
+    changed.write_text(changed.read_text().replace(old, new))
+    with pytest.raises(
+        UsageError, match=rf"is no evidence: .*{file}: changed since {seal_file}-sha256\.txt was written"
+    ):
+        evidence.read(bundle)
+
+
 WRONG = """\
 hardware: H100
 floors:

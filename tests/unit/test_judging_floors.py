@@ -267,3 +267,13 @@ def test_a_drift_that_is_too_small_to_be_shown_is_not_missing(tmp_path: Path) ->
     floor = {**CLOCK, "metric": "clock drift", "unit": "s/s"}
     assert bad(judging.judge(night, (), [baseline_of(night, **{**floor, "floor": 2e-6})])) == []
     assert bad(judging.judge(night, (), [baseline_of(night, **{**floor, "floor": 1e-7})])) == [("floor", "n1", "fail")]
+
+
+def test_a_drift_that_earlier_nights_could_show_is_not_missed(tmp_path: Path) -> None:
+    drift = figure("clock drift", 1e-6, "s/s", node="n1", rank=1)
+    before = write_night(tmp_path / "a", 1, {"probe": [[*_clocks()[0], drift]]}, nodes=NODES[:4], **BOOTS)
+    for name, figures, outcome in (("b", _clocks(), "pass"), ("c", _clocks([f"n{n}" for n in range(4)]), "unknown")):
+        night = write_night(tmp_path / name, 2, {"probe": figures}, nodes=NODES[:4], **BOOTS)
+        judgement = judging.judge(night, records_of(before))
+        assert judgement.outcome == outcome, judgement.sentence
+    assert "clock offset was not measured" in judgement.sentence

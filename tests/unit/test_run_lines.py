@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.cli.render import summary
 from orchestrator.cli.render.run_lines import RunLines
 from orchestrator.model.event import History, event
 from orchestrator.model.events import (
@@ -95,3 +96,13 @@ def test_a_probe_is_shown_as_soon_as_it_ends() -> None:
         ("gemm on n1: gemm float32 0.2 TFLOP/s", True),
         ("disk on n1: no space", True),
     ]
+
+
+def test_a_replacement_is_not_called_back_and_a_bed_that_is_not_restored_not_as_up_left_it() -> None:
+    run = history.reference()
+    assert summary._healed(run.history) == "n2 back and warm; the bed is as `up` left it"
+    broken = history.changed(run, "run.end", value={"kind": "infrastructure"})
+    assert summary._healed(broken.history) == "n2 back and warm"
+    begin = run.history.events[0].value["nodes"]
+    started = history.changed(run, "run.begin", value={"nodes": {**begin, "n2": {**begin["n2"], "incarnation": ""}}})
+    assert summary._healed(started.history) == "the bed is as `up` left it"

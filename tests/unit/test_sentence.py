@@ -28,6 +28,12 @@ def test_a_run_without_a_failover_says_that_no_node_was_lost() -> None:
     assert text == "60 steps finished on 4 nodes in 0.93 s; no node lost."
 
 
+def test_a_node_that_was_lost_without_a_failover_is_named() -> None:
+    """As where the run was interrupted right after the loss, and resumed."""
+    text = say(verdicts=run_builder.verdicts()[:1], failovers=(), lost=("n2",))
+    assert text == "60 steps finished on 4 nodes in 0.93 s; node n2 lost."
+
+
 def test_several_failovers_are_told_in_order_with_all_steps_redone() -> None:
     second = run_builder.failover(index=1, lost=("n0", "n4"), fault=None, ttr_s=1.26, lost_steps=(46,))
     text = say(failovers=(run_builder.failover(), second))

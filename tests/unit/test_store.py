@@ -278,6 +278,14 @@ def test_a_list_of_runs_says_of_a_run_what_its_exit_code_says(tmp_path: Path, en
     assert [entry.state for entry in index.runs(tmp_path)] == [state]
 
 
+def test_a_run_whose_history_was_cut_off_is_listed_as_no_pass(tmp_path: Path) -> None:
+    directory = run(tmp_path)
+    bundle.write_derived(directory, (Verdict(check="finished", outcome="pass", text="all"),), {})
+    for content in ("", '{"type":"note","f":"run.e'):
+        (directory / bundle.HISTORY).write_text(content)
+        assert [entry.state for entry in index.runs(tmp_path)] == ["unknown"]
+
+
 def twin(**changes: Any) -> Twin:
     values = {"losses": {"0": {"1": "0x1p-1"}}, "digests": {"0": {"w": "ab"}}, **changes}
     return Twin(key="k1", run="r", steps=1, faults=0, restarts=0, final_loss=0.5, **values)

@@ -26,6 +26,12 @@ def test_a_failover_is_read_with_every_milestone_and_phases_that_sum_to_the_ttr(
     assert record.policies == {"n2": "spare"}
 
 
+def test_the_nodes_that_exited_or_fell_silent_are_lost_nodes() -> None:
+    assert [views.view(run.trial, run.history).lost for run in (history.clean(), history.reference(), history.paused())] == [
+        (), ("n2",), ("n1",),
+    ]  # fmt: skip
+
+
 def test_caught_up_is_the_first_step_beyond_the_last_before_the_fault() -> None:
     run = history.reference()
     (record,) = views.failovers(run.trial, run.history, run.files.steps())

@@ -30,8 +30,10 @@ EXECUTING = {
 }
 _CONFIRMS = "it confirms an act, or widens it"
 _TRUSTS = "it says whose signature counts"
-#: Options that confirm an act, or widen it, or say whose signature counts -> which of them.
+_OVERWRITES = "it overwrites a file"
+#: Options that confirm an act, or widen it, say whose signature counts, or overwrite a file -> which of them.
 CONFIRMING = {
+    **dict.fromkeys(("html", "index", "output", "plot"), _OVERWRITES),
     **dict.fromkeys(("allowed-signers", "bed-key", "signer"), _TRUSTS),
     **dict.fromkeys((
         "abandon", "accept-changed", "all", "apply", "force", "include-quarantined", "record", "recorded", "release",

@@ -11,7 +11,7 @@ from ... import views
 from ...core.verdict import judge, sentence
 from ...model import codec
 from ...model.event import History
-from ...model.events import FaultActDone, FaultHealDone, ProbeDone, RunBegin
+from ...model.events import FaultActDone, FaultHealDone, ProbeDone, RunBegin, RunEnd
 from ...model.launch import Result
 from ...model.run import Run
 from ...model.verdict import Verdict
@@ -240,7 +240,12 @@ def _healed(history: History) -> str:
     left = sorted(str(node) for node in acted - healed)
     if left:
         return f"not verified for {', '.join(left)}: ccbed status"
-    return f"{', '.join(sorted(map(str, healed)))} back and warm; the bed is as `up` left it"
+    begun = views.begin_nodes(history)  # a replacement ends with the run
+    back = sorted(str(node) for node in healed if str(node) not in begun or begun[str(node)].incarnation)
+    end = history.last(RunEnd)
+    is_broken = end is not None and end.data.kind == "infrastructure"
+    parts = (f"{', '.join(back)} back and warm" if back else "", "" if is_broken else "the bed is as `up` left it")
+    return "; ".join(filter(None, parts))
 
 
 def _span(steps: list[int]) -> str:

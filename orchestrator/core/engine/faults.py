@@ -257,8 +257,18 @@ def heal_key(state: State, id: str) -> str:
 
 
 def targets(state: State) -> frozenset[str]:
-    """The target nodes of ordered faults, and nodes on a host that such a fault affects."""
-    return frozenset(name for fault in state.faults.values() for name in fault.hit)
+    """The target nodes of ordered faults, and nodes on a host that such a fault affects.
+
+    A fault that only ended a node does not explain the loss of a later incarnation.
+    """
+    return frozenset(
+        name for id, fault in state.faults.items() for name, incarnation in fault.hit.items()
+        if state.nodes[name].incarnation == incarnation or not _only_ends_node(state.plan.acts[id][fault.node])
+    )  # fmt: skip
+
+
+def _only_ends_node(act: Act) -> bool:
+    return ends_node(act) and not act.of_host
 
 
 def ended_attempt(trial: Trial, state: State) -> bool:

@@ -138,7 +138,8 @@ def _ending(trial: Trial, run: views.RunView) -> list[str]:
 
 def _clean(trial: Trial, run: views.RunView) -> str:
     done = f"{count(run.step, MEASURED.get(trial.workload, 'step'))} " if run.step else ""
-    return f"{done}finished on {count(len(run.slots), 'node')} in {seconds(run.duration_s)}; no node lost"
+    lost = f"node{'s' * (len(run.lost) > 1)} {_series(run.lost)} lost" if run.lost else "no node lost"
+    return f"{done}finished on {count(len(run.slots), 'node')} in {seconds(run.duration_s)}; {lost}"
 
 
 def _proof(verdicts: Sequence[Verdict]) -> list[str]:

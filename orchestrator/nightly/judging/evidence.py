@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ...model.errors import UsageError
+from ...store import seal
 from .. import bundle_records, night_files
 from ..baselines import Measured
 from ..run_record import RunRecord
@@ -24,8 +25,9 @@ def read(directory: Path, metrics: Iterable[str] = ()) -> tuple[tuple[Measured, 
     else:
         record = bundle_records.read(directory)
         runs, notes = [("", record)], record.notes
-    passed = [(cell, record) for cell, record in runs if _is_evidence(record)]
-    notes += tuple(f"{record.run} is no evidence: {_reason(record)}" for _, record in runs if not _is_evidence(record))
+    reasons = {record.run: _reason(record) for _, record in runs}
+    passed = [(cell, record) for cell, record in runs if not reasons[record.run]]
+    notes += tuple(f"{run} is no evidence: {reason}" for run, reason in reasons.items() if reason)
     if not passed:
         raise UsageError(
             f"{directory}: no run of it is evidence for a floor",
@@ -45,12 +47,13 @@ def read(directory: Path, metrics: Iterable[str] = ()) -> tuple[tuple[Measured, 
     return tuple(measured for entry in entries if (measured := _measured(entry)).values), notes
 
 
-def _is_evidence(record: RunRecord) -> bool:
-    return record.outcome == "pass" and record.is_sealed
-
-
 def _reason(record: RunRecord) -> str:
-    return "it is not sealed" if record.outcome == "pass" else f"its outcome is {record.outcome}"
+    """Why a run is no evidence for a floor; empty if it is."""
+    if record.outcome != "pass":
+        return f"its outcome is {record.outcome}"
+    if not record.is_sealed:
+        return "it is not sealed"
+    return next(iter(seal.verify(Path(record.directory))), "")
 
 
 def _measured(entry: figures.Series) -> Measured:

@@ -57,7 +57,7 @@ def judge(
         *_judge_rows(rows, {record.run: record for _, record in runs}),
         *_judge_floors(night, rows, series),
         *(judged for baseline in baselines for judged in floors.judge_baseline(baseline, tonight)),
-        *_judge_series(night, number, series, groups, quarantined),
+        *_judge_series(night, number, tonight, groups, quarantined),
         *hardware.judge(
             series, past, night.all_hosts, [baseline.hardware for baseline in baselines if baseline.floors]
         ),
@@ -173,10 +173,11 @@ def _judge_floors(night: Night, rows: Iterable[Row], series: Mapping[tuple[str, 
 def _judge_series(
     night: Night,
     number: int,
-    series: Mapping[tuple[str, Key], Series],
+    tonight: floors.Tonight,
     groups: Mapping[tuple[str, Key], Sequence[Record]],
     quarantined: Collection[str],
 ) -> Iterator[Judged]:
+    series = tonight.series
     rules = {cell.name: cell.rules for cell in night.suite.cells}
     for (name, key), entry in series.items():
         named = [rule for cell in entry.cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
@@ -193,7 +194,8 @@ def _judge_series(
             yield from parts.judge_pairs(entry, past, number, night.started, quarantined)
     measured = {key: entry for (_, key), entry in series.items()}
     for (name, key), past in groups.items():
-        if key in measured and (name, key) not in series:
+        may_lack = key.hardware in tonight.hardware and not tonight.can_have(key.hardware, name)
+        if key in measured and (name, key) not in series and not may_lack:
             named = [rule for cell in measured[key].cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
             if figures.is_judged(name, key) or named:
                 yield from _judge_vanished(name, measured[key], past, number)

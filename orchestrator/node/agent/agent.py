@@ -223,7 +223,7 @@ class Agent:
             return f"an agent does not perform {command.f}"
         if command.incarnation not in (None, self._incarnation):
             return f"for incarnation {command.incarnation}; this one is {self._incarnation}"
-        if command.kind is GangStart and command.epoch is not None and command.epoch <= self._stopped.get(item.run, -1):
+        if command.kind in (GangStart, StoreOpen) and (command.epoch or 0) <= self._stopped.get(item.run, -1):
             return f"the gang of epoch {command.epoch} was stopped"
         highest = self._epochs.get(item.run, 0)
         if command.epoch is None or command.epoch >= highest:
