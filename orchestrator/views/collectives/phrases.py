@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ...model.event import History
 from ..values import whole
-from .attribution import Attribution
+from .attribution import LEAST_TRIALS, Attribution
 from .directions import Direction, least_visible, slow_end
 from .directions import slow as slow_directions
 from .experiment import Case, Setting, wrong_results
@@ -20,6 +20,8 @@ from .statistics import DEFINITION, ENOUGH_FOR_P99
 MOST_PARTS = 3
 #: A case that takes so many times as long as its model has a cause, whether or not the records show it.
 UNEXPLAINED = 1.25
+#: What is said where no round of an algorithm can be compared.
+UNEQUAL = "in single iterations; ranks with different work cannot be compared over all"
 #: At most so many directions of links are named.
 MOST_DIRECTIONS = 4
 #: How the fastest algorithm is determined.
@@ -206,9 +208,19 @@ def straggler(measured: Measured) -> str:
         parts.append(slow(first, measured.setting) + more)
     parts += _repeated(measured)
     chance = _chance(measured)
+    if not parts and (reason := unjudged(measured)):
+        return f"not known: {reason}{_unexplained(measured)}"
     if not parts:
-        return "none" + (f" ({chance})" if chance else "") + _unexplained(measured)
+        return f"none ({chance or UNEQUAL}){_unexplained(measured)}"
     return " · ".join([*parts, *([chance] if chance else [])])
+
+
+def unjudged(measured: Measured) -> str:
+    """Why no late rank could be found; empty where one could."""
+    count = max((row.trial.count for row in measured.rows if row.trial), default=0)
+    if count < LEAST_TRIALS:
+        return f"needs {LEAST_TRIALS} or more iterations (got {count})"
+    return "" if any(row.transfers for row in measured.rows) else "no transfers were recorded"
 
 
 def _unexplained(measured: Measured) -> str:
