@@ -10,6 +10,8 @@ from orchestrator.rank.collective import link_probe
 
 #: Payload of a packet; bytes of a message that its sender may hand over before they leave; what the bucket holds.
 PACKET, UNSENT, BURST = 1448, 32768, 32768
+#: What ``link_probe.plan`` makes of a link of 100 Mbit/s.
+TRAIN = link_probe.Train(size=16384, count=24, lead=49152)
 Stop = tuple[float, float]
 
 
@@ -24,7 +26,7 @@ class Wire:
     beta: float
     runs_s: float
     stops_s: float
-    train: link_probe.Train = link_probe.Train(size=16384, count=24, lead=49152)
+    train: link_probe.Train = TRAIN
 
     def arrivals(self, draw: random.Random) -> list[float]:
         """Seconds of each message since that of the first one."""

@@ -144,8 +144,7 @@ def probe(
     for _ in range(_agree_on(passes(limit_s - (first - begin), end - first), device) - 1):
         _pass(rank, wire, turns, directions)
     if fabric.rate:
-        now = time.monotonic()
-        _measure_rough(rank, device, fabric, wire, turns, directions, now + max(limit_s, now - begin))
+        _measure_rough(rank, device, fabric, wire, turns, directions, time.monotonic() + limit_s)
     return replace(_agree(rank, device, fabric, directions), changed=changed)
 
 
