@@ -271,9 +271,20 @@ def _links(links: Sequence[SlowLink], setting: Setting) -> Iterator[str]:
             "sending": f"the probe: {sender} sends slowly to all",
             "receiving": f"the probe: {receiver} receives slowly from all",
             "wire": "the probe: only this direction is slow",
-            "": f"cannot tell {sender}'s sending, {receiver}'s receiving and the wire apart",
+            "": _end(slow_link, sender, receiver),
         }[slow_end(slow_link.sender, slow_link.receiver, setting.link.directions)]
         yield f"the link {sender} to {receiver} takes {slow_link.factor:.1f} times as long as the others ({where})"
+
+
+def _end(link: SlowLink, sender: str, receiver: str) -> str:
+    """What the transfers with other ranks say of the ends."""
+    if link.is_sender_usual and link.is_receiver_usual:
+        return "both are as fast as others with other ranks: only this direction is slow"
+    if link.is_sender_usual:
+        return f"{sender} sends to other ranks as fast as others do: {receiver} receives slowly, or the wire is slow"
+    if link.is_receiver_usual:
+        return f"{receiver} receives from other ranks as fast as others do: {sender} sends slowly, or the wire is slow"
+    return f"cannot tell {sender}'s sending, {receiver}'s receiving and the wire apart"
 
 
 def _chance(measured: Measured) -> str:
