@@ -53,8 +53,8 @@ class Wire:
         left: list[float] = []
         tokens, last = float(BURST), 0.0
         for packet in range(-(-total // PACKET)):
-            handed = _running(left[packet - behind] if packet >= behind else 0.0, stops)
-            now = max(handed, last)
+            sent = _running(left[packet - behind] if packet >= behind else 0.0, stops)
+            now = max(sent, last)
             tokens = min(BURST, tokens + (now - last) / self.beta)
             wait = max(0.0, (PACKET - tokens) * self.beta)
             tokens, last = max(tokens, PACKET) - PACKET, now + wait
