@@ -23,6 +23,7 @@ from orchestrator.reports import collectives as report
 from orchestrator.reports import html, plots
 from orchestrator.reports.page import collective as page
 from orchestrator.reports.page import nccl, sheet
+from orchestrator.reports.page.plots import bandwidth
 from orchestrator.store import bundle
 from orchestrator.views import collectives, comparison
 from orchestrator.views.collectives import fastest, phrases, samples, statistics, table
@@ -245,3 +246,60 @@ def test_a_wrong_result_that_was_found_again_after_a_restart_counts_once() -> No
     second = replace(run, history=History(tuple(events)))
     assert measured(second).rows[0].wrong == 1
     assert phrases.verified(second.history, measured(second)).startswith("1 wrong, the first at rank 3")
+
+
+BAD = ("nan", "inf", "-inf", -1e-5)
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("event", ["link.fit", "link.pair"])
+@pytest.mark.parametrize("field", ["alpha_s", "beta_s_per_byte"])
+def test_a_figure_of_a_link_that_is_no_time_is_not_known_in_any_output(
+    event: str, field: str, value: str | float
+) -> None:
+    run = collective_runs.run([part()])
+    events = [
+        replace(entry, value={**entry.value, field: value}) if entry.f == event else entry
+        for entry in run.history.events
+    ]
+    damaged = replace(run, history=History(tuple(events)))
+    texts = [*collective.lines(damaged, Path("x")), *(metric.metric for metric in core_metrics.of(damaged))]
+    values = [metric.value for metric in core_metrics.of(damaged)]
+    assert np.isfinite(values).all() and min(values) >= 0
+    assert not any(word in text.split() for text in texts for word in ("nan", "inf", "-inf"))
+    result = collectives.measured(damaged)
+    assert result is not None and html.render(damaged)
+    assert (result.rows[0].of_model is None) == (event == "link.fit")
+
+
+@pytest.mark.parametrize("end", [float("nan"), float("inf"), 0.0], ids=["nan", "inf", "before its start"])
+def test_a_transfer_or_an_iteration_that_ended_before_it_began_is_not_counted(end: float) -> None:
+    run = collective_runs.run([part()])
+    files = run.files
+    assert isinstance(files, collective_runs.Files)
+    (node, rank, epoch, blob), *others = files.blocks
+    torn = replace(files, blocks=((node, rank, epoch, blob[:-8] + np.float64(end).tobytes()), *others))
+    result = collectives.measured(replace(run, files=torn))
+    assert result is not None
+    assert (result.rows[0].transfers, result.rows[0].transfers_due) == (120, 144)
+    late = replace(
+        files, records=tuple(replace(record, end=end) if record.step == 3 else record for record in files.records)
+    )
+    row = collectives.measured(replace(run, files=late)).rows[0]  # type: ignore[union-attr]
+    assert row.lost == 1 and row.trial is not None and row.trial.count == 5 and row.trial.min > 0
+
+
+def test_records_of_ranks_that_are_not_in_the_plan_explain_nothing() -> None:
+    run = collective_runs.run([part(about={"groups": [[0, 1, 2, 70]]})])
+    result = collectives.measured(run)
+    assert result is not None and result.path == {} and result.latest is None
+    assert any("straggler none" in line for line in collective.lines(run, Path("x")))
+
+
+def test_the_bandwidth_of_the_model_is_that_of_its_time_however_long_one_iteration_took() -> None:
+    result = collectives.measured(collective_runs.figure())
+    assert result is not None
+    (row,) = result.rows
+    assert row.model_s and row.mean_s and row.trial and row.mean_s > 5 * row.trial.p50, "an iteration of 4.5 s"
+    expected = row.case.bytes * 1.5 / row.model_s / 1e9
+    assert bandwidth._model_bandwidth(row) == pytest.approx(expected)

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.model import algorithm
 from orchestrator.model.run import StepRecord
+from orchestrator.reports.page import collective as page
 from orchestrator.views import collectives
 from orchestrator.views.collectives import attribution, experiment, gaps, phrases, repeated_delays
 from orchestrator.views.collectives.samples import Spans
@@ -51,6 +52,25 @@ def test_watched_ranks_that_run_are_not_named(name: str) -> None:
     result = measured(Gang(schedules=MAKERS[name](), watched=True), iterations=30)
     assert result.stopped == ()
     assert phrases.straggler(result).startswith("none")
+
+
+@pytest.mark.parametrize(
+    ("iterations", "recorded", "reason"),
+    [(2, True, "needs 3 or more iterations (got 2)"), (30, False, "no transfers were recorded")],
+)
+def test_where_no_late_rank_could_be_found_it_is_not_known_whether_there_is_one(
+    iterations: int, recorded: bool, reason: str
+) -> None:
+    part = collective_runs.Part(
+        operation="all-reduce", algorithm="ring", bytes=971_048, iterations=iterations, recorded=recorded,
+        gang=Gang(schedules=MAKERS["ring all-reduce"](), drowsy={2: 0.01}),
+    )  # fmt: skip
+    run = collective_runs.run([part])
+    result = collectives.measured(run)
+    assert result is not None and phrases.straggler(result) == f"not known: {reason}"
+    assert ("straggler", f"not known ({reason})") in list(page.pairs(result))
+    known = collectives.measured(collective_runs.run([dataclasses.replace(part, iterations=30, recorded=True)]))
+    assert known is not None and "n2 is late repeatedly" in phrases.straggler(known), "the control"
 
 
 def test_equally_stopped_ranks_name_nobody() -> None:

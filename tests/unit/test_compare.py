@@ -20,6 +20,7 @@ from orchestrator.model.run import Run
 from orchestrator.store import seal
 from orchestrator.views import comparison
 from orchestrator.views.collectives import Interval
+from orchestrator.views.comparison.pairs import Change
 
 from ..contract.report_contract import EXTERNAL, check_forms
 from . import collective_runs, run_builder, simulated
@@ -95,6 +96,39 @@ def test_a_limit_is_passed_with_the_whole_interval_only() -> None:
     assert not replace(row, change=None, verdict="unknown").slower_than(0.0)
 
 
+@pytest.mark.parametrize(
+    ("low", "value", "high", "verdict", "passes"),
+    [
+        (-0.01, 0.0, 0.01, "no difference", True),
+        (-0.2, 0.02, 0.4, "no difference", False),
+        (0.04, 0.08, 0.12, "slower", False),
+        (0.22, 0.25, 0.28, "no difference", False),
+        (-0.2, -0.1, -0.05, "faster", True),
+    ],
+    ids=["equal", "wide", "around the limit", "within the noise of the runs", "faster"],
+)
+def test_what_may_be_slower_than_the_limit_is_undecided_and_does_not_pass(
+    low: float, value: float, high: float, verdict: Change, passes: bool
+) -> None:
+    row = comparison.Compared(
+        what="x",
+        before=1.0,
+        after=1 + value,
+        change=Interval(value=value, low=low, high=high),
+        verdict=verdict,
+        noise=0.3,
+    )
+    assert not row.slower_than(0.05)
+    assert row.is_undecided(0.05) != passes
+
+
+def test_a_change_that_the_interval_does_not_exclude_exits_with_two(tmp_path: Path) -> None:
+    """17.1 for 18 Mbyte/s are 5 % more time: a limit of 5 % is neither kept nor passed."""
+    a, b = sealed(collective(18e6, 1), tmp_path / "a"), sealed(collective(17.1e6, 2), tmp_path / "b")
+    code, out, _ = ccbed("compare", a, b, "--fail-over", "5%")
+    assert code == 2 and "undecided: the interval reaches beyond the limit     exit 2" in out and "PASS" not in out
+
+
 def test_too_few_samples_are_no_verdict() -> None:
     row = comparison.of_samples("x", np.ones(2), 2 * np.ones(2))
     assert row is not None and (row.change, row.verdict, row.counts) == (None, "unknown", (2, 2))
@@ -165,7 +199,7 @@ def test_what_cannot_be_judged_passes_no_limit(tmp_path: Path) -> None:
     assert code == 2 and "UNKNOWN" in out and "PASS" not in out
     assert f"2 undecided: needs {least} or more iterations of each run     exit 2" in out
     enough = [collective(rate, 1, iterations=least) for rate in (18e6, 9e6)]
-    assert not any(row.undecided for row in comparison.compare(*enough).rows)
+    assert not any(row.is_undecided(0.05) for row in comparison.compare(*enough).rows)
     assert ccbed("compare", a, b)[0] == 0, "without a limit nothing is judged"
 
 

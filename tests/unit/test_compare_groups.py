@@ -185,3 +185,21 @@ def test_directories_of_runs_are_groups(tmp_path: Path) -> None:
     assert code == EXIT_USAGE and "is in both groups" in err
     code, _, err = ccbed("compare", a, b, c)
     assert code == EXIT_USAGE and "two at a time" in err
+
+
+@pytest.mark.parametrize(
+    ("factor", "is_higher_better", "is_undecided"), [(1.06, False, True), (1.06, True, False), (0.94, True, True), (1.0, False, False)]
+)  # fmt: skip
+def test_a_group_that_may_be_worse_than_the_limit_is_undecided(
+    factor: float, is_higher_better: bool, is_undecided: bool
+) -> None:
+    """The figures spread by 3 %: an interval around 6 % has ends on both sides of 5 %."""
+    draw = np.random.default_rng(4)
+    old, new = (
+        [{"x": Figure(value=float(scale * draw.lognormal(0, 0.03 if scale != 1.0 else 0.01)), unit="1", is_higher_better=is_higher_better)}
+         for _ in range(10)]
+        for scale in (1.0, factor)
+    )  # fmt: skip
+    (row,) = comparison.compare_figures(old, new)
+    assert row.change is not None and not row.worse_than(0.05)
+    assert row.is_undecided(0.05) == is_undecided

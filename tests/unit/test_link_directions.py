@@ -91,6 +91,50 @@ def test_a_wide_interval_is_no_reason_to_name_a_direction() -> None:
     assert link_directions.slow([*directions(6), clear]) == [clear]
 
 
+def test_directions_that_are_faster_than_their_link_are_no_measure_for_the_others() -> None:
+    """Five of twelve are faster than the wire carries, so that their buckets had not been empty: the others are as they should be."""
+    fast = [replace(direction, beta=None, interval=(BETA / 2, BETA / 2)) for direction in directions(5)]
+    others = directions(12)[5:]
+    assert link_directions.slow([*fast, *others]) == []
+    late = replace(others[0], beta=1.1 * BETA, interval=(1.09 * BETA, 1.11 * BETA))
+    assert link_directions.slow([*fast, late, *others[1:]]) == [late]
+
+
+def test_ranks_of_one_node_are_no_measure_for_the_links_between_nodes() -> None:
+    """Two nodes of two ranks: four directions stay on a node and pass no link."""
+    ends = [(a, b) for a in range(4) for b in range(4) if a != b]
+    every = [
+        Direction(sender=a, receiver=b, alpha_s=1e-5, beta=beta, interval=(beta, beta), is_internal=a // 2 == b // 2)
+        for a, b in ends
+        for beta in [BETA / 20 if a // 2 == b // 2 else BETA]
+    ]
+    assert link_directions.slow(every) == []
+    late = [
+        replace(direction, beta=1.1 * BETA, interval=(1.1 * BETA, 1.1 * BETA)) if direction.sender == 1 else direction
+        for direction in every
+    ]
+    assert [(direction.sender, direction.receiver) for direction in link_directions.slow(late)] == [(1, 2), (1, 3)]
+    assert link_directions.slow_end(1, 2, late) == "sending"
+
+
+def test_the_run_says_which_directions_stay_on_a_node() -> None:
+    run = made([])
+    events = [
+        replace(event, value={**event.value, "ranks": [0, 1]})
+        if (event.f, event.node) == ("gang.start", "n0")
+        else event
+        for event in run.history.events
+        if (event.f, event.node) != ("gang.start", "n1")
+    ]
+    within = {
+        (direction.sender, direction.receiver)
+        for direction in measured(replace(run, history=History(tuple(events)))).setting.link.directions
+        if direction.is_internal
+    }
+    assert within == {(0, 1), (1, 0)}
+    assert not any(direction.is_internal for direction in measured(run).setting.link.directions)
+
+
 def test_the_worst_direction_is_named_with_its_interval() -> None:
     slow = {"rank": 2, "peer": 1, "alpha_s": 1e-4, "beta_s_per_byte": 2 * BETA, "interval": [1.99 * BETA, 2.01 * BETA]}
     text = link_line(made([("link.pair", slow)]))

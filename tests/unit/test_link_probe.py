@@ -51,6 +51,33 @@ def test_a_direction_without_a_beta_is_not_in_the_line_of_all() -> None:
     assert link_probe.combine({(1, 0): link_fit.Fit(1e-5, 0.0)}) is None
 
 
+def trains(*betas: float) -> link_probe.Direction:
+    direction = link_probe.Direction(train=link_probe.Train(size=1000, count=2, lead=0), round_trips=[1e-4])
+    direction.arrivals += [[0.0, 1000 * beta, 2000 * beta] for beta in betas]
+    return direction
+
+
+def test_pairs_between_nodes_are_measured_again_if_a_direction_is_known_roughly() -> None:
+    fabric = link_probe.Fabric(nodes=(0, 0, 1, 1), rate=8 / SLOW)
+    directions = {
+        1: trains(*[SLOW / 90, SLOW] * 3),
+        2: trains(*[1.1 * SLOW] * 6),
+        3: trains(*[1.1 * SLOW] * 5, 1.2 * SLOW),
+    }
+    assert link_probe.rough_peers(0, fabric, directions) == [3]
+    more = {**directions, 3: trains(*[1.1 * SLOW] * 11, 1.2 * SLOW)}
+    assert link_probe.rough_peers(0, fabric, more) == [], "with twelve trains the interval leaves one out on each side"
+    few = {2: trains(*[1.1 * SLOW] * 5)}
+    assert link_probe.rough_peers(0, fabric, few) == [2], "without an interval nothing is known"
+
+
+def test_between_ranks_of_one_node_no_link_bounds_the_rate() -> None:
+    fabric = link_probe.Fabric(nodes=(0, 0, 1), rate=8 / SLOW)
+    betas = link_probe.betas(0, fabric, {1: trains(*[SLOW / 90] * 6), 2: trains(*[SLOW / 90] * 6)})
+    assert betas[1].value == pytest.approx(SLOW / 90) and not betas[1].reason
+    assert betas[2].value is None and betas[2].reason == "faster than the link carries"
+
+
 def test_the_record_has_every_train_and_the_reason_why_a_beta_is_not_known() -> None:
     direction = link_probe.Direction(train=link_probe.Train(size=1000, count=2, lead=0), round_trips=[1e-4])
     direction.arrivals += [[0.0, 0.010, 0.020]]

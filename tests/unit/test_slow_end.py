@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import pytest
 
+from orchestrator.views.collectives import phrases
 from orchestrator.views.collectives.directions import Direction, slow_end
+
+from .simulated import Gang
+from .test_collective_stragglers import ALGORITHMS, catalogue, measured
 
 BETA = 8 / 140e6
 
@@ -43,3 +48,46 @@ def test_a_slow_node_in_both_directions_is_neither_end_alone() -> None:
 
 def test_two_nodes_have_no_other_peers_to_compare_with() -> None:
     assert slow_end(0, 1, probed((0, 1), world=2)) == ""
+
+
+def phrases_of(name: str, operation: str, world: int, slow: Mapping[tuple[int, int], float], *, one_port: bool) -> str:
+    (chosen,) = [chosen for chosen, able in ALGORITHMS if (chosen.name, able) == (name, operation)]
+    gang = Gang(schedules=catalogue(chosen, operation, world), slow=slow, watched=True, one_port=one_port)
+    return phrases.straggler(measured(gang, iterations=20))
+
+
+EXCHANGES = [
+    ("recursive-doubling", "all-reduce"), ("recursive-doubling", "all-gather"), ("halving-doubling", "all-reduce"),
+    ("pairwise", "all-to-all"), ("pairwise", "reduce-scatter"), ("bruck", "all-gather"), ("ring", "all-reduce"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("one_port", [False, True])
+@pytest.mark.parametrize("world", [4, 8])
+@pytest.mark.parametrize(("name", "operation"), EXCHANGES)
+def test_no_end_is_called_slow_that_is_not(name: str, operation: str, world: int, one_port: bool) -> None:
+    """Without a probe that shows it. A rank is slow in one direction with all others, or one wire is slow."""
+    others = [rank for rank in range(world) if rank != 1]
+    into = phrases_of(name, operation, world, {(rank, 1): 0.5 for rank in others}, one_port=one_port)
+    out = phrases_of(name, operation, world, {(1, rank): 0.5 for rank in others}, one_port=one_port)
+    assert "sends slowly" not in into and "receives slowly" not in out
+    assert "only this direction" not in into + out
+
+
+@pytest.mark.parametrize(("name", "operation"), [("recursive-doubling", "all-reduce"), ("pairwise", "all-to-all")])
+def test_an_exchange_shows_that_the_sender_is_as_fast_as_others_with_other_ranks(name: str, operation: str) -> None:
+    """The messages that a slow receiver gets later were on their way before it was ready: nothing is known of those links."""
+    text = phrases_of(name, operation, 4, {(rank, 1): 0.5 for rank in (0, 2, 3)}, one_port=False)
+    assert "n0 sends to other ranks as fast as others do: n1 receives slowly, or the wire is slow" in text
+
+
+def test_in_a_ring_the_ends_of_a_slow_link_cannot_be_told_apart() -> None:
+    """The control: no rank has messages with another one to compare with."""
+    text = phrases_of("ring", "all-reduce", 4, {(0, 1): 0.5}, one_port=False)
+    assert "the link n0 to n1 takes" in text and "cannot tell n0's sending, n1's receiving and the wire apart" in text
+
+
+def test_smaller_messages_to_other_ranks_show_nothing_of_the_ends() -> None:
+    """What fits into a bucket passes at the speed of the machine, however slow the link is."""
+    text = phrases_of("halving-doubling", "reduce-scatter", 4, {(rank, 1): 0.5 for rank in (0, 2, 3)}, one_port=False)
+    assert "the link n3 to n1 takes" in text and "cannot tell" in text

@@ -66,7 +66,7 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
     callback=_limit,
     metavar="SHARE",
     help="Exit 1 where the whole interval of a change is slower than this, such as 5%, or a case is missing."
-    " Exit 2 with too few samples.",
+    " Exit 2 where only a part of it is, or with too few samples.",
 )
 @options.runs_dir
 @options.as_json
@@ -120,7 +120,8 @@ def _compare_two(
     has_limit = fail_over is not None
     late = [row.what for row in compared.rows if fail_over is not None and row.slower_than(fail_over)]
     missing = [f"{what} (only in {which})" for which, what in compared.only] if has_limit else []
-    undecided = [row.what for row in compared.rows if has_limit and row.undecided]
+    unclear = [row for row in compared.rows if fail_over is not None and row.is_undecided(fail_over)]
+    undecided, few = [row.what for row in unclear], sum(row.change is None for row in unclear)
     code = EXIT_FINDING if late or missing else EXIT_UNKNOWN if undecided else EXIT_PASS
     if as_json:
         document = {**_document(compared), "failed": [*late, *missing], "undecided": undecided, "exit": code}
@@ -135,8 +136,10 @@ def _compare_two(
         word = session.terminal.style(f"{name:<9}", name)
         text = f"{len(late)} of {len(compared.rows)} slower by more than {limit}"
         text += f"; {len(missing)} missing on one side" if missing else ""
-        if undecided:
-            text += f"; {len(undecided)} undecided: needs {compared.least_samples} or more iterations of each run"
+        if few:
+            text += f"; {few} undecided: needs {compared.least_samples} or more iterations of each run"
+        if len(undecided) > few:
+            text += f"; {len(undecided) - few} undecided: the interval reaches beyond the limit"
         session.terminal.line(f"{word} {text}     exit {code}")
     return code
 
@@ -179,7 +182,7 @@ def _is_twin(directory: Path) -> bool:
 def _compare_groups(
     session: Session, before: list[Path], after: list[Path], fail_over: float | None, *, as_json: bool
 ) -> int:
-    """Exit 1 where a figure is worse by more than the limit, 2 where one is not known; without a limit 0."""
+    """Exit 1 where a figure is worse by more than the limit, 2 where one may be, or is not known; without a limit 0."""
     both = set(before) & set(after)
     if both:
         raise UsageError(f"{short_path(min(both))}: is in both groups", hint="a group needs independent runs")
@@ -192,7 +195,7 @@ def _compare_groups(
     if not groups.rows:
         raise UsageError("A and B have no figure in common", hint="compare runs that finished, of one kind of trial")
     failed = [row.what for row in groups.rows if fail_over is not None and row.worse_than(fail_over)]
-    undecided = [row.what for row in groups.rows if fail_over is not None and row.verdict == "unknown"]
+    undecided = [row.what for row in groups.rows if fail_over is not None and row.is_undecided(fail_over)]
     code = EXIT_FINDING if failed else EXIT_UNKNOWN if undecided else EXIT_PASS
     if as_json:
         names = {side: [str(path) for path in paths] for side, paths in (("a", before), ("b", after))}
@@ -201,7 +204,7 @@ def _compare_groups(
         compare_view.show_groups(session.terminal, groups, (len(before), len(after)))
         if fail_over is not None:
             word = {EXIT_FINDING: "FAIL", EXIT_UNKNOWN: "UNKNOWN"}.get(code, "PASS")
-            text = f"{len(failed)} of {len(groups.rows)} worse by more than {fail_over * 100:.3g} %; {len(undecided)} unknown"
+            text = f"{len(failed)} of {len(groups.rows)} worse by more than {fail_over * 100:.3g} %; {len(undecided)} undecided"
             session.terminal.line(f"{session.terminal.style(f'{word:<9}', word)} {text}     exit {code}")
     return code
 

@@ -19,6 +19,8 @@ PAYLOAD, FRAME = 1448, 1514
 RESOLUTION = 0.02
 #: The confidence of an interval, if there are enough trains.
 CONFIDENCE = 0.99
+#: A rate is known only roughly if the ends of its interval differ by more than this share.
+NARROW = 0.02
 #: Fewer trains give no interval: with six, least and greatest contain the median with 97 %.
 LEAST_TRAINS = 6
 
@@ -72,6 +74,11 @@ def beta(slopes: Sequence[float], rate: float = 0.0) -> Beta:
     low, high = interval or (value, value)
     bounded = (max(low, least), max(high, least)) if interval else None
     return Beta(value=max(value, least), interval=bounded, reason=few)
+
+
+def is_rough(beta: Beta) -> bool:
+    """Whether the rate is known only roughly: trains of the direction were disturbed."""
+    return beta.interval is None or beta.interval[1] > beta.interval[0] * (1 + NARROW)
 
 
 def least_beta(rate: float) -> float:

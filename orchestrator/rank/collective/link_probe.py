@@ -4,7 +4,8 @@ A train is a message that empties the token buckets of the link, and messages of
 the arrival of each, so the time per byte is read from one clock, without start-up times. Alpha is half of the shortest round
 trip of a token; it is common to both directions, because no clock is precise enough to tell them apart.
 
-Every pass over the pairs measures each direction once, so that a disturbance of the machine hits all directions alike.
+Every pass over the pairs measures each direction once, so that a disturbance of the machine hits all directions alike. Where
+trains were disturbed, so that the rate of a shaped link is known only roughly, more passes over these pairs follow.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LEAST, MOST, TRIAL_COUNT = 24, 64, 8
 #: Seconds of a message and of a train, within these limits. The bytes of a train begin at another byte of a packet each time.
 MESSAGE_S, TRAIN_S, SHIFT = 0.0005, 0.03, 10_007
 #: An earlier probe is confirmed if one of so many trains per direction is within its interval, widened by this share.
-CONFIRMING_TRAINS, NEAR = 2, 0.05
+CONFIRMING_TRAINS, NEAR = 2, 0.02
 #: Passes over all pairs. With the least number of them, probes may take longer than they should.
 LEAST_PASSES, MOST_PASSES = link_fit.LEAST_TRAINS, 60
 
@@ -142,7 +143,35 @@ def probe(
     end = time.monotonic()
     for _ in range(_agree_on(passes(limit_s - (first - begin), end - first), device) - 1):
         _pass(rank, wire, turns, directions)
+    if fabric.rate:
+        _measure_rough(rank, device, fabric, wire, turns, directions, time.monotonic() + limit_s)
     return replace(_agree(rank, device, fabric, directions), changed=changed)
+
+
+def _measure_rough(
+    rank: int, device: torch.device, fabric: Fabric, wire: _Wire, turns: Sequence[Sequence[link_fit.Pair]],
+    directions: dict[int, Direction], end: float,
+) -> None:  # fmt: skip
+    """More passes over the pairs of which a direction is known only roughly, until ``end`` by the clock of rank 0."""
+    for _ in range(MOST_PASSES):
+        rough = wire.pairs(rank, rough_peers(rank, fabric, directions))
+        if not rough or not _agree_on(int(time.monotonic() < end), device):
+            return
+        _pass(rank, wire, [[pair for pair in turn if pair in rough] for turn in turns if rough & set(turn)], directions)
+
+
+def rough_peers(rank: int, fabric: Fabric, directions: Mapping[int, Direction]) -> list[int]:
+    """The peers on other nodes to which the rate is known only roughly."""
+    fits = betas(rank, fabric, directions)
+    return [peer for peer in fits if fabric.nodes[peer] != fabric.nodes[rank] and link_fit.is_rough(fits[peer])]
+
+
+def betas(rank: int, fabric: Fabric, directions: Mapping[int, Direction]) -> dict[int, link_fit.Beta]:
+    """The time per byte to each peer. Between ranks of one node there is no link that bounds it."""
+    return {
+        peer: link_fit.beta(direction.slopes, fabric.rate if fabric.nodes[peer] != fabric.nodes[rank] else 0.0)
+        for peer, direction in directions.items()
+    }
 
 
 def _changed(rank: int, wire: _Wire, turns: Sequence[Sequence[link_fit.Pair]], known: Mapping[str, Any]) -> str:
@@ -219,6 +248,15 @@ class _Wire:
         dist.all_reduce(greatest, dist.ReduceOp.MAX)
         return int(greatest.item())
 
+    def pairs(self, rank: int, peers: Sequence[int]) -> set[link_fit.Pair]:
+        """The pairs of ranks that any rank names by its peers."""
+        named = torch.zeros(len(self.nodes), len(self.nodes), dtype=torch.int64)
+        for peer in peers:
+            named[min(rank, peer), max(rank, peer)] = 1
+        named = named.to(self._device)
+        dist.all_reduce(named, dist.ReduceOp.MAX)
+        return {(low, high) for low, high in named.nonzero().tolist()}
+
     def send(self, peer: int, direction: Direction) -> None:
         """Lead the measurement of the direction to ``peer``, and add it to ``direction``."""
         train = direction.train
@@ -278,13 +316,15 @@ def _wait(work: Any) -> None:
 
 def _agree(rank: int, device: torch.device, fabric: Fabric, directions: dict[int, Direction]) -> Link:
     world = len(fabric.nodes)
-    fits = {peer: link_fit.beta(direction.slopes, fabric.rate) for peer, direction in directions.items()}
+    fits = betas(rank, fabric, directions)
     table = torch.zeros(world, world, 2, dtype=torch.float64)
     for peer, beta in fits.items():
         table[rank, peer] = torch.tensor([directions[peer].alpha, beta.value or 0.0], dtype=torch.float64)
     table = table.to(device)
     dist.all_reduce(table)
-    lines = {(a, b): link_fit.Fit(*table[a, b].tolist()) for a in range(world) for b in range(world) if a != b}
+    pairs = [(a, b) for a in range(world) for b in range(world) if a != b]
+    apart = [(a, b) for a, b in pairs if fabric.nodes[a] != fabric.nodes[b]]
+    lines = {(a, b): link_fit.Fit(*table[a, b].tolist()) for a, b in apart or pairs}
     results = {peer: (direction, fits[peer]) for peer, direction in directions.items()}
     return Link(agreed=combine(lines, fabric.leaves), directions=results)
 

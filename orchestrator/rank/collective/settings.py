@@ -26,7 +26,8 @@ class Measuring:
     verify         compare every result with the expected one and with those of the other ranks
     drain          bytes of an untimed transfer before each timed iteration, which empties the bucket of a shaped link; -1: by the link
     probe          first measure alpha and beta of the links, in both directions of all pairs
-    probe_s        approximate duration of the probe in seconds; slow links and many ranks need longer
+    probe_s        approximate duration of the probe in seconds; slow links and many ranks need longer, and up to as long again
+                   goes to shaped links that a busy machine left known only roughly
     auto_s         seconds per case in which algorithm auto measures, in the warm-up, the algorithms that its cost model cannot tell
                    apart; 0: the model alone decides
     fresh_probe    measure the links even if the probe of an earlier run on the same nodes and links is confirmed

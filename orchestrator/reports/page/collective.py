@@ -173,7 +173,10 @@ def pairs(measured: collectives.Measured) -> Iterator[tuple[str, str]]:
 
 def _straggler(measured: collectives.Measured) -> Figure:
     if not phrases.has_straggler(measured):
-        return "straggler", "none", "no rank late beyond chance"
+        reason = phrases.unjudged(measured)
+        if reason:
+            return "straggler", "not known", reason
+        return "straggler", "none", "no rank late beyond chance" if measured.latest else phrases.UNEQUAL
     worst = max((iteration for iteration in measured.slow if iteration.cause), key=_late, default=None)
     if worst is None or worst.cause is None:
         return "straggler", "yes", phrases.straggler(measured)

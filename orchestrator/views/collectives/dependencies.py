@@ -77,11 +77,13 @@ class Pattern:
 
 
 def pattern(moved: Transfers, spans: Spans, beta: float | None) -> Pattern | None:
-    """``beta``: seconds per byte from the probe, if known. None without an iteration that has both records and steps."""
+    """``beta``: seconds per byte from the probe, if known. None without an iteration that has both records and steps, and where
+    the records name receivers that are no ranks of the case.
+    """
     import numpy as np
 
     both, rows, spots = np.intersect1d(moved.trials, spans.trials, return_indices=True)
-    if both.size == 0:
+    if both.size == 0 or not set(moved.rank.tolist()) <= set(spans.ranks):
         return None
     stages = _stages(moved)
     firsts = [stage.columns[0] for stage in stages]

@@ -18,7 +18,7 @@ class Direction:
     """A link from ``sender`` to ``receiver`` by the probe: ``alpha_s``, and ``beta`` in seconds per byte.
 
     ``interval``: of beta, (least, greatest); None in older records, and for too few trains of messages. ``reason``: why beta or
-    the interval is not known. ``samples``: (bytes, median seconds, repetitions).
+    the interval is not known. ``samples``: (bytes, median seconds, repetitions). ``is_internal``: both ranks are on one node.
     """
 
     sender: int
@@ -28,6 +28,12 @@ class Direction:
     interval: tuple[float, float] | None = None
     reason: str = ""
     samples: tuple[tuple[int, float, int], ...] = ()
+    is_internal: bool = False
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether it can be compared: it passes a link, and its rate is one that the link can carry."""
+        return self.beta is not None and not self.is_internal
 
     @property
     def is_wide(self) -> bool:
@@ -37,7 +43,7 @@ class Direction:
 
 def slow(directions: Sequence[Direction]) -> list[Direction]:
     """Directions that are clearly slower than the others, the worst first."""
-    known = [(direction, *_bounds(direction, directions)) for direction in directions]
+    known = [(direction, *_bounds(direction, directions)) for direction in directions if direction.is_comparable]
     clear = [
         direction for direction, least, limit in known if limit is not None and least is not None and least > limit
     ]
@@ -51,7 +57,8 @@ def slow_end(sender: int, receiver: int, directions: Sequence[Direction]) -> str
     slow_ends = {(direction.sender, direction.receiver) for direction in slow(directions)}
     if (sender, receiver) not in slow_ends:
         return ""
-    every = {(direction.sender, direction.receiver) for direction in directions} - {(sender, receiver)}
+    every = {(direction.sender, direction.receiver) for direction in directions if not direction.is_internal}
+    every -= {(sender, receiver)}
     sent, received = ({ends for ends in every if ends[n] == rank} for n, rank in enumerate((sender, receiver)))
     if not (sent | received) & slow_ends:
         return "wire" if sent and received else ""
@@ -67,7 +74,7 @@ def least_visible(directions: Sequence[Direction]) -> float | None:
     Directions that are faster than their link, so that they have no beta, do not count.
     """
     shares = []
-    for direction in (direction for direction in directions if direction.beta):
+    for direction in (direction for direction in directions if direction.is_comparable):
         least, limit = _bounds(direction, directions)
         if least is None or limit is None:
             return None
@@ -77,6 +84,8 @@ def least_visible(directions: Sequence[Direction]) -> float | None:
 
 def _bounds(direction: Direction, directions: Sequence[Direction]) -> tuple[float | None, float | None]:
     """The least beta of the direction, and the beta beyond which it is slow."""
-    others = sorted(other.interval[1] for other in directions if other is not direction and other.interval)
+    others = sorted(
+        other.interval[1] for other in directions if other is not direction and other.is_comparable and other.interval
+    )
     limit = others[int(SHARE * len(others))] * (1 + MARGIN) if others else None
     return direction.interval[0] if direction.interval else None, limit

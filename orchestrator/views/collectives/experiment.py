@@ -179,7 +179,7 @@ def setting(run: Run) -> Setting | None:
         nodes=nodes,
         hosts={rank: _host(run, node) for rank, node in nodes.items()},
         clocks=_clocks(run, nodes),
-        link=_link(run),
+        link=_link(run, nodes),
         verify=plan.verify is not False,
         bandwidth=plan.bandwidth or "median",
         autos=tuple(_autos(run.history)),
@@ -209,7 +209,7 @@ def _case(case: CaseFacts, omitted: Set[int]) -> Case:
     cost, planned = case.cost or {}, case.iterations or 0
     first, stride = case.first_step or 1, max(1, case.stride or 1)
     steps = range(first, first + planned * stride, stride) if omitted else ()
-    rounds, volume = number(cost.get("rounds")), number(cost.get("volume"))
+    rounds, volume = _figure(cost.get("rounds")), _figure(cost.get("volume"))
     return Case(
         number=case.case or 0,
         operation=case.operation or "",
@@ -249,19 +249,25 @@ def _autos(history: History) -> list[Auto]:
     return [autos[case] for case in sorted(autos)]
 
 
-def _link(run: Run) -> Link:
+def _link(run: Run, nodes: Mapping[int, str]) -> Link:
     reported = run.history.last(events.LinkFit)
     fit = reported.data if reported else None
     spec = mapping(_document(run, "plan.json").get("link"))
     return Link(
-        alpha_s=number(fit.alpha_s) if fit else None,
-        beta=number(fit.beta_s_per_byte) if fit else None,
-        directions=tuple(_directions(run.history)),
+        alpha_s=_figure(fit.alpha_s) if fit else None,
+        beta=_figure(fit.beta_s_per_byte) or None if fit else None,
+        directions=tuple(_directions(run.history, nodes)),
         reused=f"{fit.reused_from}, {fit.measured_at}" if fit and fit.reused_from else "",
         changed=fit.changed or "" if fit else "",
         rate=number(spec.get("rate")) or None,
         spec=spec,
     )
+
+
+def _figure(reported: Any) -> float | None:
+    """A finite number that is not negative; None for anything else."""
+    value = number(reported)
+    return value if value is not None and 0 <= value < math.inf else None
 
 
 def _interval(reported: Any) -> tuple[float, float] | None:
@@ -277,22 +283,24 @@ def _sample(reported: Any) -> tuple[int, float, int] | None:
     sample = listing(reported)
     if len(sample) != 3:
         return None
-    size, seconds, count = whole(sample[0]), number(sample[1]), whole(sample[2])
+    size, seconds, count = whole(sample[0]), _figure(sample[1]), whole(sample[2])
     return (size, seconds, count) if size is not None and seconds is not None and count is not None else None
 
 
-def _directions(history: History) -> list[Direction]:
+def _directions(history: History, nodes: Mapping[int, str]) -> list[Direction]:
     """The last report on each direction, in order. Older records have one direction of each pair, without an interval."""
     directions: dict[tuple[int, int], Direction] = {}
     for event in history.of(events.LinkPair):
         pair = event.data
-        sender, receiver, alpha, beta = pair.rank, pair.peer, pair.alpha_s, pair.beta_s_per_byte
+        sender, receiver = pair.rank, pair.peer
+        alpha, beta = _figure(pair.alpha_s), _figure(pair.beta_s_per_byte)
         if sender is None or receiver is None or alpha is None:
             continue
         directions[sender, receiver] = Direction(
-            sender=sender, receiver=receiver, alpha_s=alpha, beta=beta if beta and beta > 0 else None,
+            sender=sender, receiver=receiver, alpha_s=alpha, beta=beta or None,
             interval=_interval(pair.interval), reason=pair.reason or "",
             samples=tuple(sample for sample in map(_sample, pair.samples or ()) if sample is not None),
+            is_internal=sender in nodes and nodes[sender] == nodes.get(receiver),
         )  # fmt: skip
     return [directions[key] for key in sorted(directions)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...model.run import Run
@@ -309,16 +309,23 @@ def _summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def _links(cases: list[_Case]) -> tuple[repeated_delays.SlowLink, ...]:
     """Links that are slow in most of the cases that used them."""
     used: dict[tuple[int, int], int] = {}
-    slow: dict[tuple[int, int], list[float]] = {}
+    slow: dict[tuple[int, int], list[repeated_delays.SlowLink]] = {}
     for case in cases:
         if case.moved is None or case.rounds is None:
             continue
         for link in {(int(a), int(b)) for a, b in zip(case.moved.peer, case.moved.rank, strict=True)}:
             used[link] = used.get(link, 0) + 1
         for slow_link in case.links:
-            slow.setdefault((slow_link.sender, slow_link.receiver), []).append(slow_link.factor)
-    frequent = {link: factors for link, factors in slow.items() if 2 * len(factors) > used[link]}
-    return tuple(
-        repeated_delays.SlowLink(sender=a, receiver=b, factor=sorted(factors)[len(factors) // 2])
-        for (a, b), factors in sorted(frequent.items())
+            slow.setdefault((slow_link.sender, slow_link.receiver), []).append(slow_link)
+    frequent = {link: entries for link, entries in slow.items() if 2 * len(entries) > used[link]}
+    return tuple(_merged(frequent[link]) for link in sorted(frequent))
+
+
+def _merged(links: list[repeated_delays.SlowLink]) -> repeated_delays.SlowLink:
+    """One link in several cases: the middle factor. What one case shows of its ends holds for all."""
+    middle = sorted(links, key=lambda link: link.factor)[len(links) // 2]
+    return replace(
+        middle,
+        is_sender_usual=any(link.is_sender_usual for link in links),
+        is_receiver_usual=any(link.is_receiver_usual for link in links),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ...model.event import History
 from ..values import whole
-from .attribution import Attribution
+from .attribution import LEAST_TRIALS, Attribution
 from .directions import Direction, least_visible, slow_end
 from .directions import slow as slow_directions
 from .experiment import Case, Setting, wrong_results
@@ -20,6 +20,8 @@ from .statistics import DEFINITION, ENOUGH_FOR_P99
 MOST_PARTS = 3
 #: A case that takes so many times as long as its model has a cause, whether or not the records show it.
 UNEXPLAINED = 1.25
+#: What is said where no round of an algorithm can be compared.
+UNEQUAL = "in single iterations; ranks with different work cannot be compared over all"
 #: At most so many directions of links are named.
 MOST_DIRECTIONS = 4
 #: How the fastest algorithm is determined.
@@ -206,9 +208,19 @@ def straggler(measured: Measured) -> str:
         parts.append(slow(first, measured.setting) + more)
     parts += _repeated(measured)
     chance = _chance(measured)
+    if not parts and (reason := unjudged(measured)):
+        return f"not known: {reason}{_unexplained(measured)}"
     if not parts:
-        return "none" + (f" ({chance})" if chance else "") + _unexplained(measured)
+        return f"none ({chance or UNEQUAL}){_unexplained(measured)}"
     return " · ".join([*parts, *([chance] if chance else [])])
+
+
+def unjudged(measured: Measured) -> str:
+    """Why no late rank could be found; empty where one could."""
+    count = max((row.trial.count for row in measured.rows if row.trial), default=0)
+    if count < LEAST_TRIALS:
+        return f"needs {LEAST_TRIALS} or more iterations (got {count})"
+    return "" if any(row.transfers for row in measured.rows) else "no transfers were recorded"
 
 
 def _unexplained(measured: Measured) -> str:
@@ -259,9 +271,20 @@ def _links(links: Sequence[SlowLink], setting: Setting) -> Iterator[str]:
             "sending": f"the probe: {sender} sends slowly to all",
             "receiving": f"the probe: {receiver} receives slowly from all",
             "wire": "the probe: only this direction is slow",
-            "": f"cannot tell {sender}'s sending, {receiver}'s receiving and the wire apart",
+            "": _end(slow_link, sender, receiver),
         }[slow_end(slow_link.sender, slow_link.receiver, setting.link.directions)]
         yield f"the link {sender} to {receiver} takes {slow_link.factor:.1f} times as long as the others ({where})"
+
+
+def _end(link: SlowLink, sender: str, receiver: str) -> str:
+    """What the transfers with other ranks say of the ends."""
+    if link.is_sender_usual and link.is_receiver_usual:
+        return "both are as fast as others with other ranks: only this direction is slow"
+    if link.is_sender_usual:
+        return f"{sender} sends to other ranks as fast as others do: {receiver} receives slowly, or the wire is slow"
+    if link.is_receiver_usual:
+        return f"{receiver} receives from other ranks as fast as others do: {sender} sends slowly, or the wire is slow"
+    return f"cannot tell {sender}'s sending, {receiver}'s receiving and the wire apart"
 
 
 def _chance(measured: Measured) -> str:

@@ -36,6 +36,8 @@ RARE = 0.2
 #: after the run.
 SLOW = 1.3
 OFTEN = 0.5
+#: A link is as fast as others if its transfers take at most so many times as long.
+USUAL = 1.1
 #: A transfer is not compared if one of its ends did not run for more than this part of it.
 _RAN = 0.1
 #: A transfer is compared if its longest possible time is at most so many times its shortest.
@@ -91,11 +93,17 @@ class Latest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowLink:
-    """Transfers over this link take ``factor`` times as long as others."""
+    """Transfers over this link take ``factor`` times as long as others.
+
+    ``is_sender_usual``: the sender's messages to another rank, no smaller than these, take no longer than others;
+    ``is_receiver_usual``: so do those that the receiver gets from another rank. False: not known.
+    """
 
     sender: int
     receiver: int
     factor: float
+    is_sender_usual: bool = False
+    is_receiver_usual: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +227,7 @@ def slow_links(
     import numpy as np
 
     ratios: dict[tuple[int, int], list[Floats]] = {}
+    sizes: dict[tuple[int, int], list[int]] = {}
     for group in comparable:
         arrived: dict[tuple[int, int], Floats] = {}
         for round_ in group:
@@ -237,14 +246,32 @@ def slow_links(
                 quick = _quick(took)
                 for place, link in enumerate(links):
                     ratios.setdefault(link, []).append(took[:, place] / quick)
+                    sizes.setdefault(link, []).append(int(moved.size[columns[place]]))
             arrived |= {link: ends[:, place] for place, link in enumerate(links)}
-    slow = []
-    for (a, b), by_round in sorted(ratios.items()):
-        by_trial = _medians(np.stack(by_round, axis=1))
-        is_slow = by_trial >= SLOW
-        if by_trial.size >= LEAST_TRIALS and float(is_slow.mean()) >= OFTEN:
-            slow.append(SlowLink(sender=a, receiver=b, factor=float(np.median(by_trial[is_slow]))))
-    return slow
+    by_trial = {link: _medians(np.stack(by_round, axis=1)) for link, by_round in sorted(ratios.items())}
+    judged = {link: factors for link, factors in by_trial.items() if factors.size >= LEAST_TRIALS}
+    usual = {link: min(sizes[link]) for link, factors in judged.items() if float(np.median(factors)) <= USUAL}
+    return [
+        _slow_link(link, factors[factors >= SLOW], max(sizes[link]), usual)
+        for link, factors in judged.items()
+        if float((factors >= SLOW).mean()) >= OFTEN
+    ]
+
+
+def _slow_link(link: tuple[int, int], factors: Floats, size: int, usual: Mapping[tuple[int, int], int]) -> SlowLink:
+    """``size``: its largest message; ``usual``: links that are as fast as others, with their smallest message."""
+    import numpy as np
+
+    sender, receiver = link
+    is_usual = (
+        any(other[end] == link[end] and other != link and least >= size for other, least in usual.items())
+        for end in (0, 1)
+    )
+    is_sender_usual, is_receiver_usual = is_usual
+    return SlowLink(
+        sender=sender, receiver=receiver, factor=float(np.median(factors)),
+        is_sender_usual=is_sender_usual, is_receiver_usual=is_receiver_usual,
+    )  # fmt: skip
 
 
 def _seconds(

@@ -34,7 +34,8 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """The timed regions of one case: [trial, rank], in seconds by the orchestrator's clock. Only whole iterations.
+    """The timed regions of one case: [trial, rank], in seconds by the orchestrator's clock. Only whole iterations, in which no
+    rank ended before it began.
 
     ``trials``: their numbers, from 1. ``lost``: how many are not there, or not of all ranks.
     """
@@ -132,7 +133,7 @@ def _spans(case: Case, start: Floats, end: Floats) -> Spans:
     rows = slice(case.steps.start, case.steps.stop, case.steps.step)
     ranks = [rank for rank in case.ranks if rank < start.shape[1]]
     begin, finish = start[rows][:, ranks], end[rows][:, ranks]
-    whole = np.isfinite(begin).all(axis=1) & np.isfinite(finish).all(axis=1) & bool(ranks)
+    whole = (np.isfinite(finish) & (begin <= finish)).all(axis=1) & bool(ranks)
     return Spans(
         trials=np.flatnonzero(whole) + 1,
         ranks=tuple(ranks),
@@ -157,7 +158,7 @@ def records(files: NodeFiles, setting: Setting) -> NDArray[Any]:
         offset = setting.clocks.get(rank, (0.0, 0.0))[0]
         part["start"] += offset
         part["end"] += offset
-        parts.append(part)
+        parts.append(part[np.isfinite(part["end"]) & (part["start"] <= part["end"])])  # others are damaged
     if not parts:
         return np.empty(0, dtype=full)
     joined = np.concatenate(parts)

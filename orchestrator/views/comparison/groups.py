@@ -43,6 +43,7 @@ class Grouped:
     change: collectives.Interval | None = None
     verdict: Judgement = "unknown"
     reason: str = ""
+    is_higher_better: bool = False
 
     @property
     def is_relative(self) -> bool:
@@ -53,7 +54,19 @@ class Grouped:
         if self.verdict not in ("slower", "worse") or self.change is None or self.before is None:
             return False
         least = min(abs(self.change.low), abs(self.change.high))
-        return least > limit * (1.0 if self.is_relative else abs(self.before))
+        return least > limit * self.scale
+
+    def is_undecided(self, limit: float) -> bool:
+        """Whether it may be worse by more than ``limit``, though not with its whole interval."""
+        if self.change is None:
+            return self.verdict == "unknown"
+        most = -self.change.low if self.is_higher_better else self.change.high
+        return not self.worse_than(limit) and most > max(limit, pairs.MARGIN) * self.scale
+
+    @property
+    def scale(self) -> float:
+        """What a change of 1 is: all of A's median."""
+        return 1.0 if self.is_relative else abs(self.before or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +127,7 @@ def _row(what: str, old: Sequence[Figure | None], new: Sequence[Figure | None], 
     before, after = (np.array(values, dtype=np.float64) for values in known)
     row = Grouped(
         what=what, unit=shape.unit, before=float(np.median(before)), after=float(np.median(after)),
-        counts=(int(before.size), int(after.size)),
+        counts=(int(before.size), int(after.size)), is_higher_better=shape.is_higher_better,
     )  # fmt: skip
     lacking = [
         f"{len(group) - len(values)} of {len(group)} runs of {side} do not have it"
@@ -129,8 +142,7 @@ def _row(what: str, old: Sequence[Figure | None], new: Sequence[Figure | None], 
     change = statistics.shift(before, after, level, is_relative=row.is_relative)
     if change is None:
         return replace(row, reason=f"too few runs: needs {statistics.least_group(level)} or more in each group")
-    margin = pairs.MARGIN * (1.0 if row.is_relative else abs(row.before or 0.0))
-    return replace(row, change=change, verdict=_judge(change, margin, shape))
+    return replace(row, change=change, verdict=_judge(change, pairs.MARGIN * row.scale, shape))
 
 
 def _judge(change: collectives.Interval, margin: float, figure: Figure) -> Judgement:

@@ -45,14 +45,18 @@ class Compared:
             return self.after / self.before - 1
         return math.inf if self.after else 0.0
 
-    @property
-    def undecided(self) -> bool:
-        """Whether there are samples, but too few to decide. Single figures, such as a whole run's time, are not judged."""
-        return self.verdict == "unknown" and max(self.counts) > 1
-
     def slower_than(self, limit: float) -> bool:
         """Whether it got slower, and by more than ``limit`` (0.05: 5 %) with its whole interval."""
         return self.verdict == "slower" and self.change is not None and self.change.low > limit
+
+    def is_undecided(self, limit: float) -> bool:
+        """Whether it may be slower by more than ``limit``, though not with its whole interval, or has too few samples.
+
+        Single figures, such as a whole run's time, are not judged.
+        """
+        if self.change is None:
+            return self.verdict == "unknown" and max(self.counts) > 1
+        return not self.slower_than(limit) and self.change.high > max(limit, MARGIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

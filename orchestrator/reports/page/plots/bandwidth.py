@@ -123,8 +123,8 @@ def _bars(measured: Measured, rows: list[Row]) -> Figure:
 
 
 def _model_bandwidth(row: Row) -> float:
-    assert row.model_s and row.busbw is not None and row.trial
-    return row.busbw * row.trial.p50 / row.model_s
+    assert row.model_s and row.busbw is not None and row.mean_s
+    return row.busbw * row.mean_s / row.model_s
 
 
 def between_pairs(measured: Measured) -> Figure | None:
@@ -164,7 +164,7 @@ def _map(
     shades = ["#cfe0f5", "#f4efe4", "#e58a6a"]
     colours = LinearSegmentedColormap.from_list("worse", shades[::-1] if low_is_bad else shades)
     middle = float(np.nanmedian(grid))
-    span = max(float(np.nanmax(np.abs(grid - middle))), 0.1 * abs(middle))
+    span = max(float(np.nanmax(np.abs(grid - middle))), 0.1 * abs(middle)) or 1.0
     low, high = middle - span, middle + span
     for (row, column), value in np.ndenumerate(grid):
         if np.isnan(value):
