@@ -17,6 +17,7 @@ T = TypeVar("T")
 #: Key in the metadata of a field: None is written as null.
 NULL = "null"
 _SCALARS = frozenset({str, int, bool, type(None)})
+_AS_THEY_ARE: tuple[Any, ...] = (str, int, bool, Any)
 
 
 def plain(value: Any) -> Any:
@@ -61,14 +62,17 @@ def _names(cls: type) -> tuple[tuple[str, bool], ...]:
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def hints(cls: type) -> dict[str, Any]:
+    """The types of the fields of a dataclass. Evaluating them takes a millisecond, so a process does it before it forks."""
     return typing.get_type_hints(cls)
 
 
 def _build(hint: Any, data: Any) -> Any:
+    if hint in _AS_THEY_ARE:
+        return data
     if dataclasses.is_dataclass(hint):
-        hints = _hints(cast(type, hint))
-        return cast(type, hint)(**{key: _build(hints[key], item) for key, item in data.items()})
+        types_of = hints(cast(type, hint))
+        return cast(type, hint)(**{key: _build(types_of[key], item) for key, item in data.items()})
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):

@@ -124,7 +124,13 @@ def entropy(text: str) -> float:
 
 
 def _shown(name: str, value: str, names: Collection[str]) -> str:
-    if is_named(name, names) or SECRET.search(name):
+    return "***" if is_named(name, names) else _displayed(name, value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _displayed(name: str, value: str) -> str:
+    """Cached, as the ranks of all nodes have nearly the same environment: one process warms up for them."""
+    if SECRET.search(name):
         return "***"
     if not name.startswith(_OWN) and looks_secret(value, name):
         return "***"

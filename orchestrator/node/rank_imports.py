@@ -6,12 +6,13 @@ The agent's archive holds the same code as a payload. A rank adopts what the age
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
 import sys
 from pathlib import Path
 from types import ModuleType
 
+from ..model import codec
+from ..model.gang import GangSpec
 from .files import payloads
 
 PACKAGE = "orchestrator.rank"
@@ -24,8 +25,9 @@ MODULES = (
     f"{PACKAGE}.reference_models.training_loop", f"{PACKAGE}.reference_models.module_facts",
     f"{PACKAGE}.exchange.communicator", f"{WORKLOADS}.script",
 )  # fmt: skip
-#: What was imported. A rank that walked through ``sys.modules`` would copy a page for each of 2,500 modules.
-_imported: dict[str, ModuleType] = {}
+#: What was imported, each with its path in a payload, without ``.py``. A rank that walked through ``sys.modules`` would copy a
+#: page for each of 2,500 modules.
+_imported: dict[str, tuple[ModuleType, str]] = {}
 _imported_hashes: list[bytes] = []
 
 
@@ -46,7 +48,7 @@ def preload() -> None:
 
 def remember() -> None:
     """Note which modules of the ranks' code are imported now."""
-    _imported.update({name: sys.modules[name] for name in sys.modules if _is_of_rank(name)})
+    _imported.update({name: (sys.modules[name], _path(name)) for name in sys.modules if _is_of_rank(name)})
 
 
 def has_imported() -> bool:
@@ -70,15 +72,17 @@ def _import() -> None:
     digest = importlib.import_module(f"{WATCHER}.digest")
     digest.prepare([importlib.import_module("torch").device("cpu")])
     importlib.import_module(f"{PACKAGE}.runtime.program").omit_finalizers()
+    for cls in (GangSpec, sys.modules[f"{WORKLOADS}.script"].Params):
+        codec.hints(cls)
     interpreter.remember_modules()
 
 
 def adopt(payload: str) -> None:
     """In a rank: use the imported modules as those of the payload, or forget them if the payload's code differs."""
     is_equal = is_same_code(payload)
-    for name, module in _imported.items():
+    for name, (module, path) in _imported.items():
         if is_equal:
-            _relocate(name, module, payload)
+            _relocate(module, f"{payload}/{path}")
         else:
             del sys.modules[name]
     if not is_equal:
@@ -90,10 +94,13 @@ def _is_of_rank(name: str) -> bool:
     return name.partition(".")[0] == WATCHER or f"{name}.".startswith((f"{PACKAGE}.", f"{WORKLOADS}."))
 
 
-def _relocate(name: str, module: ModuleType, payload: str) -> None:
+def _path(name: str) -> str:
+    return name.replace(WATCHER, f"{PACKAGE}.watcher").replace(".", "/")
+
+
+def _relocate(module: ModuleType, path: str) -> None:
     """Modules that a package imports later come from the payload, and files beside a module are found there."""
-    path = os.path.join(payload, *name.replace(WATCHER, f"{PACKAGE}.watcher").split("."))
     if hasattr(module, "__path__"):
         module.__path__ = [path]
-        path = os.path.join(path, "__init__")
+        path = f"{path}/__init__"
     module.__file__ = f"{path}.py"

@@ -98,6 +98,7 @@ class Loop:
     cursors: Cursors = field(default_factory=dict)
     _open: dict[str, tuple[Command, float]] = field(default_factory=dict)
     _timers: list[tuple[float, str]] = field(default_factory=list)
+    _deadlines: list[tuple[float, str]] = field(default_factory=list)
     _queue: deque[Event] = field(default_factory=deque)
     _watch: liveness.Watch = field(default_factory=lambda: liveness.Watch(checked_at=0.0))
     _pace: liveness.Pace = field(default_factory=liveness.Pace)
@@ -180,6 +181,7 @@ class Loop:
         elif isinstance(command.data, Gather):
             self._write(self._raw("ok", Gather.NAME, self._gather_and_poll(), key=command.key, epoch=command.epoch))
         else:
+            heapq.heappush(self._deadlines, (since + command.deadline_s, command.key))
             if command.kind in _SYNCED:
                 self.journal.sync()
             self._send(command)
@@ -221,7 +223,11 @@ class Loop:
         return [self._indeterminate(command, "the node exited") for command in lost]
 
     def _overdue(self) -> list[Event]:
-        now = self.now().mono
+        now, is_open = self.now().mono, False
+        while self._deadlines and self._deadlines[0][0] <= now:
+            is_open |= heapq.heappop(self._deadlines)[1] in self._open
+        if not is_open:
+            return []
         late = [command for command, due in self._open.values() if due <= now and command.kind is not Timer]
         return [self._indeterminate(command, f"no reply within {command.deadline_s:g} s") for command in late]
 

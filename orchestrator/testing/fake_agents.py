@@ -85,7 +85,7 @@ class FakeAgents:
         if gang is None:
             return {"killed": [], "left": 0, "last_step": {}}
         gang.over = True
-        ranks = [rank for rank, name in gang.ranks.items() if name == command.node]
+        ranks = gang.of_node.get(str(command.node), [])
         return {"killed": ranks, "left": 0, "last_step": {str(rank): gang.step for rank in ranks}}
 
     def _hold_rank(self, command: Command[RankHold]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ PRELOADED = ("torch", "torch.distributed", "torch._dynamo")
 
 @dataclass(kw_only=True)
 class FakeGang:
-    """The ranks of one attempt: rank -> node. ``held``: rank -> hold id."""
+    """The ranks of one attempt: rank -> node, and node -> ranks (``of_node``). ``held``: rank -> hold id."""
 
     epoch: int
     size: int
@@ -25,6 +25,7 @@ class FakeGang:
     step: int
     holds: list[Mapping[str, Any]]
     ranks: dict[int, str] = field(default_factory=dict)
+    of_node: dict[str, list[int]] = field(default_factory=dict)
     held: dict[int, str] = field(default_factory=dict)
     passed: set[str] = field(default_factory=set)
     over: bool = False
@@ -51,6 +52,7 @@ class FakeRanks:
             FakeGang(epoch=epoch, size=spec["world_size"], last=self.steps, step=start, holds=list(spec["holds"])),
         )
         gang.is_script = spec["workload"] == SCRIPT
+        gang.of_node[node] = list(spec["ranks"])
         for rank in spec["ranks"]:
             gang.ranks[rank] = node
             self.emit(gang, rank, "rank.start", {"pid": 1, "preloaded": list(PRELOADED)})

@@ -19,6 +19,7 @@ from .values import mapping, whole
 #: They serve runs and the bed alike; a line without a run is then about the bed, unless it is an observation.
 _KEEPERS = ("keeper", "outside")
 _WATCHER = re.compile(r"watch-(\d+)-\d+(\.e\d+)")
+_AGENT = re.compile(r"nodes/([^/]+)/agent\.(?:.*\.)?jsonl")
 #: The remark about every bundle of the first format.
 NOT_COMPARED = "format 1: contents not compared"
 
@@ -64,8 +65,9 @@ def identity(run: Run) -> Iterator[Finding]:
         if stated.get(name) != about.get(name):
             yield finding(f"run.begin states {name} {stated.get(name)}, bundle.json has {about.get(name)}", begin)
     yield from _documents(run, begin)
+    digest = codec.digest(stated)
     for event in run.history.of(events.GangStartDone):
-        if event.data.begin != codec.digest(stated):
+        if event.data.begin != digest:
             yield finding(f"{event.node} received another run.begin", begin, event)
 
 
@@ -152,13 +154,16 @@ def _expected_path(identity: _Identity) -> str:
 def _is_same(event: Event, content: Mapping[str, Any]) -> bool:
     """Equal in every field that the writer wrote; the history holds a repeated outcome as a note."""
     own = {name: item for name, item in content.items() if name not in ("run", "mac")}
+    held = json.dumps(codec.plain(event), sort_keys=True)
+    if json.dumps(own | {"seq": event.seq, "t": event.t}, sort_keys=True) == held:
+        return True
     if event.kind is events.CommandRepeated and mapping(own.get("value")).get(REPEATED):
         own |= {"type": "note", "f": event.f, "value": {"f": own.get("f"), "key": own.pop("key", None)}}
     try:  # a field that neither side states has the same default on both, also a field of a later version
         written = codec.plain(codec.build(Event, own | {"seq": event.seq, "t": event.t}))
     except (AttributeError, KeyError, TypeError, ValueError):
         return False
-    return vaulted.same(json.loads(json.dumps(written)), json.loads(json.dumps(codec.plain(event))))
+    return vaulted.same(json.loads(json.dumps(written)), json.loads(held))
 
 
 def _unwritten(
@@ -189,10 +194,9 @@ def _unwritten(
 
 def _agents(run: Run, result: Agreement) -> None:
     """Every node of every gang has left an agent's file."""
-    reasons, present = missing_files(run.history), run.files.paths()
-    for node in sorted({node for gang in gangs(run.history) for node in gang.ranks.values()}):
-        if any(path.startswith(f"nodes/{node}/agent.") and path.endswith(".jsonl") for path in present):
-            continue
+    reasons = missing_files(run.history)
+    agents = {match[1] for path in run.files.paths() if (match := _AGENT.fullmatch(path))}
+    for node in sorted({node for gang in gangs(run.history) for node in gang.ranks.values()} - agents):
         reason = why_missing(f"nodes/{node}/agent", reasons)
         missing = finding(f"nodes/{node} has no agent file{f': {reason}' if reason else ''}")
         (result.doubts if reason else result.failures).append(missing)

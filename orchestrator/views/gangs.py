@@ -43,6 +43,8 @@ _FRAMES = 60
 class Gang:
     """One attempt. ``slots``: group rank -> node; ``ranks``: rank -> node; ``starts``: the gang.start of each node.
 
+    ``starts_on``: node -> its starts; ``rank_nodes``: rank -> the nodes on which it was started, in order.
+
     Where the job's own launcher recovers, a lost node is replaced within the attempt: ``slots`` and ``ranks`` name the
     newest node, ``starts`` all of them.
     """
@@ -52,6 +54,8 @@ class Gang:
     slots: Mapping[int, str]
     ranks: Mapping[int, str]
     world: int | None
+    starts_on: Mapping[str, tuple[Operation, ...]]
+    rank_nodes: Mapping[int, tuple[str, ...]]
     notes: Mapping[str, tuple[Event, ...]] = field(default_factory=dict)
 
     @property
@@ -65,7 +69,7 @@ class Gang:
 
     def nodes_of(self, rank: int) -> tuple[str, ...]:
         """The nodes on which this rank was started, in order."""
-        return tuple(start.node or "" for start in self.starts if rank in (start.invoke.data.ranks or ()))
+        return self.rank_nodes.get(rank, ())
 
     def of(self, kind: type[P]) -> tuple[Event[P], ...]:
         """The notes of this kind that ranks, agents and the controller wrote in this attempt."""
@@ -89,7 +93,7 @@ class Gang:
 
         ``incarnation``: of the node, where it was restarted within the attempt.
         """
-        starts = [start for start in self.starts if start.node == node]
+        starts = self.starts_on.get(node, ())
         own = [start for start in starts if start.outcome and start.outcome.source.incarnation == incarnation]
         out = next((start.invoke.data.out for start in own or starts), None)
         return posixpath.basename(out.rstrip("/")) if out is not None else None
@@ -253,16 +257,23 @@ def hosts_of(history: History) -> Mapping[str, str]:
 def _gang(epoch: int, starts: list[Operation], notes: Mapping[str, list[Event]]) -> Gang:
     slots: dict[int, str] = {}
     ranks: dict[int, str] = {}
+    starts_on: dict[str, tuple[Operation, ...]] = {}
+    rank_nodes: dict[int, tuple[str, ...]] = {}
     for start in starts:
         data, node = start.invoke.data, start.node or ""
         slots[data.group_rank or 0] = node
         ranks |= dict.fromkeys(data.ranks or (), node)
+        starts_on[node] = (*starts_on.get(node, ()), start)
+        for rank in dict.fromkeys(data.ranks or ()):
+            rank_nodes[rank] = (*rank_nodes.get(rank, ()), node)
     return Gang(
         epoch=epoch,
         starts=tuple(starts),
         slots=slots,
         ranks=ranks,
         world=starts[0].invoke.data.world_size,
+        starts_on=starts_on,
+        rank_nodes=rank_nodes,
         notes={name: tuple(reports) for name, reports in notes.items()},
     )
 

@@ -36,12 +36,30 @@ def test_a_process_belongs_by_mark_by_session_or_by_descent() -> None:
     ]
     chosen = {process.pid for process in processes.select(candidates, "b-1/n1/", {1000})}
     assert chosen == {1000, 1001, 1002, 1003, 1004}
+    assert {process.pid for process in processes.ProcessIndex(candidates).select("b-1/n1/", {1000})} == chosen
     assert {process.pid for process in processes.select(candidates, "b-1/n1/", spare=[1002])} == {1001, 1003}
 
 
 def test_orphans_that_init_took_are_not_followed_to_each_other() -> None:
     candidates = [_process(1, ppid=0, marked="b-1/n1/aa"), _process(1007)]
     assert [process.pid for process in processes.select(candidates, "b-1/n1/")] == [1]
+    assert [process.pid for process in processes.ProcessIndex(candidates).select("b-1/n1/")] == [1]
+
+
+def test_an_index_selects_the_same_processes() -> None:
+    own = os.getpid()
+    candidates = [
+        _process(1000, marked="b-1/n1/aa/bb"),
+        _process(1001, ppid=1000, session=1000, marked="b-1/n2/aa"),
+        _process(1002, ppid=1001, marked="b-1/n1"),
+        _process(own, ppid=1002, marked="b-1/n1/aa"),
+        _process(1003, ppid=own),
+        _process(1004, marked=""),
+    ]
+    index = processes.ProcessIndex(candidates)
+    for prefix, sessions in (("b-1/n1/", {1000}), ("b-1/n1/", set()), ("b-1/n2/", {1004}), ("b-1/n3/", {1001})):
+        selected = {process.pid for process in processes.select(candidates, prefix, sessions)}
+        assert {process.pid for process in index.select(prefix, sessions)} == selected, (prefix, sessions)
 
 
 def test_another_process_with_the_same_pid_is_not_taken_for_it() -> None:

@@ -239,7 +239,8 @@ def timer(key: str, after_s: float) -> Command:
 
 def reached(state: State, steps: Iterable[int | None]) -> State:
     """The state after ranks reached these steps; None: a step that is not known."""
-    return replace(state, best_step=max([state.best_step, *(step for step in steps if step is not None)]))
+    best_step = max([state.best_step, *(step for step in steps if step is not None)])
+    return state if best_step == state.best_step else replace(state, best_step=best_step)
 
 
 def forged(event: Event) -> bool:

@@ -33,9 +33,9 @@ def bed_status(hostdir: str, bed: str, memory: bool = False) -> dict[str, Any]:
 
 def list_nodes(workdir: Path, bed: str, *, memory: bool) -> list[dict[str, Any]]:
     """The status of each node that has a directory, as the fields of a NodeStatus."""
-    all_processes = processes.scan()
+    index = processes.ProcessIndex(processes.scan())
     names = sorted(path.name for path in (workdir / "nodes").glob("*"))
-    return [_node(workdir, bed, name, all_processes, memory=memory) for name in names]
+    return [_node(workdir, bed, name, index, memory=memory) for name in names]
 
 
 def end_bed(workdir: Path, bed: str) -> list[int]:
@@ -72,13 +72,13 @@ def belonging(workdir: Path, bed: str, all_processes: Iterable[Process]) -> list
     )
 
 
-def _node(workdir: Path, bed: str, name: str, all_processes: list[Process], *, memory: bool) -> dict[str, Any]:
+def _node(workdir: Path, bed: str, name: str, index: processes.ProcessIndex, *, memory: bool) -> dict[str, Any]:
     directory = workdir / "nodes" / name
     content = label.live_label(directory)
     prefix = f"{process_tag.bed_tag(bed, str(workdir))}/{name}/"
     if not content:
-        return _dead_node(directory, name, processes.select(all_processes, prefix))
-    own_processes = processes.select(all_processes, prefix, {int(content["pid"])})
+        return _dead_node(directory, name, index.select(prefix))
+    own_processes = index.select(prefix, {int(content["pid"])})
     pages = [processes.resident_mib(process.pid) for process in own_processes] if memory else []
     return {
         **_identity(name, content),

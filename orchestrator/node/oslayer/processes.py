@@ -118,6 +118,35 @@ def select(
     return [process for process in candidates if process.pid in own and process.pid not in (*spare, os.getpid())]
 
 
+class ProcessIndex:
+    """``select`` for each of many nodes, whose cost does not grow with the processes of the others."""
+
+    def __init__(self, processes: Collection[Process]) -> None:
+        self._by_tag: dict[str, list[Process]] = {}
+        self._by_id: dict[int, list[Process]] = {}
+        self._children: dict[int, list[Process]] = {}
+        for process in processes:
+            parts = process.tag.split("/", 2)
+            if len(parts) == 3:
+                self._by_tag.setdefault(f"{parts[0]}/{parts[1]}/", []).append(process)
+            for number in {process.pid, process.session}:
+                self._by_id.setdefault(number, []).append(process)
+            if process.ppid > 1:  # children of init are orphans
+                self._children.setdefault(process.ppid, []).append(process)
+
+    def select(self, prefix: str, own_sessions: Collection[int] = ()) -> list[Process]:
+        """``prefix``: the tag of a node up to its second slash, which is included."""
+        pending = [*self._by_tag.get(prefix, ()), *(p for number in own_sessions for p in self._by_id.get(number, ()))]
+        chosen: dict[int, Process] = {}
+        while pending:
+            process = pending.pop()
+            if process.pid not in chosen:
+                chosen[process.pid] = process
+                pending += self._children.get(process.pid, ())
+        chosen.pop(os.getpid(), None)
+        return list(chosen.values())
+
+
 def _with_descendants(roots: set[int], candidates: Collection[Process]) -> set[int]:
     """These pids and those of all their descendants among the candidates."""
     chosen = set(roots)

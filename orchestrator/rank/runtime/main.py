@@ -91,8 +91,9 @@ def set_environment(gang: gang_model.GangSpec, rank: int, node: str, incarnation
     wanted = environment.complete(gang, rank, node, incarnation, os.environ)
     is_script = gang.workload == environment.SCRIPT
     start_only = environment.find_start_only(interpreter.environment_at_start(), wanted) if is_script else ()
-    os.environ.clear()
-    os.environ.update(wanted)
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in wanted.items() if os.environ.get(name) != value})
     text = json.dumps(environment.redacted(os.environ, gang.secret_names), indent=1)
     recorder.write(Path(gang.out) / f"env-r{rank}.json", text + "\n")
     return start_only
