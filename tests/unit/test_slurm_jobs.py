@@ -42,7 +42,7 @@ all:
     ccbed_nodelist: "gpu[01-04]"
     ccbed_sbatch: {mem: 64G, exclusive: true}
   hosts:
-    cluster: {ccbed_nodes: 3, ccbed_spares: 1, ccbed_gres: "gpu:8"}
+    cluster: {ccbed_nodes: 3, ccbed_spares: 1, ccbed_gres: "gpu:8", ccbed_gpus: 8}
 """
 
 
@@ -134,6 +134,24 @@ def test_plan_prints_the_job_exactly_as_it_would_be_submitted(bed: BedSpec, tmp_
     assert slurm_jobs.plan(replace(bed, slurm=None)) is None
 
 
+@pytest.mark.parametrize(
+    ("options", "gpus", "is_warned"),
+    [
+        ({"gres": "gpu:8"}, 0, True), ({"gpus-per-node": "8"}, 0, True), ({"gres": "gpu:8"}, 8, False), ({"gres": "gpu:8"}, -1, False),
+        ({"gres": "nic:1", "mem": "1G"}, 0, False),
+    ],
+)  # fmt: skip
+def test_gpus_that_no_rank_would_use_are_a_warning(
+    options: dict[str, str], gpus: int, is_warned: bool, bed: BedSpec, session: Session, printed: io.StringIO
+) -> None:
+    assert bed.slurm is not None
+    nodes = tuple(replace(node, gpus=gpus) for node in bed.nodes)
+    bed = replace(bed, nodes=nodes, slurm=replace(bed.slurm, options=options), workdir=str(session.state / "beds/lab"))
+    slurm_jobs.show_plan(session, bed)
+    warning = "warning: slurm.yml: bed lab: its job has GPUs, and its nodes use none: set ccbed_gpus"
+    assert (warning in printed.getvalue()) is is_warned
+
+
 @pytest.mark.parametrize(("after_s", "left_s"), [(None, 5.0), (600.0, 480.0)])
 def test_a_run_that_does_not_fit_into_the_job_is_rejected_with_both_figures(
     after_s: float | None, left_s: float, bed: BedSpec, tmp_path: Path
@@ -213,6 +231,15 @@ def test_time_left_is_a_time_and_a_duration() -> None:
     assert slurm_jobs.time_left(None) == "without a time limit"
     assert slurm_jobs.time_left(10_000.0, 10_000.0 - 7200 - 60 * 5).endswith(", in 2 h 5 min")
     assert slurm_jobs.time_left(10_000.0, 10_001.0).endswith(", in 0 min")
+
+
+def test_a_run_shows_the_job_and_its_time_left_once(bed: BedSpec, session: Session, tmp_path: Path) -> None:
+    assert slurm_jobs.describe(session, replace(bed, workdir=str(tmp_path))) == ()
+    bed = hold(bed, tmp_path, time.time() + 7200 + 90)
+    (line,) = slurm_jobs.describe(session, bed)
+    assert line.startswith("job    12, ends at ") and line.endswith(", in 2 h 1 min")
+    session.obtained.append("lab")
+    assert slurm_jobs.describe(session, bed) == () == slurm_jobs.describe(session, replace(bed, slurm=None))
 
 
 @pytest.fixture

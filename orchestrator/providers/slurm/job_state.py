@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -116,7 +116,7 @@ def read_jobs(*filters: str, deadline_s: float | None = None) -> tuple[Job, ...]
 
     Raises SlurmError, SlurmUsageError.
     """
-    argv = ["squeue", "--all", "--noheader", slurm_commands.format_option(_JOB), *filters]
+    argv = ["squeue", "--all", "--noheader", "--noconvert", slurm_commands.format_option(_JOB), *filters]
     output = slurm_commands.run(argv, deadline_s)
     return tuple(_job(row) for row in slurm_commands.rows(output, _JOB))
 
@@ -207,11 +207,11 @@ def _lost(name: str, row: Mapping[str, str], members: set[str]) -> LostNode | No
     return LostNode(name=name, kind=kind, reason=f"{reason}{by}", at=_seconds(row["Timestamp"]))
 
 
-def never_starts(job: Job) -> bool:
-    """Whether what the job asks for must change before it can start. At most one RPC. Raises SlurmError."""
+def never_starts(job: Job, node_limits: Callable[[], Mapping[str, float]]) -> bool:
+    """Whether what the job asks for must change before it can start. ``node_limits``: see ``read_node_limits``. Raises SlurmError."""
     reason = job.reason.strip("()")
     if reason.startswith("PartitionNodeLimit"):
-        limits = read_node_limits()
+        limits = node_limits()
         known = [limits[name] for name in job.partition.split(",") if name in limits]
         return bool(known) and job.node_count > max(known)
     return reason.startswith(NEVER)
@@ -219,7 +219,8 @@ def never_starts(job: Job) -> bool:
 
 def read_node_limits() -> dict[str, float]:
     """Partition -> the most nodes that a job may have there, also while some of them are down. One RPC. Raises SlurmError."""
-    output = slurm_commands.run(["sinfo", "--all", "--noheader", slurm_commands.format_option(_PARTITION)])
+    argv = ["sinfo", "--all", "--noheader", "--noconvert", slurm_commands.format_option(_PARTITION)]
+    output = slurm_commands.run(argv)
     totals: dict[str, int] = {}
     most: dict[str, float] = {}
     for row in slurm_commands.rows(output, _PARTITION):  # a line per partition and state of its nodes
