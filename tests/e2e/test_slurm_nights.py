@@ -148,8 +148,8 @@ def test_ctrl_c_and_a_limit_of_the_wait_leave_no_job(verb: list[str], user: User
         output = end(process)
     assert process.returncode == 130 and "Traceback" not in output, output
     require_nothing_left(user, "lab")
-    output = user.ccbed(*verb, "-i", inventory, "--wait", "3s", *user.runs("night"), code=4)
-    assert "its job has not started within 3 s: the partition is down (PartitionDown); it is cancelled" in output
+    output = user.ccbed(*verb, "-i", inventory, "--wait", "8s", *user.runs("night"), code=4)
+    assert "its job has not started within 8 s: the partition is down (PartitionDown); it is cancelled" in output
     require_nothing_left(user, "lab")
     assert not (user.home / "night-runs").exists()
 

@@ -22,9 +22,9 @@ from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.nightly.suite import Night, Suite
 from orchestrator.node.oslayer import processes
-from orchestrator.providers.slurm import allocation, job_state
+from orchestrator.providers.slurm import allocation, job_state, slurm_provider
 from orchestrator.providers.slurm.allocation import Allocation, Driver
-from orchestrator.providers.slurm.job_state import JobState
+from orchestrator.providers.slurm.job_state import JobState, LostNode
 from orchestrator.providers.slurm.slurm_commands import SlurmError
 from orchestrator.store import beds as store
 
@@ -225,6 +225,21 @@ def test_a_bed_whose_job_has_ended_is_named(bed: BedSpec, tmp_path: Path, monkey
     with pytest.raises(InfrastructureError, match="the job of bed lab has ended: ccbed status lab"):
         slurm_jobs.refuse_ended(bed)
     slurm_jobs.refuse_ended(replace(bed, slurm=None))
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (None, ""),
+        (JobState(kind="running", reason="it runs"), ""),
+        (JobState(kind="suspended", reason="why"), "; suspended (why)"),
+        (JobState(kind="running", reason="", lost=(LostNode(name="a2", kind="down", reason="fire"),)), "; node a2 is down (fire)"),
+        (JobState(kind="timed out", reason="why"), "; timed out (why)"),
+    ],
+)  # fmt: skip
+def test_status_shows_a_job_that_does_not_run_as_usual(state: JobState | None, text: str) -> None:
+    held = Allocation(job_id=7, nodes=("a1", "a2"), addresses=("a1", "a2"), ends_at=None, is_owned=True)
+    assert slurm_provider._describe(held, state) == f"7 on a1 a2{text}"
 
 
 def test_time_left_is_a_time_and_a_duration() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -60,7 +61,7 @@ def test_the_controller_is_asked_every_half_minute_at_most(wait: Callable[..., l
     lines = wait(queue)
     times = [at for _, at in queue.requests]
     assert times[0] == 2.0 and len(lines) == len(times) == 20
-    assert min(after - before for before, after in zip(times, times[1:], strict=False)) >= 30.0
+    assert min(after - before for before, after in itertools.pairwise(times)) >= 30.0
     assert set(lines) == {"job 7 waits in partition gpu: the nodes are busy (Resources); no estimated start"}
 
 
@@ -80,6 +81,6 @@ def test_the_limit_of_the_wait_is_kept_between_two_requests(wait: Callable[..., 
 
 def test_a_job_that_never_starts_is_rejected_at_the_first_request(wait: Callable[..., list[str]]) -> None:
     queue = Queue(reason="PartitionTimeLimit")
-    with pytest.raises(UsageError, match="slurm.yml: bed lab: job 7 would never start: its time limit exceeds"):
+    with pytest.raises(UsageError, match=r"slurm\.yml: bed lab: job 7 would never start: its time limit exceeds"):
         wait(queue)
     assert queue.now == 2.0
