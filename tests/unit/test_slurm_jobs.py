@@ -391,6 +391,43 @@ def test_the_job_that_a_resumed_night_obtains_for_a_kept_bed_stays(
     assert (recorded_driver(tmp_path) is None) is not is_named
 
 
+@pytest.mark.parametrize(
+    ("released", "text"),
+    [
+        ((13,), "warning: bed lab: job 13 is cancelled; `down` was interrupted; to end what is left: ccbed down lab"),
+        ((), "warning: bed lab: `down` was interrupted; to end what is left: ccbed down lab"),
+        (KeyboardInterrupt(), "warning: bed lab: `down` was interrupted"),
+        (SlurmError("no response"), "warning: bed lab: `down` was interrupted"),
+    ],
+    ids=["own job", "job of the user", "a third Ctrl-C", "no controller"],
+)
+def test_a_second_ctrl_c_cancels_the_job_of_an_ephemeral_bed(
+    released: tuple[int, ...] | BaseException,
+    text: str,
+    bed: BedSpec,
+    session: Session,
+    printed: io.StringIO,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(session: Session, bed: BedSpec, **options: bool) -> None:
+        raise KeyboardInterrupt
+
+    def release(bed: BedSpec, present: Allocation | None) -> tuple[int, ...]:
+        assert present is not None and present.job_id == 12
+        if isinstance(released, BaseException):
+            raise released
+        return released
+
+    monkeypatch.setattr(down, "end", interrupt)
+    monkeypatch.setattr(allocation, "release", release)
+    bed = hold(bed, tmp_path, None)
+    session.obtained.append("lab")
+    with pytest.raises(KeyboardInterrupt), ephemeral_bed.of_command(session, bed, is_wanted=True):
+        raise RuntimeError
+    assert text in printed.getvalue()
+
+
 @dataclass
 class Machines(FakeProvider):
     """The nodes of the cluster that a job has, by host of the bed."""

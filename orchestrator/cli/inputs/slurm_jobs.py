@@ -266,6 +266,18 @@ def _withdraw(session: Session, bed: BedSpec, provider: Provider, *, is_used: bo
     return True
 
 
+def cancel(session: Session, bed: BedSpec) -> None:
+    """Cancel the job of a bed whose `down` was interrupted, if ccbed submitted it. A warning says what is left."""
+    from ...providers.slurm import allocation
+
+    try:
+        cancelled = allocation.release(bed, allocation.read_intact(Path(bed.workdir)))
+    except (CcbedError, OSError, KeyboardInterrupt):
+        cancelled = ()
+    jobs = f"job {' '.join(map(str, cancelled))} is cancelled; " if cancelled else ""
+    session.terminal.warn(f"bed {bed.name}: {jobs}`down` was interrupted; to end what is left: ccbed down {bed.name}")
+
+
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
     """SIGTERM, and SIGHUP of a terminal that is gone, end this process as Ctrl-C does, so that no job is left.
