@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -372,6 +373,18 @@ def test_a_run_is_compared_with_the_present_end_of_the_job(
     slurm_jobs.refuse_short(bed, trial())
     present = allocation.read(tmp_path)
     assert present is not None and present.ends_at == job.ends_at
+
+
+def test_a_job_of_another_user_is_refused(bed: BedSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """root may use it."""
+    job = job_state.Job(
+        job_id=12, kind="running", state="RUNNING", is_preempted=False, reason="None", node_list="gpu[01-04]", node_count=4, starts_at=1.0,
+        ends_at=None, user="nobody-else", partition="gpu", name="", comment="",
+    )  # fmt: skip
+    monkeypatch.setattr(job_state, "read_job", lambda job_id, deadline_s=None: job)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(UsageError, match="job 12 belongs to nobody-else"):
+        allocation.adopt(bed, 12)
 
 
 @pytest.mark.parametrize(("is_named", "ended"), [(False, []), (True, ["lab"])])
