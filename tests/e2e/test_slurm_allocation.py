@@ -138,7 +138,11 @@ def test_a_user_without_permission_is_refused(slurm: Slurm, bed: Callable[..., B
 def test_jobs_that_would_never_start_are_refused_at_once(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
     expected: dict[str, tuple[dict[str, Any], str]] = {
         "long": ({"partition": "short", "time": "10m"}, "its time limit exceeds that of the partition"),
-        "large": ({"nodes": 1024}, "it asks for more nodes than the partition has"),  # squeue would abbreviate it: 1K
+        "large": ({"nodes": 5}, "it asks for more nodes than the partition has"),
+        "huge": (
+            {"nodes": 1024},
+            "it asks for more than the partition has or permits (PartitionConfig)",
+        ),  # more CPUs, too
         "paid": ({"partition": "paid"}, "Job's account not known"),
     }
 
@@ -147,7 +151,7 @@ def test_jobs_that_would_never_start_are_refused_at_once(slurm: Slurm, bed: Call
             allocation.acquire(bed(name=name, **expected[name][0]))
         return str(caught.value)
 
-    with ThreadPoolExecutor(max_workers=3) as pool:
+    with ThreadPoolExecutor(max_workers=4) as pool:
         texts = dict(zip(expected, pool.map(refused, expected), strict=True))
     assert {name: words in texts[name] for name, (_, words) in expected.items()} == dict.fromkeys(expected, True), texts
     assert slurm.jobs() == {}

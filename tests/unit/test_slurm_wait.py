@@ -79,8 +79,14 @@ def test_the_limit_of_the_wait_is_kept_between_two_requests(wait: Callable[..., 
     assert queue.now == 40.0
 
 
-def test_a_job_that_never_starts_is_rejected_at_the_first_request(wait: Callable[..., list[str]]) -> None:
-    queue = Queue(reason="PartitionTimeLimit")
-    with pytest.raises(UsageError, match=r"slurm\.yml: bed lab: job 7 would never start: its time limit exceeds"):
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("PartitionTimeLimit", "its time limit exceeds"), ("PartitionConfig", "it asks for more than the partition has")],
+)
+def test_a_job_that_never_starts_is_rejected_at_the_first_request(
+    reason: str, words: str, wait: Callable[..., list[str]]
+) -> None:
+    queue = Queue(reason=reason)
+    with pytest.raises(UsageError, match=rf"slurm\.yml: bed lab: job 7 would never start: {words}"):
         wait(queue)
     assert queue.now == 2.0

@@ -43,6 +43,7 @@ _REASONS: Mapping[str, str] = {
     "PartitionDown": "the partition is down", "PartitionInactive": "the partition is inactive",
     "PartitionTimeLimit": "its time limit exceeds that of the partition",
     "PartitionNodeLimit": "it asks for more nodes than the partition has, or than are up",
+    "PartitionConfig": "it asks for more than the partition has or permits",
     "BadConstraints": "no nodes can fulfil what it asks for", "BeginTime": "its begin time is in the future",
     "Dependency": "it depends on a job that has not ended", "DependencyNeverSatisfied": "it depends on a job that ended otherwise",
     "JobHeldUser": "its owner holds it", "JobHeldAdmin": "an administrator holds it", "Reservation": "its reservation has not begun",
@@ -52,7 +53,7 @@ _REASONS: Mapping[str, str] = {
 }  # fmt: skip
 #: A job that waits for one of these never starts: what it asks for must change first.
 NEVER = (
-    "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
+    "PartitionTimeLimit", "PartitionConfig", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
     "AccountNotAllowed", "QOSNotAllowed", "Job's account not known", "AssocMaxWallDurationPerJobLimit",
     "QOSMaxWallDurationPerJobLimit", "QOSMaxNodePerJobLimit",
 )  # fmt: skip
