@@ -137,7 +137,7 @@ def test_what_takes_a_host_away_needs_the_argv_of_the_inventory_and_to_be_allowe
 def test_what_takes_a_host_away_is_unsupported_on_slurm() -> None:
     """The variables of an inventory for it are rejected there, so that no error may recommend one."""
     bed = dataclasses.replace(beds.local(), provider="slurm", allow_faults="node")
-    with pytest.raises(UsageError, match="needs power-off; .*; unsupported on the nodes of a Slurm job"):
+    with pytest.raises(UsageError, match=r"needs power-off; .*; unsupported on the nodes of a Slurm job"):
         planned(trial("faults: [power-off: {node: 2}]"), bed)
 
 
