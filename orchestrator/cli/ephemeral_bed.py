@@ -32,7 +32,16 @@ def of_command(session: Session, bed: BedSpec, *, is_wanted: bool, quiet: bool =
         finally:
             if session.job.is_ephemeral and bed.name in session.obtained:
                 at_end = replace(session, terminal=session.terminal.silent()) if quiet else session
-                down.end(at_end, store.read(session.state, bed.name) or bed, force=True)
+                _release(at_end, store.read(session.state, bed.name) or bed)
+
+
+def _release(session: Session, bed: BedSpec) -> None:
+    """A second Ctrl-C, or a signal after it, may interrupt `down`: then the job is cancelled, which ends all that is left."""
+    try:
+        down.end(session, bed, force=True)
+    except KeyboardInterrupt:
+        slurm_jobs.cancel(session, bed)
+        raise
 
 
 @contextmanager

@@ -273,7 +273,7 @@ def run_once(
     printer = live.Printer(terminal=session.terminal, trial=trial, slots=names, quiet=quiet)
     last_step = plan.last_step(trial, session.catalogue, checked.data_dir)
     described = (*trials.describe(trial, last_step), *trials.notes(trial, session.catalogue))
-    printer.head([*described, *_bed_lines(trial, bed, checked.placement)])
+    printer.head([*described, *_bed_lines(trial, bed, checked.placement), *slurm_jobs.describe(session, bed)])
     tee = _tee(session, source, redaction, bed, printer, options)
 
     def on_begin(directory: str) -> None:

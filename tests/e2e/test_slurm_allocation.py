@@ -22,6 +22,7 @@ from orchestrator.model import codec
 from orchestrator.model.bed import BedSpec
 from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.providers.slurm import allocation, job_state, slurm_commands
+from orchestrator.providers.slurm.job_state import Job
 from orchestrator.providers.slurm.slurm_commands import SlurmError
 
 from ..lab import slurm as lab_slurm
@@ -62,6 +63,11 @@ def wait_until(is_reached: Callable[[], bool], limit_s: float = SOON_S) -> None:
     while not is_reached():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def until_shown(lines: list[str]) -> Callable[[], float]:
+    """A clock: the wait of 600 s is over as soon as a line shows why the job waits."""
+    return lambda: time.monotonic() + 600.0 * bool(lines)
 
 
 def states(slurm: Slurm) -> list[str]:
@@ -133,6 +139,10 @@ def test_jobs_that_would_never_start_are_refused_at_once(slurm: Slurm, bed: Call
     expected: dict[str, tuple[dict[str, Any], str]] = {
         "long": ({"partition": "short", "time": "10m"}, "its time limit exceeds that of the partition"),
         "large": ({"nodes": 5}, "it asks for more nodes than the partition has"),
+        "huge": (
+            {"nodes": 1024},
+            "it asks for more than the partition has or permits (PartitionConfig)",
+        ),  # more CPUs, too
         "paid": ({"partition": "paid"}, "Job's account not known"),
     }
 
@@ -141,7 +151,7 @@ def test_jobs_that_would_never_start_are_refused_at_once(slurm: Slurm, bed: Call
             allocation.acquire(bed(name=name, **expected[name][0]))
         return str(caught.value)
 
-    with ThreadPoolExecutor(max_workers=3) as pool:
+    with ThreadPoolExecutor(max_workers=4) as pool:
         texts = dict(zip(expected, pool.map(refused, expected), strict=True))
     assert {name: words in texts[name] for name, (_, words) in expected.items()} == dict.fromkeys(expected, True), texts
     assert slurm.jobs() == {}
@@ -150,9 +160,9 @@ def test_jobs_that_would_never_start_are_refused_at_once(slurm: Slurm, bed: Call
 def test_a_queue_that_never_starts_ends_with_the_wait(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
     lines: list[str] = []
     with pytest.raises(
-        InfrastructureError, match=r"not started within 4 s: the partition is down \(PartitionDown\); it is cancelled"
+        InfrastructureError, match=r"not started within 600 s: the partition is down \(PartitionDown\); it is cancelled"
     ):
-        allocation.acquire(bed(partition="stopped"), wait_s=4.0, report=lines.append)
+        allocation.acquire(bed(partition="stopped"), wait_s=600.0, report=lines.append, clock=until_shown(lines))
     assert slurm.jobs() == {} and len(lines) == 1
     assert "waits in partition stopped: the partition is down (PartitionDown); no estimated start" in lines[0]
 
@@ -250,9 +260,19 @@ def test_a_controller_that_is_away_for_a_moment_costs_neither_the_place_in_the_q
     assert held.nodes and max(failures.values()) < 0
 
 
-def test_a_job_that_ends_now_does_not_block_the_next_one(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+def test_a_job_that_ends_now_does_not_block_the_next_one(
+    slurm: Slurm, bed: Callable[..., BedSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its step ignores SIGTERM until KillWait."""
     held = allocation.acquire(bed())
+    read, kinds = allocation.jobs_of, []
+
+    def record(bed: BedSpec) -> tuple[Job, ...]:
+        jobs = read(bed)
+        kinds.append([job.kind for job in jobs])
+        return jobs
+
+    monkeypatch.setattr(allocation, "jobs_of", record)
     argv = [
         "srun",
         f"--jobid={held.job_id}",
@@ -268,7 +288,7 @@ def test_a_job_that_ends_now_does_not_block_the_next_one(slurm: Slurm, bed: Call
         slurm.run("scancel", str(held.job_id))
         wait_until(lambda: states(slurm) == ["COMPLETING"])
         following = allocation.acquire(bed())
-        assert states(slurm) == ["COMPLETING", "RUNNING"]
+        assert kinds == [["completing"]] and slurm.jobs()[following.job_id] == "RUNNING"
         assert allocation.release(bed(), following) and slurm.jobs() == {}
 
 
@@ -301,8 +321,8 @@ def test_a_job_of_the_user_is_never_taken_for_one_of_ccbed(slurm: Slurm, bed: Ca
 def test_a_job_waits_for_nodes_that_are_drained(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
     slurm.set_node("n1", "drain")
     lines: list[str] = []
-    with pytest.raises(InfrastructureError, match="not started within 4 s"):
-        allocation.acquire(bed(nodes=4), wait_s=4.0, report=lines.append)
+    with pytest.raises(InfrastructureError, match="not started within 600 s"):
+        allocation.acquire(bed(nodes=4), wait_s=600.0, report=lines.append, clock=until_shown(lines))
     assert len(lines) == 1
 
 

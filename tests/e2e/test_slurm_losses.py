@@ -59,7 +59,7 @@ def run_until_lost(user: User, lose: Callable[[], object], nodes: int = 1, epoch
     ) as process:
         until(trains)
         lose()
-        output, _ = process.communicate(timeout=150)
+        output, _ = process.communicate(timeout=300)
     return process.returncode, output.decode()
 
 
@@ -148,6 +148,24 @@ def test_a_run_goes_on_without_slurmd_and_a_spare_replaces_a_node_without_power(
     assert code == 4 and "n1 lost: spare; rank 1 is now on n2" in output and "600/600" in output, output
     assert not user.slurm.tasks_of("n2")
     assert set(user.slurm.jobs().values()) == {"RUNNING"}
+
+
+def test_a_run_goes_on_while_the_controller_restarts_and_without_munge(user: User, up: Callable[..., int]) -> None:
+    """Without munge the state of the job is not known, no bed comes up, and `down` fails in words and can be repeated."""
+    job = up(2)
+    code, output = run_until_lost(user, user.slurm.restart_controller, 2, epochs=30)
+    assert code == 0 and "PASS" in output, output
+    assert user.slurm.jobs() == {job: "RUNNING"}
+    try:
+        code, output = run_until_lost(user, lambda: user.slurm.stop("munge"), 2, epochs=30)
+        assert code == 0 and "PASS" in output, output
+        assert f"{job} on n1 n2" in user.ccbed("status", "lab")
+        for verb in (["up", user.inventory("other", 1)], ["down", "lab", "--force"]):
+            assert "munge, which identifies users to Slurm, does not respond here" in user.ccbed(*verb, code=4)
+    finally:
+        user.slurm.start_munge()
+    assert user.slurm.jobs() == {job: "RUNNING"}
+    user.require_nothing_left("other")
 
 
 def test_a_node_that_slurm_drains_finishes_the_run_and_is_named(user: User, up: Callable[..., int]) -> None:

@@ -58,7 +58,7 @@ def until_it_waits(user: User, process: subprocess.Popen[str]) -> None:
 
 
 def end(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=180)
+    output, _ = process.communicate(timeout=300)
     return output
 
 
@@ -93,7 +93,7 @@ def test_a_night_allocates_runs_all_cells_and_releases(user: User) -> None:
     (user.home / "go").touch()
     inventory = user.inventory("lab", nodes=2, spares=1)
     argv = user.argv("nightly", suite(user), "-i", inventory, "--record", "--json", *user.runs("night"))
-    done = subprocess.run(argv, env=user.environment, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(argv, env=user.environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     assert {row["cell"]: row["state"] for row in document["rows"]} == {"waits": "passed", "gemm": "passed"}
@@ -148,8 +148,8 @@ def test_ctrl_c_and_a_limit_of_the_wait_leave_no_job(verb: list[str], user: User
         output = end(process)
     assert process.returncode == 130 and "Traceback" not in output, output
     require_nothing_left(user, "lab")
-    output = user.ccbed(*verb, "-i", inventory, "--wait", "3s", *user.runs("night"), code=4)
-    assert "its job has not started within 3 s: the partition is down (PartitionDown); it is cancelled" in output
+    output = user.ccbed(*verb, "-i", inventory, "--wait", "8s", *user.runs("night"), code=4)
+    assert "its job has not started within 8 s: the partition is down (PartitionDown); it is cancelled" in output
     require_nothing_left(user, "lab")
     assert not (user.home / "night-runs").exists()
 

@@ -55,7 +55,7 @@ def test_plan_submits_nothing(slurm: Slurm, state: Path, tmp_path: Path) -> None
 def test_up_without_a_job_leaves_no_bed(
     partition: str, expected: int, words: str, slurm: Slurm, state: Path, tmp_path: Path
 ) -> None:
-    code, text = ccbed(state, "up", inventory(tmp_path, "never", partition=partition), "--wait", "3s")
+    code, text = ccbed(state, "up", inventory(tmp_path, "never", partition=partition), "--wait", "8s")
     assert (code, words in text, "nothing of bed never is left running" in text) == (expected, True, True), text
     assert slurm.jobs() == {} and not list(state.glob("beds/*.json"))
 

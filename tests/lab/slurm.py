@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import random
 import secrets
 import shutil
 import signal
@@ -289,11 +290,15 @@ def _write(folder: Path, settings: str) -> int:
 
 
 def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [int(listener.getsockname()[1]) for listener in sockets]
+    """Below the ports that Linux gives to connections: one of those could be taken before its daemon listens."""
+    ports: list[int] = []
+    for port in random.sample(range(10_000, 30_000), 1000):
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind(("", port))
+            ports.append(port)
+        if len(ports) == count:
+            break
+    return ports
 
 
 def _tail(log: Path) -> str:

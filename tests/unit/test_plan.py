@@ -134,6 +134,13 @@ def test_what_takes_a_host_away_needs_the_argv_of_the_inventory_and_to_be_allowe
         planned(trial(text), careful, **can)
 
 
+def test_what_takes_a_host_away_is_unsupported_on_slurm() -> None:
+    """The variables of an inventory for it are rejected there, so that no error may recommend one."""
+    bed = dataclasses.replace(beds.local(), provider="slurm", allow_faults="node")
+    with pytest.raises(UsageError, match=r"needs power-off; .*; unsupported on the nodes of a Slurm job"):
+        planned(trial("faults: [power-off: {node: 2}]"), bed)
+
+
 def test_nccl_where_every_rank_and_every_spare_has_a_gpu() -> None:
     bed = beds.local(beds.LOCAL.replace("ccbed_spares: 1", "ccbed_spares: 1, ccbed_gpus: 2"))
     assert planned(trial("world: {ranks_per_node: 2}"), bed).backend == "nccl"

@@ -176,7 +176,7 @@ def test_a_job_that_waits_for_nodes_that_are_down_is_not_taken_for_one_that_neve
         queue, ("gpu", 3, "1-infinite"), ("gpu", 1, "1-infinite"), ("large", 8, "1-infinite"), ("small", 4, "1")
     )
     job = job_state.read_job(7)
-    assert job is not None and job_state.never_starts(job) is never
+    assert job is not None and job_state.never_starts(job, job_state.read_node_limits) is never
 
 
 def test_an_estimated_start_is_a_time_and_a_delay() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,9 +23,9 @@ from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.nightly.suite import Night, Suite
 from orchestrator.node.oslayer import processes
-from orchestrator.providers.slurm import allocation, job_state
+from orchestrator.providers.slurm import allocation, job_state, slurm_provider
 from orchestrator.providers.slurm.allocation import Allocation, Driver
-from orchestrator.providers.slurm.job_state import JobState
+from orchestrator.providers.slurm.job_state import JobState, LostNode
 from orchestrator.providers.slurm.slurm_commands import SlurmError
 from orchestrator.store import beds as store
 
@@ -42,7 +43,7 @@ all:
     ccbed_nodelist: "gpu[01-04]"
     ccbed_sbatch: {mem: 64G, exclusive: true}
   hosts:
-    cluster: {ccbed_nodes: 3, ccbed_spares: 1, ccbed_gres: "gpu:8"}
+    cluster: {ccbed_nodes: 3, ccbed_spares: 1, ccbed_gres: "gpu:8", ccbed_gpus: 8}
 """
 
 
@@ -134,6 +135,24 @@ def test_plan_prints_the_job_exactly_as_it_would_be_submitted(bed: BedSpec, tmp_
     assert slurm_jobs.plan(replace(bed, slurm=None)) is None
 
 
+@pytest.mark.parametrize(
+    ("options", "gpus", "is_warned"),
+    [
+        ({"gres": "gpu:8"}, 0, True), ({"gpus-per-node": "8"}, 0, True), ({"gres": "gpu:8"}, 8, False), ({"gres": "gpu:8"}, -1, False),
+        ({"gres": "nic:1", "mem": "1G"}, 0, False),
+    ],
+)  # fmt: skip
+def test_gpus_that_no_rank_would_use_are_a_warning(
+    options: dict[str, str], gpus: int, is_warned: bool, bed: BedSpec, session: Session, printed: io.StringIO
+) -> None:
+    assert bed.slurm is not None
+    nodes = tuple(replace(node, gpus=gpus) for node in bed.nodes)
+    bed = replace(bed, nodes=nodes, slurm=replace(bed.slurm, options=options), workdir=str(session.state / "beds/lab"))
+    slurm_jobs.show_plan(session, bed)
+    warning = "warning: slurm.yml: bed lab: its job has GPUs, and its nodes use none: set ccbed_gpus"
+    assert (warning in printed.getvalue()) is is_warned
+
+
 @pytest.mark.parametrize(("after_s", "left_s"), [(None, 5.0), (600.0, 480.0)])
 def test_a_run_that_does_not_fit_into_the_job_is_rejected_with_both_figures(
     after_s: float | None, left_s: float, bed: BedSpec, tmp_path: Path
@@ -209,10 +228,34 @@ def test_a_bed_whose_job_has_ended_is_named(bed: BedSpec, tmp_path: Path, monkey
     slurm_jobs.refuse_ended(replace(bed, slurm=None))
 
 
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (None, ""),
+        (JobState(kind="running", reason="it runs"), ""),
+        (JobState(kind="suspended", reason="why"), "; suspended (why)"),
+        (JobState(kind="running", reason="", lost=(LostNode(name="a2", kind="down", reason="fire"),)), "; node a2 is down (fire)"),
+        (JobState(kind="timed out", reason="why"), "; timed out (why)"),
+    ],
+)  # fmt: skip
+def test_status_shows_a_job_that_does_not_run_as_usual(state: JobState | None, text: str) -> None:
+    held = Allocation(job_id=7, nodes=("a1", "a2"), addresses=("a1", "a2"), ends_at=None, is_owned=True)
+    assert slurm_provider._describe(held, state) == f"7 on a1 a2{text}"
+
+
 def test_time_left_is_a_time_and_a_duration() -> None:
     assert slurm_jobs.time_left(None) == "without a time limit"
     assert slurm_jobs.time_left(10_000.0, 10_000.0 - 7200 - 60 * 5).endswith(", in 2 h 5 min")
     assert slurm_jobs.time_left(10_000.0, 10_001.0).endswith(", in 0 min")
+
+
+def test_a_run_shows_the_job_and_its_time_left_once(bed: BedSpec, session: Session, tmp_path: Path) -> None:
+    assert slurm_jobs.describe(session, replace(bed, workdir=str(tmp_path))) == ()
+    bed = hold(bed, tmp_path, time.time() + 7200 + 90)
+    (line,) = slurm_jobs.describe(session, bed)
+    assert line.startswith("job    12, ends at ") and line.endswith(", in 2 h 1 min")
+    session.obtained.append("lab")
+    assert slurm_jobs.describe(session, bed) == () == slurm_jobs.describe(session, replace(bed, slurm=None))
 
 
 @pytest.fixture
@@ -332,6 +375,18 @@ def test_a_run_is_compared_with_the_present_end_of_the_job(
     assert present is not None and present.ends_at == job.ends_at
 
 
+def test_a_job_of_another_user_is_refused(bed: BedSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """root may use it."""
+    job = job_state.Job(
+        job_id=12, kind="running", state="RUNNING", is_preempted=False, reason="None", node_list="gpu[01-04]", node_count=4, starts_at=1.0,
+        ends_at=None, user="nobody-else", partition="gpu", name="", comment="",
+    )  # fmt: skip
+    monkeypatch.setattr(job_state, "read_job", lambda job_id, deadline_s=None: job)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(UsageError, match="job 12 belongs to nobody-else"):
+        allocation.adopt(bed, 12)
+
+
 @pytest.mark.parametrize(("is_named", "ended"), [(False, []), (True, ["lab"])])
 def test_the_job_that_a_resumed_night_obtains_for_a_kept_bed_stays(
     is_named: bool, ended: list[str], bed: BedSpec, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -347,6 +402,43 @@ def test_the_job_that_a_resumed_night_obtains_for_a_kept_bed_stays(
         slurm_jobs._obtain(session, bed)
     assert downs == ended
     assert (recorded_driver(tmp_path) is None) is not is_named
+
+
+@pytest.mark.parametrize(
+    ("released", "text"),
+    [
+        ((13,), "warning: bed lab: job 13 is cancelled; `down` was interrupted; to end what is left: ccbed down lab"),
+        ((), "warning: bed lab: `down` was interrupted; to end what is left: ccbed down lab"),
+        (KeyboardInterrupt(), "warning: bed lab: `down` was interrupted"),
+        (SlurmError("no response"), "warning: bed lab: `down` was interrupted"),
+    ],
+    ids=["own job", "job of the user", "a third Ctrl-C", "no controller"],
+)
+def test_a_second_ctrl_c_cancels_the_job_of_an_ephemeral_bed(
+    released: tuple[int, ...] | BaseException,
+    text: str,
+    bed: BedSpec,
+    session: Session,
+    printed: io.StringIO,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(session: Session, bed: BedSpec, **options: bool) -> None:
+        raise KeyboardInterrupt
+
+    def release(bed: BedSpec, present: Allocation | None) -> tuple[int, ...]:
+        assert present is not None and present.job_id == 12
+        if isinstance(released, BaseException):
+            raise released
+        return released
+
+    monkeypatch.setattr(down, "end", interrupt)
+    monkeypatch.setattr(allocation, "release", release)
+    bed = hold(bed, tmp_path, None)
+    session.obtained.append("lab")
+    with pytest.raises(KeyboardInterrupt), ephemeral_bed.of_command(session, bed, is_wanted=True):
+        raise RuntimeError
+    assert text in printed.getvalue()
 
 
 @dataclass

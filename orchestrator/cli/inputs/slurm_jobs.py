@@ -42,6 +42,7 @@ def show_plan(session: Session, bed: BedSpec) -> None:
     session.terminal.line(f"  {shlex.join(allocation.submit_command(bed))}")
     session.terminal.line("as a batch script: ccbed uses the job in which it runs")
     session.terminal.lines([f"  {line}" for line in allocation.batch_script(bed, _run_command(bed)).splitlines()])
+    _warn_of_unused_gpus(session, bed)
 
 
 def plan(bed: BedSpec) -> dict[str, Any] | None:
@@ -51,6 +52,15 @@ def plan(bed: BedSpec) -> dict[str, Any] | None:
     if bed.slurm is None:
         return None
     return {"submit": allocation.submit_command(bed), "batch_script": allocation.batch_script(bed, _run_command(bed))}
+
+
+def _warn_of_unused_gpus(session: Session, bed: BedSpec) -> None:
+    """A job step has the GPUs of its job only if the bed has some (``ccbed_gpus``); else its ranks would run on CPUs unnoticed."""
+    options = bed.slurm.options if bed.slurm else {}
+    is_asked = "gpu" in options.get("gres", "") or any(name.startswith("gpus") for name in options)
+    if is_asked and not any(node.gpus for node in bed.nodes):
+        text = "its job has GPUs, and its nodes use none: set ccbed_gpus to the number that each node uses"
+        session.terminal.warn(f"{short_path(bed.inventory)}: bed {bed.name}: {text}")
 
 
 def _run_command(bed: BedSpec) -> str:
@@ -222,6 +232,7 @@ def _obtain(session: Session, bed: BedSpec) -> Allocation:
     from ...providers.slurm import allocation
 
     terminal = session.terminal
+    _warn_of_unused_gpus(session, bed)
     if job_id := _existing_job(session):
         result = allocation.adopt(bed, job_id)
     else:
@@ -255,6 +266,18 @@ def _withdraw(session: Session, bed: BedSpec, provider: Provider, *, is_used: bo
     return True
 
 
+def cancel(session: Session, bed: BedSpec) -> None:
+    """Cancel the job of a bed whose `down` was interrupted, if ccbed submitted it. A warning says what is left."""
+    from ...providers.slurm import allocation
+
+    try:
+        cancelled = allocation.release(bed, allocation.read_intact(Path(bed.workdir)))
+    except (CcbedError, OSError, KeyboardInterrupt):
+        cancelled = ()
+    jobs = f"job {' '.join(map(str, cancelled))} is cancelled; " if cancelled else ""
+    session.terminal.warn(f"bed {bed.name}: {jobs}`down` was interrupted; to end what is left: ccbed down {bed.name}")
+
+
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
     """SIGTERM, and SIGHUP of a terminal that is gone, end this process as Ctrl-C does, so that no job is left.
@@ -286,6 +309,16 @@ def time_left(ends_at: float | None, now: float | None = None) -> str:
     left = f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
     form = "%H:%M" if minutes < 12 * 60 else "%Y-%m-%d %H:%M"
     return f"ends at {time.strftime(form, time.localtime(ends_at))}, in {left}"
+
+
+def describe(session: Session, bed: BedSpec) -> tuple[str, ...]:
+    """The recorded job of a bed, and its time left, in a line; none if this command has shown it already."""
+    if bed.slurm is None or bed.name in session.obtained:
+        return ()
+    from ...providers.slurm import allocation
+
+    present = allocation.read_intact(Path(bed.workdir))
+    return (f"job    {present.job_id}, {time_left(present.ends_at)}",) if present else ()
 
 
 def refuse_short(bed: BedSpec, trial: Trial) -> None:

@@ -108,6 +108,8 @@ def _hint(need: str, provider: str) -> str:
     if provider == "docker" and need in ("limit", "pause"):
         return "; its container engine lacks it, see ccbed doctor"
     variable = _CAPABILITY_VARIABLES.get(need)
+    if variable and provider == "slurm":
+        return "; unsupported on the nodes of a Slurm job in this version"
     return f"; set {variable} for a host of containers" if variable else ""
 
 

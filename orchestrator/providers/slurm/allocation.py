@@ -6,6 +6,7 @@ the first one too, whereas the job of sbatch ends with the script on its first n
 
 from __future__ import annotations
 
+import functools
 import getpass
 import json
 import os
@@ -381,7 +382,8 @@ def _salloc(command: list[str]) -> Iterator[_Request]:
 def _wait(
     request: _Request, bed: BedSpec, wait_s: float | None, report: Callable[[str], None], clock: Callable[[], float]
 ) -> None:
-    """Until salloc has the allocation. Raises CcbedError."""
+    """Until salloc has the allocation. The limits of partitions are read once at most. Raises CcbedError."""
+    node_limits = functools.cache(job_state.read_node_limits)
     began = clock()
     next_poll = began + FIRST_S
     while request.next_line(min(next_poll, began + wait_s if wait_s is not None else next_poll) - clock()):
@@ -391,17 +393,19 @@ def _wait(
         if now >= next_poll and request.job_id:
             next_poll = now + POLL_S
             with suppress(SlurmError):  # the job waits on while the controller is away
-                _poll(request.job_id, bed, report)
+                _poll(request.job_id, bed, report, node_limits)
         elif now >= next_poll:
             next_poll = now + 1.0
     if request.process.wait():
         raise _failed(request, bed)
 
 
-def _poll(job_id: int, bed: BedSpec, report: Callable[[str], None]) -> None:
+def _poll(
+    job_id: int, bed: BedSpec, report: Callable[[str], None], node_limits: Callable[[], Mapping[str, float]]
+) -> None:
     """Report why the job waits. Raises UsageError for one that never starts, SlurmError."""
     job = job_state.read_job(job_id)
-    if job and job_state.never_starts(job):
+    if job and job_state.never_starts(job, node_limits):
         raise UsageError(
             f"{bed.inventory}: bed {bed.name}: job {job.job_id} would never start: {job_state.describe(job)}; it is cancelled",
             hint=f"correct {bed.inventory}; the partitions: sinfo --summarize",

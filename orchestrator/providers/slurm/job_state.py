@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +43,7 @@ _REASONS: Mapping[str, str] = {
     "PartitionDown": "the partition is down", "PartitionInactive": "the partition is inactive",
     "PartitionTimeLimit": "its time limit exceeds that of the partition",
     "PartitionNodeLimit": "it asks for more nodes than the partition has, or than are up",
+    "PartitionConfig": "it asks for more than the partition has or permits",
     "BadConstraints": "no nodes can fulfil what it asks for", "BeginTime": "its begin time is in the future",
     "Dependency": "it depends on a job that has not ended", "DependencyNeverSatisfied": "it depends on a job that ended otherwise",
     "JobHeldUser": "its owner holds it", "JobHeldAdmin": "an administrator holds it", "Reservation": "its reservation has not begun",
@@ -52,7 +53,7 @@ _REASONS: Mapping[str, str] = {
 }  # fmt: skip
 #: A job that waits for one of these never starts: what it asks for must change first.
 NEVER = (
-    "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
+    "PartitionTimeLimit", "PartitionConfig", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
     "AccountNotAllowed", "QOSNotAllowed", "Job's account not known", "AssocMaxWallDurationPerJobLimit",
     "QOSMaxWallDurationPerJobLimit", "QOSMaxNodePerJobLimit",
 )  # fmt: skip
@@ -116,7 +117,7 @@ def read_jobs(*filters: str, deadline_s: float | None = None) -> tuple[Job, ...]
 
     Raises SlurmError, SlurmUsageError.
     """
-    argv = ["squeue", "--all", "--noheader", slurm_commands.format_option(_JOB), *filters]
+    argv = ["squeue", "--all", "--noheader", "--noconvert", slurm_commands.format_option(_JOB), *filters]
     output = slurm_commands.run(argv, deadline_s)
     return tuple(_job(row) for row in slurm_commands.rows(output, _JOB))
 
@@ -207,11 +208,11 @@ def _lost(name: str, row: Mapping[str, str], members: set[str]) -> LostNode | No
     return LostNode(name=name, kind=kind, reason=f"{reason}{by}", at=_seconds(row["Timestamp"]))
 
 
-def never_starts(job: Job) -> bool:
-    """Whether what the job asks for must change before it can start. At most one RPC. Raises SlurmError."""
+def never_starts(job: Job, node_limits: Callable[[], Mapping[str, float]]) -> bool:
+    """Whether what the job asks for must change before it can start. ``node_limits``: see ``read_node_limits``. Raises SlurmError."""
     reason = job.reason.strip("()")
     if reason.startswith("PartitionNodeLimit"):
-        limits = read_node_limits()
+        limits = node_limits()
         known = [limits[name] for name in job.partition.split(",") if name in limits]
         return bool(known) and job.node_count > max(known)
     return reason.startswith(NEVER)
@@ -219,7 +220,8 @@ def never_starts(job: Job) -> bool:
 
 def read_node_limits() -> dict[str, float]:
     """Partition -> the most nodes that a job may have there, also while some of them are down. One RPC. Raises SlurmError."""
-    output = slurm_commands.run(["sinfo", "--all", "--noheader", slurm_commands.format_option(_PARTITION)])
+    argv = ["sinfo", "--all", "--noheader", "--noconvert", slurm_commands.format_option(_PARTITION)]
+    output = slurm_commands.run(argv)
     totals: dict[str, int] = {}
     most: dict[str, float] = {}
     for row in slurm_commands.rows(output, _PARTITION):  # a line per partition and state of its nodes

@@ -271,9 +271,10 @@ def _describe(allocation: Allocation, state: JobState | None) -> str:
     ends_at = state.ends_at if state and is_running else allocation.ends_at
     if ends_at is not None:
         text += f", ends in {max(0.0, ends_at - time.time()) / 60:.0f} min"
-    if state and not is_running:
-        return f"{text}; {state.kind} ({state.reason})"
-    return "; ".join([text, *(_describe_lost(node) for node in state.lost)] if state else [text])
+    parts = [text]
+    if state and state.kind != "running":
+        parts.append(f"{state.kind} ({state.reason})")
+    return "; ".join([*parts, *(_describe_lost(node) for node in (state.lost if state else ()))])
 
 
 def _describe_lost(node: LostNode) -> str:
