@@ -32,7 +32,7 @@ DISKS = {
     "/var/lib/systemd": "systemd",
     "/var/lib/docker": "docker",
 }
-_BOOT_S = 90.0
+_BOOT_S = 180.0
 _SYSTEMD = Path("/lib/systemd/systemd")
 _SSH = """\
 [Service]
