@@ -28,7 +28,7 @@ UID = 4242
 _SUB = (200000, 65536)
 _UIDS = {UID, *range(_SUB[0], sum(_SUB))}
 _PROGRAMS = ("podman", "newuidmap", "slirp4netns", "catatonit", "unshare", "setpriv")
-_START_S = 40.0
+_START_S = 180.0
 #: $1: the folder of passwd and the like; then directories that the user must reach, `--`, and the command. A directory that
 #: only root can enter is covered by an empty one, in which only the part that the user needs is mounted again.
 _ENTER = """
@@ -201,7 +201,7 @@ def _stop(service: subprocess.Popen[bytes]) -> None:
     """The service is a group of two processes, one of them in a user namespace that a third keeps. All of them end."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(service.pid, signal.SIGTERM)
-    service.wait(30)
+    service.wait(_START_S)
     _await_end(lambda process: _name(process.pid) in ("catatonit", "slirp4netns", "aardvark-dns"))
 
 
