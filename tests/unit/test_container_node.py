@@ -1,16 +1,22 @@
-"""Whether a container is frozen: only a fresh answer of its engine says so, before an injection as after it."""
+"""Whether a container is frozen: only a fresh answer of its engine says so, before an injection as after it.
+And one that is killed while its engine creates it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.node.keeper import container_node
-from orchestrator.node.oslayer import processes
+from orchestrator.node.keeper.container_lifecycle import ContainerLifecycle
+from orchestrator.node.oslayer import container_engine, processes
+from orchestrator.node.oslayer.container_engine import EngineError
+from orchestrator.node.oslayer.event_loop import Loop
 
 
 class _Calls:
@@ -70,3 +76,48 @@ def test_an_order_makes_what_was_said_before_it_unknown(node: container_node.Con
     calls.respond(paused=False)
     node.pause(True)
     assert node.is_paused(True)[0] is None
+
+
+@pytest.fixture
+def main_process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_container_that_is_killed_while_the_engine_creates_it_does_not_outlive_the_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main_process: subprocess.Popen[bytes]
+) -> None:
+    pending: list[tuple[str, Callable[[Any, Any], None]]] = []
+
+    def request(engine: Any, method: str, path: str, then: Callable[[Any, Any], None], *_: Any, **__: Any) -> None:
+        if path.endswith("/kill"):
+            main_process.kill()
+        pending.append((f"{method} {path.partition('?')[0]}", then))
+
+    def respond(content: Any, error: EngineError | None = None) -> None:
+        pending.pop(0)[1](content, error)
+
+    def turn(is_over: Callable[[], bool], for_s: float) -> None:
+        until = time.monotonic() + for_s
+        while not is_over() and time.monotonic() < until:
+            loop.run_once()
+
+    monkeypatch.setattr(container_engine.LoopClient, "request", request)
+    loop, started, ended = Loop(), list[str](), list[tuple[list[int], int]]()
+    loop.call_every(0.01, lambda: None)
+    lifecycle = ContainerLifecycle(loop, tmp_path, "lab", "archive", lambda node, payload: None, "/no.sock")
+    node = lifecycle.get("n0")
+    lifecycle.start(
+        node, {"hash": "s", "request": {"Env": [], "Labels": {}}}, lambda kind, payload: started.append(kind)
+    )
+    lifecycle.end(node, lambda killed, left: ended.append((killed, left)))
+    turn(lambda: bool(ended), 0.1)
+    assert ended == [], "the container may still start"
+    respond(None, EngineError("no such container", 404))
+    respond({"Id": "c1"})
+    respond(None)
+    respond({"Id": "c1", "State": {"Pid": main_process.pid}})
+    turn(lambda: bool(ended), 30.0)
+    assert ended == [([main_process.pid], 0)]
+    assert "DELETE /containers/c1" in [request for request, _ in pending]
