@@ -85,39 +85,68 @@ def main_process() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_a_container_that_is_killed_while_the_engine_creates_it_does_not_outlive_the_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main_process: subprocess.Popen[bytes]
-) -> None:
-    pending: list[tuple[str, Callable[[Any, Any], None]]] = []
+class _Starting:
+    """A node whose start waits for the engine: the requests, and what was responded to the start and to its end."""
 
-    def request(engine: Any, method: str, path: str, then: Callable[[Any, Any], None], *_: Any, **__: Any) -> None:
-        if path.endswith("/kill"):
-            main_process.kill()
-        pending.append((f"{method} {path.partition('?')[0]}", then))
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, main: subprocess.Popen[bytes]) -> None:
+        self.pending: list[tuple[str, Callable[[Any, Any], None]]] = []
+        self.started: list[str] = []
+        self.ended: list[tuple[list[int], int]] = []
+        self.loop = Loop()
+        self.loop.call_every(0.01, lambda: None)
 
-    def respond(content: Any, error: EngineError | None = None) -> None:
-        pending.pop(0)[1](content, error)
+        def request(engine: Any, method: str, path: str, then: Callable[[Any, Any], None], *_: Any, **__: Any) -> None:
+            if path.endswith("/kill"):
+                main.kill()
+            self.pending.append((f"{method} {path.partition('?')[0]}", then))
 
-    def turn(is_over: Callable[[], bool], for_s: float) -> None:
+        monkeypatch.setattr(container_engine.LoopClient, "request", request)
+        self.lifecycle = ContainerLifecycle(
+            self.loop, directory, "lab", "archive", lambda node, payload: None, "/no.sock"
+        )
+        wanted = {"hash": "s", "request": {"Env": [], "Labels": {}}}
+        self.lifecycle.start(self.lifecycle.get("n0"), wanted, lambda kind, payload: self.started.append(kind))
+
+    def respond(self, content: Any, error: EngineError | None = None) -> None:
+        self.pending.pop(0)[1](content, error)
+
+    def end(self) -> None:
+        self.lifecycle.end(self.lifecycle.get("n0"), lambda killed, left: self.ended.append((killed, left)))
+
+    def turn(self, for_s: float) -> None:
         until = time.monotonic() + for_s
-        while not is_over() and time.monotonic() < until:
-            loop.run_once()
+        while not self.ended and time.monotonic() < until:
+            self.loop.run_once()
 
-    monkeypatch.setattr(container_engine.LoopClient, "request", request)
-    loop, started, ended = Loop(), list[str](), list[tuple[list[int], int]]()
-    loop.call_every(0.01, lambda: None)
-    lifecycle = ContainerLifecycle(loop, tmp_path, "lab", "archive", lambda node, payload: None, "/no.sock")
-    node = lifecycle.get("n0")
-    lifecycle.start(
-        node, {"hash": "s", "request": {"Env": [], "Labels": {}}}, lambda kind, payload: started.append(kind)
-    )
-    lifecycle.end(node, lambda killed, left: ended.append((killed, left)))
-    turn(lambda: bool(ended), 0.1)
-    assert ended == [], "the container may still start"
-    respond(None, EngineError("no such container", 404))
-    respond({"Id": "c1"})
-    respond(None)
-    respond({"Id": "c1", "State": {"Pid": main_process.pid}})
-    turn(lambda: bool(ended), 30.0)
-    assert ended == [([main_process.pid], 0)]
-    assert "DELETE /containers/c1" in [request for request, _ in pending]
+    def removed(self) -> list[str]:
+        return [request for request, _ in self.pending if request.startswith("DELETE")]
+
+
+@pytest.fixture
+def starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main_process: subprocess.Popen[bytes]) -> _Starting:
+    return _Starting(tmp_path, monkeypatch, main_process)
+
+
+def test_a_container_that_is_killed_while_the_engine_creates_it_does_not_outlive_the_kill(
+    starting: _Starting, main_process: subprocess.Popen[bytes]
+) -> None:
+    starting.end()
+    starting.turn(0.1)
+    assert starting.ended == [], "the container may still start"
+    starting.respond(None, EngineError("no such container", 404))
+    starting.respond({"Id": "c1"})
+    starting.respond(None)
+    starting.respond({"Id": "c1", "State": {"Pid": main_process.pid}})
+    starting.turn(30.0)
+    assert starting.ended == [([main_process.pid], 0)]
+    assert starting.removed() == ["DELETE /containers/c1"]
+
+
+def test_a_container_whose_start_was_not_responded_is_removed_with_its_node(starting: _Starting) -> None:
+    starting.respond(None, EngineError("no such container", 404))
+    starting.respond({"Id": "c1"})
+    starting.respond(None, EngineError("no response within 60 s"))
+    assert starting.started == ["fail"]
+    starting.end()
+    starting.turn(30.0)
+    assert (starting.ended, starting.removed()) == ([([], 0)], ["DELETE /containers/c1"])

@@ -154,6 +154,7 @@ class ContainerLifecycle:
             if error:
                 self._fail_start(node, str(error))
             else:
+                node.label["container"] = content["Id"]  # it is removed with the node, also if its start fails
                 path = container_engine.container_path(content["Id"], "start")
                 self._engine.request("POST", path, partial(started, str(content["Id"])), deadline_s=node.ready_s)
 
