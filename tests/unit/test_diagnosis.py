@@ -249,9 +249,9 @@ def test_a_directory_of_this_machine_is_created_by_the_user_and_not_by_up(tmp_pa
     unwritable = {**FINE["workdir"], "there": False, "writable": False}
     looked = diagnosis.HostSurvey(host=HostSpec(name="h1"), facts={**FINE, "workdir": unwritable})
     process_bed = replace(bed(), provider="process")
-    found = [item for item in diagnosis.diagnose(process_bed, looked, None) if item.outcome != "ok"]
-    assert [(item.outcome, item.name) for item in found] == [("fail", "directory")]
-    assert "sudo mkdir -p /var/lib/ccbed/lab" in found[0].fix
+    findings = [item for item in diagnosis.diagnose(process_bed, looked, None) if item.outcome != "ok"]
+    assert [(item.outcome, item.name) for item in findings] == [("fail", "directory")]
+    assert "sudo mkdir -p /var/lib/ccbed/lab" in findings[0].fix
 
 
 @pytest.mark.parametrize(("provider", "doubled"), [("process", []), ("docker", ["h2"])])
@@ -261,8 +261,8 @@ def test_hosts_of_a_process_bed_are_this_machine_and_no_mistake(
     monkeypatch.setattr(host_checks, "_interpreter", lambda bed: ())
     hosts = (HostSpec(name="h1"), HostSpec(name="h2"))
     local = replace(bed(hosts=hosts, hostdir="/tmp"), provider=provider)
-    found = host_checks.examine(local)
-    assert [host for host, listed in found.items() if any(item.name == "host" for item in listed)] == doubled
+    findings = host_checks.examine(local)
+    assert [host for host, listed in findings.items() if any(item.name == "host" for item in listed)] == doubled
 
 
 def test_a_host_that_is_not_reached_is_told_in_one_line() -> None:
