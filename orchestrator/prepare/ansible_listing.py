@@ -102,7 +102,7 @@ def _failed(path: Path, vault: Vault, errors: str) -> UsageError:
 
 
 def _closed(path: Path, vault: Vault) -> UsageError:
-    hint = f"ccbed up {path} --ask-vault-pass, or --vault-password-file FILE"
+    hint = "ANSIBLE_VAULT_PASSWORD_FILE=FILE before the command; up, plan, doctor and down also take --ask-vault-pass"
     if vault.has_password():
         return UsageError(f"{path}: the password does not open the vault", hint=hint)
     return UsageError(f"{path}: is encrypted, and there is no password for its vault", hint=hint)

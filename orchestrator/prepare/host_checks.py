@@ -28,7 +28,7 @@ def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
     with ThreadPoolExecutor(max_workers=min(len(known), _CONNECTIONS)) as pool:
         results = list(pool.map(lambda host: _check_host(bed, host), known))
     looked = [result for result in results if isinstance(result, diagnosis.HostSurvey)]
-    doubled = diagnosis.find_same_machine(looked)
+    doubled = {} if bed.provider == "process" else diagnosis.find_same_machine(looked)  # those are all this machine
     requirements: dict[str, tuple[Requirement, ...]] = {}
     for host, result in zip(known, results, strict=True):
         if isinstance(result, Requirement):

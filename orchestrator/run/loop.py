@@ -143,7 +143,7 @@ class Loop:
             event = self._queue.popleft()
             if self._is_repeated_reply(event):
                 continue
-            self._note_progress(event)
+            self._note_progress(state, event)
             self._note_heal(state, event)
             state, commands = engine.step(self.trial, state, event)
             self.on_event(event, state)
@@ -347,7 +347,10 @@ class Loop:
         self._pace = liveness.inspected(self._pace)
         return [self._event(quiet, epoch=state.epoch)]
 
-    def _note_progress(self, event: Event) -> None:
+    def _note_progress(self, state: State, event: Event) -> None:
+        """Follow the steps of this attempt. What is reported late of an earlier one is no progress: nodes may be starting meanwhile."""
+        if event.epoch is not None and event.epoch < state.epoch:
+            return
         if event.kind in (RankStep, Progress) and event.data.step is not None:
             self._pace = liveness.advance(self._pace, event.data.step, self.now().mono)
         elif event.kind is RankExit and event.data.code == 0:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from orchestrator.node.oslayer import processes
 from orchestrator.node.oslayer.processes import Process
 
+from ..lab import rising
 from .conftest import ROOT
 
 #: Images loaded there are there again the next time. Not in /var/lib: rootless podman 4 covers that in its network namespace
@@ -26,7 +28,7 @@ UID = 4242
 _SUB = (200000, 65536)
 _UIDS = {UID, *range(_SUB[0], sum(_SUB))}
 _PROGRAMS = ("podman", "newuidmap", "slirp4netns", "catatonit", "unshare", "setpriv")
-_START_S = 40.0
+_START_S = 180.0
 #: $1: the folder of passwd and the like; then directories that the user must reach, `--`, and the command. A directory that
 #: only root can enter is covered by an empty one, in which only the part that the user needs is mounted again.
 _ENTER = """
@@ -50,6 +52,8 @@ def lacking() -> str:
     """Why no podman can be started for another user; empty if it can."""
     if os.geteuid() != 0:
         return "only root can start podman as a user of its own"
+    with contextlib.suppress(KeyError):
+        return f"user id {UID} is that of {pwd.getpwuid(UID).pw_name} here, whose processes tests would end"
     path = "/usr/sbin:/usr/bin:/sbin:/bin"
     missing = [name for name in _PROGRAMS if shutil.which(name, path=path) is None]
     return f"no {', '.join(missing)}; next: .ci/setup engine (as root)" if missing else ""
@@ -114,12 +118,21 @@ def _closed(needed: Sequence[Path]) -> list[tuple[str, str]]:
 
 @contextlib.contextmanager
 def running(data: Path = DATA) -> Iterator[tuple[Podman, Any]]:
-    """A service and a docker SDK client of it; what was started is stopped by its pid."""
+    """A service and a docker SDK client of it; what was started is stopped by its pid.
+
+    One at a time, also of several checkouts: they share user, files and names, and each would end what the other has made.
+    """
+    with rising.locked(data):
+        yield from _running(Podman(folder=data))
+
+
+def _running(podman: Podman) -> Iterator[tuple[Podman, Any]]:
     import docker
 
-    podman = Podman(folder=data)
+    # Of tests that were aborted: a `ccbed down` of theirs would remove the network of this bed.
+    _await_end(lambda process: True, {UID})
     _make(podman)
-    log = data / "service.log"
+    log = podman.folder / "service.log"
     argv = podman.argv(["podman", "system", "service", "--time=0", f"unix://{podman.socket}"])
     with log.open("wb") as file:
         service = subprocess.Popen(
@@ -130,6 +143,9 @@ def running(data: Path = DATA) -> Iterator[tuple[Podman, Any]]:
         _await(service, client, log)
         for leftover in client.containers.list(all=True):
             leftover.remove(force=True, v=True)
+        for network in client.networks.list():
+            if network.name.startswith("ccbed"):
+                network.remove()
         yield podman, client
     finally:
         client.close()
@@ -185,20 +201,25 @@ def _stop(service: subprocess.Popen[bytes]) -> None:
     """The service is a group of two processes, one of them in a user namespace that a third keeps. All of them end."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(service.pid, signal.SIGTERM)
-    service.wait(30)
+    service.wait(_START_S)
+    _await_end(lambda process: _name(process.pid) in ("catatonit", "slirp4netns", "aardvark-dns"))
+
+
+def _await_end(kills: Callable[[Process], bool], uids: Collection[int] = _UIDS) -> None:
+    """Wait until these users have no process. Those of which ``kills`` holds are killed."""
     end = time.monotonic() + _START_S
-    while processes_left := living():
+    while processes_left := living(uids):
         if time.monotonic() > end:
             raise RuntimeError(f"processes of podman do not end: {processes_left}")
-        for process in processes_left:
-            if _name(process.pid) in ("catatonit", "slirp4netns", "aardvark-dns"):
+        for process in filter(kills, processes_left):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
         time.sleep(0.05)
 
 
-def living() -> list[Process]:
+def living(uids: Collection[int] = _UIDS) -> list[Process]:
     """The processes of the user of podman, and of the other users of its namespace."""
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _owner(entry) in _UIDS)
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _owner(entry) in uids)
     known = (processes.find(pid) for pid in pids)
     return [process for process in known if process is not None and process.state not in processes.EXITED]
 

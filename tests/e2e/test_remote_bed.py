@@ -53,7 +53,7 @@ def remote(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rem
         yield remote
         code, output = remote.ccbed("down", "faraway", "--force")
         assert code == 0, output
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while server.sessions() or _left(remote.hostdir):
             assert time.monotonic() < until, (
                 f"nothing is left on the host but its stamp and its record of acts: {_left(remote.hostdir)}"
@@ -107,13 +107,18 @@ def test_a_host_that_lost_its_stamp_is_prepared_again_once(remote: Remote) -> No
 
 
 def test_a_lost_node_comes_back_while_the_connection_is_cut(remote: Remote) -> None:
-    """Every two and a half seconds whatever serves the connection is killed, the run's whole life long."""
+    """The run's whole life long, whatever serves the connection is killed once its programs are a second or two old: on a
+    busy machine a connection takes longer than that to be there."""
     over = threading.Event()
     cuts = []
 
     def cut() -> None:
-        while not over.wait(2.5):
-            cuts.append(remote.server.cut())
+        old = set[int]()
+        while not over.wait(1.25):
+            programs = set(remote.server.programs())
+            if is_old := bool(programs & old):
+                cuts.append(remote.server.cut())
+            old = set() if is_old else programs
 
     thread = threading.Thread(target=cut)
     thread.start()

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(bool(systemd_host.lacking()), reason="; ".join(systemd_host.lacking())),
 ]
 REBOOTED = "its host was rebooted"
-WAIT_S = 60.0
+WAIT_S = 180.0
 
 
 @dataclass(frozen=True, kw_only=True)

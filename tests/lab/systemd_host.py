@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..e2e import sshd
-from . import images, layout, machines, processes
+from . import images, layout, machines, processes, rising
 
 #: Of the network of the default lab, which gives its hosts other ones (``layout.Lab``).
 CONTROLLER, ADDRESS = "198.18.0.245", "198.18.0.246"
@@ -32,7 +32,7 @@ DISKS = {
     "/var/lib/systemd": "systemd",
     "/var/lib/docker": "docker",
 }
-_BOOT_S = 90.0
+_BOOT_S = 180.0
 _SYSTEMD = Path("/lib/systemd/systemd")
 _SSH = """\
 [Service]
@@ -215,15 +215,17 @@ class SystemdHost:
 
 @contextlib.contextmanager
 def running(folder: Path, engine_data: Path) -> Iterator[SystemdHost]:
+    """One at a time, also of several checkouts: they share the addresses and the disk of the engine."""
     host = SystemdHost(folder=folder, engine_data=engine_data)
-    host.install()
-    try:
-        host.boot()
-        images.tidy(host.pid)
-        yield host
-    finally:
-        host.off()
-        shutil.rmtree(folder / "disks")
+    with rising.locked(engine_data):
+        host.install()
+        try:
+            host.boot()
+            images.tidy(host.pid)
+            yield host
+        finally:
+            host.off()
+            shutil.rmtree(folder / "disks")
 
 
 def _is_systemd(pid: int) -> bool:

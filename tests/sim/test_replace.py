@@ -14,6 +14,8 @@ from orchestrator.core.engine.state import State
 from orchestrator.model.act import Act
 from orchestrator.model.event import Event
 from orchestrator.model.events import (
+    FaultVerified,
+    GangStalled,
     GangStart,
     HostsDrained,
     NodeApply,
@@ -128,6 +130,25 @@ def test_hosts_that_are_full_drained_lost_or_refused_by_the_plan_are_named_with_
     )
     assert not [event for event in of(book, NodeApply) if event.node in ROOM]
     assert_as_up_left_it(b)
+
+
+def test_a_start_that_takes_long_is_no_standstill_though_the_fault_is_verified_meanwhile() -> None:
+    """The keeper reports the fault of the attempt before, and the first step of the new one takes a second."""
+    made, b = trial(world.crash(2)), bed(steps=300)
+    world.delay(b, "node.apply", {"n4": 40.0})
+    emit = b.cluster.emit
+
+    def emit_late(node: str, writer: str, f: str, value: Mapping[str, Any], **more: Any) -> None:
+        late_s = {"fault.verified": 4.0, "rank.step": 1.0, "progress": 1.0}.get(f, 0.0)
+        epoch = {"epoch": 0} if f == "fault.verified" else {}
+        b.cluster.later(late_s, lambda: emit(node, writer, f, value, **{**more, **epoch}))
+
+    b.cluster.emit = emit_late  # type: ignore[method-assign]
+    book = run(made, b, plan(made, acts={"f0": world.host_act("power-off")}))
+    (verified,), (decided,) = of(book, FaultVerified), of(book, RecoveryDecided)
+    assert decided.t < verified.t < decided.t + 10.0
+    assert of(book, GangStalled) == []
+    assert end(book)["outcome"] == "finished"
 
 
 def test_without_room_it_gives_up_at_the_time_that_the_trial_says_and_not_before() -> None:

@@ -1,16 +1,22 @@
-"""Whether a container is frozen: only a fresh answer of its engine says so, before an injection as after it."""
+"""Whether a container is frozen: only a fresh answer of its engine says so, before an injection as after it.
+And one that is killed while its engine creates it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.node.keeper import container_node
-from orchestrator.node.oslayer import processes
+from orchestrator.node.keeper.container_lifecycle import ContainerLifecycle
+from orchestrator.node.oslayer import container_engine, processes
+from orchestrator.node.oslayer.container_engine import EngineError
+from orchestrator.node.oslayer.event_loop import Loop
 
 
 class _Calls:
@@ -70,3 +76,77 @@ def test_an_order_makes_what_was_said_before_it_unknown(node: container_node.Con
     calls.respond(paused=False)
     node.pause(True)
     assert node.is_paused(True)[0] is None
+
+
+@pytest.fixture
+def main_process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+class _Starting:
+    """A node whose start waits for the engine: the requests, and what was responded to the start and to its end."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, main: subprocess.Popen[bytes]) -> None:
+        self.pending: list[tuple[str, Callable[[Any, Any], None]]] = []
+        self.started: list[str] = []
+        self.ended: list[tuple[list[int], int]] = []
+        self.loop = Loop()
+        self.loop.call_every(0.01, lambda: None)
+
+        def request(engine: Any, method: str, path: str, then: Callable[[Any, Any], None], *_: Any, **__: Any) -> None:
+            if path.endswith("/kill"):
+                main.kill()
+            self.pending.append((f"{method} {path.partition('?')[0]}", then))
+
+        monkeypatch.setattr(container_engine.LoopClient, "request", request)
+        self.lifecycle = ContainerLifecycle(
+            self.loop, directory, "lab", "archive", lambda node, payload: None, "/no.sock"
+        )
+        wanted = {"hash": "s", "request": {"Env": [], "Labels": {}}}
+        self.lifecycle.start(self.lifecycle.get("n0"), wanted, lambda kind, payload: self.started.append(kind))
+
+    def respond(self, content: Any, error: EngineError | None = None) -> None:
+        self.pending.pop(0)[1](content, error)
+
+    def end(self) -> None:
+        self.lifecycle.end(self.lifecycle.get("n0"), lambda killed, left: self.ended.append((killed, left)))
+
+    def turn(self, for_s: float) -> None:
+        until = time.monotonic() + for_s
+        while not self.ended and time.monotonic() < until:
+            self.loop.run_once()
+
+    def removed(self) -> list[str]:
+        return [request for request, _ in self.pending if request.startswith("DELETE")]
+
+
+@pytest.fixture
+def starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main_process: subprocess.Popen[bytes]) -> _Starting:
+    return _Starting(tmp_path, monkeypatch, main_process)
+
+
+def test_a_container_that_is_killed_while_the_engine_creates_it_does_not_outlive_the_kill(
+    starting: _Starting, main_process: subprocess.Popen[bytes]
+) -> None:
+    starting.end()
+    starting.turn(0.1)
+    assert starting.ended == [], "the container may still start"
+    starting.respond(None, EngineError("no such container", 404))
+    starting.respond({"Id": "c1"})
+    starting.respond(None)
+    starting.respond({"Id": "c1", "State": {"Pid": main_process.pid}})
+    starting.turn(30.0)
+    assert starting.ended == [([main_process.pid], 0)]
+    assert starting.removed() == ["DELETE /containers/c1"]
+
+
+def test_a_container_whose_start_was_not_responded_is_removed_with_its_node(starting: _Starting) -> None:
+    starting.respond(None, EngineError("no such container", 404))
+    starting.respond({"Id": "c1"})
+    starting.respond(None, EngineError("no response within 60 s"))
+    assert starting.started == ["fail"]
+    starting.end()
+    starting.turn(30.0)
+    assert (starting.ended, starting.removed()) == ([([], 0)], ["DELETE /containers/c1"])

@@ -7,6 +7,7 @@ import copy
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,26 @@ def test_this_machine_is_examined_without_a_connection() -> None:
     result = host_checks.examine(local)
     assert [item.name for item in result["h1"]] == ["python", "engine", "disk", "shm"]
     assert result["h1"][1].outcome == "fail"
+
+
+def test_a_directory_of_this_machine_is_created_by_the_user_and_not_by_up(tmp_path: Path) -> None:
+    unwritable = {**FINE["workdir"], "there": False, "writable": False}
+    looked = diagnosis.HostSurvey(host=HostSpec(name="h1"), facts={**FINE, "workdir": unwritable})
+    process_bed = replace(bed(), provider="process")
+    findings = [item for item in diagnosis.diagnose(process_bed, looked, None) if item.outcome != "ok"]
+    assert [(item.outcome, item.name) for item in findings] == [("fail", "directory")]
+    assert "sudo mkdir -p /var/lib/ccbed/lab" in findings[0].fix
+
+
+@pytest.mark.parametrize(("provider", "doubled"), [("process", []), ("docker", ["h2"])])
+def test_hosts_of_a_process_bed_are_this_machine_and_no_mistake(
+    provider: Any, doubled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_checks, "_interpreter", lambda bed: ())
+    hosts = (HostSpec(name="h1"), HostSpec(name="h2"))
+    local = replace(bed(hosts=hosts, hostdir="/tmp"), provider=provider)
+    findings = host_checks.examine(local)
+    assert [host for host, listed in findings.items() if any(item.name == "host" for item in listed)] == doubled
 
 
 def test_a_host_that_is_not_reached_is_told_in_one_line() -> None:

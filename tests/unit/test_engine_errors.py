@@ -23,6 +23,8 @@ MESSAGE = {
     "No such image: example/torch:1": "image example/torch:1 is not on this host",
     "range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available": "ccbed_cpus is more than the host has (2.00)",
     "mkdir /var/lib/docker/overlay2/x: no space left on device": "no space is left on the engine's disk",
+    "unable to find network with name or ID ccbed-lab: network not found": "network ccbed-lab of the bed is gone",
+    "network ccbed-lab not found": "network ccbed-lab of the bed is gone",
 }  # fmt: skip
 
 

@@ -82,6 +82,13 @@ def test_an_unknown_host_is_an_error_of_usage_with_the_nearest_name(ccbed: Verb,
     assert not fleet.contacted
 
 
+def test_down_knows_the_hosts_of_an_inventory_that_is_not_up(ccbed: Verb, tmp_path: Path) -> None:
+    code, output = ccbed("down", str(tmp_path / "lab.yml"), "--limit", "h22")
+    assert (code, "bed lab has no host h22; did you mean h2?" in output) == (3, True), output
+    code, output = ccbed("down", str(tmp_path / "lab.yml"), "--limit", "h2")
+    assert (code, "not up, nothing to end" in output) == (0, True), output
+
+
 def test_a_rolling_up_changes_so_many_hosts_at_a_time_and_stops_at_the_first_that_fails(
     ccbed: Verb, fleet: Fleet, tmp_path: Path
 ) -> None:

@@ -181,7 +181,10 @@ def test_an_encrypted_file_needs_the_password(tmp_path: Path) -> None:
     )
     argv = [str(BIN / "ansible-vault"), "encrypt", "--vault-password-file", str(tmp_path / "pw")]
     subprocess.run([*argv, str(tmp_path / "group_vars/gpu.yml")], capture_output=True, check=True, timeout=60)
-    assert wrong(tmp_path / "hosts") == ["hosts: is encrypted, and there is no password for its vault"]
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path / "hosts")
+    assert caught.value.problems == (f"{tmp_path}/hosts: is encrypted, and there is no password for its vault",)
+    assert caught.value.hint.startswith("ANSIBLE_VAULT_PASSWORD_FILE=FILE "), "every verb takes it"
     assert wrong(tmp_path / "hosts", Vault(files=(str(tmp_path / "other"),))) == [
         "hosts: the password does not open the vault"
     ]

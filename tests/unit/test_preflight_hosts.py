@@ -134,6 +134,16 @@ def test_who_cannot_be_reached_from_where_is_named(tmp_path: Path) -> None:
     assert problems[2].endswith(": No route to host")
 
 
+def test_private_networks_of_several_hosts_are_named_as_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meet = unreachable("No route to host", "No route to host")
+    monkeypatch.setattr(preflight_checks, "OPS", {**preflight_checks.OPS, "meet": meet})
+    checked = examined(bed(tmp_path, network="private"), Hosts())
+    fixes = {finding.fix for finding in checked.requirements if finding.name == "reach"}
+    assert fixes == {"remove ccbed_network: private, in which containers reach those of their own host only"}
+
+
 def test_a_host_that_is_not_there_is_one_finding_and_the_others_are_looked_at(tmp_path: Path) -> None:
     def silent(**_: Any) -> Any:
         raise TimeoutError("does not answer")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.cli.render import bed_view
 from orchestrator.core.bed import diff, selection
 from orchestrator.core.bed.nodes_from_inventory import assemble_bed
 from orchestrator.core.inventory import parse_inventory
@@ -49,6 +50,12 @@ def test_a_host_has_room_for_what_it_may_hold_beyond_its_nodes() -> None:
     assert [(node.name, node.host, node.role) for node in spec.replacements] == [
         ("n4", "h1", "replacement"), ("n5", "h3", "replacement"),
     ]  # fmt: skip
+
+
+def test_a_drained_host_is_not_listed_as_room() -> None:
+    assert "".join(bed_view.room(bed(), ())).endswith("h1 (1) h3 (1)")
+    assert "".join(bed_view.room(bed(), ("h1",))).endswith(": h3 (1)")
+    assert list(bed_view.room(bed(), ("h1", "h3"))) == []
 
 
 def test_a_bed_without_the_variable_has_no_room_and_the_same_nodes() -> None:

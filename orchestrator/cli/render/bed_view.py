@@ -87,13 +87,13 @@ def table(terminal: Terminal, bed: BedSpec, status: BedStatus, drained: Collecti
         ("NODE", "ROLE", "STATE", "SPEC", "PID", "OWN / SHARED MEMORY"),
         [_row(name, bed, status, drained, wanted=name in known | replacements) for name in names],
     )
-    for text in (*versions(status), *room(bed)):
+    for text in (*versions(status), *room(bed, drained)):
         terminal.line(f"  {text}")
 
 
-def room(bed: BedSpec) -> Iterator[str]:
-    """Yield how many more nodes the hosts may hold; nothing if none."""
-    counts = Counter(node.host for node in bed.replacements)
+def room(bed: BedSpec, drained: Collection[str]) -> Iterator[str]:
+    """Yield how many more nodes the hosts may hold that are not ``drained``; nothing if none."""
+    counts = Counter(node.host for node in bed.replacements if node.host not in drained)
     if counts:
         listed = short_list([f"{host} ({count})" for host, count in counts.items()])
         yield f"room for nodes in place of lost ones (--recovery replace): {listed}"

@@ -50,6 +50,9 @@ def command(
         if as_json:
             screen.json([{"bed": specs[0].name, "hosts": list(hosts), "ended": list(pids)}])
         return 0
+    if limit:  # an unknown host is an error also where nothing is up
+        for spec in _unlisted(session, bed):
+            beds.limited_hosts(spec, limit)
     if not specs:
         session.terminal.line(f"bed {bed}: not up, nothing to end" if bed else "no bed is up, nothing to end")
     ended = [end(session, spec, force=force, abandon=abandon) for spec in specs]

@@ -271,7 +271,8 @@ def _workdir(facts: Mapping[str, Any], host: HostSpec) -> Requirement:
     if not workdir["writable"]:
         create = "`ccbed up` creates it with sudo" if host.connection == "ssh" else f"sudo mkdir -p {path}"
         fix = f"{create}; or set ccbed_workdir to a directory of {facts['user']}"
-        outcome: Literal["fail", "warn"] = "fail" if workdir["there"] else "warn"
+        is_created = host.connection == "ssh" and not workdir["there"]
+        outcome: Literal["fail", "warn"] = "warn" if is_created else "fail"
         return Requirement(name="directory", outcome=outcome, text=f"{facts['user']} cannot write {path}", fix=fix)
     if workdir["free"] < requirements.DISK_BYTES:
         text = f"{size_text(workdir['free'])} free for {path}, {size_text(requirements.DISK_BYTES)} needed"

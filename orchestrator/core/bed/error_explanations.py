@@ -116,6 +116,11 @@ _ENGINE: tuple[tuple[str, str, str], ...] = (
         "docker system df shows the usage; docker image prune frees space",
     ),
     (
+        r"network (?:with name or ID )?(?P<name>ccbed-[^\s:]+):? (?:network )?not found",
+        "network {name} of the bed is gone",
+        "do not prune networks while a bed starts; podman finds none without its network plugins (install netavark)",
+    ),
+    (
         r"[Aa]ddress already in use",
         "another container in the bed's network has the node's address",
         "find the container with docker network inspect",

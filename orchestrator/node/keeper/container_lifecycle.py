@@ -85,10 +85,19 @@ class ContainerLifecycle:
         if not node.starting:
             node.starting = True
             node.attempt, node.begun = node.attempt + 1, False
-            self.end(node, lambda killed, left: self._free_name(node, wanted, time.monotonic() + END_S))
+            self._end(node, lambda killed, left: self._free_name(node, wanted, time.monotonic() + END_S))
 
     def end(self, node: ContainerNode, then: Callable[[list[int], int], None]) -> None:
-        """Kill a node; then call with the killed pids and the number of processes that are left. Removes its container."""
+        """Kill a node; then call with the killed pids and the number of processes that are left. Removes its container.
+
+        A container that is being created would start after its end: it is ended once it runs, or its start has failed.
+        """
+        if node.starting and not (node.begun and node.alive):
+            self._loop.call_later(RETRY_S, lambda: self.end(node, then))
+        else:
+            self._end(node, then)
+
+    def _end(self, node: ContainerNode, then: Callable[[list[int], int], None]) -> None:
         killed = node.power_off()["killed"] if node.processes() else []
         until = time.monotonic() + END_S
 
@@ -145,6 +154,7 @@ class ContainerLifecycle:
             if error:
                 self._fail_start(node, str(error))
             else:
+                node.label["container"] = content["Id"]  # it is removed with the node, also if its start fails
                 path = container_engine.container_path(content["Id"], "start")
                 self._engine.request("POST", path, partial(started, str(content["Id"])), deadline_s=node.ready_s)
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 POOL = ipaddress.IPv4Network("10.212.0.0/14")
 #: The first addresses of a network belong to its gateway and the engine.
 FIRST = 10
-CALL_S = 10.0
+#: podman starts other programs for its information, on a busy machine for seconds. Whether an engine responds at all is asked before.
+CALL_S = 30.0
 #: What engines say of a subnet that is in use, Docker and podman.
 _TAKEN = ("overlap", "already used")
 

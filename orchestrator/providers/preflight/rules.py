@@ -179,6 +179,8 @@ def _ports(observed: Observations) -> Iterable[Requirement]:
 
 def _failed_connections(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
     fix = "allow every TCP port between the bed's hosts (ccbed_prepare does), or set ccbed_address to another network"
+    if bed.network == "private" and len(bed.hosts) > 1:
+        fix = "remove ccbed_network: private, in which containers reach those of their own host only"
     fix = _recreate_fix(bed) if bed.fabric else fix
     for connection in observed.connections:
         if connection.problem:
