@@ -86,6 +86,8 @@ def test_the_page_of_a_sweep_is_small_and_shows_the_size_that_is_chosen(chromium
         assert page.evaluate(rows)[1:] == ["8 KiB"] * 3
         assert page.evaluate(legend)[1:] == ["ring", "library", "halving-doubling"]
         assert set(page.locator("[data-shown]").all_text_contents()) == {"8 KiB"}
+        borders = "[...document.querySelectorAll('.u-legend .u-series:not(:first-child) .u-marker')].map((mark) => mark.style.border)"
+        assert all(page.evaluate(borders)), "every curve has its colour in the legend"
         _point_at(page, "[data-chart=bandwidth]")
         values = page.locator("[data-chart=bandwidth] .u-value").all_text_contents()
         assert "KiB" in values[0] or "MiB" in values[0], values
