@@ -105,7 +105,9 @@ def hostile(run: Run) -> Run:
 
 def _with_failed_rank(run: Run) -> Run:
     exits = run.history.of("rank.exit")
-    return history.changed(run, "rank.exit", value={**exits[0].value, "code": 1, "error": "z" * 5_000}) if exits else run
+    return (
+        history.changed(run, "rank.exit", value={**exits[0].value, "code": 1, "error": "z" * 5_000}) if exits else run
+    )
 
 
 class HostileFiles:

@@ -203,7 +203,9 @@ def test_a_traceback_has_all_lines_of_its_error() -> None:
 
 def test_a_long_error_is_cut_in_a_finding() -> None:
     finding = ask(_failed_with("", "Error(s) in loading state_dict:\n\t" + "a.weight, " * 900), "finished").text
-    assert finding.startswith("rank 3 (n3) left with exit code 1: RuntimeError: Error(s) in loading state_dict: a.weight")
+    assert finding.startswith(
+        "rank 3 (n3) left with exit code 1: RuntimeError: Error(s) in loading state_dict: a.weight"
+    )
     assert "\n" not in finding and len(finding) < 420 and " characters … " in finding
 
 

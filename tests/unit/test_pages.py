@@ -146,7 +146,9 @@ def test_the_end_of_a_log_is_in_view(chromium: Browser, tmp_path: Path) -> None:
     run = report_contract.hostile(report_contract.whole())
     lines = [f"step {step}" for step in range(60)]
     file = tmp_path / "log.html"
-    file.write_bytes(html.render(dataclasses.replace(run, files=report_contract.HostileFiles(run.files, lines)))["index.html"])
+    file.write_bytes(
+        html.render(dataclasses.replace(run, files=report_contract.HostileFiles(run.files, lines)))["index.html"]
+    )
     with chromium.page(file) as page:
         log = page.locator("pre.log").last
         assert log.text_content().splitlines() == lines[-40:]

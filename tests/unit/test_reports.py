@@ -138,7 +138,9 @@ def test_evidence_leads_to_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_event_of_ccbed_has_a_sentence_of_its_own_fields() -> None:
     fields: dict[str, set[str]] = {}
     for (name, _), cls in REGISTRY.items():
-        fields.setdefault(name, {"node", "attempt", "count", "iterations"}).update(field.name for field in dataclasses.fields(cls))
+        fields.setdefault(name, {"node", "attempt", "count", "iterations"}).update(
+            field.name for field in dataclasses.fields(cls)
+        )
     templates = {**event_sentences.NOTES, **event_sentences.COMMANDS}
     assert set(fields) - set(templates) == {"note"}
     for name, texts in templates.items():

@@ -13,7 +13,7 @@ from ...model.events import RankError, RankExit
 from ...model.run import Run
 from ...model.trial import Trial
 from ...model.verdict import Verdict
-from ...views import Failover, FaultView, RunView, mapping
+from ...views import Failover, FaultView, RunView, mapping, probes
 from ...views.training import RecoveryFigures
 from . import event_sentences, facts, files
 from .failover import milliseconds
@@ -168,6 +168,29 @@ def faults(fault_views: Sequence[FaultView]) -> list[dict[str, Any]]:
         }
         for fault in fault_views
     ]
+
+
+def probed(run: Run) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the figures of probed nodes: a column for each node; no row where no node was probed."""
+    rows = probes.rows(run.history)
+    names = list(dict.fromkeys(figure.node for row in rows for figure in row.nodes))
+    return ["figure", "unit", *names, "spread of nodes"], [_figures(row, names) for row in rows]
+
+
+def _figures(row: probes.FigureRow, names: Sequence[str]) -> list[str]:
+    known = {figure.node: figure for figure in row.nodes}
+    cells = [_median(known[name]) if name in known else "-" for name in names]
+    return [row.name, row.unit, *cells, "-" if row.spread is None else f"{row.spread:.1%}"]
+
+
+def _median(figure: probes.NodeFigure) -> str:
+    value, spread = figure.median, figure.spread
+    return (f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}") + ("" if spread is None else f" ±{spread:.0%}")
+
+
+def not_probed(run: Run) -> list[str]:
+    """What could not be measured, with the reason and the nodes."""
+    return [f"{what}: {why} ({', '.join(nodes)})" for (what, why), nodes in probes.missing(run.history).items()]
 
 
 def moment(value: float | None) -> str:
