@@ -16,10 +16,10 @@ import pytest
 
 from orchestrator import views
 from orchestrator.model.event import History
+from orchestrator.model.payload import REGISTRY
 from orchestrator.model.run import Run
 from orchestrator.model.verdict import Verdict
 from orchestrator.reports import html, junit, metrics, summary
-from orchestrator.model.payload import REGISTRY
 from orchestrator.reports.page import event_sentences, losses, svg
 from orchestrator.views import training
 
@@ -148,18 +148,32 @@ def test_every_event_of_ccbed_has_a_sentence_of_its_own_fields() -> None:
         assert named <= fields[name], name
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [
-        ("fault.planned", {"id": "f0", "fault": "x", "node": 2, "trigger": {"after_save": 2, "exact": True}}, "x is planned on node 2: after save 2"),
-        ("traffic", {"rank": 1, "measured": {"all-reduce": 971048}}, "rank 1 sent in its first step: 971,048 bytes by all-reduce"),
-        ("traffic", {"rank": 1, "measured": "?"}, "rank 1 sent in its first step: ?"),
-        ("collective.measured", {"case": 3, "median_s": 0.0068905, "iterations": 30}, "case 3 is measured: median 6.9 ms over 30 iterations"),
-        ("link.pair", {"rank": 2, "peer": 1, "alpha_s": 3.496e-05, "beta_s_per_byte": 8e-10}, "link from rank 2 to rank 1: start-up 35 us, 10 Gbit/s"),
-        ("link.pair", {"rank": 2, "peer": 1, "alpha_s": 3e-05, "beta_s_per_byte": 0}, "link from rank 2 to rank 1: start-up 30 us, 0"),
-        ("link.probing", {"rank": 0, "directions": 12, "limit_s": 3, "known": False}, "12 directions of links are probed"),
-    ],
-)  # fmt: skip
+LINK = {"rank": 2, "peer": 1, "alpha_s": 3.5e-05}
+#: (name, value, its sentence); a value of another shape is shown as it is.
+SENTENCES: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "fault.planned",
+        {"id": "f0", "fault": "x", "node": 2, "trigger": {"after_save": 2, "exact": True}},
+        "x is planned on node 2: after save 2",
+    ),
+    (
+        "traffic",
+        {"rank": 1, "measured": {"all-reduce": 971048}},
+        "rank 1 sent in its first step: 971,048 bytes by all-reduce",
+    ),
+    ("traffic", {"rank": 1, "measured": "?"}, "rank 1 sent in its first step: ?"),
+    (
+        "collective.measured",
+        {"case": 3, "median_s": 0.0068905, "iterations": 30},
+        "case 3 is measured: median 6.9 ms over 30 iterations",
+    ),
+    ("link.pair", {**LINK, "beta_s_per_byte": 8e-10}, "link from rank 2 to rank 1: start-up 35 us, 10 Gbit/s"),
+    ("link.pair", {**LINK, "beta_s_per_byte": 0}, "link from rank 2 to rank 1: start-up 35 us, 0"),
+    ("link.probing", {"rank": 0, "directions": 12, "known": False}, "12 directions of links are probed"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "text"), SENTENCES)
 def test_an_event_is_a_sentence(name: str, value: dict[str, Any], text: str) -> None:
     bed = history.Bed(trial=history.trial())
     bed.say("agent", name, value, node="n1")
