@@ -56,6 +56,8 @@ def values(run: Run) -> dict[str, Any]:
         "loss": losses.draw(curves, resumes(run, view)),
         "has_loss": has_loss and not measured,
         "has_twin": bool(curves.twin),
+        "has_twin_beside": run.has_twin_beside,
+        "run_link": files.other_run,
         "loss_text": losses.describe(curves) if curves.epochs else "",
         "probed": probed,
         "not_probed": tables.not_probed(run),

@@ -58,7 +58,7 @@ def _why(run: Run, view: views.RunView) -> Iterator[str]:
     for lines in (failed.traceback, failed.tail):
         yield from (*_block(lines), "") if lines else ()
     if failed.path:
-        yield from (f"The end of {code(failed.path)}.", "")
+        yield from (f"{'The end of' if failed.tail else 'It wrote nothing into'} {code(failed.path)}.", "")
 
 
 def _block(lines: Sequence[str]) -> Iterator[str]:

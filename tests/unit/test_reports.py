@@ -135,6 +135,23 @@ def test_evidence_leads_to_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 'href="#e7"' in text
 
 
+def test_evidence_that_is_a_run_is_a_link_to_its_page() -> None:
+    evidence = {
+        "steps": {"attempt 1": 20},
+        "twin": "dp-ring-twin-b927",
+        "differs_from_step": 23,
+        "control": "../../<b>",
+    }
+    verdict = Verdict(check="bit-exact", outcome="pass", text="equal", evidence=evidence)
+    run = dataclasses.replace(history.reference(), verdicts=(verdict,), has_twin_beside=True)
+    page = html.render(run)["index.html"].decode()
+    assert '<b>twin</b> <a href="../../dp-ring-twin-b927/report/index.html">dp-ring-twin-b927</a></li>' in page
+    assert "<b>steps</b> attempt 1: 20 </li>" in page
+    assert "<b>differs from step</b> 23 </li>" in page and "<b>control</b> ../../&lt;b&gt;</li>" in page
+    away = html.render(dataclasses.replace(run, has_twin_beside=False))["index.html"].decode()
+    assert "<b>twin</b> dp-ring-twin-b927 </li>" in away, "of another directory"
+
+
 def test_every_event_of_ccbed_has_a_sentence_of_its_own_fields() -> None:
     fields: dict[str, set[str]] = {}
     for (name, _), cls in REGISTRY.items():

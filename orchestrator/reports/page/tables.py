@@ -248,7 +248,9 @@ def _pieces(key: str, value: Any) -> Iterator[Evidence]:
             text = ", ".join(filter(None, (facts.show(item.get("text", "")), facts.show(rest))))
             yield Evidence(name="", text=text, events=numbers("seq", item.get("seq", ())))
     elif value not in ("", None, [], {}, ()):
-        yield Evidence(name=str(key), text=facts.show(value), events=numbers(key, value))
+        pairs = value.items() if isinstance(value, Mapping) else ()
+        text = ", ".join(f"{name}: {facts.show(item)}" for name, item in pairs) or facts.show(value)
+        yield Evidence(name=str(key), text=text, events=numbers(key, value))
 
 
 def _event(event: Event, line: int, logs: Mapping[tuple[str, int, int], str]) -> EventRow:
