@@ -47,7 +47,7 @@ def check(run: Run, params: Params) -> Verdict:
         failures += [*_missed(run, [trace for trace in injected if trace.is_proved], failovers)]
     return views.conclude(
         "detected-within", f"{_figures(failovers, unrecovered)}, limit {params.seconds:g} s",
-        failures=failures, doubts=doubts, evidence={"seconds": {f"epoch {failover.epoch}": failover.detect_s for failover in failovers}},
+        failures=failures, doubts=doubts, evidence={"seconds": {f"attempt {failover.epoch}": failover.detect_s for failover in failovers}},
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def check(run: Run, params: Params) -> Verdict:
     many = f" at worst of {len(failovers)}" if len(failovers) > 1 else ""
     return views.conclude(
         "recovered-within", f"TTR {worst * 1000:.0f} ms{many}, limit {params.seconds:g} s",
-        failures=failures, doubts=doubts, evidence={"ttr_s": {f"{failover.epoch}": failover.ttr_s for failover in failovers}},
+        failures=failures, doubts=doubts, evidence={"ttr_s": {f"attempt {failover.epoch}": failover.ttr_s for failover in failovers}},
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def check(run: Run, params: Params) -> Verdict:
     gangs = [gang for gang in views.gangs(run.history) if gang.of(events.RankRestored)]
     failures = [finding for gang in gangs for finding in _different_weights(gang)]
     doubts = [*_missing_hashes(gangs), *views.not_ended(run.history), *views.not_started(run.history)]
-    evidence = {"ranks": {f"epoch {gang.epoch}": f"{_equal(gang)}/{len(gang.ranks)}" for gang in gangs}}
+    evidence = {"ranks": {f"attempt {gang.epoch}": f"{_equal(gang)}/{len(gang.ranks)}" for gang in gangs}}
     text = _text(gangs[-1], len(gangs)) if gangs else ""
     return views.conclude("weights-received", text, failures=failures, doubts=doubts, evidence=evidence)
 

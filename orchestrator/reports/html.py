@@ -35,8 +35,10 @@ def values(run: Run) -> dict[str, Any]:
     view = training.view(run)
     spans = views.timeline(run.history)
     curves = losses.collect(steps, run.twin)
+    has_loss = view.loss is not None or not curves.epochs or any(curves.kept.values())
     measured = _collective(run)
     listed = tables.events(run)
+    probed = tables.probed(run)
     return {
         "outcome": sentence.overall(run.verdicts, view.outcome, view.kind),
         "failed": facts.failed(run, view),
@@ -44,16 +46,21 @@ def values(run: Run) -> dict[str, Any]:
         "sentence": sentence.sentence(run.trial, view, run.verdicts),
         "name": facts.name(run),
         "subtitle": [run.trial.name, f"bed {facts.bed(run)}", facts.started(run)],
-        "figures": figures(run, view, curves, measured["figures"] if measured else ()),
+        "figures": figures(run, view, curves if has_loss else None, measured["figures"] if measured else ()),
         "collective": measured,
         "timeline": timeline.draw(view, spans),
-        "kinds": {**_kinds(spans), **({"run": "measuring"} if measured else {})},
+        "kinds": {**_kinds(spans), **({"run": "measuring"} if measured or probed[1] else {})},
         "failovers": list(
             zip(tables.failovers(run.trial, view), pictures(view, spans), recoveries(run, view), strict=True)
         ),
         "loss": losses.draw(curves, resumes(run, view)),
+        "has_loss": has_loss and not measured,
         "has_twin": bool(curves.twin),
+        "has_twin_beside": run.has_twin_beside,
+        "run_link": files.other_run,
         "loss_text": losses.describe(curves) if curves.epochs else "",
+        "probed": probed,
+        "not_probed": tables.not_probed(run),
         "verdicts": tables.verdicts(run),
         "faults": tables.faults(view.faults),
         "stages": tables.STAGES,
@@ -93,9 +100,12 @@ def _collective(run: Run) -> dict[str, Any] | None:
 
 
 def figures(
-    run: Run, view: views.RunView, curves: losses.Losses, measured: Sequence[collective.Figure] = ()
+    run: Run, view: views.RunView, curves: losses.Losses | None, measured: Sequence[collective.Figure] = ()
 ) -> list[tuple[str, str, str]]:
-    """(name, figure, meaning) for the row below the sentence; only known figures. ``measured``: of collectives."""
+    """(name, figure, meaning) for the row below the sentence; only known figures.
+
+    ``curves``: None if the workload has no loss; ``measured``: of collectives.
+    """
     cards = list(measured) or _steps(view)
     if view.failovers:
         times = [failover.ttr_s for failover in view.failovers if failover.ttr_s is not None]
@@ -115,7 +125,7 @@ def figures(
             cards.append(("redone", sentence.count(lost, "step"), "since the newest checkpoint"))
     if view.goodput is not None and not measured:
         cards.append(("goodput", f"{view.goodput:.0%}", f"of {sentence.seconds(view.duration_s)}"))
-    return [*cards, *(() if measured else _loss(view, curves))]
+    return [*cards, *(() if measured or curves is None else _loss(view, curves))]
 
 
 def _steps(view: views.RunView) -> list[tuple[str, str, str]]:

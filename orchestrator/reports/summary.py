@@ -21,7 +21,7 @@ def render(run: Run) -> Mapping[str, bytes]:
     """``summary.md``, for a pull request, a mail or the summary of a CI job."""
     view = training.view(run)
     blocks = (
-        _head(run, view), _why(run, view), _collectives(run), _failovers(run, view), _verdicts(run), _faults(view),
+        _head(run, view), _why(run, view), _collectives(run), _probed(run), _failovers(run, view), _verdicts(run), _faults(view),
         _facts(run, view),
     )  # fmt: skip
     lines = [line for block in blocks for line in block]
@@ -58,7 +58,7 @@ def _why(run: Run, view: views.RunView) -> Iterator[str]:
     for lines in (failed.traceback, failed.tail):
         yield from (*_block(lines), "") if lines else ()
     if failed.path:
-        yield from (f"The end of {code(failed.path)}.", "")
+        yield from (f"{'The end of' if failed.tail else 'It wrote nothing into'} {code(failed.path)}.", "")
 
 
 def _block(lines: Sequence[str]) -> Iterator[str]:
@@ -88,6 +88,16 @@ def _collectives(run: Run) -> Iterator[str]:
         yield from _table(head, rows)
     yield from (f"- {what}: {cell(text)}" for what, text in collective.lines(run, measured))
     yield ""
+
+
+def _probed(run: Run) -> Iterator[str]:
+    head, rows = tables.probed(run)
+    absent = tables.not_probed(run)
+    if rows or absent:
+        yield from ("## Figures of the nodes", "")
+        yield from _table(head, rows) if rows else ()
+        yield from (f"- not measured: {cell(text)}" for text in absent)
+        yield from ("",) if absent else ()
 
 
 def _failovers(run: Run, view: views.RunView) -> Iterator[str]:

@@ -37,6 +37,11 @@ _TRACEBACK = "Traceback (most recent call last):"
 _HEAD = "ccbed: run "
 #: Lines of a traceback: those at its end, which name the error.
 _FRAMES = 60
+#: Characters of a line of a log, and of an error in the text of a finding.
+_LINE, _WHY = 2000, 300
+#: What colours text on a terminal, and characters that show nothing or turn the order of text around.
+_COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +138,7 @@ class Cause:
         why = self.exit.data.error
         if self.error and reported:
             why = ": ".join(filter(None, (self.error.data.kind, self.error.data.message)))
-        return f"{ended}: {why}" if why else ended
+        return f"{ended}: {_cut(' '.join(why.split()), _WHY)}" if why else ended
 
 
 def root_cause(history: History, gang: Gang) -> Cause | None:
@@ -323,10 +328,25 @@ def failed_rank(run: Run, lines: int) -> FailedRank | None:
 
 def _with_log(run: Run, where: tuple[int, str, int], lines: int) -> FailedRank:
     rank, node, epoch = where
-    log = [line for line in run.files.log(node, rank, epoch).splitlines() if not line.startswith(_HEAD)]
+    text = run.files.log(node, rank, epoch).removesuffix("\n")
+    log = [_shown(line) for line in (text.split("\n") if text else ()) if not line.startswith(_HEAD)]
     path = log_paths(run).get((node, rank, epoch), "")
     tail = tuple(log[-lines:])
     return FailedRank(rank=rank, node=node, epoch=epoch, path=path, tail=tail, traceback=_traceback(log))
+
+
+def _shown(line: str) -> str:
+    """A line of a log as a terminal leaves it: what follows the last return of a progress bar, without colours."""
+    plain = _COLOUR.sub("", line.rstrip("\r").rpartition("\r")[2])
+    return _cut(_UNSEEN.sub("\ufffd", plain), _LINE)
+
+
+def _cut(text: str, length: int) -> str:
+    """The beginning and the end of a long text."""
+    if len(text) <= length:
+        return text
+    half = length // 2
+    return f"{text[:half]} … {len(text) - 2 * half:,} characters … {text[-half:]}"
 
 
 def log_paths(run: Run) -> Mapping[tuple[str, int, int], str]:
@@ -362,13 +382,17 @@ def _is_failure(payload: events.RankError | events.RankExit) -> bool:
 
 
 def _traceback(log: list[str]) -> tuple[str, ...]:
-    """The last traceback of the log without the prefix of its rank: its indented lines, and the line of the error."""
+    """The last traceback of the log without the prefix of its rank: its indented lines, and the error with its indented lines."""
     lines = [_PREFIX.sub("", line) for line in log]
     first = max((number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)), default=None)
     if first is None:
         return ()
-    end = next(
-        (number for number in range(first + 1, len(lines)) if not lines[number].startswith((" ", "\t"))), len(lines) - 1
-    )
-    kept = lines[first : end + 1]
+    error = _unindented(lines, first + 1)
+    kept = lines[first : _unindented(lines, error + 1)]
     return tuple(kept if len(kept) <= _FRAMES else [kept[0], "  …", *kept[2 - _FRAMES :]])
+
+
+def _unindented(lines: list[str], first: int) -> int:
+    """The number of the first line from ``first`` on that is not indented; behind the last one if there is none."""
+    numbers = range(first, len(lines))
+    return next((number for number in numbers if not lines[number].startswith((" ", "\t"))), len(lines))

@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import PurePosixPath
@@ -34,6 +34,8 @@ HOSTILE = (
     "<script>alert(1)</script> | [x](javascript:alert(1)) ]]> 'single' \" onload=\"alert(1) \\ \n=1+1,"
     "\x00\x1b[31m\ud800\u202e & {{ 7 }}"
 )
+#: Of a rank: besides these a line without a space that no page is wide enough for.
+LOG = (HOSTILE, "```", "</pre>", "Traceback (most recent call last):", f"  {HOSTILE}", HOSTILE, "z" * 10_000)
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 #: Addresses from which a reader's program would fetch something.
 EXTERNAL = re.compile(
@@ -103,20 +105,22 @@ def hostile(run: Run) -> Run:
 
 def _with_failed_rank(run: Run) -> Run:
     exits = run.history.of("rank.exit")
-    return history.changed(run, "rank.exit", value={**exits[0].value, "code": 1}) if exits else run
+    return (
+        history.changed(run, "rank.exit", value={**exits[0].value, "code": 1, "error": "z" * 5_000}) if exits else run
+    )
 
 
 class HostileFiles:
-    """The files of a run, and in each log a traceback, the end of a code block of Markdown, and hostile text."""
+    """The files of a run, and in each log a traceback, the end of a code block of Markdown, and hostile text; or these lines."""
 
-    def __init__(self, files: NodeFiles) -> None:
-        self._files = files
+    def __init__(self, files: NodeFiles, lines: Sequence[str] = LOG) -> None:
+        self._files, self._lines = files, lines
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)
 
     def log(self, node: str, rank: int, epoch: int) -> str:
-        return "\n".join([HOSTILE, "```", "</pre>", "Traceback (most recent call last):", f"  {HOSTILE}", HOSTILE])
+        return "\n".join(self._lines)
 
     def paths(self) -> tuple[str, ...]:
         return (*self._files.paths(), f"nodes/{HOSTILE}/i1-e0/rank-0.log", "nodes/n0/i1-e0/rank-0.log")

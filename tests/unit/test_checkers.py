@@ -10,6 +10,7 @@ import pytest
 from orchestrator import views
 from orchestrator.cli.render.run_lines import RunLines
 from orchestrator.model.run import Run
+from orchestrator.reports import summary
 
 from . import history, synthetic
 from .verdicts import ask, not_passed
@@ -165,6 +166,50 @@ def test_a_rank_that_was_stopped_before_it_reported_its_error_is_blamed_for_that
     assert failed and (failed.rank, failed.tail) == (3, ("rank 2, element 5",)), (
         "it wrote no line: the log that names it"
     )
+
+
+def _failed_with(log: str, message: str = "no luck") -> Run:
+    """Rank 3 on n3 raised, and has this log."""
+    bed = history.Bed(trial=history.trial())
+    bed.begin()
+    bed.start()
+    bed.rank(3, "rank.error", kind="RuntimeError", message=message)
+    bed.rank(3, "rank.exit", code=1, pid=7)
+    bed.ctl("run.end", {"outcome": "failed", "reason": "rank 3 failed", "kind": "finding"})
+    return dataclasses.replace(bed.run(), files=synthetic.Files(texts={"nodes/n3/i1-e0/rank-3.log": log}))
+
+
+def test_the_log_of_a_failed_rank_is_shown_as_a_terminal_leaves_it() -> None:
+    bar = "\r".join(f" {part}% done" for part in range(100))
+    log = f"ccbed: run 1\n\x1b[1;31mred\x1b[0m\tand \u202eplain\x07\n{bar}\r\n{'x' * 10**6}\n"
+    failed = views.failed_rank(_failed_with(log), 40)
+    assert failed is not None
+    red, done, long = failed.tail
+    assert (red, done) == ("red\tand \ufffdplain\ufffd", " 99% done")
+    assert long == f"{'x' * 1000} … 998,000 characters … {'x' * 1000}"
+    empty = views.failed_rank(_failed_with("ccbed: run 1\n"), 40)
+    assert empty is not None and empty.tail == ()
+    text = summary.render(_failed_with("ccbed: run 1\n"))["summary.md"].decode()
+    assert "\nIt wrote nothing into `nodes/n3/i1-e0/rank-3.log`.\n" in text
+
+
+def test_a_traceback_has_all_lines_of_its_error() -> None:
+    lines = [
+        "[rank3]: Traceback (most recent call last):", '[rank3]:   File "train.py", line 4, in <module>',
+        "[rank3]: RuntimeError: Error(s) in loading state_dict for Net:", '[rank3]: \tMissing key(s) in state_dict: "head".',
+        "[rank3]: \tUnexpected key(s): none.", "the next step",
+    ]  # fmt: skip
+    failed = views.failed_rank(_failed_with("\n".join(lines)), 2)
+    assert failed is not None
+    assert [f"[rank3]: {line}" for line in failed.traceback] == lines[:-1]
+
+
+def test_a_long_error_is_cut_in_a_finding() -> None:
+    finding = ask(_failed_with("", "Error(s) in loading state_dict:\n\t" + "a.weight, " * 900), "finished").text
+    assert finding.startswith(
+        "rank 3 (n3) left with exit code 1: RuntimeError: Error(s) in loading state_dict: a.weight"
+    )
+    assert "\n" not in finding and len(finding) < 420 and " characters … " in finding
 
 
 def test_a_lost_node_is_blamed_for_the_end_of_a_run_and_not_the_rank_that_lost_its_peer() -> None:

@@ -17,6 +17,7 @@ from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import EXIT_USAGE
 from orchestrator.model.run import Run
+from orchestrator.reports.page import compared as page
 from orchestrator.store import seal
 from orchestrator.views import comparison
 from orchestrator.views.collectives import Interval
@@ -233,6 +234,13 @@ def test_the_whole_table_of_a_run_is_printed_and_refused_where_there_is_none(tmp
     code, _, err = ccbed("report", b, "--table")
     assert code == EXIT_USAGE
     assert "no collectives were measured" in err
+
+
+def test_the_heading_of_the_page_counts_each_verdict() -> None:
+    (row, *_) = comparison.compare(collective(18e6, 1), collective(16e6, 2)).rows
+    rows = tuple(replace(row, verdict=verdict) for verdict in ("no difference", "slower", "no difference"))
+    assert page.sentence(comparison.Comparison(rows=rows)) == "B beside A: slower in 1, no difference in 2 of 3 figures"
+    assert page.sentence(comparison.Comparison(rows=rows[1:2])) == "B beside A: slower in 1 of 1 figure"
 
 
 def test_two_runs_are_compared_on_a_page_that_links_both(tmp_path: Path) -> None:

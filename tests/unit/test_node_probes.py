@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +15,12 @@ import torch
 
 from orchestrator.core.verdict import metrics
 from orchestrator.model.events import ComputedBits, ProbeFigure
-from orchestrator.model.run import Run
+from orchestrator.model.run import Run, StepRecord
 from orchestrator.rank import probes as registry
 from orchestrator.rank.node_probe import ceilings, repeats, results
 from orchestrator.rank.node_probe.results import Fact, Missing, Node, Problem
 from orchestrator.rank.probes import clock, cpu, disk, gemm, gpu_health, memory, nic, sdc, versions
+from orchestrator.reports import html, summary
 from orchestrator.views import probes
 from orchestrator.workloads import node_probe
 
@@ -317,6 +319,27 @@ def test_every_repeat_of_a_figure_is_a_metric_and_nan_is_none() -> None:
     assert own == [("n0", 1.0, 0, 8.0), ("n0", 3.0, 1, 8.0), ("n1", 2.0, 0, None)]
     (row,) = probes.rows(run.history)
     assert (row.median, row.spread, row.worst.node) == (2.0, 0.0, "n0")
+
+
+def test_the_page_and_the_summary_show_the_figures_and_no_loss() -> None:
+    record = StepRecord(epoch=0, node="n0", rank=0, step=1, loss=(0.0).hex(), start=0.0, end=1.0)
+    end = {"steps": 1, "loss": None, "loss_mean": None}
+    missing = {"missing": {"gemm": "no <GPU>"}}
+    run = history.with_records(
+        history.changed(probed(figure(1.0, 3.0), figure(2.0), missing), "rank.finished", value=end), [record]
+    )
+    page = html.render(run)["index.html"].decode()
+    assert re.findall(r'<td class="n">(.*?)</td>', page)[:3] == ["2 ±50%", "2", "0.0%"]
+    assert "not measured: gemm: no &lt;GPU&gt; (n2)" in page
+    assert 'id="h-loss"' not in page and "<dt>loss</dt>" not in page and "</i>measuring</li>" in page
+    trained = html.render(history.with_records(run, [dataclasses.replace(record, loss=(0.5).hex())]))[
+        "index.html"
+    ].decode()
+    assert 'id="h-loss"' in trained and "<dt>loss</dt>" in trained, "the control"
+    text = summary.render(run)["summary.md"].decode()
+    assert (
+        "| gemm float32 | TFLOP/s | 2 ±50% | 2 | 0.0% |" in text and "not measured: gemm: no &lt;GPU&gt; (n2)" in text
+    )
 
 
 def test_complete_figures_pass_and_a_missing_rank_is_unknown() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def sweep() -> bytes:
             gang=simulated.Gang(schedules=simulated.ring(4, 4096 << spot), seed=spot),
         )
         for spot in range(17)
-        for name in ("ring", "library", "star")
+        for name in ("ring", "library", "halving-doubling")
     ]  # fmt: skip
     return html.render(collective_runs.run(parts))["index.html"]
 
@@ -79,10 +80,14 @@ def test_the_page_of_a_sweep_is_small_and_shows_the_size_that_is_chosen(chromium
         rows = "[...document.querySelectorAll('#cases tbody tr')].map((row) => row.cells[0].textContent)"
         legend = "[...document.querySelectorAll('[data-chart=times] .u-label')].map((cell) => cell.textContent)"
         assert page.evaluate(rows).count("8 KiB") == 3
+        table = page.locator("#cases").evaluate("table => [table.scrollWidth, table.parentElement.clientWidth]")
+        assert table[0] <= table[1], "its last column, the wrong results, is in view"
         page.select_option("#case-choice", label="8 KiB")
         assert page.evaluate(rows)[1:] == ["8 KiB"] * 3
-        assert page.evaluate(legend)[1:] == ["ring", "library", "star"]
+        assert page.evaluate(legend)[1:] == ["ring", "library", "halving-doubling"]
         assert set(page.locator("[data-shown]").all_text_contents()) == {"8 KiB"}
+        borders = "[...document.querySelectorAll('.u-legend .u-series:not(:first-child) .u-marker')].map((mark) => mark.style.border)"
+        assert all(page.evaluate(borders)), "every curve has its colour in the legend"
         _point_at(page, "[data-chart=bandwidth]")
         values = page.locator("[data-chart=bandwidth] .u-value").all_text_contents()
         assert "KiB" in values[0] or "MiB" in values[0], values
@@ -131,6 +136,24 @@ def test_events_are_folded_filtered_and_opened_by_a_link(chromium: Browser, tmp_
         assert page.locator("#event-count").text_content() == f"{len(shown)} of {rows.count()} events"
         page.click('.evidence a[href="#e2"]')
         page.wait_for_function("document.getElementById('event-words').value === ''")
+        page.fill("#event-words", "crash-node n2")
+        assert not page.locator("#e1").is_visible()
+        page.click('.evidence a[href="#e2"]')
+        assert page.locator("#e1").is_visible(), "the address is the same as before, and the filter is gone"
+
+
+def test_the_end_of_a_log_is_in_view(chromium: Browser, tmp_path: Path) -> None:
+    run = report_contract.hostile(report_contract.whole())
+    lines = [f"step {step}" for step in range(60)]
+    file = tmp_path / "log.html"
+    file.write_bytes(
+        html.render(dataclasses.replace(run, files=report_contract.HostileFiles(run.files, lines)))["index.html"]
+    )
+    with chromium.page(file) as page:
+        log = page.locator("pre.log").last
+        assert log.text_content().splitlines() == lines[-40:]
+        assert log.evaluate("log => log.scrollHeight - log.clientHeight") > 0, "the control: it does not fit"
+        assert log.evaluate("log => log.scrollHeight - log.clientHeight - log.scrollTop") < 2
 
 
 def test_no_text_of_a_run_is_executed(chromium: Browser, tmp_path: Path) -> None:

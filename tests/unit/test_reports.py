@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
+import string
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -14,13 +16,14 @@ import pytest
 
 from orchestrator import views
 from orchestrator.model.event import History
+from orchestrator.model.payload import REGISTRY
 from orchestrator.model.run import Run
 from orchestrator.model.verdict import Verdict
 from orchestrator.reports import html, junit, metrics, summary
-from orchestrator.reports.page import losses, svg
+from orchestrator.reports.page import event_sentences, losses, svg
 from orchestrator.views import training
 
-from . import run_builder
+from . import history, run_builder
 from .golden import same_as_golden
 
 ALL = (html, summary, junit, metrics)
@@ -130,6 +133,68 @@ def test_evidence_leads_to_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in re.findall(r'href="#e(\d+)"', text):
         assert f'id="e{number}"' in text
     assert 'href="#e7"' in text
+
+
+def test_evidence_that_is_a_run_is_a_link_to_its_page() -> None:
+    evidence = {
+        "steps": {"attempt 1": 20},
+        "twin": "dp-ring-twin-b927",
+        "differs_from_step": 23,
+        "control": "../../<b>",
+    }
+    verdict = Verdict(check="bit-exact", outcome="pass", text="equal", evidence=evidence)
+    run = dataclasses.replace(history.reference(), verdicts=(verdict,), has_twin_beside=True)
+    page = html.render(run)["index.html"].decode()
+    assert '<b>twin</b> <a href="../../dp-ring-twin-b927/report/index.html">dp-ring-twin-b927</a></li>' in page
+    assert "<b>steps</b> attempt 1: 20 </li>" in page
+    assert "<b>differs from step</b> 23 </li>" in page and "<b>control</b> ../../&lt;b&gt;</li>" in page
+    away = html.render(dataclasses.replace(run, has_twin_beside=False))["index.html"].decode()
+    assert "<b>twin</b> dp-ring-twin-b927 </li>" in away, "of another directory"
+
+
+def test_every_event_of_ccbed_has_a_sentence_of_its_own_fields() -> None:
+    fields: dict[str, set[str]] = {}
+    for (name, _), cls in REGISTRY.items():
+        fields.setdefault(name, {"node", "attempt", "count", "iterations"}).update(
+            field.name for field in dataclasses.fields(cls)
+        )
+    templates = {**event_sentences.NOTES, **event_sentences.COMMANDS}
+    assert set(fields) - set(templates) == {"note"}
+    for name, texts in templates.items():
+        named = {field for text in texts for _, field, _, _ in string.Formatter().parse(text) if field}
+        assert named <= fields[name], name
+
+
+LINK = {"rank": 2, "peer": 1, "alpha_s": 3.5e-05}
+#: (name, value, its sentence); a value of another shape is shown as it is.
+SENTENCES: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "fault.planned",
+        {"id": "f0", "fault": "x", "node": 2, "trigger": {"after_save": 2, "exact": True}},
+        "x is planned on node 2: after save 2",
+    ),
+    (
+        "traffic",
+        {"rank": 1, "measured": {"all-reduce": 971048}},
+        "rank 1 sent in its first step: 971,048 bytes by all-reduce",
+    ),
+    ("traffic", {"rank": 1, "measured": "?"}, "rank 1 sent in its first step: ?"),
+    (
+        "collective.measured",
+        {"case": 3, "median_s": 0.0068905, "iterations": 30},
+        "case 3 is measured: median 6.9 ms over 30 iterations",
+    ),
+    ("link.pair", {**LINK, "beta_s_per_byte": 8e-10}, "link from rank 2 to rank 1: start-up 35 us, 10 Gbit/s"),
+    ("link.pair", {**LINK, "beta_s_per_byte": 0}, "link from rank 2 to rank 1: start-up 35 us, 0"),
+    ("link.probing", {"rank": 0, "directions": 12, "known": False}, "12 directions of links are probed"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "text"), SENTENCES)
+def test_an_event_is_a_sentence(name: str, value: dict[str, Any], text: str) -> None:
+    bed = history.Bed(trial=history.trial())
+    bed.say("agent", name, value, node="n1")
+    assert event_sentences.sentence(bed.run().history.events[-1]) == text
 
 
 def test_text_of_the_run_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,13 +214,20 @@ def ccbed(state: Path, *args: str) -> tuple[int, str, str]:
     return main.run(args, session), out.getvalue(), err.getvalue()
 
 
+def test_every_outcome_is_counted(tmp_path: Path) -> None:
+    outcomes = ("pass", "fail", "interrupted", "broken", "")
+    runs = [run(tmp_path, number, outcome=outcome) for number, outcome in enumerate(outcomes)]
+    (note,) = (note for label, _, note in runs_page.figures(runs, ()) if label == "passed")
+    assert note == "1 failed, 0 unknown, 1 interrupted, 1 broken, 1 not judged"
+
+
 def test_report_index_writes_the_page_of_a_directory_of_runs(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     directory = collective_runs.write(collective_runs.reference(), runs / "2026-10-11T02-00-07Z-allreduce-abcd")
     seal.seal(directory)
     code, out, err = ccbed(tmp_path / "state", "report", "--index", str(runs))
     assert (code, err) == (0, "")
-    assert "1 runs, 0 nights" in out
+    assert "1 run, 0 nights" in out
     rows = table((runs / "index.html").read_bytes())["rows"]
     assert [row[7] for row in rows] == [directory.name]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ...core.verdict.sentence import count
 from ...model.errors import EXIT_UNKNOWN, CcbedError, InfrastructureError, UsageError
 from ...run import judging
 from ...store import bundle, index, paths
@@ -91,7 +92,9 @@ def _index(session: Session, runs_dir: Path, *, as_json: bool) -> int:
         return 0
     for note in notes:
         session.terminal.warn(note)
-    session.terminal.line(f"page      {short_path(file)}     {len(listed):,} runs, {len(nights):,} nights")
+    session.terminal.line(
+        f"page      {short_path(file)}     {count(len(listed), 'run')}, {count(len(nights), 'night')}"
+    )
     return 0
 
 

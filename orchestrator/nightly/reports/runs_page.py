@@ -6,7 +6,7 @@ import json
 import os
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,10 +95,17 @@ def figures(runs: Sequence[RunEntry], nights: Sequence[NightEntry]) -> list[tupl
     recorded = sum(night.number > 0 for night in nights)
     return [
         ("runs", f"{len(runs):,}", f"of {count(len({run.trial for run in runs}), 'trial')}"),
-        ("passed", f"{outcomes['pass']:,}", f"{outcomes['fail']:,} failed, {outcomes['unknown']:,} unknown"),
+        ("passed", f"{outcomes['pass']:,}", ", ".join(_others(outcomes))),
         ("nights", f"{len(nights):,}", f"{recorded:,} recorded"),
         ("beds", str(len({run.bed for run in runs})), ""),
     ]
+
+
+def _others(outcomes: Mapping[str, int]) -> Iterator[str]:
+    """The runs that did not pass: failed and unknown ones also where there is none, others by their outcome."""
+    yield from (f"{outcomes['fail']:,} failed", f"{outcomes['unknown']:,} unknown")
+    rest = ((outcome, number) for outcome, number in outcomes.items() if outcome not in ("pass", "fail", "unknown"))
+    yield from (f"{number:,} {outcome or 'not judged'}" for outcome, number in rest)
 
 
 def table(directory: Path, runs: Sequence[RunEntry], nights: Sequence[NightEntry]) -> dict[str, Any]:

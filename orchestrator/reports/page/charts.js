@@ -76,6 +76,11 @@
   };
   const decades = (plot, splits) => splits.map((value) => (/^[125]/.test(String(value).replace(/[0.]/g, "")) ? value : null));
   const logged = (is) => (is ? { distr: 3 } : {});
+  const stroke = (plot, number) => plot.series[number].stroke(plot, number);
+  const markers = {
+    width: 2, stroke, fill: (plot, number) => (plot.series[number].width ? null : stroke(plot, number)),
+    dash: (plot, number) => (plot.series[number].dash ? "dashed" : "solid"),
+  };
   const draw = (place, tables, series, scales, axes, show = plain) => {
     drawn.get(place)?.destroy();
     drawn.delete(place);
@@ -84,7 +89,7 @@
     const joined = tables.length > 1 ? uPlot.join(tables) : tables[0];
     const options = {
       width: Math.max(260, place.clientWidth), height: 300, scales: { x: { time: false, ...scales.x }, y: scales.y },
-      series: [{ label: axes[0].label, value: (plot, value) => (value == null ? "–" : show(value)) }, ...series], axes, legend: { markers: { width: 2 } },
+      series: [{ label: axes[0].label, value: (plot, value) => (value == null ? "–" : show(value)) }, ...series], axes, legend: { markers },
       cursor: { dataIdx: nearest, drag: { x: true, y: false }, focus: { prox: 24 } }, focus: { alpha: 0.4 },
     };
     drawn.set(place, new uPlot(options, joined, place));

@@ -63,8 +63,8 @@ def what(compared: comparison.Comparison) -> str:
 
 def sentence(compared: comparison.Comparison) -> str:
     counts = Counter(row.verdict for row in compared.rows)
-    parts = [f"{counts[verdict]} {verdict}" for verdict in COLOURS if counts[verdict]]
-    return f"B beside A: {', '.join(parts)} of {len(compared.rows)} figures"
+    parts = [f"{verdict} in {counts[verdict]}" for verdict in COLOURS if counts[verdict]]
+    return f"B beside A: {', '.join(parts)} of {counts.total()} figure{'s' * (counts.total() != 1)}"
 
 
 def figures(row: comparison.Compared) -> tuple[str, ...]:

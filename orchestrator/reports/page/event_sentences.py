@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...core.verdict.sentence import seconds
 from ...model.event import Event
 from ...views import mapping
 from . import facts
@@ -53,7 +55,7 @@ NOTES: Mapping[str, Sequence[str]] = {
     "node.exit": ("{node} exited with code {code}", "{node} exited"),
     "node.ended": ("{node} ended with code {code}", "{node} ended"),
     "agent.ready": ("the agent of {node} takes commands",),
-    "fault.planned": ("{fault} is planned on node {node} at {trigger}", "{fault} is planned"),
+    "fault.planned": ("{fault} is planned on node {node}: {trigger}", "{fault} is planned"),
     "fault.target": ("fault {id} acts on {node}, group rank {rank}", "fault {id} acts on {node}"),
     "fault.unreached": ("fault {id} does not act: {reason}",),
     "fault.before": ("fault {id}: {node} was observed before the injection ({evidence})",),
@@ -69,16 +71,20 @@ NOTES: Mapping[str, Sequence[str]] = {
     "checkpoint.refused": ("a commit of an old attempt was rejected: {name}",),
     "checkpoint.failed": ("checkpoint {name} is lost: {reason}",),
     "checkpoint.skipped": ("checkpoint {name} is skipped: {reason}",),
+    "command.repeated": ("{f} came again; its outcome was repeated",),
+    "collective.sequence": ("rank {rank} replays {iterations} collectives with their gaps",),
     "collective.plan": ("rank {rank} measures {iterations} iterations of {count} cases",),
-    "collective.measured": ("case {case} is measured: median {median_s} s over {iterations} iterations",),
+    "collective.measured": ("case {case} is measured: median {median_s} over {iterations} iterations",),
     "collective.auto": ("case {case}: {chosen} is chosen, {why}", "case {case}: {chosen} is chosen"),
     "collective.wrong": ("rank {rank} got a wrong result in case {case}, step {step}: {got} where {expected} was due",),
+    "link.probing": ("{directions} directions of links are probed",),
     "link.pair": (
-        "link from rank {rank} to rank {peer}: start-up {alpha_s} s, {beta_s_per_byte} s per byte",
+        "link from rank {rank} to rank {peer}: start-up {alpha_s}, {beta_s_per_byte}",
         "link from rank {rank} to rank {peer}: {reason}",
     ),
-    "link.fit": ("all links: start-up {alpha_s} s, {beta_s_per_byte} s per byte",),
-    "traffic": ("rank {rank} sent {measured} bytes in its first step",),
+    "link.fit": ("all links: start-up {alpha_s}, {beta_s_per_byte}",),
+    "traffic": ("rank {rank} sent in its first step: {measured}",),
+    "reference.compared": ("rank {rank} differs from one process by at most {difference} ({of}) after {steps} steps",),
     "probe.done": ("probe {probe} ended early on rank {rank}: {error}", "probe {probe} ended on rank {rank}"),
 }  # fmt: skip
 
@@ -94,7 +100,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "fence.write": ("no attempt before {attempt} may commit any more", "the fence is written"),
     "checkpoint.scan": ("{node} looks for the newest valid checkpoint", "the newest valid checkpoint is {newest}"),
     "store.open": ("{node} hosts the store of attempt {attempt}", "the store listens on {address} port {port}"),
-    "gang.start": ("{node} starts its ranks {ranks} of attempt {attempt}", "{node} started processes {pids}"),
+    "gang.start": ("{node} starts its ranks {ranks} of attempt {attempt}", "{node} started {pids}"),
     "gang.stop": ("{node} ends its ranks of attempt {attempt}", "no rank is left on {node}; processes that can run code: {left}"),
     "gang.inspect": ("{node} observes whether its ranks work", "{node} observed its ranks for {window_s} s"),
     "node.apply": ("{node} is started", "{node} runs"),
@@ -105,6 +111,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "rank.hold": ("rank {rank} shall be held in {phase}", "the order to hold was written"),
     "gather": ("the files of all nodes are fetched", "{files} files were fetched"),
     "exec": ("{node} runs {argv}", "the program left with code {code}"),
+    "exec.stop": ("the program on {node} is ended", "the program does not run any more"),
     "timer": ("the controller waits {after_s} s", "the time is over"),
 }  # fmt: skip
 #: Fields that are for checkers.
@@ -154,9 +161,26 @@ def _whole(value: object) -> int:
 def _text(name: str, value: Any) -> str:
     if name == "newest":
         return str(mapping(value).get("name", "none"))
-    if name == "evidence" and isinstance(value, Mapping):
-        return ", ".join(f"{key}: {facts.show(item) or 'none'}" for key, item in value.items())
+    if name in _WORDS:
+        with contextlib.suppress(TypeError, ValueError, AttributeError, ArithmeticError):
+            return _WORDS[name](value)
     return facts.show(value)
+
+
+def _trigger(value: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key.replace('_', ' ')} {facts.show(item)}" for key, item in value.items() if key != "exact")
+
+
+#: Name of a field -> its value in words; a value of another shape is shown as it is.
+_WORDS: Mapping[str, Callable[[Any], str]] = {
+    "evidence": lambda value: ", ".join(f"{key}: {facts.show(item) or 'none'}" for key, item in value.items()),
+    "pids": lambda value: ", ".join(f"rank {rank} as process {pid}" for rank, pid in value.items()),
+    "measured": lambda value: ", ".join(f"{count:,} bytes by {operation}" for operation, count in value.items()),
+    "trigger": _trigger,
+    "median_s": seconds,
+    "alpha_s": lambda value: f"{value * 1e6:.3g} us",
+    "beta_s_per_byte": lambda value: f"{8e-9 / value:.3g} Gbit/s",
+}
 
 
 def _shortened(text: str) -> str:

@@ -2,7 +2,7 @@
 // Opens the folds around the element that the address names, and shows the events that have all words of the filter.
 (() => {
   const reveal = () => {
-    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = document.getElementById(location.hash.slice(1));
     for (let above = target; above; above = above.parentElement) if (above.tagName === "DETAILS") above.open = true;
     if (target && target.hidden) clear();
     if (target) target.scrollIntoView();
@@ -29,5 +29,8 @@
     filter();
   }
   addEventListener("hashchange", reveal);
+  // The address may name the element already.
+  addEventListener("click", (event) => event.target.closest?.('a[href^="#"]')?.hash === location.hash && reveal());
+  for (const log of document.querySelectorAll("pre.log")) log.scrollTop = log.scrollHeight;
   reveal();
 })();

@@ -13,7 +13,7 @@ from ...model.events import RankError, RankExit
 from ...model.run import Run
 from ...model.trial import Trial
 from ...model.verdict import Verdict
-from ...views import Failover, FaultView, RunView, mapping
+from ...views import Failover, FaultView, RunView, mapping, probes
 from ...views.training import RecoveryFigures
 from . import event_sentences, facts, files
 from .failover import milliseconds
@@ -170,6 +170,29 @@ def faults(fault_views: Sequence[FaultView]) -> list[dict[str, Any]]:
     ]
 
 
+def probed(run: Run) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the figures of probed nodes: a column for each node; no row where no node was probed."""
+    rows = probes.rows(run.history)
+    names = list(dict.fromkeys(figure.node for row in rows for figure in row.nodes))
+    return ["figure", "unit", *names, "spread of nodes"], [_figures(row, names) for row in rows]
+
+
+def _figures(row: probes.FigureRow, names: Sequence[str]) -> list[str]:
+    known = {figure.node: figure for figure in row.nodes}
+    cells = [_median(known[name]) if name in known else "-" for name in names]
+    return [row.name, row.unit, *cells, "-" if row.spread is None else f"{row.spread:.1%}"]
+
+
+def _median(figure: probes.NodeFigure) -> str:
+    value, spread = figure.median, figure.spread
+    return (f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}") + ("" if spread is None else f" ±{spread:.0%}")
+
+
+def not_probed(run: Run) -> list[str]:
+    """What could not be measured, with the reason and the nodes."""
+    return [f"{what}: {why} ({', '.join(nodes)})" for (what, why), nodes in probes.missing(run.history).items()]
+
+
 def moment(value: float | None) -> str:
     return "not reached" if value is None else milliseconds(value) if value < 1 else sentence.seconds(value)
 
@@ -225,7 +248,9 @@ def _pieces(key: str, value: Any) -> Iterator[Evidence]:
             text = ", ".join(filter(None, (facts.show(item.get("text", "")), facts.show(rest))))
             yield Evidence(name="", text=text, events=numbers("seq", item.get("seq", ())))
     elif value not in ("", None, [], {}, ()):
-        yield Evidence(name=str(key), text=facts.show(value), events=numbers(key, value))
+        pairs = value.items() if isinstance(value, Mapping) else ()
+        text = ", ".join(f"{name}: {facts.show(item)}" for name, item in pairs) or facts.show(value)
+        yield Evidence(name=str(key), text=text, events=numbers(key, value))
 
 
 def _event(event: Event, line: int, logs: Mapping[tuple[str, int, int], str]) -> EventRow:

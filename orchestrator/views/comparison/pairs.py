@@ -237,4 +237,4 @@ def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]
         if isinstance(item, Mapping):
             yield from _flat(item, f"{above}{key}.")
         else:
-            yield f"{above}{key}", str(item)
+            yield f"{above}{key}", ", ".join(map(str, item)) if isinstance(item, list | tuple) else str(item)
