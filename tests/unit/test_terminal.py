@@ -129,7 +129,12 @@ def test_ccbed_alone_prints_its_help(ccbed: Desk, capsys: pytest.CaptureFixture[
         ("up inventories/lcal.yml", "did you mean inventories/local.yml?", "ccbed list inventories"),
         ("run dp-rnig", "did you mean dp-ring?", "ccbed list trials"),
         ("lst", "did you mean list?", "ccbed --help"),
-        ("status --jsn", "Did you mean '--json'?", "ccbed status --help"),
+        ("status --jsn", "unknown option --jsn; did you mean --json?", "ccbed status --help"),
+        ("run dp-ring --recovry spare", "unknown option --recovry; did you mean --recovery?", "ccbed run --help"),
+        ("image biuld", "unknown verb ccbed image biuld; did you mean build?", "ccbed image --help"),
+        ("image nope", "unknown verb ccbed image nope; known: build, list", "ccbed image --help"),
+        ("init tiral", "error: 'tiral' is not one of", "ccbed init --help"),
+        ("exec n1 --json -- true", "--json is not a command", "ccbed exec --json n1"),
     ],
 )
 def test_a_wrong_name_suggests_the_nearest(ccbed: Desk, args: str, text: str, hint: str) -> None:
@@ -137,6 +142,28 @@ def test_a_wrong_name_suggests_the_nearest(ccbed: Desk, args: str, text: str, hi
     assert ccbed(*args.split()) == 3
     assert text in ccbed.err
     assert hint in ccbed.err
+
+
+@pytest.mark.parametrize("args", ["run dp-ring --check x", "run dp-ring --faults slow", "down -z"])
+def test_an_option_that_is_like_no_other_gets_no_suggestion(ccbed: Desk, args: str) -> None:
+    assert ccbed(*args.split()) == 3
+    assert "unknown option -" in ccbed.err and "mean" not in ccbed.err
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ("logs --rank x", "error: --rank: must be a whole number (got x)\n"),
+        ("logs --rank -1", "error: --rank: must be >= 0 (got -1)\n"),
+        ("watch --timeout x", "error: --timeout: must be a number (got x)\n"),
+        ("check --require-format 99", "error: --require-format: must be from 1 to 2 (got 99)\n"),
+        ("up local.yml --wait 3z", "error: --wait: must be a time such as 2s, 500ms or 10m (got 3z)\n"),
+    ],
+)
+def test_a_wrong_number_is_named_with_its_option_and_its_limits(ccbed: Desk, args: str, problem: str) -> None:
+    assert ccbed(*args.split()) == 3
+    assert ccbed.err.startswith(problem)
+    assert ccbed.err.endswith(f"next: ccbed {args.split()[0]} --help\n")
 
 
 def test_with_several_beds_the_hint_is_a_line_that_works(ccbed: Desk) -> None:

@@ -45,7 +45,14 @@ def baselines(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_json(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")(function)
+    return click.option("--json", "as_json", is_flag=True, callback=_set_json, help="Print JSON on stdout.")(function)
+
+
+def _set_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+    """The session has it for errors as well."""
+    if ctx.obj is not None:
+        ctx.obj.is_json = value
+    return value
 
 
 def inventory(function: Callable[..., Any]) -> Callable[..., Any]:
