@@ -9,8 +9,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,8 +41,20 @@ _NO_COMMAND = re.compile(r"No such command '(.+)'\.")
 _GC_THRESHOLD = 20_000
 
 
+class _ReaderGoneError(Exception):
+    """The reader of the output has gone, as with ``| head``: click would end a BrokenPipeError with exit code 1."""
+
+
 class Verbs(click.Group):
     """Imports the module of a verb only when the verb is called. Its help line is the first line of the file."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _reader_watched():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _reader_watched():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -72,9 +84,18 @@ class Verbs(click.Group):
             formatter.write_dl([(verb, _summary(folder / f"{_stem(verb)}.py")) for verb in VERBS])
 
 
+@contextmanager
+def _reader_watched() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderGoneError from error
+
+
 def main() -> NoReturn:
     """Run the program ``ccbed``. It exits without the interpreter's shutdown: all files are closed by then."""
     gc.set_threshold(_GC_THRESHOLD)
+    _open_closed_streams()
     try:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # before the session exists
@@ -96,16 +117,12 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
 
         bash_completion.install()
     try:
-        code = _group().main(list(args), prog_name="ccbed", standalone_mode=False, obj=session)
-        return code if isinstance(code, int) else errors.EXIT_PASS
-    except BrokenPipeError:
+        return _invoke(list(args), session)
+    except (BrokenPipeError, _ReaderGoneError):
         _silence()
         return _BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
         return _report(errors.Interrupted("interrupted"), session, screen)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        return errors.EXIT_PASS
     except Exception as error:
         return _report(_explained(error, session), session, screen)
     finally:
@@ -113,6 +130,15 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
             session.terminal.note(_used(session))
         session.close()
         os.umask(session.umask)
+
+
+def _invoke(args: list[str], session: sessions.Session) -> int:
+    try:
+        code = _group().main(args, prog_name="ccbed", standalone_mode=False, obj=session)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return errors.EXIT_PASS
+    return code if isinstance(code, int) else errors.EXIT_PASS
 
 
 def _used(session: sessions.Session) -> str:
@@ -188,6 +214,15 @@ def _save_traceback(state: Path) -> str:
     except OSError:
         return f"this text, as {file} cannot be written:\n{text}"
     return str(file)
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null in place of each standard stream that the caller closed, so that no file takes its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode))
 
 
 def _silence() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -216,3 +219,25 @@ def test_what_follows_the_end_of_a_run_has_a_line(live: bool, quiet: bool, shown
     printer.callbacks["on_stage"]("writing the report")
     assert ("writing the report\n" in out.getvalue()) is (shown == "line")
     assert ("writing the report" in out.getvalue()) is bool(shown)
+
+
+@pytest.mark.parametrize(("streams", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&- <&-", 0), ("nope >&-", 3)])
+def test_a_closed_stream_is_no_traceback(tmp_path: Path, streams: str, code: int) -> None:
+    """As under cron or a service that closes them; nothing else gets their numbers."""
+    line = f'{sys.executable} -m orchestrator --plugins "$0" status {streams}'
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(["sh", "-c", line, tmp_path], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("args", ["status", "--help", "", "list trials", "list trials --json"])
+def test_a_reader_that_has_gone_ends_ccbed_as_sigpipe_ends_a_program(tmp_path: Path, args: str) -> None:
+    """Not with code 1, which is a failed verdict."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "orchestrator", *args.split()]
+    with os.fdopen(writer, "wb") as out:
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (141, "")
