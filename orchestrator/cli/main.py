@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import gc
 import importlib
+import io
 import os
 import re
 import sys
@@ -95,7 +96,7 @@ def _reader_watched() -> Iterator[None]:
 def main() -> NoReturn:
     """Run the program ``ccbed``. It exits without the interpreter's shutdown: all files are closed by then."""
     gc.set_threshold(_GC_THRESHOLD)
-    _open_closed_streams()
+    _prepare_streams()
     try:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # before the session exists
@@ -210,19 +211,24 @@ def _save_traceback(state: Path) -> str:
     file = state / f"crash-{os.getpid()}.txt"
     try:
         state.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"ccbed {__version__}: {redact.command_line(sys.argv[1:])}\n{text}")
+        file.write_text(f"ccbed {__version__}: {redact.command_line(sys.argv[1:])}\n{text}", encoding="utf-8")
     except OSError:
         return f"this text, as {file} cannot be written:\n{text}"
     return str(file)
 
 
-def _open_closed_streams() -> None:
-    """Open /dev/null in place of each standard stream that the caller closed, so that no file takes its number."""
+def _prepare_streams() -> None:
+    """Open /dev/null in place of each standard stream that the caller closed, so that no file takes its number.
+
+    A character that the encoding of the terminal lacks is printed as a question mark.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(descriptor, True)
             setattr(sys, name, os.fdopen(descriptor, mode))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # where the locale is not UTF-8
 
 
 def _silence() -> None:
