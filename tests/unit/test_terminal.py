@@ -249,3 +249,17 @@ def test_a_terminal_that_is_not_utf_8_shows_a_question_mark_for_what_it_lacks(tm
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert " ? ccbed.toml" in done.stdout
+
+
+def test_an_interruption_while_the_modules_are_loaded_is_no_traceback() -> None:
+    program = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'click': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from orchestrator import __main__\n"
+        "__main__.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
