@@ -89,7 +89,7 @@ def limit(function: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         metavar="HOST",
         shell_complete=completions.hosts,
-        help="Only on this host; repeatable, or h1,h2, rack1-*, !h3. What is wanted on other hosts does not change.",
+        help="Act only on this host; repeatable, or h1,h2, rack1-*, !h3. The other hosts stay part of the bed.",
     )(function)
 
 

@@ -180,7 +180,8 @@ def reporting_processes(bed: BedSpec, provider: Provider) -> Iterator[None]:
         raise
     except KeyboardInterrupt:
         raise Interrupted(
-            "up was interrupted", hint=f"to continue: ccbed up {short_path(bed.inventory)}\n{left_running(bed, provider)}"
+            "up was interrupted",
+            hint=f"to continue: ccbed up {short_path(bed.inventory)}\n{left_running(bed, provider)}",
         ) from None
 
 

@@ -341,7 +341,8 @@ class RunLines:
         interval = f" ({phrases.milliseconds(row.low_s)} to {phrases.milliseconds(row.high_s)})" if known else ""
         name = f"{case.operation} {case.algorithm}" + (f" {phrases.size(case.bytes)}" if case.bytes else "")
         why = f" of {case.iterations:,}: precise enough" if row.reason == "precision" else ""
-        text = f"{name}: median {phrases.milliseconds(row.median_s)} ms{interval}, {row.iterations:,} iteration{'s' * (row.iterations != 1)}{why}"
+        count = f"{row.iterations:,} iteration{'s' * (row.iterations != 1)}{why}"
+        text = f"{name}: median {phrases.milliseconds(row.median_s)} ms{interval}, {count}"
         text += self._remaining(event)
         yield self._line(event, "measured", text)
 

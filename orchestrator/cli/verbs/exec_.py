@@ -47,7 +47,9 @@ def command(session: Session, node: str, argv: tuple[str, ...], as_json: bool) -
 
     program = argv[1:] if argv[0] == "--" else argv
     if argv[0] != "--" and argv[0].startswith("-"):
-        raise UsageError(f"{argv[0]} is not a command", hint=f"options come before the node: ccbed exec {argv[0]} {node}")
+        raise UsageError(
+            f"{argv[0]} is not a command", hint=f"options come before the node: ccbed exec {argv[0]} {node}"
+        )
     if not program:
         raise UsageError("no command to run", hint=f"ccbed exec {node} -- COMMAND")
     handle = index.node(node)
