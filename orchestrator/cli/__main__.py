@@ -1,5 +1,5 @@
 """``python -m orchestrator.cli``"""
 
-from .main import main
+from ..__main__ import main
 
 main()

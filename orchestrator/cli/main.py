@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import gc
 import importlib
+import io
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from .. import __version__
 from ..model import errors
@@ -32,12 +36,26 @@ _BROKEN_PIPE = 141
 _WITHOUT_SETTINGS = ("config", "init", "completion")
 #: click's variable: a shell sets it when it asks for completions.
 _COMPLETING = "_CCBED_COMPLETE"
+#: click's text for an unknown verb below a verb.
+_NO_COMMAND = re.compile(r"No such command '(.+)'\.")
 #: Allocations before the garbage collector runs: loading modules makes no cycles.
 _GC_THRESHOLD = 20_000
 
 
+class _ReaderGoneError(Exception):
+    """The reader of the output has gone, as with ``| head``: click would end a BrokenPipeError with exit code 1."""
+
+
 class Verbs(click.Group):
     """Imports the module of a verb only when the verb is called. Its help line is the first line of the file."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _reader_watched():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _reader_watched():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -49,6 +67,7 @@ class Verbs(click.Group):
         command: click.Command = module.command
         command.context_settings.setdefault("auto_envvar_prefix", "CCBED")
         verbosity.add(command)
+        _name_variables(command)
         return command
 
     def resolve_command(
@@ -66,9 +85,18 @@ class Verbs(click.Group):
             formatter.write_dl([(verb, _summary(folder / f"{_stem(verb)}.py")) for verb in VERBS])
 
 
+@contextmanager
+def _reader_watched() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderGoneError from error
+
+
 def main() -> NoReturn:
     """Run the program ``ccbed``. It exits without the interpreter's shutdown: all files are closed by then."""
     gc.set_threshold(_GC_THRESHOLD)
+    _prepare_streams()
     try:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # before the session exists
@@ -82,6 +110,7 @@ def main() -> NoReturn:
 def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
     """Execute a command line and return the exit code. ``session``: that of a test; default: this process's own."""
     session = session or sessions.Session(state=sessions.state_dir(), terminal=terminal.standard())
+    screen = session.terminal  # a verb may replace that of its session
     session.argv = tuple(args)
     session.umask = os.umask(0o077)  # only the user may read what ccbed writes
     if _COMPLETING in os.environ:
@@ -89,16 +118,14 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
 
         bash_completion.install()
     try:
-        code = _group().main(list(args), prog_name="ccbed", standalone_mode=False, obj=session)
-        return code if isinstance(code, int) else errors.EXIT_PASS
-    except BrokenPipeError:
+        return _invoke(list(args), session)
+    except (BrokenPipeError, _ReaderGoneError):
         _silence()
         return _BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
-        session.terminal.error(["interrupted"])
-        return errors.EXIT_INTERRUPTED
+        return _report(errors.Interrupted("interrupted"), session, screen)
     except Exception as error:
-        return _explain(error, session)
+        return _report(_explained(error, session), session, screen)
     finally:
         if session.terminal.verbose:
             session.terminal.note(_used(session))
@@ -106,35 +133,75 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
         os.umask(session.umask)
 
 
+def _invoke(args: list[str], session: sessions.Session) -> int:
+    try:
+        code = _group().main(args, prog_name="ccbed", standalone_mode=False, obj=session)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return errors.EXIT_PASS
+    return code if isinstance(code, int) else errors.EXIT_PASS
+
+
 def _used(session: sessions.Session) -> str:
     files = ", ".join(map(terminal.short_path, session.settings)) or "none"
     return f"ccbed {__version__}: {session.took()} · state in {session.state} · files of settings: {files}"
 
 
-def _explain(error: Exception, session: sessions.Session) -> int:
+def _report(error: errors.CcbedError, session: sessions.Session, screen: terminal.Terminal) -> int:
+    """Print an error on stderr, with --json also as the document on stdout unless one is there; return its exit code."""
+    screen.error(error.problems, error.hint)
+    line = session.argv[: session.argv.index("--")] if "--" in session.argv else session.argv
+    if (session.is_json or "--json" in line) and "json" not in screen.formats:
+        failure = {"problems": list(error.problems), "next": error.hint}
+        with screen.surviving():
+            screen.json({"error": failure, "exit": error.exit_code})
+    return error.exit_code
+
+
+def _explained(error: Exception, session: sessions.Session) -> errors.CcbedError:
+    """An exception as an error with its reason and the next step."""
     from ..core.spec import values
 
     if isinstance(error, errors.CcbedError):
-        session.terminal.error(map(values.suggest, error.problems), error.hint)
-        return error.exit_code
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        click.echo(error.format_message())
-        return errors.EXIT_PASS
+        error.problems = [values.suggest(problem) for problem in error.problems]
+        return error
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
-        session.terminal.error(
-            [values.suggest(error.format_message())], f"{context.command_path} --help" if context else "ccbed --help"
+        verb = "".join(f" {word}" for word in session.argv[:1] if word in VERBS)
+        return errors.UsageError(
+            values.suggest(_problem(error)), hint=f"{context.command_path if context else f'ccbed{verb}'} --help"
         )
-        return errors.EXIT_USAGE
-    explained = errors.explain(error)
-    if explained:
-        session.terminal.error(explained.problems, explained.hint)
-        return explained.exit_code
-    traceback_file = _save_traceback(session.state)
-    session.terminal.error(
-        [f"internal error of ccbed: {type(error).__name__}: {error}"], f"the traceback is in {traceback_file}"
+    if explained := errors.explain(error):
+        return explained
+    return errors.InfrastructureError(
+        f"internal error of ccbed: {type(error).__name__}: {error}",
+        hint=f"the traceback is in {_save_traceback(session.state)}",
     )
-    return errors.EXIT_INFRASTRUCTURE
+
+
+def _problem(error: click.ClickException) -> str:
+    """What is wrong with the command line, as the other errors say it."""
+    from ..core.spec import values
+
+    context = getattr(error, "ctx", None)
+    if isinstance(error, click.NoSuchOption):
+        names = {name.lstrip("-"): name for name in error.possibilities or ()}
+        close = difflib.get_close_matches(error.option_name.lstrip("-"), names, n=1)
+        return f"unknown option {error.option_name}" + (f"; did you mean {names[close[0]]}?" if close else "")
+    if (match := _NO_COMMAND.match(error.message)) and context and isinstance(context.command, click.Group):
+        near = values.nearest(match[1], context.command.list_commands(context))
+        return f"unknown verb {context.command_path} {match[1]}; {near}"
+    if type(error) is click.BadParameter and error.param is not None:
+        is_option = isinstance(error.param, click.Option)
+        text = error.message.rstrip(".")
+        return f"{_given(error.param, context)}: {text}" if is_option else text
+    return error.format_message()
+
+
+def _given(param: click.Parameter, context: click.Context | None) -> str:
+    """The option as it was set: ``--rank``, or its variable."""
+    is_variable = context and context.get_parameter_source(param.name or "") is ParameterSource.ENVIRONMENT
+    return str(param.envvar) if is_variable and param.envvar else max(param.opts, key=len)
 
 
 def _save_traceback(state: Path) -> str:
@@ -144,10 +211,24 @@ def _save_traceback(state: Path) -> str:
     file = state / f"crash-{os.getpid()}.txt"
     try:
         state.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"ccbed {__version__}: {redact.command_line(sys.argv[1:])}\n{text}")
+        file.write_text(f"ccbed {__version__}: {redact.command_line(sys.argv[1:])}\n{text}", encoding="utf-8")
     except OSError:
         return f"this text, as {file} cannot be written:\n{text}"
     return str(file)
+
+
+def _prepare_streams() -> None:
+    """Open /dev/null in place of each standard stream that the caller closed, so that no file takes its number.
+
+    A character that the encoding of the terminal lacks is printed as a question mark.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # where the locale is not UTF-8
 
 
 def _silence() -> None:
@@ -217,6 +298,16 @@ def _torch() -> str:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _name_variables(command: click.Command) -> None:
+    """Let CCBED_<OPTION> set every option of a verb and of those below it, also --json, whose parameter has another name."""
+    for param in command.params:
+        if isinstance(param, click.Option) and param.envvar is None:
+            name = max(param.opts, key=len).lstrip("-")
+            param.envvar = f"CCBED_{name.replace('-', '_').upper()}"
+    for nested in command.commands.values() if isinstance(command, click.Group) else ():
+        _name_variables(nested)
 
 
 def _stem(verb: str) -> str:

@@ -1,4 +1,4 @@
-"""Who is the odd one out today, without any history: nodes beside their peers, and the links between all pairs of nodes."""
+"""Find the slow node or link of today, without any history: nodes beside their peers, and the links between all pairs of nodes."""
 
 from __future__ import annotations
 

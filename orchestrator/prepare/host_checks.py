@@ -109,7 +109,8 @@ def _script(bed: BedSpec, host: HostSpec) -> str:
         "image": _image(bed, host),
         "gpus": any(node.gpus for node in bed.nodes if node.host == host.name),
     }
-    return f"{Path(facts.__file__).read_text()}\nmain({json.dumps(json.dumps(request))})\n"
+    program = Path(facts.__file__).read_text(encoding="utf-8")
+    return f"{program}\nmain({json.dumps(json.dumps(request))})\n"
 
 
 def _image(bed: BedSpec, host: HostSpec) -> str:

@@ -231,7 +231,9 @@ def test_exec_has_the_commands_own_code_and_keeps_its_streams_apart(bed: Bed) ->
     assert bed.ccbed("exec", "n1", "--", "sh", "-c", "kill -9 $$")[0] == 137
     code, output = bed.ccbed("exec", "n9", "--", "true")
     assert (code, "bed local has no node n9; it has n0, n1, n2, n3, n4" in output) == (3, True)
-    assert bed.ccbed("exec", "n1", "--", "/no/such/program")[0] in (4, 126, 127)
+    code, output = bed.ccbed("exec", "--json", "n1", "--", "/no/such/program")
+    document = json.loads(output)
+    assert (code, document["exit"]) == (127, 127) and "/no/such/program: cannot be run" in document["stderr"]
 
 
 def test_ctrl_c_ends_what_exec_started(bed: Bed) -> None:

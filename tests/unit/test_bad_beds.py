@@ -103,7 +103,7 @@ def test_a_damaged_bed_file_is_named(state: Path) -> None:
         ),
         ("run dp-ring --at 10s", "--at needs --fail-node"),
         ("run dp-ring --fail-node 2 --at step=", "at.step: must be a whole number"),
-        ("run dp-ring --frob", "No such option"),
+        ("run dp-ring --frob", "unknown option --frob"),
         ("run dp-rong", "no trial dp-rong; did you mean dp-ring?"),
         ("run nowhere.yml", "nowhere.yml: cannot be read: No such file or directory"),
         ("frob", "unknown verb frob"),

@@ -220,7 +220,7 @@ def test_the_mistakes_of_a_trial_are_told_before_those_of_the_bed(ccbed: Desk) -
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (("run", "dp-ring", "--bach", "3"), "No such option '--bach'"),
+        (("run", "dp-ring", "--bach", "3"), "unknown option --bach"),
         (("run", "dp-rin"), "no trial dp-rin; did you mean dp-ring?"),
         (("run",), "Missing argument"),
         (("run", "dp-ring", "--at", "10s"), "--at needs --fail-node"),

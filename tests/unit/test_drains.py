@@ -153,7 +153,7 @@ def test_too_few_undrained_nodes_are_named_with_the_command_that_ends_the_drain(
     code, output = ccbed("run", "dp-ring", "--nodes", "3", "--dry-run")
     assert code == 4
     assert ended(ccbed, output, "h1 h2") == (0, "undrained h1 h2")
-    assert "--include-quarantined" not in output
+    assert "--include-quarantined" not in output and "repair it" not in output
 
 
 def test_a_host_that_left_the_inventory_is_undrained_as_the_hint_says(

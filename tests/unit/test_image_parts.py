@@ -56,6 +56,17 @@ def test_a_base_that_cannot_be_had_is_told_with_the_way_out() -> None:
     assert "--base" in raised.value.hint
 
 
+def test_a_base_that_no_image_can_have_as_its_name_is_a_wrong_option() -> None:
+    client = engine()
+
+    def get(name: str) -> Any:
+        raise APIError("Bad Request", response=SimpleNamespace(status_code=400), explanation="invalid reference format")
+
+    client.images.get = get
+    with pytest.raises(UsageError, match=r"--base: invalid reference format \(got a b\)"):
+        bases.find(client, "a b", silent)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: debootstrap mounts /proc in what it makes")
 def test_a_base_that_cannot_be_made_leaves_nothing_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "bin" / "debootstrap"

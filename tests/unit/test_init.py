@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 
 import pytest
@@ -92,7 +93,7 @@ def test_a_written_file_has_the_rights_that_the_user_gives_files(ccbed: Desk) ->
         ("init inventory a.yml --like slrum", "no inventory slrum; did you mean slurm?"),
         ("init trial a.yml --like dp-rng", "no trial dp-rng; did you mean dp-ring?"),
         ("init trial a.yml --fault slow-nod", "no fault slow-nod; did you mean slow-node?"),
-        ("init inventory --fault slow-node", "--fault is of a trial"),
+        ("init inventory --fault slow-node", "--fault needs a trial"),
         ("init inventory no/where.yml", "no/where.yml: cannot be written: No such file or directory"),
     ],
 )
@@ -110,3 +111,7 @@ def test_inventories_are_listed_with_their_origin_and_whether_they_are_up(ccbed:
     rows = {row["inventory"]: (row["state"], row["from"]) for row in json.loads(ccbed.out)}
     assert rows["inventories/mine.yml"] == ("up", "here")
     assert rows["inventories/docker.yml"] == ("-", "shipped")
+    texts = [row["about"] for row in json.loads(ccbed.out) if row["from"] == "shipped"]
+    assert texts and not [text for text in texts if re.search(r"(?:[:,;]|\b(?:then|network namespace))$", text)], (
+        "cut off"
+    )

@@ -12,6 +12,7 @@ import pytest
 from orchestrator.node.files import label, plain_files
 from orchestrator.node.hostlink import keeper_unit
 from orchestrator.node.keeper import launch
+from orchestrator.node.oslayer import processes
 
 from .golden import same_as_golden
 
@@ -145,3 +146,21 @@ def test_a_running_keeper_is_left_alone(
     monkeypatch.setattr(launch, "is_running", lambda directory, digest, named: True)
     keeper_unit.ensure_keeper(wanted)
     assert calls.read_text() == ""
+
+
+def test_ctrl_c_while_a_keeper_starts_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would come up later, in a bed of which `up` has said that nothing of it is left running."""
+    launcher = tmp_path / "launcher"
+    launcher.write_text("#!/bin/sh\nsleep 600 </dev/null >/dev/null 2>&1 &\n")
+    tag = launch.starting_tag("b", tmp_path).strip()
+    started: list[int] = []
+
+    def interrupted(*_: object) -> bool:
+        started.extend(process.pid for process in processes.select(processes.scan(), tag))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch, "wait_readable", interrupted)
+    (tmp_path / label.KEEPER_DIR).mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        launch.ensure_keeper(tmp_path, "b", launcher, "a" * 64, "/bin/sh")
+    assert started and not processes.select(processes.scan(), tag)

@@ -100,7 +100,7 @@ def interrupted(request: Request) -> Result:
 
 def test_an_interruption_before_the_deadline_is_that_of_the_user(tmp_path: Path) -> None:
     code, document, errors = nightly(tmp_path, interrupted)
-    assert (code, document) == (EXIT_INTERRUPTED, {})
+    assert (code, document["exit"]) == (EXIT_INTERRUPTED, EXIT_INTERRUPTED)
     assert "the night is open" in errors
     assert "ccbed nightly --resume " in errors
 

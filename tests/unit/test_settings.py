@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.cli.inputs import settings, settings_files
+from orchestrator.cli.render import terminal
 from orchestrator.core.spec import parameter_docs
 from orchestrator.workloads import infer_dp, script
 
@@ -76,7 +77,7 @@ def test_a_path_of_the_project_is_relative_to_its_file(ccbed: Desk, monkeypatch:
             "ccbed.toml:3: run.bakend: unknown option of ccbed run; did you mean backend?",
         ),
         ("[image.build]\nkind = 'cuad'\n", "image.build.kind: 'cuad' is not one of 'cpu', 'cuda'; did you mean cuda?"),
-        ("[logs]\nrank = 'x'\n", "ccbed.toml:2: logs.rank: 'x' is not a valid integer range."),
+        ("[logs]\nrank = 'x'\n", "ccbed.toml:2: logs.rank: must be a whole number (got x)"),
         ("[run]\ndry-run = 3\n", "ccbed.toml:2: run.dry-run: must be true or false (got 3)"),
         ("[run]\nseed = [1]\n", "ccbed.toml:2: run.seed: must be one value, not a list"),
         ("bed = \n", "ccbed.toml:1: not valid TOML: Invalid value"),
@@ -266,6 +267,53 @@ def test_verbs_that_change_a_bed_print_one_document(ccbed: Desk) -> None:
     assert ccbed("logs", "local/n0", "--json") == 0 and ccbed.out == ""
     assert ccbed("down", "--json") == 0
     assert [bed["bed"] for bed in json.loads(ccbed.out)] == ["local"]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "problem"),
+    [
+        ("up nothing.yml", 3, "nothing.yml: cannot be read: No such file or directory"),
+        ("check nope", 3, "no run nope in runs"),
+        ("statsu", 3, "unknown verb statsu; did you mean status?"),
+        ("status --jsn", 3, "unknown option --jsn; did you mean --json?"),
+        ("run", 3, "Missing argument 'TRIAL|FILE.yml|FILE.py|example:NAME [-- ARGS]'."),
+        ("trend gemm", 2, "runs: no recorded night with measurements yet"),
+    ],
+)
+def test_an_error_is_a_document_too(ccbed: Desk, args: str, code: int, problem: str) -> None:
+    assert ccbed(*args.split(), "--json") == code
+    document = json.loads(ccbed.out)
+    assert (document["error"]["problems"], document["exit"]) == ([problem], code)
+    assert ccbed.err == f"error: {problem}\nnext: {document['error']['next']}\n"
+    assert ccbed(*args.split()) == code and ccbed.out == ""
+
+
+def test_the_json_of_a_program_is_not_that_of_ccbed(ccbed: Desk) -> None:
+    assert ccbed("exec", "n0", "--", "train", "--json") == 3
+    assert ccbed.out == "" and "no bed is up" in ccbed.err
+
+
+def test_what_is_a_document_already_gets_no_second_one(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: terminal.Terminal, value: object, *, indent: int | None = 1) -> None:
+        printed(self, value, indent=indent)
+        raise KeyboardInterrupt
+
+    printed = terminal.Terminal.json
+    monkeypatch.setattr(terminal.Terminal, "json", interrupted)
+    assert ccbed("status", "--json") == 130
+    assert json.loads(ccbed.out) == [] and ccbed.err == "error: interrupted\n"
+
+
+def test_each_option_has_a_variable_of_its_name(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CCBED_JSON", "1")
+    assert ccbed("status") == 0 and ccbed.out == "[]\n"
+    assert ccbed("status", "nope") == 3 and json.loads(ccbed.out)["exit"] == 3
+    monkeypatch.setenv("CCBED_RANK", "x")
+    assert ccbed("logs") == 3 and ccbed.err.startswith("error: CCBED_RANK: must be a whole number (got x)\n")
+    for path, command in every_verb():
+        for option in settings.options(command):
+            variable = f"CCBED_{settings.key(option).replace('-', '_').upper()}"
+            assert option.envvar == variable or option.name == variable.removeprefix("CCBED_").lower(), path
 
 
 def test_version_names_torch_without_importing_it(ccbed: Desk, capsys: pytest.CaptureFixture[str]) -> None:

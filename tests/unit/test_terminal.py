@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -129,7 +132,12 @@ def test_ccbed_alone_prints_its_help(ccbed: Desk, capsys: pytest.CaptureFixture[
         ("up inventories/lcal.yml", "did you mean inventories/local.yml?", "ccbed list inventories"),
         ("run dp-rnig", "did you mean dp-ring?", "ccbed list trials"),
         ("lst", "did you mean list?", "ccbed --help"),
-        ("status --jsn", "Did you mean '--json'?", "ccbed status --help"),
+        ("status --jsn", "unknown option --jsn; did you mean --json?", "ccbed status --help"),
+        ("run dp-ring --recovry spare", "unknown option --recovry; did you mean --recovery?", "ccbed run --help"),
+        ("image biuld", "unknown verb ccbed image biuld; did you mean build?", "ccbed image --help"),
+        ("image nope", "unknown verb ccbed image nope; known: build, list", "ccbed image --help"),
+        ("init tiral", "error: 'tiral' is not one of", "ccbed init --help"),
+        ("exec n1 --json -- true", "--json is not a command", "ccbed exec --json n1"),
     ],
 )
 def test_a_wrong_name_suggests_the_nearest(ccbed: Desk, args: str, text: str, hint: str) -> None:
@@ -137,6 +145,28 @@ def test_a_wrong_name_suggests_the_nearest(ccbed: Desk, args: str, text: str, hi
     assert ccbed(*args.split()) == 3
     assert text in ccbed.err
     assert hint in ccbed.err
+
+
+@pytest.mark.parametrize("args", ["run dp-ring --check x", "run dp-ring --faults slow", "down -z"])
+def test_an_option_that_is_like_no_other_gets_no_suggestion(ccbed: Desk, args: str) -> None:
+    assert ccbed(*args.split()) == 3
+    assert "unknown option -" in ccbed.err and "mean" not in ccbed.err
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ("logs --rank x", "error: --rank: must be a whole number (got x)\n"),
+        ("logs --rank -1", "error: --rank: must be >= 0 (got -1)\n"),
+        ("watch --timeout x", "error: --timeout: must be a number (got x)\n"),
+        ("check --require-format 99", "error: --require-format: must be from 1 to 2 (got 99)\n"),
+        ("up local.yml --wait 3z", "error: --wait: must be a time such as 2s, 500ms or 10m (got 3z)\n"),
+    ],
+)
+def test_a_wrong_number_is_named_with_its_option_and_its_limits(ccbed: Desk, args: str, problem: str) -> None:
+    assert ccbed(*args.split()) == 3
+    assert ccbed.err.startswith(problem)
+    assert ccbed.err.endswith(f"next: ccbed {args.partition(' ')[0]} --help\n")
 
 
 def test_with_several_beds_the_hint_is_a_line_that_works(ccbed: Desk) -> None:
@@ -189,3 +219,47 @@ def test_what_follows_the_end_of_a_run_has_a_line(live: bool, quiet: bool, shown
     printer.callbacks["on_stage"]("writing the report")
     assert ("writing the report\n" in out.getvalue()) is (shown == "line")
     assert ("writing the report" in out.getvalue()) is bool(shown)
+
+
+@pytest.mark.parametrize(("streams", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&- <&-", 0), ("nope >&-", 3)])
+def test_a_closed_stream_is_no_traceback(tmp_path: Path, streams: str, code: int) -> None:
+    """As under cron or a service that closes them; nothing else gets their numbers."""
+    line = f'{sys.executable} -m orchestrator --plugins "$0" status {streams}'
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(["sh", "-c", line, tmp_path], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("args", ["status", "--help", "", "list trials", "list trials --json"])
+def test_a_reader_that_has_gone_ends_ccbed_as_sigpipe_ends_a_program(tmp_path: Path, args: str) -> None:
+    """Not with code 1, which is a failed verdict."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "orchestrator", *args.split()]
+    with os.fdopen(writer, "wb") as out:
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_terminal_that_is_not_utf_8_shows_a_question_mark_for_what_it_lacks(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "orchestrator", "config", "show"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert " ? ccbed.toml" in done.stdout
+
+
+def test_an_interruption_while_the_modules_are_loaded_is_no_traceback() -> None:
+    program = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'click': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from orchestrator import __main__\n"
+        "__main__.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")

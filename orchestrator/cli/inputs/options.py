@@ -45,7 +45,14 @@ def baselines(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_json(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")(function)
+    return click.option("--json", "as_json", is_flag=True, callback=_set_json, help="Print JSON on stdout.")(function)
+
+
+def _set_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+    """The session has it for errors as well."""
+    if ctx.obj is not None:
+        ctx.obj.is_json = value
+    return value
 
 
 def inventory(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,7 +89,7 @@ def limit(function: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         metavar="HOST",
         shell_complete=completions.hosts,
-        help="Only on this host; repeatable, or h1,h2, rack1-*, !h3. What is wanted on other hosts does not change.",
+        help="Act only on this host; repeatable, or h1,h2, rack1-*, !h3. The other hosts stay part of the bed.",
     )(function)
 
 

@@ -86,13 +86,14 @@ class Session:
     """One invocation. ``providers``: kind of provider -> function of the state directory that opens it.
 
     ``settings``: the files that were read. ``umask``: that of the user, for the files of the user's programs.
-    ``obtained``: beds whose Slurm job this invocation submitted, adopted or took over.
+    ``is_json``: the output is a document. ``obtained``: beds whose Slurm job this invocation submitted, adopted or took over.
     """
 
     state: Path
     terminal: terminal.Terminal
     argv: tuple[str, ...] = ()
     umask: int = 0o077
+    is_json: bool = False
     plugins: tuple[Path, ...] = ()
     settings: tuple[Path, ...] = ()
     providers: Mapping[str, Callable[[Path], Provider]] = field(

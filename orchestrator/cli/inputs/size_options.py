@@ -22,9 +22,11 @@ def model(function: Function) -> Function:
         "Whether it keeps its s x s matrices, or not, as FlashAttention.  [default: gpt: matrices, llama: flash]"
     )
     counts = (
-        ("--layers", "Layers of a transformer; the next options describe it too."), ("--hidden", None), ("--heads", None),
-        ("--kv-heads", "[default: as many as heads]"), ("--ffn", "[default: 4 x hidden]"), ("--vocabulary", "[default: 50257]"),
-        ("--sequence", "[default: 1024]"), ("--experts", None), ("--topk", "Experts per token.  [default: 2]"),
+        ("--layers", "Layers of a transformer; the next options describe it too."), ("--hidden", "Width of a layer."),
+        ("--heads", "Attention heads."), ("--kv-heads", "Heads of keys and values.  [default: as many as heads]"),
+        ("--ffn", "Width of the feed-forward part.  [default: 4 x hidden]"), ("--vocabulary", "Tokens that exist.  [default: 50257]"),
+        ("--sequence", "Tokens of a sequence.  [default: 1024]"), ("--experts", "Experts of a layer."),
+        ("--topk", "Experts per token.  [default: 2]"),
     )  # fmt: skip
     added = [
         click.option("--model", "model_name", help=f"mnist-mlp, transformer, module:factory, or one of {names}."),
@@ -55,7 +57,7 @@ def distribution(function: Function) -> Function:
         click.option("--gpus", type=_COUNT, help="Number of ranks.  [default: 4]"),
         click.option("--batch", type=_COUNT, help="Samples per step on all GPUs; for a transformer, sequences."),
         click.option("--dataset", type=_COUNT, help="Samples per epoch: determines the number of steps."),
-        click.option("--epochs", type=_COUNT, default=1, show_default=True),
+        click.option("--epochs", type=_COUNT, default=1, show_default=True, help="Passes over the data set."),
         click.option("--shares", help="An uneven split of the batch: .25,.25,.10,.4"),
         click.option("--tp", type=_COUNT, help="Tensor-parallel size (hybrid)."),
         click.option("--pp", type=_COUNT, help="Pipeline stages (hybrid)."),
@@ -83,7 +85,13 @@ def distribution(function: Function) -> Function:
 def bounds(function: Function) -> Function:
     """Add the optimizer, memory, link, algorithm, and the file of a trial."""
     added = [
-        click.option("--optimizer", type=click.Choice(tuple(memory.OPTIMIZERS)), default="adam", show_default=True),
+        click.option(
+            "--optimizer",
+            type=click.Choice(tuple(memory.OPTIMIZERS)),
+            default="adam",
+            show_default=True,
+            help="Its state is part of the memory.",
+        ),
         click.option(
             "--link",
             help="Rate and latency of a link: 100mbit,50us (bits with the headers of Ethernet), 12.5GB/s,5us (bytes of data).",

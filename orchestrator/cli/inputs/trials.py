@@ -80,11 +80,8 @@ def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
     if path.suffix in _SUFFIXES:
         source = _yaml(path, name)
         return replace(source, args=tuple(args), secret_names=_recorded_secrets(source, path.parent))
-    known = ", ".join(sorted(catalogue.trials))
     near = values.nearest(name, catalogue.trials)
-    raise UsageError(
-        f"no trial {name}; {near}", hint=f"ccbed list trials (built in: {known}), or give FILE.yml or FILE.py"
-    )
+    raise UsageError(f"no trial {name}; {near}", hint="ccbed list trials, or give FILE.yml or FILE.py")
 
 
 def from_mapping(content: Mapping[str, Any]) -> Source:

@@ -13,7 +13,7 @@ from ...core.bed.diff import AS_WANTED
 from ...model.bed import BedSpec, BedStatus, Change, Diff, HostStatus
 from ...model.errors import CcbedError, Interrupted, UnreachedError
 from ...model.provider import Provider
-from .terminal import Terminal, short_list
+from .terminal import Terminal, short_list, short_path
 
 if TYPE_CHECKING:
     from ...providers.interpreters import Interpreter
@@ -180,7 +180,8 @@ def reporting_processes(bed: BedSpec, provider: Provider) -> Iterator[None]:
         raise
     except KeyboardInterrupt:
         raise Interrupted(
-            "up was interrupted", hint=f"to continue: ccbed up {bed.inventory}\n{left_running(bed, provider)}"
+            "up was interrupted",
+            hint=f"to continue: ccbed up {short_path(bed.inventory)}\n{left_running(bed, provider)}",
         ) from None
 
 

@@ -54,6 +54,8 @@ class RunLines:
     _expected_s: Mapping[int, float] = field(default_factory=dict)
     _measured: set[int] = field(default_factory=set)
     _planned_at: float = 0.0
+    _probed: int = 0
+    _joined_at: float = 0.0
     _stopping: bool = False
     _stopped_epoch: int | None = None
     _held: dict[str, Event[events.RankHeld]] = field(default_factory=dict)
@@ -103,6 +105,7 @@ class RunLines:
 
     def _gang_joined(self, event: Event[events.GangJoined]) -> Iterator[Line]:
         epoch = self._epoch = event.epoch or 0
+        self._probed, self._joined_at = 0, event.t
         where = "now on" if epoch else "on"
         yield self._line(event, f"attempt {epoch}", f"{self._world_size} ranks {where} {short_list(self.slots)}")
 
@@ -298,6 +301,11 @@ class RunLines:
         text = (
             f"{event.data.probe} on {event.node}: {probe_table.medians(event.data) or event.data.error or 'no figures'}"
         )
+        self._probed += 1
+        count = len(self.trial.params.get("probes") or ()) * self._world_size
+        if self._probed < count:
+            seconds = (event.t - self._joined_at) / self._probed * (count - self._probed)
+            text += f" · {self._probed} of {count}, about {age(seconds)} left"
         yield self._line(event, "probed", text, passing=True)
 
     def _link_probing(self, event: Event[events.LinkProbing]) -> Iterator[Line]:
@@ -314,7 +322,7 @@ class RunLines:
         self._expected_s = dict(zip(cases, plan.cases_s or (), strict=False))
         self._planned_at = event.t
         count = sum(case.iterations or 0 for case in cases.values())
-        text = f"{count:,} iterations of {len(cases)} case{'s' * (len(cases) != 1)}"
+        text = f"{count:,} iteration{'s' * (count != 1)} of {len(cases)} case{'s' * (len(cases) != 1)}"
         if plan.expected_s is not None and (plan.uncosted or 0) != len(cases):
             left_out = f", without {plan.uncosted} whose cost is not known" if plan.uncosted else ""
             text += f", about {plan.expected_s:.3g} s by the cost model with verification{left_out}"
@@ -333,7 +341,8 @@ class RunLines:
         interval = f" ({phrases.milliseconds(row.low_s)} to {phrases.milliseconds(row.high_s)})" if known else ""
         name = f"{case.operation} {case.algorithm}" + (f" {phrases.size(case.bytes)}" if case.bytes else "")
         why = f" of {case.iterations:,}: precise enough" if row.reason == "precision" else ""
-        text = f"{name}: median {phrases.milliseconds(row.median_s)} ms{interval}, {row.iterations:,} iterations{why}"
+        count = f"{row.iterations:,} iteration{'s' * (row.iterations != 1)}{why}"
+        text = f"{name}: median {phrases.milliseconds(row.median_s)} ms{interval}, {count}"
         text += self._remaining(event)
         yield self._line(event, "measured", text)
 
@@ -345,10 +354,10 @@ class RunLines:
             return ""
         done_s = sum(self._expected_s.get(case, 0.0) for case in self._measured)
         left_s = sum(self._expected_s.get(case, 0.0) for case in left)
+        text = f" · {len(left)} case{'s' * (len(left) != 1)} left"
         if not done_s or not left_s:
-            return f" · {len(left)} cases left"
-        seconds = left_s * (event.t - self._planned_at) / done_s
-        return f" · {len(left)} cases left, about {age(seconds)}"
+            return text
+        return f"{text}, about {age(left_s * (event.t - self._planned_at) / done_s)}"
 
     def _progress(self, event: Event[events.Progress]) -> Iterator[Line]:
         self._last_progress = _steps_done(event.data.step, event.data.steps, event.data.loss)

@@ -47,7 +47,7 @@ class Terminal:
     """``colour``: on a terminal; ``live``: the last line may be rewritten. ``secrets``: values from a vault, never printed.
 
     ``width``, ``error_width``: columns of a terminal to which lines of ``out`` and ``err`` are folded; 0: lines stay whole.
-    ``verbosity``: -1 with --quiet, 1 with --verbose.
+    ``verbosity``: -1 with --quiet, 1 with --verbose. ``formats``: of documents printed so far: json.
     """
 
     out: TextIO
@@ -58,6 +58,7 @@ class Terminal:
     error_width: int = 0
     verbosity: int = 0
     secrets: set[str] = field(default_factory=set)
+    formats: set[str] = field(default_factory=set)
 
     @property
     def quiet(self) -> bool:
@@ -127,6 +128,7 @@ class Terminal:
 
     def json(self, value: Any, *, indent: int | None = 1) -> None:
         """Print a dataclass or JSON value, for programs. ``indent`` None: on one line."""
+        self.formats.add("json")
         self.out.write(json.dumps(self.hidden(codec.plain(value)), indent=indent) + "\n")
         self.out.flush()
 

@@ -38,7 +38,10 @@ def command() -> None:
     """
 
 
-@command.command(context_settings={"auto_envvar_prefix": "CCBED"})
+@command.command(
+    context_settings={"auto_envvar_prefix": "CCBED"},
+    short_help="Write the floors of RUN or NIGHT into the baseline, for review.",
+)
 @options.of_run("handle", metavar="RUN|NIGHT")
 @click.option(
     "--margin", default="10%", show_default=True, callback=_share, help="From the median to the floor, towards worse."
@@ -113,7 +116,7 @@ def _keep(session: Session, directory: Path, files: list[Path]) -> None:
         )
 
 
-@command.command(context_settings={"auto_envvar_prefix": "CCBED"})
+@command.command(context_settings={"auto_envvar_prefix": "CCBED"}, short_help="Print the floors of every baseline.")
 @click.argument("model", required=False)
 @options.baselines
 @options.as_json

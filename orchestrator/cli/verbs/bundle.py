@@ -45,7 +45,10 @@ def export(session: Session, run: str, output: Path | None, runs_dir: Path, as_j
     return 0
 
 
-@command.command(context_settings={"auto_envvar_prefix": "CCBED"})
+@command.command(
+    context_settings={"auto_envvar_prefix": "CCBED"},
+    short_help="Compare the files of RUN or ARCHIVE with seal and signatures.",
+)
 @options.of_run(metavar="RUN|ARCHIVE")
 @click.option(
     "--allowed-signers", type=click.Path(path_type=Path), help="The keys that may have signed it: see ssh-keygen(1)."
@@ -105,7 +108,9 @@ def _verified(
         return tuple(error.problems), None
 
 
-@command.command(context_settings={"auto_envvar_prefix": "CCBED"})
+@command.command(
+    context_settings={"auto_envvar_prefix": "CCBED"}, short_help="Sign the sealed evidence of RUN with an SSH key."
+)
 @options.of_run()
 @click.option(
     "--key", type=click.Path(path_type=Path), default=Path("~/.ssh/id_ed25519"), show_default=True, help="An SSH key."

@@ -49,12 +49,12 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
 @options.of_run("after", metavar="B")
 @click.argument("others", nargs=-1, metavar="[C ...]")
 @click.option(
-    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Of two runs, or of systems: write a page, too."
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page, of two runs or of systems."
 )
 @click.option(
     "--systems",
     is_flag=True,
-    help="Runs of one script under several launchers: a column each; so are three or more runs.",
+    help="Show runs of one script under several launchers, a column each. Three or more runs are always shown so.",
 )
 @click.option(
     "--loss-band",

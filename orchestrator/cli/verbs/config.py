@@ -27,7 +27,9 @@ def command() -> None:
     """
 
 
-@command.command(context_settings={"auto_envvar_prefix": "CCBED"})
+@command.command(
+    context_settings={"auto_envvar_prefix": "CCBED"}, short_help="Print every setting and where it comes from."
+)
 @options.as_json
 @click.pass_context
 def show(ctx: click.Context, as_json: bool) -> int:

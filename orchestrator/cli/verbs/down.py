@@ -20,8 +20,8 @@ from ..render.terminal import short_list, short_path
 
 @options.command()
 @options.of_bed(metavar="[BED|INVENTORY]", shell_complete=completions.beds_and_inventories)
-@click.option("--all", "every", is_flag=True, help="Every bed that is up.")
-@options.force("Also while a run is open on the bed, or if another user owns it.")
+@click.option("--all", "every", is_flag=True, help="End every bed that is up.")
+@options.force("Act even while a run is open on the bed, or if another user owns the bed.")
 @click.option("--abandon", is_flag=True, help="Abandon hosts that cannot be reached: the bed's processes there stay.")
 @click.option("--reset", is_flag=True, help="Also remove the bed's directory on the hosts, which preparation made.")
 @options.limit
@@ -38,7 +38,7 @@ def command(
     limit: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """End a bed: every process of it, and its directories; verified. Runs keep their bundles."""
+    """End a bed: all its processes and directories, and verify that none is left. Runs keep their bundles."""
     if limit and (every or abandon or reset):
         raise UsageError("--limit excludes --all, --abandon and --reset", hint="give --limit alone")
     screen = session.terminal

@@ -46,6 +46,10 @@ def command(session: Session, node: str, argv: tuple[str, ...], as_json: bool) -
     from ...providers import bed_commands
 
     program = argv[1:] if argv[0] == "--" else argv
+    if argv[0] != "--" and argv[0].startswith("-"):
+        raise UsageError(
+            f"{argv[0]} is not a command", hint=f"options come before the node: ccbed exec {argv[0]} {node}"
+        )
     if not program:
         raise UsageError("no command to run", hint=f"ccbed exec {node} -- COMMAND")
     handle = index.node(node)
@@ -94,10 +98,11 @@ def command(session: Session, node: str, argv: tuple[str, ...], as_json: bool) -
     failed = reply.data if reply is not None and reply.kind is CommandFailed else None
     if failed is not None and failed.errno is not None:
         session.terminal.error([f"{bed.name}/{name}: {problem}"])
-        return 127 if failed.errno == errno.ENOENT else 126  # as in a shell
-    if reply is None or problem:
+        code = 127 if failed.errno == errno.ENOENT else 126  # as in a shell
+    elif reply is None or problem:
         raise InfrastructureError(f"{bed.name}/{name}: {problem}")
-    code = _shell_code(1 if reply.data.code is None else reply.data.code)
+    else:
+        code = _shell_code(1 if reply.data.code is None else reply.data.code)
     if as_json:
         texts = {"stdout": session.terminal.out, "stderr": session.terminal.err}
         document = {name: text.getvalue() for name, text in texts.items() if isinstance(text, io.StringIO)}

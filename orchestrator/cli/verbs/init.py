@@ -42,7 +42,7 @@ def command(
     ccbed init config
     """
     if faults and what != "trial":
-        raise UsageError("--fault is of a trial", hint=f"ccbed init trial --fault {faults[0]}")
+        raise UsageError("--fault needs a trial", hint=f"ccbed init trial --fault {faults[0]}")
     file = file or Path(_FILES[what])
     texts: dict[str, Callable[[], str]] = {
         "inventory": lambda: starters.inventory(like or "local"),

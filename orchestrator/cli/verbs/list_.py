@@ -23,7 +23,7 @@ _WHAT = (*sorted(KINDS), "trials", "suites", "examples", "runs", "beds", "invent
 
 
 @options.command()
-@click.argument("what", required=False, type=click.Choice(_WHAT))
+@click.argument("what", required=False, type=click.Choice(_WHAT), metavar="[KIND]")
 @options.runs_dir
 @options.as_json
 @click.pass_obj

@@ -30,15 +30,17 @@ class Target(click.ParamType[str]):
 @click.argument("suite", required=False, metavar="SUITE|FILE.yml", shell_complete=completions.suites)
 @options.bed
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
-@click.option("--record", is_flag=True, help="An official night: later nights are compared with it.")
+@click.option("--record", is_flag=True, help="Record the night: later nights are compared with it.")
 @click.option(
     "--repeat", type=click.IntRange(min=1), metavar="N", help="Run each cell N times, whatever the suite says."
 )
-@click.option("--budget", metavar="TIME", help="The time for all cells, such as 30m; what does not fit is skipped.")
+@click.option(
+    "--budget", metavar="TIME", help="The time for all cells, such as 30m; cells that do not fit are skipped."
+)
 @click.option(
     "--only", multiple=True, metavar="CELL", help="Only this cell, all cells of this trial, or gemm*. Repeatable."
 )
-@click.option("--resume", metavar="NIGHT", help="Go on with a night that was interrupted, or whose orchestrator died.")
+@click.option("--resume", metavar="NIGHT", help="Resume a night that was interrupted, or whose orchestrator died.")
 @click.option(
     "--resume-open",
     is_flag=True,
@@ -74,7 +76,9 @@ class Target(click.ParamType[str]):
 )
 @click.option("--apply", is_flag=True, help="With --on-culprit: call the command.")
 @click.option(
-    "--install-timer", metavar="WHEN", help="Print a systemd service and timer for this night, such as 02:00."
+    "--install-timer",
+    metavar="WHEN",
+    help="Print a systemd service and timer that run this night at WHEN, such as 02:00.",
 )
 @click.option("--system", is_flag=True, help="With --install-timer: for the whole system, not for this user.")
 @click.option("--yes", is_flag=True, help="With --install-timer: write the units and start the timer.")

@@ -38,7 +38,7 @@ def command(session: Session, bed: str | None, release: str | None, as_json: boo
         if as_json:
             session.terminal.json({"released": release})
         else:
-            session.terminal.line(f"{release} is released; its earlier offences no longer count")
+            session.terminal.line(f"{release} is released; earlier nights no longer count against it")
         return 0
     nodes = quarantine.read(workdir).nodes(present)
     if as_json:

@@ -13,7 +13,7 @@ from ...run import judging
 from ...store import bundle, index, paths
 from ..inputs import options
 from ..inputs.session import Session
-from ..render import collective
+from ..render import collective, trend_view
 from ..render.terminal import run_path, short_path
 from . import check
 
@@ -90,8 +90,7 @@ def _index(session: Session, runs_dir: Path, *, as_json: bool) -> int:
     if as_json:
         session.terminal.json({"file": str(file), "runs": len(listed), "nights": len(nights), "notes": list(notes)})
         return 0
-    for note in notes:
-        session.terminal.warn(note)
+    trend_view.warn(session.terminal, notes)
     session.terminal.line(
         f"page      {short_path(file)}     {count(len(listed), 'run')}, {count(len(nights), 'night')}"
     )

@@ -167,7 +167,7 @@ def _completed_source(session: Session, known: _Known) -> Source | None:
 @click.option(
     "--grow-after",
     metavar="TIME",
-    help="Start nodes by which the gang has shrunk again after this time; they rejoin after the next checkpoint.",
+    help="After this time, start again the nodes that a smaller gang goes on without; they rejoin after the next checkpoint.",
 )
 @click.option(
     "--replace-wait",
@@ -195,7 +195,7 @@ def _completed_source(session: Session, known: _Known) -> Source | None:
     "--resume",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="DIR",
-    help="Go on with the --repeat in DIR, which was interrupted; the rest of the line is as before. ccbed resume DIR does so too.",
+    help="Resume the --repeat in DIR that was interrupted; the rest of the line is as before. `ccbed resume DIR` does the same.",
 )
 @click.option(
     "--twin/--no-twin",
@@ -252,8 +252,8 @@ def _completed_source(session: Session, known: _Known) -> Source | None:
     is_flag=False,
     flag_value="30s",
     metavar="[TIME]",
-    help="Probe the spares first (matrix products, memory, disk) for about TIME, 30s without it. A spare that is worse than its"
-    " floor or than its peers does not join. Give it behind TRIAL.",
+    help="Probe the spares first (matrix products, memory, disk) for about TIME (default 30s). A spare that is worse than its"
+    " floor or than its peers does not join. Put this option behind TRIAL.",
 )
 @options.baselines
 @click.option("--data-dir", type=click.Path(path_type=Path), help="The directory of data sets for the ranks.")

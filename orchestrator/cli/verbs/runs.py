@@ -13,7 +13,7 @@ import click
 
 from ...model import codec
 from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, UsageError
-from ..inputs import options, times
+from ..inputs import completions, options, times
 from ..inputs.session import Session
 from ..render import trend_view
 from ..render.terminal import age, short_path
@@ -29,7 +29,7 @@ _HEAD = ("RUN", "WHEN", "BED", "TRIAL", "OUTCOME", "RECOVERY", "DURATION", "NIGH
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "CCBED"},
 )
-@options.bed
+@click.option("--bed", default=None, shell_complete=completions.beds, help="Only the runs on this bed.")
 @click.option("--trial", default=None, help="Only the runs of this trial.")
 @click.option("--outcome", default=None, help="Only runs with this outcome: pass, fail, unknown, open, …")
 @click.option("--since", default=None, metavar="TIME", help="Only runs since then: 30d, 12h, 2026-11-01.")
@@ -63,7 +63,7 @@ def command(
     trend_view.warn(session.terminal, notes)
     is_filtered = any(value is not None for value in (bed, trial, outcome, since, night))
     if not entries:
-        session.terminal.line(f"no runs in {short_path(runs_dir)}" + (" match" if is_filtered else ""))
+        session.terminal.line(f"no {'such ' if is_filtered else ''}runs in {short_path(runs_dir)}")
         return EXIT_PASS
     session.terminal.table(_HEAD, [_row(entry) for entry in entries])
     if count > len(entries):
@@ -105,7 +105,7 @@ def prune(
     runs_dir: Path,
     as_json: bool,
 ) -> int:
-    """Remove old runs and nights, but never the evidence of a baseline. A night goes or stays with all its runs."""
+    """Remove old runs and nights, but never the evidence of a baseline. A night is removed or kept with all its runs."""
     from ...run import pruning
     from . import prune as pruned
 

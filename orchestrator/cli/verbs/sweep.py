@@ -1,4 +1,4 @@
-"""Find the odd one out today, without history: every node beside its peers, or the links between all pairs of nodes."""
+"""Find the slow node or link today, without history: every node beside its peers, or the links between all pairs of nodes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import click
 from ...core.spec import values
 from ...model import codec
 from ...model.errors import EXIT_PASS, EXIT_UNKNOWN, CcbedError, UsageError
-from ..inputs import options, times
+from ..inputs import completions, options, times
 from ..inputs.session import Session
 from ..render import trend_view
 from ..render.terminal import short_path
@@ -36,7 +36,7 @@ class UnknownTrendError(CcbedError):
 @click.option("--metric", default=None, help="A metric of the trial: its name, or the last words of it, such as busbw.")
 @click.option("--since", default=None, metavar="TIME", help="Only nights since then: 30d, 12h, 2026-11-01.")
 @click.option("--node", default=None, help="Only this node, and its links.")
-@options.bed
+@click.option("--bed", default=None, shell_complete=completions.beds, help="Only the nights of this bed.")
 @options.runs_dir
 @options.as_json
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a line per night and node.")

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @click.option(
     "--prepare/--no-prepare", default=None, help="Prepare all hosts, or none.  [default: the hosts that changed]"
 )
-@options.force("Also while a run is open on the bed; it ends.")
+@options.force("Act even while a run is open on the bed; that run ends.")
 @options.limit
 @click.option(
     "--max-unavailable",

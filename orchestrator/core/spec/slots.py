@@ -120,12 +120,18 @@ def _excluded(bed: BedSpec, placement: Placement) -> list[str]:
 
 def _too_few(trial: Trial, bed: BedSpec, placement: Placement, count: int) -> InfrastructureError:
     excluded = _excluded(bed, placement)
-    reasons = "; ".join(f"{name} {placement.excluded[name]}" for name in excluded)
+    names_by_reason: dict[str, list[str]] = {}
+    for name in excluded:
+        names_by_reason.setdefault(placement.excluded[name], []).append(name)
+    reasons = "; ".join(
+        f"{', '.join(names)}{': each' * (len(names) > 1)} {reason}" for reason, names in names_by_reason.items()
+    )
     quarantined = [name for name in excluded if name in placement.quarantined]
     hints = [f"ccbed quarantine --bed {bed.name} --release {quarantined[0]}, if it was repaired"] if quarantined else []
-    hints += (
-        [f"or give it ranks all the same: {INCLUDE}"] if quarantined else [f"repair it, then: ccbed up {bed.inventory}"]
-    )
+    if quarantined:
+        hints.append(f"or give it ranks all the same: {INCLUDE}")
+    elif not excluded or not set(excluded) <= set(placement.drained):
+        hints.append(f"repair it, then: ccbed up {bed.inventory}")
     hosts = dict.fromkeys(bed.node(name).host for name in excluded if name in placement.drained)
     hints += [f"ccbed undrain {' '.join(hosts)} -i {bed.inventory}"] if hosts else []
     return InfrastructureError(

@@ -21,6 +21,13 @@ _LISTINGS = (
     re.compile(r"unknown \w+ (?P<got>[^;?]+); known: (?P<known>[^()?]+)$"),
     re.compile(r"'(?P<got>[^']+)' is not one of (?P<known>'[^?]+')\.?$"),
 )
+#: click's texts of a wrong number -> ours.
+_NUMBERS = (
+    (re.compile(r"'([^']*)' is not a valid integer(?: range)?\.?$"), r"must be a whole number (got \1)"),
+    (re.compile(r"'([^']*)' is not a valid float(?: range)?\.?$"), r"must be a number (got \1)"),
+    (re.compile(r"(\S+) is not in the range x>=(\d+)\.?$"), r"must be >= \2 (got \1)"),
+    (re.compile(r"(\S+) is not in the range (\d+)<=x<=(\d+)\.?$"), r"must be from \2 to \3 (got \1)"),
+)
 #: The largest signed number of 64 bits.
 MAX_BYTES = 2**63 - 1
 _TRUE = ("true", "yes", "on", "1")
@@ -37,7 +44,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def suggest(problem: str) -> str:
-    """``problem`` with the nearest of the names that it lists, where it lists known names and the wrong one."""
+    """``problem`` with the nearest of the names that it lists, where it lists known names and the wrong one.
+
+    click's texts of wrong numbers become those of ``convert``.
+    """
+    for pattern, text in _NUMBERS:
+        problem = pattern.sub(text, problem)
     for pattern in _LISTINGS:
         if match := pattern.search(problem):
             names = [name.strip(" '\"") for name in match["known"].split(",")]

@@ -12,7 +12,7 @@ from ...model.verdict import Outcome, Verdict
 #: From the worst to the best.
 PRECEDENCE: tuple[Outcome, ...] = ("fail", "unknown", "pass")
 #: Workloads whose steps have another name.
-MEASURED = {"collective": "timed iteration", "emulate": "timed iteration", "infer-dp": "batch", "node-probe": "probe"}
+MEASURED = {"collective": "iteration", "emulate": "iteration", "infer-dp": "batch", "node-probe": "probe"}
 
 
 def worst(verdicts: Iterable[Verdict]) -> Outcome:

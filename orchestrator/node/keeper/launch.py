@@ -86,6 +86,12 @@ def _start(workdir: Path, archive: Path, python: str, arguments: Sequence[str], 
         os.close(write)
         output, _ = launcher.communicate()
         ready = bool(wait_readable(read, READY_S) and os.read(read, 64))
+    except BaseException:  # Ctrl-C: the start is not awaited any more, and nothing of it stays
+        while left := processes.select(processes.scan(), tag[process_tag.VARIABLE].strip()):
+            processes.kill(left)
+            time.sleep(0.002)
+        end_keeper(workdir / label.KEEPER_DIR)
+        raise
     finally:
         os.close(read)
     if not ready:

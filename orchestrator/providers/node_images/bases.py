@@ -13,7 +13,7 @@ from docker.errors import APIError, ImageNotFound
 from requests.exceptions import RequestException
 
 from ...model import container
-from ...model.errors import InfrastructureError
+from ...model.errors import InfrastructureError, UsageError
 
 #: The default base of images/cpu.Dockerfile.
 STOCK = "python:3.11-slim"
@@ -60,6 +60,10 @@ def _is_present(client: Any, name: str) -> bool:
         client.images.get(name)
     except ImageNotFound:
         return False
+    except APIError as error:
+        if not error.is_client_error():
+            raise
+        raise UsageError(f"--base: {_reason(error)} (got {name})", hint=f"--base {STOCK}") from None
     return True
 
 
