@@ -156,7 +156,8 @@ def test_every_event_of_ccbed_has_a_sentence_of_its_own_fields() -> None:
     fields: dict[str, set[str]] = {}
     for (name, _), cls in REGISTRY.items():
         fields.setdefault(name, {"node", "attempt", "count", "iterations"}).update(
-            field.name for field in dataclasses.fields(cls)
+            field.name
+            for field in dataclasses.fields(cls)  # type: ignore[arg-type]
         )
     templates = {**event_sentences.NOTES, **event_sentences.COMMANDS}
     assert set(fields) - set(templates) == {"note"}
