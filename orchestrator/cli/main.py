@@ -36,6 +36,8 @@ _BROKEN_PIPE = 141
 _WITHOUT_SETTINGS = ("config", "init", "completion")
 #: click's variable: a shell sets it when it asks for completions.
 _COMPLETING = "_CCBED_COMPLETE"
+#: The option that an error begins with.
+_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?=[ :])")
 #: click's text for an unknown verb below a verb.
 _NO_COMMAND = re.compile(r"No such command '(.+)'\.")
 #: Allocations before the garbage collector runs: loading modules makes no cycles.
@@ -163,7 +165,7 @@ def _explained(error: Exception, session: sessions.Session) -> errors.CcbedError
     from ..core.spec import values
 
     if isinstance(error, errors.CcbedError):
-        error.problems = [values.suggest(problem) for problem in error.problems]
+        error.problems = [_with_origin(values.suggest(problem), session) for problem in error.problems]
         return error
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
@@ -177,6 +179,16 @@ def _explained(error: Exception, session: sessions.Session) -> errors.CcbedError
         f"internal error of ccbed: {type(error).__name__}: {error}",
         hint=f"the traceback is in {_save_traceback(session.state)}",
     )
+
+
+def _with_origin(problem: str, session: sessions.Session) -> str:
+    """The problem; of an option that is not in the line with the variable or the file that sets it."""
+    match = _OPTION.match(problem)
+    if not match or any(word.partition("=")[0] == match[0] for word in session.argv):
+        return problem
+    variable = f"CCBED_{match[1].replace('-', '_').upper()}"
+    origin = variable if variable in os.environ else session.set_in.get(match[1], "")
+    return f"{problem} ({match[0]} is set in {origin})" if origin else problem
 
 
 def _problem(error: click.ClickException) -> str:
@@ -282,6 +294,11 @@ def _apply_settings(ctx: click.Context, session: sessions.Session, files: Sequen
     values = [setting for file in files for setting in settings.read(file)]
     session.plugins = session.plugins or settings.plugins(values)
     ctx.default_map = settings.default_map(ctx, values)
+    session.set_in = {
+        setting.key: setting.place
+        for setting in sorted(values, key=lambda setting: (files.index(setting.file), bool(setting.verb)))
+        if setting.verb[:1] in ((), (ctx.invoked_subcommand,))
+    }
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

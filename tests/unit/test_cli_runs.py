@@ -47,7 +47,7 @@ def test_runs_lists_when_bed_trial_outcome_and_times(ccbed: Desk, archive: Archi
     assert head.split() == ["RUN", "WHEN", "BED", "TRIAL", "OUTCOME", "RECOVERY", "DURATION", "NIGHT"]
     row = [run.name[-4:], "2026-11-23", "02:00:07", "lab", "copy", "pass", "1.23", "s", "12.50", "s"]
     assert row in [first.split(), ccbed.out.splitlines()[2].split()]
-    assert ccbed("runs", "--trial", "gemm") == 0 and ccbed.out == "no runs in runs match\n"
+    assert ccbed("runs", "--trial", "gemm") == 0 and ccbed.out == "no such runs in runs\n"
     assert ccbed("runs", "--since", "soon") == 3 and "--since: must be an age" in ccbed.err
     assert ccbed("runs", "--limit", "1") == 0 and "the newest 1 of 2 runs     all: --limit 0" in ccbed.out
     assert ccbed("runs", "--json", "--night", "zzzz") == 0

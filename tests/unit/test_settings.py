@@ -91,6 +91,23 @@ def test_a_wrong_setting_is_one_error_with_its_place(ccbed: Desk, text: str, pro
         assert problem in ccbed.err and ccbed.err.count("error:") == 1
 
 
+def test_a_value_that_the_verb_rejects_has_its_place_as_well(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    ccbed("up", "local.yml")
+    write(ccbed, "seed = 'y'\n[run]\nseed = 'x'\n")
+    problem = "error: --seed: must be a whole number (got x)"
+    assert ccbed("run", "dp-ring") == 3 and f"{problem} (--seed is set in ccbed.toml:3)\n" in ccbed.err
+    monkeypatch.setenv("CCBED_SEED", "x")
+    assert ccbed("run", "dp-ring") == 3 and f"{problem} (--seed is set in CCBED_SEED)\n" in ccbed.err
+    assert ccbed("run", "dp-ring", "--seed", "x") == 3 and f"{problem}\n" in ccbed.err
+    assert ccbed("run", "dp-ring", "--seed=x") == 3 and f"{problem}\n" in ccbed.err
+
+
+def test_a_file_that_is_no_text_is_one_error(ccbed: Desk) -> None:
+    (ccbed.root / "ccbed.toml").write_bytes(b"\xd0\xff")
+    assert ccbed("status") == 3
+    assert ccbed.err == "error: ccbed.toml: not valid TOML: not UTF-8 text (byte 0)\n"
+
+
 def test_all_mistakes_are_reported_at_once(ccbed: Desk) -> None:
     write(ccbed, "bedd = 1\n[run]\nbakend = 1\n")
     assert ccbed("run", "dp-ring") == 3 and ccbed.err.count("error:") == 2

@@ -85,7 +85,8 @@ class JobOptions:
 class Session:
     """One invocation. ``providers``: kind of provider -> function of the state directory that opens it.
 
-    ``settings``: the files that were read. ``umask``: that of the user, for the files of the user's programs.
+    ``settings``: the files that were read; ``set_in``: option -> its place in them.
+    ``umask``: that of the user, for the files of the user's programs.
     ``is_json``: the output is a document. ``obtained``: beds whose Slurm job this invocation submitted, adopted or took over.
     """
 
@@ -96,6 +97,7 @@ class Session:
     is_json: bool = False
     plugins: tuple[Path, ...] = ()
     settings: tuple[Path, ...] = ()
+    set_in: Mapping[str, str] = field(default_factory=dict)
     providers: Mapping[str, Callable[[Path], Provider]] = field(
         default_factory=lambda: {"process": process_provider, "docker": docker_provider, "slurm": slurm_provider}
     )

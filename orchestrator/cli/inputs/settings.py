@@ -67,7 +67,9 @@ def read(file: Path) -> list[Setting]:
         content = tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"{short_path(file)}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{short_path(file)}: not valid TOML: not UTF-8 text (byte {error.start})") from None
+    except tomllib.TOMLDecodeError as error:
         match = _LINE.search(str(error))
         where = f"{short_path(file)}:{match[1]}" if match else short_path(file)
         raise UsageError(f"{where}: not valid TOML: {_LINE.sub('', str(error)).strip()}") from None
