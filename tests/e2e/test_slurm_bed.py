@@ -121,7 +121,7 @@ def test_a_kept_bed_is_one_job_and_a_second_up_changes_nothing(kept: User) -> No
     assert {name: node["state"] for name, node in kept.nodes("kept").items()} == dict.fromkeys(
         ("n0", "n1", "n2", "n3"), "warm"
     )
-    assert re.search(r"job +\d+ on n1 n2 n3 n4, ends in [12]\d min$", kept.ccbed("status", "kept"), re.MULTILINE)
+    assert re.search(r"job +\d+ on n1 n2 n3 n4, ends in \d+ min$", kept.ccbed("status", "kept"), re.MULTILINE)
     assert "nothing to change" in kept.ccbed("up", kept.inventory("kept", spares=1))
 
 
@@ -145,7 +145,7 @@ def test_a_run_recovers_from_the_loss_of_a_node_with_the_spare(kept: User) -> No
         assert step.poll() is None
         step.terminate()
     assert "PASS" in output.upper()
-    assert re.search(rf"^job +{job}, ends at \d+:\d+, in [12]\d min$", output, re.MULTILINE), output
+    assert re.search(rf"^job +{job}, ends at \d+:\d+, in \d+ min$", output, re.MULTILINE), output
     assert "nothing to change" in kept.ccbed("up", kept.inventory("kept", spares=1))
 
 
