@@ -40,6 +40,7 @@ def _summary(run: Run) -> str:
 class _Damage:
     """The damage at a point of the history: attempts, and nodes that a fault or an ordered end hit.
 
+    ``slowed``: nodes that a fault has stopped or slowed, which explains no exit.
     ``ranks``: nodes of which a fault hit ranks alone, which explains no loss of the node; ``answered``: those of them where a signal
     has acted, so that it explains nothing of the ranks that are started later.
     Healing does not bring back ``lost`` nodes, which exited or whose end was ordered: their exit may be reported late.
@@ -50,6 +51,7 @@ class _Damage:
     grace_s: float
     epochs: set[int] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
+    slowed: set[str] = field(default_factory=set)
     ranks: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
@@ -59,9 +61,11 @@ class _Damage:
     def explains(self, event: Event, epoch: int | None) -> bool:
         if event.kind is events.NodeSilent and self._is_late(event):
             return True
-        if event.kind in (events.NodeExit, events.NodeSilent):
+        if event.kind is events.NodeExit:
             return event.node in self.nodes
-        return epoch in self.epochs or event.node in self.nodes | self.ranks
+        if event.kind is events.NodeSilent:
+            return event.node in self.nodes | self.slowed
+        return epoch in self.epochs or event.node in self.nodes | self.slowed | self.ranks
 
     def _is_late(self, event: Event) -> bool:
         """Whether the silence began under a fault on this node that is healed by now, or within ``grace_s`` of it."""
@@ -95,17 +99,19 @@ def _unexplained(run: Run) -> Iterator[views.Finding]:
 def _apply_to_nodes(damage: _Damage, event: Event, hit: set[str]) -> None:
     """The order or the healing of a fault, the ordered end of a node, or its start."""
     if event.kind is events.FaultAct:
-        damage.nodes |= hit
+        hits_all = damage.slowed if event.data.act and event.data.act.ends_no_node else damage.nodes
+        hits_all |= hit
         damage.acted |= dict.fromkeys(hit, event.t)
     elif event.kind is events.NodeKill:
         damage.nodes |= hit
         damage.lost |= {event.node or ""}
     elif event.kind is events.FaultHealDone:
         damage.nodes -= hit - damage.lost
+        damage.slowed -= hit - damage.lost
         damage.healed |= dict.fromkeys(hit, event.t)
     elif event.kind is events.NodeApplyDone:
-        damage.nodes.discard(event.node or "")
-        damage.lost.discard(event.node or "")
+        for nodes in (damage.nodes, damage.slowed, damage.lost):
+            nodes.discard(event.node or "")
 
 
 def _apply_to_ranks(damage: _Damage, event: Event, act: Act | None) -> None:

@@ -114,6 +114,14 @@ class Act:
         )
 
     @property
+    def ends_no_node(self) -> bool:
+        """Whether the processes of the node live on: it may fall silent by this act, but does not exit."""
+        slowing = {"state", "cpu_percent"}
+        return all(
+            item.kind == "pause" or (item.kind == "limit" and item.args.keys() <= slowing) for item in self.inject
+        )
+
+    @property
     def outside(self) -> bool:
         """Whether it is acted, and its lease held, on the orchestrator's machine: the host's own keeper is out of reach."""
         return any(fault in BEYOND_REACH for fault in self.disables)

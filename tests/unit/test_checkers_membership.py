@@ -75,6 +75,24 @@ def test_a_rank_that_was_crashed_on_purpose_excuses_no_later_loss_of_its_node(
     assert (verdict.outcome, verdict.text) == ("fail" if f else "pass", text)
 
 
+@pytest.mark.parametrize(
+    ("writer", "f", "value", "outcome"),
+    [("ctl", "node.silent", {"silent_s": 2.0}, "pass"), ("keeper", "node.exit", {"code": -9, "pid": 1}, "fail")],
+)
+def test_a_node_that_a_fault_stopped_falls_silent_by_it_and_does_not_exit(
+    writer: str, f: str, value: dict[str, Any], outcome: str
+) -> None:
+    fault = FaultPlan(id="f0", fault="pause-node", node=1, at=Trigger(step=30))
+    bed = history.Bed(trial=history.trial(fault))
+    bed.begin()
+    bed.start()
+    bed.train(29)
+    bed.act(fault)
+    bed.say(writer, f, value, node="n1", epoch=0)
+    bed.ctl("run.end", {"outcome": "finished", "reason": "", "kind": ""})
+    assert ask(bed.run(), "planned-faults-only").outcome == outcome
+
+
 def test_a_recovery_without_a_detection_is_a_finding() -> None:
     run = history.reference()
     events = [e for e in run.history.events if e.f != "node.exit" and not (e.f == "rank.exit" and e.epoch == 0)]
