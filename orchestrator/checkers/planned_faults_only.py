@@ -40,6 +40,9 @@ def _summary(run: Run) -> str:
 class _Damage:
     """The damage at a point of the history: attempts, and nodes that a fault or an ordered end hit.
 
+    ``slowed``: nodes that a fault has stopped or slowed, which explains no exit.
+    ``ranks``: nodes of which a fault hit ranks alone, which explains no loss of the node; ``answered``: those of them where a signal
+    has acted, so that it explains nothing of the ranks that are started later.
     Healing does not bring back ``lost`` nodes, which exited or whose end was ordered: their exit may be reported late.
     ``acted``, ``healed``: when a fault on a node was last ordered, and healed. A silence that began between the two, give
     or take ``grace_s``, belongs to the fault.
@@ -48,6 +51,9 @@ class _Damage:
     grace_s: float
     epochs: set[int] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
+    slowed: set[str] = field(default_factory=set)
+    ranks: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     acted: dict[str, float] = field(default_factory=dict)
     healed: dict[str, float] = field(default_factory=dict)
@@ -55,9 +61,11 @@ class _Damage:
     def explains(self, event: Event, epoch: int | None) -> bool:
         if event.kind is events.NodeSilent and self._is_late(event):
             return True
-        if event.kind in (events.NodeExit, events.NodeSilent):
+        if event.kind is events.NodeExit:
             return event.node in self.nodes
-        return epoch in self.epochs or event.node in self.nodes
+        if event.kind is events.NodeSilent:
+            return event.node in self.nodes | self.slowed
+        return epoch in self.epochs or event.node in self.nodes | self.slowed | self.ranks
 
     def _is_late(self, event: Event) -> bool:
         """Whether the silence began under a fault on this node that is healed by now, or within ``grace_s`` of it."""
@@ -70,33 +78,63 @@ class _Damage:
 
 def _unexplained(run: Run) -> Iterator[views.Finding]:
     """Detector events without a cause, in order; one of them explains the later events of its gang."""
-    gangs, reach = views.gangs(run.history), _reaches(run)
+    gangs, reach, of_ranks = views.gangs(run.history), _reaches(run), _acts_on_ranks(run)
     damage = _Damage(grace_s=run.trial.liveness.lost_s)
     for event in run.history.events:
         epoch = event.epoch if event.epoch is not None else views.epoch_at(gangs, event.seq)
         epochs = {epoch} if epoch is not None else set()
-        if event.kind is events.FaultAct:
-            hit = reach.get(str(event.key), {event.node or ""})
-            damage.nodes |= hit
-            damage.acted |= dict.fromkeys(hit, event.t)
+        if event.kind in (events.FaultAct, events.GangStop):
             damage.epochs |= epochs
-        elif event.kind is events.NodeKill:
-            damage.nodes |= reach.get(str(event.key), {event.node or ""})
-            damage.lost |= {event.node or ""}
-        elif event.kind is events.GangStop:
-            damage.epochs |= epochs
-        elif event.kind is events.FaultHealDone:
-            hit = reach.get(str(event.key), {event.node or ""})
-            damage.nodes -= hit - damage.lost
-            damage.healed |= dict.fromkeys(hit, event.t)
-        elif event.kind is events.NodeApplyDone:
-            damage.nodes.discard(event.node or "")
-            damage.lost.discard(event.node or "")
-        elif event.type == "note" and views.is_abnormal(event):
+        if event.type == "note" and views.is_abnormal(event):
             damage.lost |= {event.node or ""}
             if not damage.explains(event, epoch):
                 yield _finding(run, event, gangs)
                 damage.epochs |= epochs
+        elif event.key in of_ranks or event.kind is events.GangStart:
+            _apply_to_ranks(damage, event, of_ranks.get(event.key))
+        else:
+            _apply_to_nodes(damage, event, reach.get(str(event.key), {event.node or ""}))
+
+
+def _apply_to_nodes(damage: _Damage, event: Event, hit: set[str]) -> None:
+    """The order or the healing of a fault, the ordered end of a node, or its start."""
+    if event.kind is events.FaultAct:
+        hits_all = damage.slowed if event.data.act and event.data.act.ends_no_node else damage.nodes
+        hits_all |= hit
+        damage.acted |= dict.fromkeys(hit, event.t)
+    elif event.kind is events.NodeKill:
+        damage.nodes |= hit
+        damage.lost |= {event.node or ""}
+    elif event.kind is events.FaultHealDone:
+        damage.nodes -= hit - damage.lost
+        damage.slowed -= hit - damage.lost
+        damage.healed |= dict.fromkeys(hit, event.t)
+    elif event.kind is events.NodeApplyDone:
+        for nodes in (damage.nodes, damage.slowed, damage.lost):
+            nodes.discard(event.node or "")
+
+
+def _apply_to_ranks(damage: _Damage, event: Event, act: Act | None) -> None:
+    """The order, the answer or the healing of a fault that hits ranks alone, or the start of other ranks.
+
+    What was done inside of a rank may last.
+    """
+    node = {event.node or ""}
+    if event.kind is events.GangStart:
+        damage.ranks -= node & damage.answered
+    elif event.kind is events.FaultAct:
+        damage.ranks |= node
+        damage.answered -= node
+    elif event.kind is events.FaultActDone and act and all(item.kind == "signal" for item in act.inject):
+        damage.answered |= node
+    elif event.kind is events.FaultHealDone:
+        damage.ranks -= node
+
+
+def _acts_on_ranks(run: Run) -> dict[str | None, Act]:
+    """Key of an injection or healing that hits ranks alone -> its act."""
+    orders = run.history.of(events.FaultAct, events.FaultHeal)
+    return {event.key: event.data.act for event in orders if event.key and event.data.act and event.data.act.of_ranks}
 
 
 def _reaches(run: Run) -> dict[str, set[str]]:

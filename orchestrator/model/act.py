@@ -107,6 +107,21 @@ class Act:
         return any(fault in OF_HOSTS for fault in self.disables)
 
     @property
+    def of_ranks(self) -> bool:
+        """Whether it reaches ranks alone: no node exits or falls silent by it."""
+        return all(
+            item.kind == "inside" or (item.kind == "signal" and "process" not in item.args) for item in self.inject
+        )
+
+    @property
+    def ends_no_node(self) -> bool:
+        """Whether the processes of the node live on: it may fall silent by this act, but does not exit."""
+        slowing = {"state", "cpu_percent"}
+        return all(
+            item.kind == "pause" or (item.kind == "limit" and item.args.keys() <= slowing) for item in self.inject
+        )
+
+    @property
     def outside(self) -> bool:
         """Whether it is acted, and its lease held, on the orchestrator's machine: the host's own keeper is out of reach."""
         return any(fault in BEYOND_REACH for fault in self.disables)

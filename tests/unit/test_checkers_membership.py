@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from orchestrator.model.event import Clock
 from orchestrator.model.run import Run
-from orchestrator.model.trial import Recovery
+from orchestrator.model.trial import FaultPlan, Recovery, Trigger
 
 from . import history
 from .verdicts import ask
@@ -33,6 +34,63 @@ def test_a_planned_loss_does_not_excuse_a_second_one_after_the_node_was_back() -
     at = next(i for i, e in enumerate(events) if e.f == "rank.finished")
     late = dataclasses.replace(exit_, source=dataclasses.replace(exit_.source, n=99), epoch=1)
     assert ask(history.with_events(run, [*events[:at], late, *events[at:]]), "planned-faults-only").outcome == "fail"
+
+
+@pytest.mark.parametrize(
+    ("writer", "f", "value", "text"),
+    [
+        ("", "", {}, "every loss was caused by a planned fault"),
+        ("keeper", "node.exit", {"code": -9, "pid": 1}, "n1 exited, which was not planned"),
+        ("ctl", "node.silent", {"silent_s": 2.0}, "n1 fell silent, which was not planned"),
+        (
+            "agent",
+            "rank.exit",
+            {"rank": 1, "pid": 101, "code": 1},
+            "rank 1 on n1 left with code 1, which was not planned",
+        ),
+    ],
+    ids=["nothing else", "its node exits", "its node falls silent", "it crashes again"],
+)
+def test_a_rank_that_was_crashed_on_purpose_excuses_no_later_loss_of_its_node(
+    writer: str, f: str, value: dict[str, Any], text: str
+) -> None:
+    fault = FaultPlan(id="f0", fault="crash-rank", node=1, at=Trigger(step=30))
+    bed = history.Bed(trial=history.trial(fault))
+    bed.begin()
+    bed.start()
+    bed.train(29)
+    bed.act(fault)
+    bed.say("keeper", "fault.verified", {"id": "f0"}, node="n1", epoch=0)
+    bed.answer("keeper", "fault.act", "f/f0/act", "n1", {"verified": True})
+    bed.say("agent", "rank.exit", {"rank": 1, "pid": 101, "code": -9}, node="n1", epoch=0)
+    bed.stop()
+    bed.epoch, bed.resume = 1, 25
+    bed.ctl("recovery.decided", {"lost": [], "failed": [1], "slots": bed.slots}, epoch=1)
+    bed.start()
+    if f:
+        bed.say(writer, f, value, node="n1", epoch=1)
+    bed._heal(fault, [])
+    bed.ctl("run.end", {"outcome": "finished", "reason": "", "kind": ""})
+    verdict = ask(bed.run(), "planned-faults-only")
+    assert (verdict.outcome, verdict.text) == ("fail" if f else "pass", text)
+
+
+@pytest.mark.parametrize(
+    ("writer", "f", "value", "outcome"),
+    [("ctl", "node.silent", {"silent_s": 2.0}, "pass"), ("keeper", "node.exit", {"code": -9, "pid": 1}, "fail")],
+)
+def test_a_node_that_a_fault_stopped_falls_silent_by_it_and_does_not_exit(
+    writer: str, f: str, value: dict[str, Any], outcome: str
+) -> None:
+    fault = FaultPlan(id="f0", fault="pause-node", node=1, at=Trigger(step=30))
+    bed = history.Bed(trial=history.trial(fault))
+    bed.begin()
+    bed.start()
+    bed.train(29)
+    bed.act(fault)
+    bed.say(writer, f, value, node="n1", epoch=0)
+    bed.ctl("run.end", {"outcome": "finished", "reason": "", "kind": ""})
+    assert ask(bed.run(), "planned-faults-only").outcome == outcome
 
 
 def test_a_recovery_without_a_detection_is_a_finding() -> None:

@@ -259,16 +259,16 @@ def heal_key(state: State, id: str) -> str:
 def targets(state: State) -> frozenset[str]:
     """The target nodes of ordered faults, and nodes on a host that such a fault affects.
 
-    A fault that only ended a node does not explain the loss of a later incarnation.
+    A fault that hit ranks alone explains no loss of a node, and one that ended a node none of a later incarnation.
     """
     return frozenset(
         name for id, fault in state.faults.items() for name, incarnation in fault.hit.items()
-        if state.nodes[name].incarnation == incarnation or not _only_ends_node(state.plan.acts[id][fault.node])
+        if _explains_loss(state.plan.acts[id][fault.node], is_same=state.nodes[name].incarnation == incarnation)
     )  # fmt: skip
 
 
-def _only_ends_node(act: Act) -> bool:
-    return ends_node(act) and not act.of_host
+def _explains_loss(act: Act, *, is_same: bool) -> bool:
+    return not act.of_ranks and (is_same or act.of_host or not ends_node(act))
 
 
 def ended_attempt(trial: Trial, state: State) -> bool:
