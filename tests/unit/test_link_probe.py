@@ -45,6 +45,11 @@ def test_behind_uplinks_the_beta_is_that_of_the_ports() -> None:
     assert link_probe.combine(fits, (0, 0, 1, 1)) == link_fit.Fit(1e-5, 1e-8)
 
 
+def test_the_line_of_all_is_that_of_links_and_of_memory_only_on_one_node() -> None:
+    assert link_probe.over_links((0, 0, 1)) == [(0, 2), (1, 2), (2, 0), (2, 1)]
+    assert link_probe.over_links((0, 0)) == [(0, 1), (1, 0)]
+
+
 def test_a_direction_without_a_beta_is_not_in_the_line_of_all() -> None:
     fits = {(0, 1): link_fit.Fit(1e-5, 1e-8), (1, 0): link_fit.Fit(1e-5, 0.0)}
     assert link_probe.combine(fits) == link_fit.Fit(1e-5, 1e-8)

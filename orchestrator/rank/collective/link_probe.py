@@ -10,6 +10,7 @@ trains were disturbed, so that the rate of a shaped link is known only roughly, 
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -322,11 +323,15 @@ def _agree(rank: int, device: torch.device, fabric: Fabric, directions: dict[int
         table[rank, peer] = torch.tensor([directions[peer].alpha, beta.value or 0.0], dtype=torch.float64)
     table = table.to(device)
     dist.all_reduce(table)
-    pairs = [(a, b) for a in range(world) for b in range(world) if a != b]
-    apart = [(a, b) for a, b in pairs if fabric.nodes[a] != fabric.nodes[b]]
-    lines = {(a, b): link_fit.Fit(*table[a, b].tolist()) for a, b in apart or pairs}
+    lines = {(a, b): link_fit.Fit(*table[a, b].tolist()) for a, b in over_links(fabric.nodes)}
     results = {peer: (direction, fits[peer]) for peer, direction in directions.items()}
     return Link(agreed=combine(lines, fabric.leaves), directions=results)
+
+
+def over_links(nodes: Sequence[int]) -> list[link_fit.Pair]:
+    """The directions between nodes, which the models are about; all directions where one node has all ranks."""
+    every = list(itertools.permutations(range(len(nodes)), 2))
+    return [(a, b) for a, b in every if nodes[a] != nodes[b]] or every
 
 
 def combine(lines: dict[link_fit.Pair, link_fit.Fit], leaves: Sequence[int] = ()) -> link_fit.Fit | None:
