@@ -1,4 +1,4 @@
-"""Cost against nodes of this machine: up, memory, idle, a no-op trial with its gather, down, open files and threads.
+"""Cost against nodes of this machine: up, memory, idle, a no-op trial, a process group, gather, down, files, threads.
 
 CCBED_BENCH_NODES (default ``4,16,64``) says how many nodes, e.g. ``4,256``; CCBED_BENCH_IDLE_S (default 5) how long the idle bed
 is observed. The exponent of growth is the slope of log cost over log nodes, by least squares. The reaches are asserted where 256 nodes
@@ -28,7 +28,7 @@ from .bed import Bed
 
 NODES = tuple(int(count) for count in os.environ.get("CCBED_BENCH_NODES", "4,16,64").split(","))
 IDLE_S = float(os.environ.get("CCBED_BENCH_IDLE_S", "5"))
-NOOP = torchrun.PROGRAMS / "noop.py"
+NOOP, GROUP = torchrun.PROGRAMS / "nothing.py", torchrun.PROGRAMS / "noop.py"
 TICKS = os.sysconf("SC_CLK_TCK")
 #: Growth of any cost with the nodes; a quadratic cost has 2.
 EXPONENT = 1.3
@@ -40,13 +40,17 @@ REACHES = {"up_s": 20.0, "memory_mib": 2560.0, "idle_share": 0.03, "noop_s": 8.0
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Of a bed. ``memory_mib``: PSS of its processes. ``idle_share``: of one core. ``keeper_*``: what the keeper has open."""
+    """Of a bed. ``memory_mib``: PSS of its processes. ``idle_share``: of one core. ``keeper_*``: what the keeper has open.
+
+    ``noop_s``: of a script that does nothing; ``group_s``: of one whose ranks join a process group of gloo, reduce a tensor and leave.
+    """
 
     nodes: int
     up_s: float
     memory_mib: float
     idle_share: float
     noop_s: float
+    group_s: float
     gather_s: float
     down_s: float
     keeper_files: int
@@ -89,13 +93,16 @@ def measure(folder: Path, nodes: int) -> Cost:
         idle_share = idle(members)
         (keeper,) = [pid for pid in members if parent(pid) not in members]
         keeper_files, keeper_threads = len(os.listdir(f"/proc/{keeper}/fd")), threads(keeper)
-        noop_s, files, thread_count = observed_run(bed, nodes)
+        noop_s, *most = observed_run(bed, NOOP, nodes)
+        group_s, *of_group = observed_run(bed, GROUP, nodes)
+        files, thread_count = map(max, most, of_group)
         gather_s = gather_seconds(bed)
     finally:
         down_s = bed.call("down", "local", expect=None, timeout_s=300.0)
     assert not processes_of(directory)
     return Cost(
-        nodes=nodes, up_s=up_s, memory_mib=memory_mib, idle_share=idle_share, noop_s=noop_s, gather_s=gather_s, down_s=down_s,
+        nodes=nodes, up_s=up_s, memory_mib=memory_mib, idle_share=idle_share, noop_s=noop_s, group_s=group_s,
+        gather_s=gather_s, down_s=down_s,
         keeper_files=keeper_files, keeper_threads=keeper_threads, orchestrator_files=files, orchestrator_threads=thread_count,
     )  # fmt: skip
 
@@ -117,10 +124,10 @@ def rehearse(directory: Path) -> bool:
     return any(record["ready"] < record["count"] for record in records)
 
 
-def observed_run(bed: Bed, nodes: int) -> tuple[float, int, int]:
-    """(seconds of a no-op trial, most open files, most threads) of its orchestrator, observed every 20 ms."""
+def observed_run(bed: Bed, script: Path, nodes: int) -> tuple[float, int, int]:
+    """(seconds of a run, most open files, most threads) of its orchestrator, observed every 20 ms."""
     begin = time.monotonic()
-    process = bed.start("run", str(NOOP), "--nodes", str(nodes))
+    process = bed.start("run", str(script), "--nodes", str(nodes))
     files, most = 0, 0
     while process.poll() is None:
         with suppress(OSError, IndexError):
