@@ -112,7 +112,8 @@ class Desk:
         assert (self.units(), self.keepers()) == ([], [])
         assert self.host.inside("docker", "ps", "--all", "--quiet") == ""
         loaded = self.host.inside(*self.systemctl("list-units", "--all", "--no-legend", "--plain", "ccbed-*"))
-        assert loaded.strip() == ""
+        # systemd forgets the name of a removed unit when it gets to it.
+        assert [line for line in loaded.splitlines() if line.split()[1:3] != ["not-found", "inactive"]] == []
 
 
 @pytest.fixture(scope="module")

@@ -370,14 +370,15 @@ def test_a_host_keeps_the_lines_that_concern_it_when_the_bed_has_ended(tmp_path:
 
 
 def test_one_host_behind_ssh_has_the_network_of_its_host_and_the_own_engine_a_private_one() -> None:
-    def network(**variables: str) -> str:
+    def network(**variables: str) -> tuple[str, str]:
         host = Host(name="h1", variables={"ccbed_provider": "docker", "ansible_host": "10.0.0.1", **variables})
         inventory = Inventory(path="lab.yml", hosts=(host,))
-        return nodes_from_inventory.assemble_bed(inventory, agent="a", state="/s", home="/h").network
+        bed = nodes_from_inventory.assemble_bed(inventory, agent="a", state="/s", home="/h")
+        return bed.network, bed.nodes[0].address
 
-    assert network() == "host", "its engine may have no bridge"
-    assert network(ccbed_network="private") == "private"
-    assert network(ansible_connection="local") == "private"
+    assert network() == ("host", "10.0.0.1"), "its engine may have no bridge"
+    assert network(ccbed_network="private") == ("private", ""), "the address of its host is not in that network"
+    assert network(ansible_connection="local") == ("private", "")
 
 
 @pytest.mark.parametrize("option", ["--limit=a", "--max-unavailable=1", "--max-unavailable=2"])

@@ -454,12 +454,14 @@ def _no_proxy(host: Host) -> tuple[str, ...]:
 
 
 def _address(host: Host, docker: bool) -> str:
-    """The inventory's address; for containers without one, the address by which the host is reached."""
+    """The inventory's address; for containers without one, that by which their host is reached, or that of their private network."""
     address = _value(host, "address")
     if _value(host, "provider") == "slurm":
         return ""
     if address or not docker:
         return str(address or "127.0.0.1")
+    if _value(host, "network") == "private":
+        return ""
     try:
         return "" if _local(host) else str(ipaddress.ip_address(str(host.variables.get("ansible_host", host.name))))
     except ValueError:
