@@ -14,6 +14,7 @@ thread SIGINT and SIGTERM stop the run in order: make one call at a time.
 
 from __future__ import annotations
 
+import copy
 import io
 import logging
 import os
@@ -332,12 +333,16 @@ def _result(result: launch.Result) -> Result:
 
 
 def _defaults() -> dict[str, Any]:
-    """The defaults of the options of `ccbed run`, without variables CCBED_… of the environment."""
+    """The defaults of the options of `ccbed run`, without variables CCBED_… of the environment, which options may name."""
     import click
 
     from .cli.verbs import run as verb
 
-    return click.Command.make_context(verb.command, "run", ["trial"], auto_envvar_prefix=None).params
+    command = copy.copy(verb.command)
+    command.params = [copy.copy(param) for param in command.params]
+    for param in command.params:
+        param.envvar = None
+    return click.Command.make_context(command, "run", ["trial"], auto_envvar_prefix=None).params
 
 
 def _words(name: str, given: Mapping[str, Any], args: Sequence[str]) -> list[str]:

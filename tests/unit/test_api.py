@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from orchestrator import api
-from orchestrator.cli import run_trial
+from orchestrator.cli import main, run_trial
 from orchestrator.store import seal
 
 from . import collective_runs
@@ -144,6 +145,9 @@ def test_a_bundle_is_judged_as_by_the_command_line(bundle: Path, capfd: pytest.C
 
 
 def test_variables_of_the_command_line_do_not_change_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    main.Verbs().get_command(
+        click.Context(click.Command("ccbed")), "run"
+    )  # the command line names a variable for each option
     monkeypatch.setenv("CCBED_REPEAT", "3")
     monkeypatch.setenv("CCBED_NODES", "17")
     assert (api._defaults()["repeat"], api._defaults()["nodes"]) == (None, None)

@@ -15,11 +15,13 @@ from orchestrator.cli import main
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import live, terminal
 from orchestrator.cli.verbs import down
+from orchestrator.model import codec
 from orchestrator.model.bed import NodeStatus
 from orchestrator.model.launch import Request, Result
 from orchestrator.store import beds as store
 from orchestrator.store import shipped
 
+from . import history
 from .beds import LOCAL
 from .fake_bed import FakeProvider
 
@@ -97,6 +99,7 @@ def test_a_list_of_runs_says_how_they_ended(ccbed: Desk) -> None:
         run.mkdir(parents=True)
         (run / "trial.json").write_text("{}")
         if outcomes:
+            (run / "history.jsonl").write_text(json.dumps(codec.plain(history.clean().history.events[-1])) + "\n")
             (run / "verdicts.json").write_text(
                 json.dumps([{"check": outcome, "outcome": outcome, "text": ""} for outcome in outcomes])
             )
