@@ -118,7 +118,10 @@ class Act:
         """Whether the processes of the node live on: it may fall silent by this act, but does not exit."""
         slowing = {"state", "cpu_percent"}
         return all(
-            item.kind == "pause" or (item.kind == "limit" and item.args.keys() <= slowing) for item in self.inject
+            item.kind == "pause"
+            or (item.kind == "limit" and item.args.keys() <= slowing)
+            or (item.kind == "link" and item.args.get("state") == "slow")
+            for item in self.inject
         )
 
     @property

@@ -75,14 +75,15 @@ def test_a_rank_that_was_crashed_on_purpose_excuses_no_later_loss_of_its_node(
     assert (verdict.outcome, verdict.text) == ("fail" if f else "pass", text)
 
 
+@pytest.mark.parametrize("kind", ["pause-node", "slow-node", "slow-link"])
 @pytest.mark.parametrize(
     ("writer", "f", "value", "outcome"),
     [("ctl", "node.silent", {"silent_s": 2.0}, "pass"), ("keeper", "node.exit", {"code": -9, "pid": 1}, "fail")],
 )
-def test_a_node_that_a_fault_stopped_falls_silent_by_it_and_does_not_exit(
-    writer: str, f: str, value: dict[str, Any], outcome: str
+def test_a_node_that_a_fault_stopped_or_slowed_falls_silent_by_it_and_does_not_exit(
+    writer: str, f: str, value: dict[str, Any], outcome: str, kind: str
 ) -> None:
-    fault = FaultPlan(id="f0", fault="pause-node", node=1, at=Trigger(step=30))
+    fault = FaultPlan(id="f0", fault=kind, node=1, at=Trigger(step=30))
     bed = history.Bed(trial=history.trial(fault))
     bed.begin()
     bed.start()

@@ -20,7 +20,7 @@ from .statistics import DEFINITION, ENOUGH_FOR_P99
 MOST_PARTS = 3
 #: A case that takes so many times as long as its model has a cause, whether or not the records show it.
 UNEXPLAINED = 1.25
-#: What is said where no round of an algorithm can be compared.
+#: The text for an algorithm none of whose rounds can be compared.
 UNEQUAL = "in single iterations; ranks with different work cannot be compared over all"
 #: At most so many directions of links are named.
 MOST_DIRECTIONS = 4

@@ -181,7 +181,7 @@ def _last_epoch(joined: NDArray[Any], chosen: Mapping[int, int]) -> NDArray[Any]
 
 
 def of_case(joined: NDArray[Any], case: Case) -> NDArray[Any]:
-    """The records of a case; ``found`` is sorted by step."""
+    """The records of a case; ``joined`` is sorted by step."""
     import numpy as np
 
     first, last = np.searchsorted(joined["step"], [case.steps.start, case.steps.stop])
