@@ -77,9 +77,7 @@ def inside(root: Path, path: str) -> Path:
     pure = PurePosixPath(path)
     if pure.is_absolute() or not pure.parts or ".." in pure.parts or "\0" in path:
         raise TornBundleError(f"{root}: {path!r} is not a path inside the bundle")
-    joined = str(
-        root
-    )  # a Path for each part takes longer than the kernel, and every file of a bundle is opened several times
+    joined = str(root)  # a Path for each part would take longer than the kernel
     for part in pure.parts:
         joined = os.path.join(joined, part)  # noqa: PTH118
         if os.path.islink(joined):  # noqa: PTH114
