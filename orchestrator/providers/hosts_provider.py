@@ -240,9 +240,8 @@ class HostsProvider:
         if external_keeper.is_for_external_keeper(command):
             external_keeper.perform(bed, self._run, command)
             return
-        listed = command.data.host if command.kind is NodeKill else None
-        host = bed.host(listed or bed.node(node).host)
-        self._refuse_without_keeper(host, command)
+        self.require_keeper(command)
+        host = self._host_of(command)
         directory = (
             f"{bed.directory_on(host.name)}/{'keeper' if command.f in KEEPER_COMMANDS else f'nodes/{node}'}/inbox"
         )
@@ -250,11 +249,20 @@ class HostsProvider:
         within_s = math.inf if command.f in ENDS else command.deadline_s
         self._site(bed, host).write(path, inbox.encode_command(self._run, command), within_s)
 
-    def _refuse_without_keeper(self, host: HostSpec, command: Command) -> None:
+    def require_keeper(self, command: Command) -> None:
+        if command.f in KEEPER_COMMANDS and not external_keeper.is_for_external_keeper(command):
+            self._require_keeper_on(self._host_of(command))
+
+    def _require_keeper_on(self, host: HostSpec) -> None:
         """A dead keeper on this machine is noticed at once. Raises KeeperGoneError."""
         keeper = Path(self._bound.directory_on(host.name)) / label.KEEPER_DIR
-        if host.connection == "local" and command.f in KEEPER_COMMANDS and not label.lock_holder(keeper):
+        if host.connection == "local" and not label.lock_holder(keeper):
             raise KeeperGoneError("the keeper of this bed is gone")
+
+    def _host_of(self, command: Command) -> HostSpec:
+        bed = self._bound
+        listed = command.data.host if command.kind is NodeKill else None
+        return bed.host(listed or bed.node(str(command.node)).host)
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
         if self._follower is None:

@@ -58,6 +58,8 @@ _BY_KEEPER = (FaultAct, FaultHeal, NodeApply, NodeKill)
 
 #: After a resume an overdue timer still waits so many seconds, or its own time.
 GRACE_S = 3.0
+#: A keeper mostly replies within this time; afterwards the loop checks whether it still exists.
+ABANDONED_S = 1.0
 
 
 class Journal(Protocol):
@@ -193,10 +195,7 @@ class Loop:
         except OSError as error:
             if on_disk(error):
                 raise
-            is_gone = isinstance(error, KeeperGoneError)
-            ended = str(error) if isinstance(error, KeeperGoneError) and error.with_bed else None
-            failed = CommandFailed(reason=f"not sent: {error}", gone=is_gone or None, bed_ended=ended)
-            self._write(self._closing(command, failed))
+            self._write(self._unperformed(command, f"not sent: {error}", error))
 
     def _gather_and_poll(self) -> Mapping[str, Any]:
         """Fetch the files of the nodes, then write the events that these files have and the journal lacks."""
@@ -230,6 +229,25 @@ class Loop:
             return []
         late = [command for command, due in self._open.values() if due <= now and command.kind is not Timer]
         return [self._indeterminate(command, f"no reply within {command.deadline_s:g} s") for command in late]
+
+    def _abandoned(self, now: float) -> list[Event]:
+        """Close the commands of a keeper that has gone since they were sent to it."""
+        events = []
+        for command, due in list(self._open.values()):
+            if command.kind not in _BY_KEEPER or now - (due - command.deadline_s) < ABANDONED_S:
+                continue
+            try:
+                self.provider.require_keeper(command)
+            except KeeperGoneError as error:
+                events.append(self._unperformed(command, f"no reply: {error}", error))
+        replies = self._poll_now() if events else ()  # the last ones of the keeper
+        replied = {event.key for event in replies}
+        return [*replies, *(event for event in events if event.key not in replied)]
+
+    def _unperformed(self, command: Command, reason: str, error: OSError) -> Event:
+        is_gone = isinstance(error, KeeperGoneError)
+        ended = str(error) if isinstance(error, KeeperGoneError) and error.with_bed else None
+        return self._closing(command, CommandFailed(reason=reason, gone=is_gone or None, bed_ended=ended))
 
     def _indeterminate(self, command: Command, reason: str) -> Event:
         return self._closing(command, CommandFailed(reason=reason))
@@ -272,6 +290,7 @@ class Loop:
         delays = [self._event(ControllerLate(late_s=round(late, 3)))] if late > 0.5 else []
         return [
             *delays,
+            *self._abandoned(now),
             *self._changed_drains(state),
             *self._recovered(state, previous),
             *self._silences(state),

@@ -137,6 +137,8 @@ class FakeBed:
             lambda: receive(command) if outside else self.cluster.deliver(command, receive),
         )
 
+    def require_keeper(self, command: Command) -> None: ...
+
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
         """Moves the virtual clock to the next event, or by ``timeout_s``."""
         start, end = cursors.get("received", 0), self.time + timeout_s

@@ -338,6 +338,38 @@ def test_the_end_of_the_whole_bed_is_named_before_what_followed_from_it(
     assert finished.text.startswith("the run failed: job 7: timed out (it reached its time limit); rank 0 failed")
 
 
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "slow"])
+def test_a_keeper_that_ends_after_it_accepted_a_command_is_not_waited_for(
+    is_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """n2 is lost, and its keeper ends before it starts the node again: the cause is known at once. A slow keeper has its deadline."""
+    trial, bed, book = world.trial(policy=("restart",)), world.bed(steps=300), world.Memory()
+    perform, accepted = bed.perform, []
+
+    def accept(command: Command) -> None:
+        if command.f == "node.apply":
+            accepted.append(command.key)
+        else:
+            perform(command)
+
+    def require(command: Command) -> None:
+        if accepted and is_gone and command.kind in KEEPER_COMMANDS:
+            raise KeeperGoneError("job 7: preempted (a job of higher priority took its nodes)", with_bed=True)
+
+    monkeypatch.setattr(bed, "perform", accept)
+    monkeypatch.setattr(bed, "require_keeper", require)
+    bed.at(1.0, lambda: bed.kill("n2"))
+    world.loop(trial, world.plan(trial), bed, book).run()
+    sent = next(event for event in book.events if event.type == "invoke" and event.key == accepted[0])
+    reply = next(event for event in book.events if event.type == "info" and event.key == accepted[0])
+    if is_gone:
+        assert reply.t - sent.t < 2.0 and reply.value["reason"].startswith("no reply: job 7: preempted")
+        assert book.events[-1].value["reason"].startswith("job 7: preempted (a job of higher priority took its nodes)")
+    else:
+        assert reply.value["reason"] == f"no reply within {reply.t - sent.t:.0f} s"
+        assert "job 7" not in book.events[-1].value["reason"]
+
+
 def test_a_keeper_that_is_gone_alone_does_not_explain_ranks_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     trial, book = _run_until_the_job_ends(monkeypatch, with_bed=False)
     assert book.events[-1].value["reason"].startswith("rank 0 failed; the budget of 3 restarts is spent")

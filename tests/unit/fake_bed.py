@@ -75,6 +75,8 @@ class FakeProvider:
     def put(self, files: Mapping[str, bytes]) -> str:
         return "/payload"
 
+    def require_keeper(self, command: Command) -> None: ...
+
     def perform(self, command: Command) -> None:
         name = str(command.node)
         self.commands.append(f"{command.f} {name}")

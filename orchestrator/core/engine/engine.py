@@ -367,7 +367,7 @@ def _acted(trial: Trial, state: State, event: Event[FaultActDone | CommandFailed
     if state.ending:
         return shutdown.on_response(trial, faults.settled(state, event), event)
     if event.type == "info" and isinstance(event.data, CommandFailed) and event.data.gone:
-        reason = f"{event.f} on {event.node} was {event.data.reason}; ccbed up brings it back"
+        reason = f"{event.f} on {event.node}: {event.data.reason}; ccbed up brings it back"
         ending = Ending(outcome="failed", reason=reason, kind="infrastructure")
         return shutdown.close(trial, faults.settled(state, event), ending)
     return faults.acted(trial, state, event)

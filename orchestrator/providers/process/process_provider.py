@@ -121,11 +121,13 @@ class ProcessProvider:
         return str(files.put_payload(self._workdir / "payloads", content))
 
     def perform(self, command: Command) -> None:
-        keeper = command.f in KEEPER_COMMANDS
-        directory = self._workdir / ("keeper" if keeper else f"nodes/{command.node}")
-        if keeper and not label.lock_holder(directory):
-            raise KeeperGoneError("the keeper of this bed is gone")
+        self.require_keeper(command)
+        directory = self._workdir / ("keeper" if command.f in KEEPER_COMMANDS else f"nodes/{command.node}")
         inbox.post_command(directory, self._run, command)
+
+    def require_keeper(self, command: Command) -> None:
+        if command.f in KEEPER_COMMANDS and not label.lock_holder(self._workdir / "keeper"):
+            raise KeeperGoneError("the keeper of this bed is gone")
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
         if self._follower is None:

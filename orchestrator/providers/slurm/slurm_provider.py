@@ -14,11 +14,10 @@ from typing import Any
 
 from ...model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
 from ...model.errors import CcbedError, InfrastructureError, KeeperGoneError, UnreachedError
-from ...model.event import Command
 from ...node.keeper import launch, process_status
 from .. import archive, bed_leftovers, external_keeper, files
 from ..bed_commands import BED
-from ..hosts_provider import KEEPER_COMMANDS, HostsProvider
+from ..hosts_provider import HostsProvider
 from ..reverse_link import credentials, reverse_connection
 from ..reverse_link.listener import Listener
 from ..ssh.connection_errors import HostError
@@ -98,11 +97,12 @@ class SlurmProvider(HostsProvider):
         self._read_job(allocation)
         return NodeStatus(name=node, state="dead", reason=self._explain_loss(bed, allocation, host, reason))
 
-    def _refuse_without_keeper(self, host: HostSpec, command: Command) -> None:
-        """A keeper ends with its step. Raises KeeperGoneError, with the reason that Slurm has for it once a probe has read it."""
+    def _require_keeper_on(self, host: HostSpec) -> None:
+        """A keeper ends with its step. Raises KeeperGoneError, with the reason that Slurm has for it."""
         bed = self._bound
-        allocation = allocations.read(Path(bed.workdir)) if command.f in KEEPER_COMMANDS else None
+        allocation = allocations.read(Path(bed.workdir))
         if allocation and (reason := job_steps.end_reason(bed, allocation, host.name)):
+            self._read_job(allocation)
             raise KeeperGoneError(self._explain_loss(bed, allocation, host.name, reason), with_bed=self._has_job_ended)
 
     def _read_job(self, allocation: Allocation) -> None:
