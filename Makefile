@@ -34,7 +34,7 @@ run: .venv/.run-stamp
 	@echo "the bed stays up; to take it down: $(BIN)/ccbed down local"
 
 # Files of tests run side by side: most of them wait for processes.
-JOBS ?= 2
+JOBS ?= 3
 
 test: .venv/.dev-stamp engine
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder

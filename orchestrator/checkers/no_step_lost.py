@@ -45,7 +45,7 @@ def check(run: Run, params: Params) -> Verdict:
         failures += _holes(rank, kept_records, due, last, ended=not doubts)
     checked, wrong = _samples(gangs, kept_records)
     counts = sorted({len(gang.ranks) for gang in gangs} or {len(ranks)}, reverse=True)
-    text = f"steps 1 to {last} once on {' and '.join(map(str, counts))} ranks"
+    text = f"steps 1 to {last} once on {' and '.join(map(str, counts))} rank{'s' * (counts != [1])}"
     text += f", each sample of {checked} batches once" if checked else ""
     text += f", without {len(omitted)} that the precision made unnecessary" if omitted else ""
     return views.conclude("no-step-lost", text, failures=[*failures, *wrong], doubts=doubts)
@@ -93,7 +93,7 @@ def _script(run: Run) -> Verdict:
     ranks = lines.attempts[-1].ranks.values() if lines.attempts else ()
     last = max((process.last for process in ranks), default=0) + lines.bases.get(len(lines.attempts) - 1, 0)
     word = training.claims.OWN_WORD if any(process.is_claimed for process in ranks) else ""
-    text = f"steps 1 to {last} once on {len(ranks)} ranks, {count} redone{word}"
+    text = f"steps 1 to {last} once on {len(ranks)} rank{'s' * (len(ranks) != 1)}, {count} redone{word}"
     return views.conclude("no-step-lost", text, failures=failures, doubts=doubts, evidence={"redone": count})
 
 

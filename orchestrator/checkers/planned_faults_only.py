@@ -14,6 +14,8 @@ from ..model.verdict import Verdict
 
 ALWAYS = True
 TWIN = False
+#: The end of the key of the timer after which nodes without a heartbeat are given up.
+SETTLED = "/settle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +183,10 @@ def _undetected(run: Run) -> Iterator[views.Finding]:
         ]
         if not detections:
             yield views.finding("a recovery was decided although no loss had been detected", decided)
-        undetected = [node for node in decided.data.lost or () if not _is_gone(run, node, decided)]
+        undetected = [
+            node for node in decided.data.lost or ()
+            if not _is_gone(run, node, decided) and not _is_given_up(run, node, decided)
+        ]  # fmt: skip
         if undetected:
             yield views.finding(
                 f"{undetected[0]} was replaced although neither its exit nor its silence was detected", decided
@@ -207,6 +212,20 @@ def _is_gone(run: Run, node: str, decided: Event) -> bool:
         and event.seq < decided.seq
         and (event.kind in (events.NodeExit, events.NodeSilent) or _failed(event))
         for event in run.history.events
+    )
+
+
+def _is_given_up(run: Run, node: str, decided: Event) -> bool:
+    """Whether it was suspect, and had no heartbeat since, when the time for the gang to stop was over: nodes are not awaited longer."""
+    earlier = [event for event in run.history.events if event.seq < decided.seq]
+    beats = [event for event in earlier if event.node == node and event.kind in (events.NodeSuspect, events.NodeHeard)]
+    return (
+        bool(beats)
+        and beats[-1].kind is events.NodeSuspect
+        and any(
+            event.kind is events.TimerDone and str(event.key).endswith(SETTLED) and event.seq > beats[-1].seq
+            for event in earlier
+        )
     )
 
 

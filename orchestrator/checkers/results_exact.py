@@ -47,7 +47,7 @@ def check(run: Run, params: Params) -> Verdict:
     )
     if plan is not None and plan.data.verify is not False:
         doubts += _unproved(gangs[-1], planned, ended=not doubts)
-    text = f"{planned} results of {len(cases)} cases exact, all ranks equal"
+    text = f"{planned} results of {len(cases)} case{'s' * (len(cases) != 1)} exact, all ranks equal"
     if left:
         text += f"; {left} of {_planned(cases)} iterations are not verified: the gaps after them are too short"
     evidence = {"results": planned, "cases": len(cases), **({"not_verified": left} if left else {})}

@@ -51,7 +51,7 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     """Return the exit code. ``options``: those of `run`, and those of the workload as ``param_NAME``."""
     checked = check(session, source, options)
     if options["dry_run"]:
-        return _dry_run(session, checked, as_json=options["as_json"])
+        return _dry_run(session, checked, options)
     if options["detach"]:
         return detached.start(session, checked.bed)
     with _on_bed(session, checked, options) as placed:
@@ -226,18 +226,22 @@ def all_nodes(source: trials.Source, bed: BedSpec, placement: Placement) -> tria
     return trial_draft.Override(path=("world", "nodes"), content=count or usable, source=f"bed {bed.name}")
 
 
-def _dry_run(session: Session, checked: CheckedTrial, *, as_json: bool) -> int:
-    """Show what the run would do and where; with ``as_json`` every value."""
+def _dry_run(session: Session, checked: CheckedTrial, options: Mapping[str, Any]) -> int:
+    """Show what the run would do and where, on a bed that it would bring up as if it were up; with ``as_json`` every value."""
     trial, bed = checked.trial, beds.usable(checked.bed)
     provider = session.provider(bed)
     status = provider.observe(bed, memory=False)  # first: it shows what the engines of the hosts can do
+    if options["inventory"]:
+        warm = [status.node(node.name) for node in bed.all_nodes]
+        warm = [node if node.state in ("busy", "unreachable") else replace(node, state="warm") for node in warm]
+        status = replace(status, nodes=tuple(warm))
     capabilities = {node.host: provider.capabilities(node.host) for node in bed.all_nodes}
     planned = plan.plan(
         trial, bed, status, session.catalogue,
         run="(dry run)", payload="", capabilities=capabilities, data_dir=checked.data_dir,
         placement=checked.placement,
     )  # fmt: skip
-    if as_json:
+    if options["as_json"]:
         session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(plan.without_secrets(planned))})
         return 0
     session.terminal.lines(

@@ -22,7 +22,10 @@ class Params:
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
-    """``ccbed_power``, run on the controller; verified when the host's address does not answer."""
+    """``ccbed_power``, run on the controller; verified when the host's address does not answer.
+
+    On Slurm it is the address of the node's slurmd, which sends no greeting: a connection shows that the host runs.
+    """
     can_cut = "cut-link" in host.capabilities
     down, up = ((_link(host, "down"),), (_link(host, "up"),)) if can_cut else ((), ())
     return Act(
@@ -41,7 +44,8 @@ def plan(params: Params, target: Target, host: HostFacts) -> Act:
 
 def _power(host: HostFacts, state: str) -> Primitive:
     run = host.spec.power.get(state, ()) if host.spec else ()
-    return Primitive(kind="power", args={"state": state, "of": "host", "run": list(run), **_endpoint(host)})
+    greeting = {"greeting": ""} if host.provider == "slurm" else {}
+    return Primitive(kind="power", args={"state": state, "of": "host", "run": list(run), **_endpoint(host), **greeting})
 
 
 def _link(host: HostFacts, state: str) -> Primitive:

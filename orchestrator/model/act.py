@@ -47,7 +47,8 @@ class Primitive:
     link    {"state": "down" | "up", "of": "host", "run": [...], "address": "198.18.0.2", "port": 22}
     power   {"state": "off" | "on", "of": "engine", "run": [...], "socket": "/var/run/docker.sock"}
 
-    Their proof is an observation of its own: whether that address, or that socket, answers. ``within_s``: a fault that does
+    Their proof is an observation of its own: whether that address, or that socket, answers. A host answers with a line that
+    begins with ``greeting``, by default that of sshd; where it is empty, a connection is enough. ``within_s``: a fault that does
     not last is proved in this time.
     """
 

@@ -60,6 +60,19 @@ class HostSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a host of the bed is outside of it: its name there, and a port of it that accepts connections while it runs.
+
+    ``is_own``: it is the machine that runs ccbed, without which nothing would heal a fault.
+    """
+
+    name: str
+    address: str
+    port: int
+    is_own: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
     """The container of a node, in addition to the properties of every node.
 

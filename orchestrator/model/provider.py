@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from .bed import BedSpec, BedStatus, HostSpec, NodeStatus
+from .bed import BedSpec, BedStatus, HostSpec, Machine, NodeStatus
 from .event import Command, Event
 
 Cursors = Mapping[str, int]
@@ -54,8 +54,8 @@ class Provider(Protocol):
 
     def capabilities(self, host: str) -> frozenset[str]: ...
 
-    def machines(self, bed: BedSpec) -> Mapping[str, str]:
-        """Host -> its name outside of the bed, of hosts that have another one: a Slurm node. Raises InfrastructureError."""
+    def machines(self, bed: BedSpec) -> Mapping[str, Machine]:
+        """Host -> what it is outside of the bed, of hosts that have another name there: a Slurm node. Raises InfrastructureError."""
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         """The status of a bed and its nodes. ``memory``: measure it too, which takes milliseconds per process."""

@@ -272,7 +272,7 @@ def _facts(task: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def end_ansible(folder: str) -> None:
-    """End every process of the Ansible that works in ``folder``: each has the folder in its command line.
+    """End every process of the Ansible that works in ``folder``.
 
     Ansible's workers lead sessions of their own, so they outlive its process group.
     """
@@ -290,11 +290,13 @@ def end_ansible(folder: str) -> None:
 
 
 def ansible_processes(folder: str) -> list[int]:
-    """The processes whose command line names ``folder``."""
+    """The processes of Ansible whose command line or environment names ``folder``; without variables only the latter does."""
     pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
-                if folder.encode() in (entry / "cmdline").read_bytes():
+                command_line = (entry / "cmdline").read_bytes()
+                is_ansible = b"ansible-playbook" in command_line
+                if folder.encode() in command_line + ((entry / "environ").read_bytes() if is_ansible else b""):
                     pids.append(int(entry.name))
     return pids

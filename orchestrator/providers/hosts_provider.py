@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..core.bed import observed_status
-from ..model.bed import BedSpec, BedStatus, HostSpec, NodeState, NodeStatus
+from ..model.bed import BedSpec, BedStatus, HostSpec, Machine, NodeState, NodeStatus
 from ..model.errors import KeeperGoneError
 from ..model.event import Command, Event
 from ..model.events import NodeKill
@@ -71,7 +71,7 @@ class HostsProvider:
     def capabilities(self, host: str) -> frozenset[str]:
         return CAPABILITIES
 
-    def machines(self, bed: BedSpec) -> Mapping[str, str]:
+    def machines(self, bed: BedSpec) -> Mapping[str, Machine]:
         return {}
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:

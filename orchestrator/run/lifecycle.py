@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import secrets as tokens
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from ..core.bed import selection
 from ..core.spec import redact
-from ..model.errors import EXIT_INTERRUPTED, EXIT_PASS, Interrupted, UsageError
+from ..model.errors import EXIT_INTERRUPTED, EXIT_PASS, CcbedError, Interrupted, UsageError
 from ..model.event import History
 from ..model.launch import Request, Result
 from ..model.plan import Plan
@@ -34,7 +34,7 @@ def launch(request: Request) -> Result:
     with beds.run_lock(Path(request.bed.workdir), directory.name, directory), _disconnecting(request):
         abandon.settle(request.bed, request.provider, request.catalogue, request.on_note)
         plan = preparation.begin(preparation.Draft(request=request, files=files, project=project), directory)
-        with _resumable(directory):
+        with _resumable(directory, Path(request.bed.workdir)):
             return _start(request, plan, directory)
 
 
@@ -49,7 +49,7 @@ def resume(request: Request, directory: Path) -> Result:
         request, secrets=known.secrets, environment=known.environment, exports=known.exports,
         secret_names=plan.secret_names, umask=plan.umask,
     )  # fmt: skip
-    with beds.run_lock(workdir, plan.run, directory), _resumable(directory), _disconnecting(request):
+    with beds.run_lock(workdir, plan.run, directory), _resumable(directory, workdir), _disconnecting(request):
         if bundle.has_ended(directory):
             twin_runs.abandon_open(request, directory)
             return _finish(request, directory)
@@ -142,16 +142,27 @@ def _disconnecting(request: Request) -> Iterator[None]:
 
 
 @contextmanager
-def _resumable(directory: Path) -> Iterator[None]:
+def _resumable(directory: Path, workdir: Path) -> Iterator[None]:
     """Add the command that resumes the run to an error that stops it."""
     command = f"ccbed resume {directory}"
     try:
         yield
     except KeyboardInterrupt:
-        text = f"{directory}: interrupted at once; the ranks and faults on the bed stay as they are"
-        raise Interrupted(text, hint=command) from None
+        raise Interrupted(f"{directory}: {_interruption(directory, workdir)}", hint=command) from None
     except OSError as error:
         raise drive.storage_error(error, directory, command) from error
+
+
+def _interruption(directory: Path, workdir: Path) -> str:
+    """What an interruption leaves: after the end of the run, its ranks have ended and its faults are healed.
+
+    The ranks of a twin that follows it are on the bed.
+    """
+    with suppress(CcbedError):
+        open_run = beds.open_run(workdir)
+        if bundle.has_ended(directory) and not (open_run and open_run.twin):
+            return "interrupted after the run had ended, before its report was complete"
+    return "interrupted at once; the ranks and faults on the bed stay as they are"
 
 
 def _finish(request: Request, directory: Path) -> Result:

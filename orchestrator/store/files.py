@@ -85,8 +85,8 @@ class BundleFiles:
         self._checked: set[str] = set()
 
     def paths(self) -> tuple[str, ...]:
-        """The relative paths of all files of the bundle."""
-        return tuple(paths.walk(self._root))
+        """The relative paths of all files of the bundle, as they were at the first call: all checkers read them."""
+        return self._paths
 
     def steps(self) -> Iterator[StepRecord]:
         """Raises TornBundleError for a line that is no step record. Cached, because all checkers and reports read them."""
@@ -133,6 +133,10 @@ class BundleFiles:
             content = paths.data(self._root, name)
             for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
                 yield name, _line(line, path, number)
+
+    @cached_property
+    def _paths(self) -> tuple[str, ...]:
+        return tuple(paths.walk(self._root))
 
     @cached_property
     def _files(self) -> tuple[_GangFile, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
+from ..model.bed import BedSpec, BedStatus, HostSpec, Machine, NodeStatus
 from ..model.event import Clock, Command, Event
 from ..model.events import KEEPER_COMMANDS
 from ..model.provider import Cursors, Fetched
@@ -91,7 +91,7 @@ class FakeBed:
     def capabilities(self, host: str) -> frozenset[str]:
         return frozenset({"kill", "pause"})
 
-    def machines(self, bed: BedSpec) -> Mapping[str, str]:
+    def machines(self, bed: BedSpec) -> Mapping[str, Machine]:
         return {}
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:

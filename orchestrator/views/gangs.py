@@ -307,7 +307,10 @@ def _killed(history: History, gang: Gang) -> set[tuple[str | None, int | None]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRank:
-    """``path``: of its log in the bundle, empty if there is none; ``tail``: the last lines; ``traceback``: the last one in the log."""
+    """``path``: of its log in the bundle, empty if there is none; ``tail``: the last lines.
+
+    ``traceback``: the last one in the log; empty if the log is nothing else, and ``tail`` shows it.
+    """
 
     rank: int
     node: str
@@ -331,8 +334,10 @@ def _with_log(run: Run, where: tuple[int, str, int], lines: int) -> FailedRank:
     text = run.files.log(node, rank, epoch).removesuffix("\n")
     log = [_shown(line) for line in (text.split("\n") if text else ()) if not line.startswith(_HEAD)]
     path = log_paths(run).get((node, rank, epoch), "")
-    tail = tuple(log[-lines:])
-    return FailedRank(rank=rank, node=node, epoch=epoch, path=path, tail=tail, traceback=_traceback(log))
+    tail, traceback = tuple(log[-lines:]), _traceback(log)
+    if len(traceback) == len(tail) == len(log):
+        traceback = ()
+    return FailedRank(rank=rank, node=node, epoch=epoch, path=path, tail=tail, traceback=traceback)
 
 
 def _shown(line: str) -> str:

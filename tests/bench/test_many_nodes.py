@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ NODES = tuple(int(count) for count in os.environ.get("CCBED_BENCH_NODES", "4,16,
 IDLE_S = float(os.environ.get("CCBED_BENCH_IDLE_S", "5"))
 NOOP, GROUP = torchrun.PROGRAMS / "nothing.py", torchrun.PROGRAMS / "noop.py"
 TICKS = os.sysconf("SC_CLK_TCK")
+NOOPS = 5
 #: Growth of any cost with the nodes; a quadratic cost has 2.
 EXPONENT = 1.3
 #: An exponent is asserted where the sizes span this factor: one busy second of the machine is most of a small bed's cost.
@@ -42,13 +44,15 @@ REACHES = {"up_s": 20.0, "memory_mib": 2560.0, "idle_share": 0.03, "noop_s": 8.0
 class Cost:
     """Of a bed. ``memory_mib``: PSS of its processes. ``idle_share``: of one core. ``keeper_*``: what the keeper has open.
 
-    ``noop_s``: of a script that does nothing; ``group_s``: of one whose ranks join a process group of gloo, reduce a tensor and leave.
+    ``first_noop_s``, ``noop_s``: of a script that does nothing, the first run of the bed and the median of NOOPS.
+    ``group_s``: of one whose ranks join a process group of gloo, reduce a tensor and leave.
     """
 
     nodes: int
     up_s: float
     memory_mib: float
     idle_share: float
+    first_noop_s: float
     noop_s: float
     group_s: float
     gather_s: float
@@ -93,15 +97,15 @@ def measure(folder: Path, nodes: int) -> Cost:
         idle_share = idle(members)
         (keeper,) = [pid for pid in members if parent(pid) not in members]
         keeper_files, keeper_threads = len(os.listdir(f"/proc/{keeper}/fd")), threads(keeper)
-        noop_s, *most = observed_run(bed, NOOP, nodes)
-        group_s, *of_group = observed_run(bed, GROUP, nodes)
-        files, thread_count = map(max, most, of_group)
+        noops = [bed.call("run", str(NOOP), "--nodes", str(nodes), timeout_s=300.0) for _ in range(NOOPS)]
+        group_s, files, thread_count = observed_run(bed, GROUP, nodes)
         gather_s = gather_seconds(bed)
     finally:
         down_s = bed.call("down", "local", expect=None, timeout_s=300.0)
     assert not processes_of(directory)
     return Cost(
-        nodes=nodes, up_s=up_s, memory_mib=memory_mib, idle_share=idle_share, noop_s=noop_s, group_s=group_s,
+        nodes=nodes, up_s=up_s, memory_mib=memory_mib, idle_share=idle_share, first_noop_s=noops[0],
+        noop_s=statistics.median(noops), group_s=group_s,
         gather_s=gather_s, down_s=down_s,
         keeper_files=keeper_files, keeper_threads=keeper_threads, orchestrator_files=files, orchestrator_threads=thread_count,
     )  # fmt: skip

@@ -123,7 +123,7 @@ def running(directory: Path, *more: str) -> Iterator[Sshd]:
     finally:
         server.cut()
         process.terminate()
-        process.wait(10)
+        process.wait(60)
         log.close()
 
 

@@ -146,4 +146,4 @@ def warmed() -> Iterator[subprocess.Popen[str]]:
     yield process
     assert process.stdin
     process.stdin.close()
-    process.wait(10)
+    process.wait(60)

@@ -312,7 +312,7 @@ def test_a_node_killed_by_hand_is_told_the_same_way(run: Bed) -> None:
     pid, start = run.status("n1").pid, time.monotonic()
     os.kill(pid, signal.SIGKILL)
     event = run.note("node.exit", "n1")
-    assert event.value == {"code": -signal.SIGKILL, "pid": pid} and event.at.mono - start < 1.0
+    assert event.value == {"code": -signal.SIGKILL, "pid": pid} and event.at.mono - start < 10.0
     assert run.ask("node.apply", "n1", {"node": "n1"}).type == "ok"
 
 

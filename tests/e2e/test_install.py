@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -198,6 +199,9 @@ def test_a_release_has_the_version_of_its_tag_and_of_the_changelog_and_the_same_
     assert code == 0, errors
     wheels = [f"{name}-{number}-py3-none-any.whl" for name in ("ccbed", "ccbed_watch")]
     assert sorted(first) == sorted([*wheels, f"ccbed-{number}.tar.gz"])
+    for name in wheels:
+        with zipfile.ZipFile(io.BytesIO(first[name])) as wheel:
+            assert {"LICENSE", "NOTICE"} <= {Path(file).name for file in wheel.namelist()}
     for file in tree.rglob("*.py"):
         os.utime(file)
     assert release(tree)[2] == first

@@ -183,7 +183,7 @@ def test_reset_ends_the_keeper_though_its_directory_is_gone(tmp_path: Path, engi
     ):
         reset, _ = play(file, "reset", "h1", ccbed_engine=str(tmp_path / "x"))
         assert reset.done == ("h1",), reset.failed
-        assert (ours.wait(5), other.poll()) == (-9, None)
+        assert (ours.wait(60), other.poll()) == (-9, None)
         other.kill()
 
 
@@ -226,7 +226,17 @@ def test_a_play_has_a_deadline_and_leaves_nothing_behind(
     wanted = playbook_runs.PlaybookRun(
         playbook="prepare", inventory=str(file), hosts=("h1", "h2"), deadline_s=deadline_s
     )
+    noticed: list[int] = []
+    find = playbook_runs.ansible_processes
+
+    def find_and_note(folder: str) -> list[int]:
+        pids = find(folder)
+        noticed.extend(pids)
+        return pids
+
+    monkeypatch.setattr(playbook_runs, "ansible_processes", find_and_note)
     played = playbook_runs.run(wanted, lambda _: None)
+    assert noticed, "the control: Ansible ran when the time was over"
     assert {host: step.message for host, step in played.failed.items()} == dict.fromkeys(
         ("h1", "h2"), f"not done after {deadline_s:.0f} s"
     )

@@ -28,7 +28,7 @@ from orchestrator.providers.slurm.slurm_commands import SlurmError
 from ..lab import slurm as lab_slurm
 from ..lab.slurm import NODES, Slurm
 
-SOON_S = 20.0
+SOON_S = 60.0
 
 
 @pytest.fixture(name="bed")

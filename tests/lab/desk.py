@@ -20,8 +20,8 @@ from . import layout, machines, processes
 
 HOSTS = ("h1", "h2", "h3")
 #: Whatever is wrong is said within this; only a playbook that works on the other hosts may take longer.
-SOON_S = 8.0
-PLAYED_S = 30.0
+SOON_S = 20.0
+PLAYED_S = 60.0
 KNOWN = "ccbed_known_hosts"
 
 

@@ -16,7 +16,7 @@ from .layout import Host, Lab
 
 PORT = {"down": "nomaster", "up": "master br0"}
 
-_BOOT_S = 15.0
+_BOOT_S = 60.0
 _ENGINE_S = 60.0
 #: Not the project's environment, which a host may not see: what every Debian has.
 PYTHON = "/usr/bin/python3"

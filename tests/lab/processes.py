@@ -55,7 +55,7 @@ def environment(lab: layout.Lab, what: str) -> dict[str, str]:
     return {**_CLEAN, layout.MARK: lab.mark(what)}
 
 
-def end(lab: layout.Lab, pids: Sequence[int], timeout: float = 10.0) -> None:
+def end(lab: layout.Lab, pids: Sequence[int], timeout: float = 60.0) -> None:
     """SIGKILL, and wait until they are gone. With a namespace's first process all others of it die. Raises OSError."""
     wanted = f"{layout.MARK}={lab.root}:".encode()
     for pid in pids:

@@ -2,8 +2,9 @@
 
     python -m tests.lab.slurm COMMAND …        run COMMAND with one (SLURM_CONF points to it), e.g. bash
 
-All nodes are this machine (127.0.0.1), each with its own slurmd. The daemons run as root, so they run the jobs of every
-user; nothing is written outside of the directory, and all daemons end with the process that started them.
+All nodes are this machine (127.0.0.1), each with its own slurmd; one may have a network namespace of its own, so that its
+power can be cut. The daemons run as root, so they run the jobs of every user; nothing is written outside of the directory,
+and all daemons end with the process that started them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START_S = 60.0
 _CONFIG = """\
 ClusterName=ccbed
-SlurmctldHost={hostname}(127.0.0.1)
+SlurmctldHost={hostname}({address})
 SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
@@ -67,7 +68,7 @@ MailProg=/bin/true
 KillWait=5
 {settings}
 NodeName=DEFAULT CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=1000 Gres=gpu:2
-NodeName=n[1-4] NodeHostname={hostname} NodeAddr=127.0.0.1 Port=[{ports}] State=UNKNOWN
+{nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=60 PriorityTier=10 State=UP
 PartitionName=short Nodes=ALL MaxTime=5 PriorityTier=10 State=UP
 PartitionName=scavenge Nodes=ALL MaxTime=60 PriorityTier=1 State=UP
@@ -89,8 +90,11 @@ class Slurm:
 
     folder: Path
     port: int
+    address: str = "127.0.0.1"
     environment: dict[str, str] = field(default_factory=dict)
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    #: Node -> the command that runs a program in its network namespace.
+    namespaces: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def run(self, *argv: str, user: str = "", timeout_s: float = 30.0) -> str:
         """Output of a client of Slurm, as another user if so named. Raises RuntimeError with its errors."""
@@ -127,7 +131,7 @@ class Slurm:
         self._wait(self._controller_responds, "controller")
 
     def start_node(self, name: str) -> None:
-        self._start(name, "slurmd", "-D", "-N", name)
+        self._start(name, *self.namespaces.get(name, ()), "slurmd", "-D", "-N", name)
 
     def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
         """End a daemon: ``munge``, ``controller``, or the slurmd of a node; the steps of a node continue."""
@@ -163,9 +167,13 @@ class Slurm:
         self.run("scontrol", "update", f"NodeName={name}", f"State={state}", f"Reason={reason}")
 
     def wait_until_idle(self) -> None:
-        """Cancel all jobs, put back the nodes that were set down, drained or killed, and wait until all are idle."""
+        """Cancel all jobs, put back the nodes that were set down, drained or killed, and wait until all are idle.
+
+        A node without slurmd is set down first: a job that should end there waits for it, longer than a test does.
+        """
         for name in NODES:
             if name not in self.daemons:
+                self.set_node(name, "down")
                 self.start_node(name)
         self.cancel_all()
         self._wait(self._all_idle, "nodes")
@@ -208,7 +216,7 @@ class Slurm:
 
     def _controller_responds(self) -> bool:
         """A client that finds the port closed tries again for 9 s, so the port is tried first."""
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
+        with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 1.0):
             return not self.attempt("sinfo").returncode
         return False
 
@@ -254,14 +262,27 @@ def lack() -> str:
 
 
 @contextlib.contextmanager
-def running(settings: str = "") -> Iterator[Slurm]:
-    """A Slurm with these further lines in slurm.conf, ended by pid at the end. Raises LackingError."""
+def running(settings: str = "", isolated: str = "") -> Iterator[Slurm]:
+    """A Slurm with these further lines in slurm.conf, ended by pid at the end. Raises LackingError.
+
+    ``isolated``: the node with a network namespace of its own; ``power_command`` cuts its power.
+    """
     if reason := lack():
         raise LackingError(reason)
-    with tempfile.TemporaryDirectory(prefix="ccbed-slurm-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with contextlib.ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="ccbed-slurm-", ignore_cleanup_errors=True))
+        )
+        address, addresses = "127.0.0.1", dict.fromkeys(NODES, "127.0.0.1")
+        namespaces: dict[str, tuple[str, ...]] = {}
+        if isolated:
+            holder, address, inside = stack.enter_context(_namespace(folder))
+            addresses = {node: inside if node == isolated else address for node in NODES}
+            namespaces = {isolated: ("nsenter", f"--target={holder}", "--net", "--mount")}
+            (folder / f"{isolated}.namespace").write_text(f"{holder} {address}")
         environment = {"PATH": _PATH, "LC_ALL": "C", "SLURM_CONF": f"{folder}/slurm.conf"}
-        slurm = Slurm(folder=folder, port=_write(folder, settings), environment=environment)
+        port = _write(folder, settings, address, addresses)
+        slurm = Slurm(folder=folder, port=port, address=address, environment=environment, namespaces=namespaces)
         try:
             slurm.start_munge()
             slurm.start_controller()
@@ -273,7 +294,46 @@ def running(settings: str = "") -> Iterator[Slurm]:
             slurm.close()
 
 
-def _write(folder: Path, settings: str) -> int:
+def power_command(slurm: Slurm, state: str) -> list[str]:
+    """A program that an administrator might give: ``{node}`` stands for the node's name in Slurm."""
+    return [sys.executable, str(Path(__file__).with_name("slurm_power.py")), state, str(slurm.folder), "{node}"]
+
+
+@contextlib.contextmanager
+def _namespace(folder: Path) -> Iterator[tuple[int, str, str]]:
+    """A network namespace: the process that holds it, this machine's address for it, and its own. It ends with this process.
+
+    The machine's name server may not be reached from there: names are looked up at a closed port, which refuses at once.
+    """
+    names = folder / "resolv.conf"
+    names.write_text("nameserver 127.0.0.1\n")
+    script = f"mount --bind {names} /etc/resolv.conf && exec sleep infinity"
+    with subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "sh", "-c", script]
+    ) as holder:
+        try:
+            own = Path("/proc/self/ns/net").readlink()
+            while Path(f"/proc/{holder.pid}/ns/net").readlink() == own:
+                time.sleep(0.005)
+            number = holder.pid
+            outside, inside = (f"198.19.{number // 64 % 256}.{number % 64 * 4 + last}" for last in (1, 2))
+            enter = ("nsenter", f"--net=/proc/{number}/ns/net")
+            for argv in (
+                ("ip", "link", "add", f"slurm{number}", "type", "veth", "peer", "name", "power", "netns", f"{number}"),
+                ("ip", "address", "add", f"{outside}/30", "dev", f"slurm{number}"),
+                ("ip", "link", "set", f"slurm{number}", "up"),
+                (*enter, "ip", "address", "add", f"{inside}/30", "dev", "power"),
+                (*enter, "ip", "link", "set", "lo", "up"),
+                (*enter, "ip", "link", "set", "power", "up"),
+                (*enter, "ip", "route", "add", "default", "via", outside),
+            ):
+                subprocess.run(argv, check=True)
+            yield number, outside, inside
+        finally:
+            holder.kill()
+
+
+def _write(folder: Path, settings: str, address: str, addresses: dict[str, str]) -> int:
     """The configuration, which every user may read, and the port of the controller."""
     folder.chmod(0o755)
     (folder / "munge").mkdir(mode=0o755)
@@ -282,8 +342,13 @@ def _write(folder: Path, settings: str) -> int:
     key.write_bytes(secrets.token_bytes(1024))
     hostname = socket.gethostname().partition(".")[0]
     port, *ports = _free_ports(1 + len(NODES))
-    listed = ",".join(map(str, ports))
-    text = _CONFIG.format(folder=folder, hostname=hostname, port=port, ports=listed, settings=settings)
+    nodes = "\n".join(
+        f"NodeName={node} NodeHostname={hostname} NodeAddr={addresses[node]} Port={node_port} State=UNKNOWN"
+        for node, node_port in zip(NODES, ports, strict=True)
+    )
+    text = _CONFIG.format(
+        folder=folder, hostname=hostname, address=address, port=port, nodes=nodes, settings=settings
+    )  # fmt: skip
     (folder / "slurm.conf").write_text(text)
     (folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
     return port

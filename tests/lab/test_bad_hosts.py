@@ -190,7 +190,7 @@ def test_a_host_that_is_lost_in_the_middle_of_up_leaves_the_others_and_up_goes_o
     assert desk.ccbed("down", "bad").code == EXIT_PASS
     killer = threading.Thread(target=cut, args=(desk, "h2"))
     killer.start()
-    output = desk.ccbed("up", inventory, within_s=40)
+    output = desk.ccbed("up", inventory, within_s=PLAYED_S)
     killer.join()
     assert output.code == EXIT_INFRASTRUCTURE, output.text
     assert [line.split(":")[0] for line in output.errors] == ["node n1"], output.text

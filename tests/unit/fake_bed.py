@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.bed import BedSpec, BedStatus, HostSpec, NodeState, NodeStatus
+from orchestrator.model.bed import BedSpec, BedStatus, HostSpec, Machine, NodeState, NodeStatus
 from orchestrator.model.event import Clock, Command, Event, Source
 from orchestrator.model.provider import Cursors, Fetched
 
@@ -34,8 +34,8 @@ class FakeProvider:
     def capabilities(self, host: str) -> frozenset[str]:
         return frozenset({"kill", "pause"})
 
-    def machines(self, bed: BedSpec) -> Mapping[str, str]:
-        return self.machine_of
+    def machines(self, bed: BedSpec) -> Mapping[str, Machine]:
+        return {host: Machine(name=name, address=name, port=6818) for host, name in self.machine_of.items()}
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         pid = 99 if self.keeper else 0

@@ -82,6 +82,18 @@ def twice() -> Run:
     return bed.run(twin())
 
 
+def acted(fault: FaultPlan) -> Bed:
+    """A bed whose fault was injected on n1 at step 30, and verified."""
+    bed = Bed(trial=trial(fault))
+    bed.begin()
+    bed.start()
+    bed.train(29)
+    bed.act(fault)
+    bed.say("keeper", "fault.verified", {"id": fault.id}, node="n1", epoch=0)
+    bed.answer("keeper", "fault.act", f"f/{fault.id}/act", "n1", {"verified": True})
+    return bed
+
+
 def paused() -> Run:
     """n1 is stopped at step 30 for good and falls silent; it is killed and started again, and healed when the run ends."""
     fault = FaultPlan(id="f0", fault="pause-node", node=1, at=Trigger(step=30))

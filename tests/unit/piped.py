@@ -53,7 +53,7 @@ def serving(hostdir: Path, operations: Operations | None = None) -> Iterator[Pip
         yield pipes
     finally:
         pipes.close()
-        thread.join(10)
+        thread.join(60)
         helper.close()
         os.close(message)
 
@@ -85,6 +85,6 @@ class Heard:
                 content = content[: header["at"]] + body
         return content
 
-    def wait(self, done: Any, timeout_s: float = 5.0) -> None:
+    def wait(self, done: Any, timeout_s: float = 60.0) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: done(self), timeout_s), [header for header, _ in self.frames]

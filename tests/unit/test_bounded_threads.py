@@ -61,8 +61,8 @@ def test_work_that_fails_fails_its_future_only() -> None:
     threads = BoundedThreads("test-bounded", 1)
     failed, done = threads.start(fail), threads.start(lambda: None)
     with pytest.raises(ValueError, match="no"):
-        failed.result(10)
-    done.result(10)
+        failed.result(60)
+    done.result(60)
 
 
 class Exhausted:
@@ -92,7 +92,7 @@ def test_work_for_which_no_thread_can_start_is_done_by_those_that_are_there(monk
     done = [threads.start(lambda: go.wait(10)) for _ in range(3)]
     assert exhausted.refused == 2
     go.set()
-    assert [future.result(10) for future in done] == [True] * 3
+    assert [future.result(60) for future in done] == [True] * 3
 
 
 def test_work_that_no_thread_can_do_is_refused_and_later_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_work_that_no_thread_can_do_is_refused_and_later_work_is_done(monkeypatc
     with pytest.raises(RuntimeError, match="can't start new thread"):
         threads.start(lambda: made.append("refused"))
     exhausted.allowed = 1
-    threads.start(lambda: made.append("later")).result(10)
+    threads.start(lambda: made.append("later")).result(60)
     assert made == ["later"]
 
 
@@ -122,7 +122,7 @@ def test_one_connection_that_cannot_be_kept_up_does_not_end_the_others(monkeypat
     exhausted.allowed = 1
     upkeep.add(broken)
     upkeep.add(good)
-    assert all(slices.acquire(timeout=10) for _ in range(3))
+    assert all(slices.acquire(timeout=60) for _ in range(3))
     upkeep.remove(broken)
     upkeep.remove(good)
 

@@ -202,6 +202,9 @@ def test_a_traceback_has_all_lines_of_its_error() -> None:
     failed = views.failed_rank(_failed_with("\n".join(lines)), 2)
     assert failed is not None
     assert [f"[rank3]: {line}" for line in failed.traceback] == lines[:-1]
+    whole = views.failed_rank(_failed_with("\n".join(lines[:-1])), 40)
+    assert whole is not None
+    assert (list(whole.tail), whole.traceback) == (lines[:-1], ()), "the last lines show it already"
 
 
 def test_a_long_error_is_cut_in_a_finding() -> None:

@@ -315,13 +315,7 @@ def test_a_silence_belongs_to_a_healed_fault_from_its_order_to_its_heal_and_lost
     limit: str, difference: float, outcome: str
 ) -> None:
     fault = FaultPlan(id="f0", fault="pause-node", node=1, at=Trigger(step=30))
-    bed = history.Bed(trial=history.trial(fault))
-    bed.begin()
-    bed.start()
-    bed.train(29)
-    bed.act(fault)
-    bed.say("keeper", "fault.verified", {"id": "f0"}, node="n1", epoch=0)
-    bed.answer("keeper", "fault.act", "f/f0/act", "n1", {"verified": True})
+    bed = history.acted(fault)
     bed._heal(fault, [])
     ordered = next(event for event in bed.events if event.f == "fault.act" and event.type == "invoke")
     healed = next(event for event in bed.events if event.f == "fault.heal" and event.type == "ok")
@@ -332,3 +326,32 @@ def test_a_silence_belongs_to_a_healed_fault_from_its_order_to_its_heal_and_lost
     bed.events[-1] = dataclasses.replace(silent, value={"silent_s": silent.t - began_s})
     bed.ctl("run.end", {"outcome": "finished", "reason": "", "kind": ""})
     assert ask(bed.run(), "planned-faults-only").outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("suspicion", "has_settled", "outcome"),
+    [
+        (("node.suspect",), True, "pass"),
+        (("node.suspect",), False, "fail"),
+        (("node.suspect", "node.heard"), True, "fail"),
+        (("node.suspect", "node.heard", "node.suspect"), True, "pass"),
+        ((), True, "fail"),
+    ],
+)
+def test_a_node_is_given_up_without_its_exit_or_silence_only_as_a_suspect_whose_gang_had_its_time_to_stop(
+    suspicion: tuple[str, ...], has_settled: bool, outcome: str
+) -> None:
+    """The peers of a node without power fail before its silence counts as a loss."""
+    fault = FaultPlan(id="f0", fault="pause-node", node=1, at=Trigger(step=30))
+    bed = history.acted(fault)
+    for name in suspicion:
+        bed.ctl(name, {"silent_s": 1.0}, node="n1")
+    bed.say("agent", "rank.exit", {"rank": 0, "pid": 1, "code": 1, "last_step": 29}, node="n0", epoch=0)
+    bed.stop(lost=["n1"])
+    if has_settled:
+        bed.ask("timer", "e0/settle", "", {"after_s": 3.0})
+        bed.answer("ctl", "timer", "e0/settle", "", {})
+    bed.recover("n1", "restart", 25, detector="rank.exit")
+    bed.train(60)
+    bed.finish()
+    assert ask(bed.run(history.twin()), "planned-faults-only").outcome == outcome

@@ -55,13 +55,7 @@ def test_a_rank_that_was_crashed_on_purpose_excuses_no_later_loss_of_its_node(
     writer: str, f: str, value: dict[str, Any], text: str
 ) -> None:
     fault = FaultPlan(id="f0", fault="crash-rank", node=1, at=Trigger(step=30))
-    bed = history.Bed(trial=history.trial(fault))
-    bed.begin()
-    bed.start()
-    bed.train(29)
-    bed.act(fault)
-    bed.say("keeper", "fault.verified", {"id": "f0"}, node="n1", epoch=0)
-    bed.answer("keeper", "fault.act", "f/f0/act", "n1", {"verified": True})
+    bed = history.acted(fault)
     bed.say("agent", "rank.exit", {"rank": 1, "pid": 101, "code": -9}, node="n1", epoch=0)
     bed.stop()
     bed.epoch, bed.resume = 1, 25

@@ -351,6 +351,15 @@ def test_a_dry_run_prints_trial_and_plan_and_starts_nothing(ccbed: Desk) -> None
     assert ccbed.launched == []
 
 
+def test_a_dry_run_with_an_inventory_takes_its_bed_as_up_and_leaves_it_down(ccbed: Desk) -> None:
+    assert ccbed("run", "dp-ring", "--bed", "local", "--dry-run") == 3, (
+        "the control: without the inventory there is no bed"
+    )
+    assert ccbed("run", "dp-ring", "-i", "local.yml", "--fail-node", "2", "--dry-run") == 0, ccbed.err
+    assert "act    f0 on n2: power off" in ccbed.out
+    assert ccbed.launched == [] and ccbed("run", "dp-ring", "--bed", "local", "--dry-run") == 3
+
+
 def test_help_lists_the_workloads_options_and_helps_without_a_readable_trial(
     ccbed: Desk, capsys: pytest.CaptureFixture[str]
 ) -> None:

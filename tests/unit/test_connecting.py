@@ -12,7 +12,7 @@ from orchestrator.providers.site_connections import Sites
 from orchestrator.providers.sites import Site
 
 HOST = HostSpec(name="h1")
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Fake:

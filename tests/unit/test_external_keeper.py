@@ -104,7 +104,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     made = Host(directory=tmp_path, port=port)
     (tmp_path / "sshd.py").write_text(textwrap.dedent(SSHD))
     (tmp_path / "control.py").write_text(textwrap.dedent(CONTROL))
-    subprocess.run(made.control("start"), check=True, timeout=10)
+    subprocess.run(made.control("start"), check=True, timeout=60)
     (tmp_path / "pid.log").unlink()
     yield made
     if made.pid:
@@ -330,6 +330,22 @@ def test_a_host_that_refuses_or_has_no_address_is_not_proved_to_be_gone(
     assert not host_primitives.observe(Primitive(kind="power", args={**ABSENT, "state": "on"}))[0]
 
 
+def test_a_host_whose_service_sends_no_banner_is_there_when_it_accepts_a_connection() -> None:
+    """Such as slurmd. While it is closed the host runs all the same, and is not proved to be back."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        on, off = (
+            Primitive(
+                kind="power", args={**ABSENT, "state": state, "address": "127.0.0.1", "port": port, "greeting": ""}
+            )
+            for state in ("on", "off")
+        )
+        assert host_primitives.observe(on) == (True, {f"127.0.0.1:{port}": "accepts connections"})
+        assert host_primitives.observe(off)[0] is False
+    assert host_primitives.observe(on)[0] is False
+    assert host_primitives.observe(off)[0] is False
+
+
 def test_an_engine_is_there_when_it_answers_a_ping(tmp_path: Path) -> None:
     path = tmp_path / "engine.sock"
     on, off = (Primitive(kind="power", args={"state": s, "of": "engine", "socket": str(path)}) for s in ("on", "off"))
@@ -453,7 +469,7 @@ def test_a_provider_starts_it_on_demand_and_hears_of_it_in_its_run(host: Host, b
 
 def test_a_host_that_cannot_be_given_back_is_named_and_its_holder_stays(host: Host, bed: BedSpec) -> None:
     stuck = Primitive(kind="argv", args={"run": ["false"]})
-    act = host.act(heal=(stuck,), verify_heal=(stuck,), limit_s=0.3)
+    act = host.act(heal=(stuck,), limit_s=0.3)
     value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(act)}
     external_keeper.perform(bed, "r1", Command(f="fault.act", key="f/f0/act", node="n2", value=value))
     until = time.monotonic() + 10

@@ -185,6 +185,23 @@ def test_a_state_that_already_held_proves_nothing_and_nothing_is_injected(stand:
     assert stand.notes[1][1]["held"] is True
     assert stand.switches.done == []
     assert Leases(stand.directory).all() == []
+    assert stand.perform("fault.heal", PAUSE)[0] == "ok"
+    assert stand.switches.done == [], "what ccbed has not paused it does not resume"
+
+
+def test_a_fault_of_a_host_that_could_not_be_seen_to_return_is_not_injected(stand: Stand) -> None:
+    """Its port refuses connections: its loss would be observed, its return would not."""
+    stand.switches.hides = lambda primitive, state: primitive == OFF
+    of_host = replace(PAUSE, disables=("host",))
+    kind, value = stand.act(of_host)
+    assert (kind, value["verified"]) == ("fail", False)
+    assert "the state in which its healing must end does not hold" in value["reason"]
+    assert stand.perform("fault.heal", of_host)[0] == "ok"
+    assert stand.switches.done == []
+    stand.switches.hides = lambda primitive, state: False
+    assert stand.act(of_host)[0] == "ok", "the control: once the host can be observed, it is injected"
+    assert stand.perform("fault.heal", of_host)[0] == "ok"
+    assert stand.switches.done == ["pause on", "pause off"]
 
 
 def test_a_fault_that_resumes_what_runs_is_never_verified(stand: Stand) -> None:

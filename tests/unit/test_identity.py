@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.model.bed import Machine
 from orchestrator.nightly import bundle_records, index, judging, night_files
 from orchestrator.nightly.culprits import hook
 from orchestrator.nightly.gates.nights import Record
@@ -177,11 +178,13 @@ def test_the_hosts_of_a_slurm_job_are_its_nodes(tmp_path: Path) -> None:
     provider = SlurmProvider(tmp_path)
     assert provider.machines(spec) == {}, "without a job they are not known"
     allocation.write(ALLOCATION, tmp_path)
-    assert provider.machines(spec) == {"h0": "a1", "h1": "a2"}
+    assert {host: machine.name for host, machine in provider.machines(spec).items()} == {"h0": "a1", "h1": "a2"}
 
 
 def test_the_plan_of_a_run_names_the_machines() -> None:
-    made = planned(trial("world: {nodes: 4}"), machines={"localhost": "gpu17"})
+    made = planned(
+        trial("world: {nodes: 4}"), machines={"localhost": Machine(name="gpu17", address="gpu17", port=6818)}
+    )
     assert (made.nodes["n0"].host, made.nodes["n0"].machine) == ("localhost", "gpu17")
     assert planned(trial("world: {nodes: 4}")).nodes["n0"].machine == ""
 

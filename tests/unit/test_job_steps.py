@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.model.bed import BedSpec, HostSpec, NodeSpec, SlurmSpec
+from orchestrator.model.bed import BedSpec, HostSpec, Machine, NodeSpec, SlurmSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.node.oslayer import host_facts, processes
 from orchestrator.providers.slurm import job_steps
 from orchestrator.providers.slurm.allocation import Allocation
 
 ALLOCATION = Allocation(job_id=7, nodes=("a1", "a2"), addresses=("a1", "a2"), ends_at=None, is_owned=True)
+
+HOSTS = ("h0", "h1")
 
 
 def bed(tmp_path: Path, gpus: int = 0, python: str = "") -> BedSpec:
@@ -122,7 +125,7 @@ def test_a_step_in_another_container_is_not_that_of_the_bed(clients: Path, monke
     assert spec.slurm
     other = replace(spec, slurm=replace(spec.slurm, image="/other.sif"))
     assert "runs with another ccbed_container" in job_steps.end_reason(other, ALLOCATION, "h0")
-    assert job_steps.end(spec, 20.0) == []
+    assert job_steps.end(spec, HOSTS, 20.0) == []
     os.close(writer)
 
 
@@ -146,6 +149,25 @@ def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_the_step_of_a_host_that_was_off_is_abandoned_also_if_its_srun_does_not_end(clients: Path) -> None:
+    (clients / "bin/srun").write_text(f"#!/bin/sh\ntrap '' TERM\ncat {clients}/fifo\nexec sleep 1000\n")
+    spec = replace(bed(clients), hostdir=str(clients / "shared"))
+    job_steps.start(spec, ALLOCATION, "h0", "a.pyz")
+    writer = os.open(clients / "fifo", os.O_WRONLY)
+    assert job_steps.end(spec, HOSTS, 0.0) == ["h0"]
+    job_steps.abandon(spec, "h0", 0.0)
+    until = time.monotonic() + 60.0
+    while not job_steps.end_reason(spec, ALLOCATION, "h0"):
+        assert time.monotonic() < until, "its srun lives"
+    os.close(writer)
+
+
+def test_a_host_is_the_node_of_its_number_and_its_slurmd() -> None:
+    known = replace(ALLOCATION, addresses=("a1", "10.0.0.2"), ports=(6818, 7003))
+    assert job_steps.machine(known, "h1") == Machine(name="a2", address="10.0.0.2", port=7003)
+    assert job_steps.machine(ALLOCATION, "h1").port == 6818, "a record of an earlier version has no ports"
+
+
 def test_a_step_runs_until_its_srun_ends(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
@@ -159,7 +181,7 @@ def test_a_step_runs_until_its_srun_ends(clients: Path, monkeypatch: pytest.Monk
     assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
     assert "no step" in job_steps.end_reason(spec, replace(ALLOCATION, job_id=8), "h0")
     job_steps.log(spec, "h0").write_text("Python 3.6 is too old\n")
-    assert job_steps.end(spec, 20.0) == []
+    assert job_steps.end(spec, HOSTS, 20.0) == []
     os.close(writer)
     reason = job_steps.end_reason(spec, ALLOCATION, "h0")
     assert reason == "its job step on a1 has ended: Python 3.6 is too old"
@@ -188,7 +210,7 @@ def test_a_step_whose_srun_was_killed_runs_until_slurm_says_that_it_has_ended(
     (clients / "running").write_text(rows("ccbed-h0", "ccbed-h1"))
     kill_srun(spec, clients, "h0")
     assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
-    assert job_steps.end(spec, 0.0) == []
+    assert job_steps.end(spec, HOSTS, 0.0) == []
     (clients / "running").write_text(rows("ccbed-h1"))
     assert job_steps.end_reason(spec, ALLOCATION, "h0") == "its job step on a1 has ended"
     (clients / "running").write_text(rows("ccbed-h0"))
@@ -217,6 +239,6 @@ def test_a_step_of_another_machine_is_taken_to_run(clients: Path, monkeypatch: p
     job_steps.start(spec, ALLOCATION, "h0", "a.pyz")
     monkeypatch.undo()
     assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
-    assert job_steps.end(spec, 0.0) == []
+    assert job_steps.end(spec, HOSTS, 0.0) == []
     for process in processes.descendants(os.getpid()):
         processes.kill([process])

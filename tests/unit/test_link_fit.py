@@ -61,6 +61,28 @@ def test_trains_that_stood_still_on_the_wire_do_not_move_beta_but_widen_its_inte
     assert result.interval and result.interval[1] == pytest.approx(disturbed)
 
 
+def stopped(*after: int) -> list[tuple[int, float]]:
+    """A train whose sender stopped for 10 ms after these messages."""
+    return [(size, seconds + sum(0.01 for stop in after if size > stop * SIZE)) for size, seconds in train(noise)]
+
+
+@pytest.mark.parametrize("stops", [(11,), (7, 15), (5, 11, 17)])
+def test_interruptions_of_a_train_do_not_count_on_a_shaped_link(stops: tuple[int, ...]) -> None:
+    assert link_fit.slope(stopped(*stops)) > 1.2 * WIRE, "the control: all arrivals show another rate"
+    assert link_fit.slope(stopped(*stops), is_shaped=True) == pytest.approx(WIRE, rel=0.01)
+
+
+@pytest.mark.parametrize("stops", [(), tuple(range(1, COUNT, 2))])
+def test_of_a_train_that_has_no_interruption_or_little_else_all_arrivals_count(stops: tuple[int, ...]) -> None:
+    arrivals = stopped(*stops)
+    assert link_fit.slope(arrivals, is_shaped=True) == link_fit.slope(arrivals)
+
+
+def test_a_receiver_that_was_stopped_notes_several_messages_at_once() -> None:
+    late = [(size, max(seconds, 0.02) if size > 9 * SIZE else seconds) for size, seconds in train(noise)]
+    assert link_fit.slope(late, is_shaped=True) == pytest.approx(WIRE, rel=0.01)
+
+
 def test_a_link_that_is_five_percent_slower_has_another_interval() -> None:
     fast, slow = (link_fit.beta(slopes(noise, beta), RATE) for beta in (WIRE, 1.05 * WIRE))
     assert fast.interval and slow.interval and slow.interval[0] > fast.interval[1]

@@ -78,6 +78,7 @@ def test_pairs_between_nodes_are_measured_again_if_a_direction_is_known_roughly(
 
 def test_between_ranks_of_one_node_no_link_bounds_the_rate() -> None:
     fabric = link_probe.Fabric(nodes=(0, 0, 1), rate=8 / SLOW)
+    assert [fabric.link_rate(0, peer) for peer in (1, 2)] == [0.0, fabric.rate]
     betas = link_probe.betas(0, fabric, {1: trains(*[SLOW / 90] * 6), 2: trains(*[SLOW / 90] * 6)})
     assert betas[1].value == pytest.approx(SLOW / 90) and not betas[1].reason
     assert betas[2].value is None and betas[2].reason == "faster than the link carries"

@@ -79,6 +79,21 @@ def test_a_repeat_has_as_many_calls_as_last_its_time() -> None:
     assert repeats.calls_of_a_repeat(lambda count: 5.0, 0.3) == 1
 
 
+def test_an_interruption_while_calls_are_counted_does_not_make_the_repeats_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[int] = []
+
+    def seconds(_node: Node, _work: object, count: int) -> float:
+        timed.append(count)
+        return count * 0.003 + (0.5 if len(timed) == 2 else 0.0)
+
+    monkeypatch.setattr(repeats, "seconds", seconds)
+    measured = repeats.rates(node(tmp_path, repeats=3, repeat_s=0.3), lambda: None, 6.0)
+    assert measured == pytest.approx([2000.0] * 3)
+    assert timed == [1, 1, 1, 2, 4, 8, 16, 32, 64, 64, 64]
+
+
 def test_matrix_products_memory_and_disk_are_measured_for_real(tmp_path: Path) -> None:
     probed = node(tmp_path, dtypes=("float32", "tf32"))
     measured = by_name(gemm.measure(probed)) | by_name(memory.measure(probed)) | by_name(disk.measure(probed))

@@ -11,7 +11,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.core.spec import parse_trial, plan
 from orchestrator.core.spec.trial_draft import Override
-from orchestrator.model.bed import BedSpec, BedStatus
+from orchestrator.model.bed import BedSpec, BedStatus, Machine
 from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.model.plan import Plan
 from orchestrator.model.trial import Trial
@@ -114,6 +114,10 @@ DOCKER = """all:
     ("fault", "variable"),
     [
         ("power-off", "ccbed_power: {off: [pdu, off], on: [pdu, on]}"),
+        (
+            "power-off",
+            "ccbed_power: {'false': [pdu, 'off'], 'true': [pdu, 'on']}",
+        ),  # as ansible-inventory lists bare words
         ("cut-link", "ccbed_switch_port: {down: [sw, down], up: [sw, up]}"),
         ("stop-engine", "ccbed_engine_control: {stop: [sv, stop], start: [sv, start]}"),
         ("stop-ssh", "ccbed_ssh_control: {stop: [con, stop], start: [con, start]}"),
@@ -134,11 +138,70 @@ def test_what_takes_a_host_away_needs_the_argv_of_the_inventory_and_to_be_allowe
         planned(trial(text), careful, **can)
 
 
-def test_what_takes_a_host_away_is_unsupported_on_slurm() -> None:
-    """The variables of an inventory for it are rejected there, so that no error may recommend one."""
+def test_on_slurm_only_the_power_can_be_taken_away_by_a_command_of_the_administrator() -> None:
+    """Other variables of an inventory for it are rejected there, so that no error may recommend one."""
     bed = dataclasses.replace(beds.local(), provider="slurm", allow_faults="node")
-    with pytest.raises(UsageError, match=r"needs power-off; .*; unsupported on the nodes of a Slurm job"):
+    for fault in ("cut-link", "stop-ssh", "stop-engine"):
+        with pytest.raises(UsageError, match=rf"needs {fault}; .*; unsupported on the nodes of a Slurm job"):
+            planned(trial(f"faults: [{fault}: {{node: 2}}]"), bed)
+    with pytest.raises(UsageError, match=r"needs power-off; .*; an administrator's command is needed: set ccbed_power"):
         planned(trial("faults: [power-off: {node: 2}]"), bed)
+
+
+SLURM = """all:
+  hosts: {cluster: {ccbed_nodes: 2}}
+  vars:
+    ccbed_provider: slurm
+    ccbed_time: 1h
+    ccbed_allow_faults: node
+"""
+
+
+def test_the_power_of_a_slurm_node_is_switched_by_its_name_and_watched_at_its_slurmd() -> None:
+    power = "ccbed_power: {off: [ipmi, '--host={node}-bmc', off], on: [ipmi, '--host={node}-bmc', on]}"
+    bed = beds.local(f"{SLURM}    {power}\n")
+    machine = Machine(name="gpu07", address="10.0.0.7", port=6818)
+    text = "faults: [power-off: {node: 1}]\nworld: {nodes: 2}"
+    act = planned(trial(text), bed, machines={"h1": machine}).acts["f0"]["n1"]
+    at = {"address": "10.0.0.7", "port": 6818, "greeting": ""}
+    (off,) = act.inject
+    (on,) = act.verify_heal
+    assert off.args == {"state": "off", "of": "host", "run": ["ipmi", "--host=gpu07-bmc", "off"], **at}
+    assert on.args == {"state": "on", "of": "host", "run": ["ipmi", "--host=gpu07-bmc", "on"], **at}
+    assert act.of_host and act.outside
+
+
+def test_a_slurm_node_is_not_named_within_a_value_out_of_a_vault() -> None:
+    """Bundles hide exactly that value. Beside it the name is set."""
+    power = "ccbed_power: {off: [pdu, 'pass=open-sesame off {node}'], on: [pdu, 'pass=open-sesame on {node}']}"
+    bed = beds.local(f"{SLURM}    {power}\n")
+    machine = {"h1": Machine(name="gpu07", address="10.0.0.7", port=6818)}
+    text = "faults: [power-off: {node: 1}]\nworld: {nodes: 2}"
+    part = dataclasses.replace(bed, vault=("open-sesame",))
+    (off,) = planned(trial(text), part, machines=machine).acts["f0"]["n1"].inject
+    assert off.args["run"][1] == "pass=open-sesame off gpu07"
+    whole = dataclasses.replace(bed, vault=("pass=open-sesame off {node}",))
+    with pytest.raises(UsageError, match=r"in ccbed_power \{node\} is part of a value out of a vault"):
+        planned(trial(text), whole, machines=machine)
+
+
+def test_the_power_of_the_machine_that_runs_ccbed_is_not_switched() -> None:
+    power = "ccbed_power: {off: [pdu, 'off {node}'], on: [pdu, 'on {node}']}"
+    bed = beds.local(f"{SLURM}    {power}\n")
+    machines = {
+        "h0": Machine(name="gpu06", address="10.0.0.6", port=6818, is_own=True),
+        "h1": Machine(name="gpu07", address="10.0.0.7", port=6818),
+    }
+    text = "faults: [power-off: {node: %s}]\nworld: {nodes: 2}"
+    assert planned(trial(text % "n1"), bed, machines=machines).acts["f0"].keys() == {"n1"}
+    for node in ("n0", 1):  # rank 1 may be on any node when the fault is injected
+        with pytest.raises(UsageError, match=r"needs power-off; host h0 .*; ccbed runs on it \(gpu06\)"):
+            planned(trial(text % node), bed, machines=machines)
+
+
+def test_a_power_command_that_names_no_slurm_node_is_rejected() -> None:
+    with pytest.raises(UsageError, match=r"off: an argument must contain \{node\}.*\(got pdu off\)"):
+        beds.local(f"{SLURM}    ccbed_power: {{off: [pdu, off], on: [pdu, 'on', '{{node}}']}}\n")
 
 
 def test_nccl_where_every_rank_and_every_spare_has_a_gpu() -> None:

@@ -20,7 +20,6 @@ with RunGaps() as gaps:
     start = time.monotonic()
     print("watching", flush=True)
     sys.stdin.read()
-    time.sleep(0.05)
     print(json.dumps(gaps.take(start, time.monotonic())), flush=True)
 """
 STOP_S = 0.3
@@ -55,6 +54,16 @@ def test_gaps_are_those_of_the_period_and_earlier_ones_are_forgotten() -> None:
     gaps._gaps = [(1.0, 1.1, 0.0), (2.0, 2.2, 0.1), (3.0, 3.1, 0.0)]
     assert gaps.take(2.1, 2.5) == [(2.0, 2.2, 0.1)]
     assert gaps.take(0.0, 9.0) == [(2.0, 2.2, 0.1), (3.0, 3.1, 0.0)]
+
+
+def test_a_gap_after_which_the_thread_does_not_run_counts_as_waiting_for_a_cpu() -> None:
+    """Nobody is called stopped for it: what the thread waited for is not known."""
+    gaps = RunGaps()
+    now = gaps._now()
+    gaps._before = (now[0] - 1.0, *now[1:])
+    (gap,) = gaps.take(now[0] - 1.0, now[0] + 9.0)
+    assert gap[1] - gap[0] >= 1.0
+    assert gap[2] == gap[1] - gap[0]
 
 
 def test_a_process_that_uses_cpu_time_has_run_whatever_its_thread_missed() -> None:

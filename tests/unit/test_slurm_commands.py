@@ -136,6 +136,7 @@ def test_states_of_nodes_are_told_apart(word: str, kind: str | None, queue: Path
         "NodeList": "n1",
         "StateLong": word,
         "NodeAddr": "10.0.0.1",
+        "Port": "6818",
         "Timestamp": "1500",
         "User": "root",
         "Reason": "bad dimm",

@@ -18,7 +18,7 @@ from orchestrator.cli.render import terminal
 from orchestrator.cli.verbs import down
 from orchestrator.core.bed import nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
-from orchestrator.model.bed import BedSpec
+from orchestrator.model.bed import BedSpec, Machine
 from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.nightly.suite import Night, Suite
@@ -447,8 +447,8 @@ class Machines(FakeProvider):
 
     job: Mapping[str, str] = field(default_factory=dict)
 
-    def machines(self, bed: BedSpec) -> Mapping[str, str]:
-        return self.job
+    def machines(self, bed: BedSpec) -> Mapping[str, Machine]:
+        return {host: Machine(name=name, address=name, port=6818) for host, name in self.job.items()}
 
 
 @pytest.mark.parametrize(

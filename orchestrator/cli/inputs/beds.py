@@ -143,7 +143,8 @@ def identify_nodes(session: sessions.Session, bed: BedSpec) -> Nodes:
     from ...nightly.identity import Nodes
 
     machines = session.provider(bed).machines(bed)
-    return Nodes({node.name: machines.get(node.host, node.host) for node in bed.nodes})
+    names = {host: machine.name for host, machine in machines.items()}
+    return Nodes({node.name: names.get(node.host, node.host) for node in bed.nodes})
 
 
 def acting_hosts(session: sessions.Session, bed: BedSpec, limit: Sequence[str] = ()) -> tuple[str, ...]:

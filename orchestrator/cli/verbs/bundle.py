@@ -78,17 +78,17 @@ def verify(
         raise UsageError("--signer needs --allowed-signers FILE", hint="one line per signer: NAME ssh-ed25519 AAAA…")
     if Path(run).is_file():
         with archives.unpacked(Path(run)) as directory:
-            problems, name = _verified(directory, allowed_signers, signer, keys)
+            problems, name, hint = _verified(directory, allowed_signers, signer, keys)
             has_signature = (directory / seal.SIGNATURE).exists()
             problems = tuple(problem.replace(f"{directory.parent}/", "") for problem in problems)
     else:
         directory = index.resolve(run, runs_dir)
-        problems, name = _verified(directory, allowed_signers, signer, keys)
+        problems, name, hint = _verified(directory, allowed_signers, signer, keys)
         has_signature = (directory / seal.SIGNATURE).exists()
     if as_json:
         session.terminal.json({"run": run, "ok": not problems, "problems": list(problems), "signer": name})
     elif problems:
-        session.terminal.error(problems, "copy the bundle again from where it was made")
+        session.terminal.error(problems, hint)
     else:
         unchecked = "; its signature was not checked: give --allowed-signers FILE" if has_signature else ""
         signed = f", and {name} signed it" if name else unchecked
@@ -98,14 +98,15 @@ def verify(
 
 def _verified(
     directory: Path, allowed: Path | None, signer: str, keys: tuple[Path, ...]
-) -> tuple[tuple[str, ...], str | None]:
-    """Return the problems, and the signer where allowed signers are given."""
+) -> tuple[tuple[str, ...], str | None, str]:
+    """Return the problems, the signer where allowed signers are given, and what to do about the problems."""
     problems = seal.verify(directory)
     try:
         problems += signing.unsigned_events(directory, keys) if keys and not problems else ()
-        return problems, signing.signer(directory, allowed, signer) if allowed and not problems else None
+        name = signing.signer(directory, allowed, signer) if allowed and not problems else None
+        return problems, name, "copy the bundle again from where it was made"
     except paths.TornBundleError as error:
-        return tuple(error.problems), None
+        return tuple(error.problems), None, error.hint
 
 
 @command.command(

@@ -63,7 +63,11 @@ def assemble_bed(
         *_fabric_problems(inventory),
         *_interpreter_problems(inventory),
     ]
-    problems += [*slurm_job.host_problems(inventory), *slurm_job.container_problems(inventory)]
+    problems += [
+        *slurm_job.host_problems(inventory),
+        *slurm_job.container_problems(inventory),
+        *slurm_job.power_problems(inventory),
+    ]
     shared = _bed_wide(inventory)
     name, name_problems = _name(inventory, shared)
     problems += name_problems

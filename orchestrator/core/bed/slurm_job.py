@@ -9,6 +9,9 @@ from typing import Any
 from ...model.bed import Host, Inventory, SlurmSpec
 from ..inventory import slurm_options, variables
 
+#: In the programs of ``ccbed_power`` it stands for the node's name in Slurm.
+NODE_FIELD = "{node}"
+
 
 def host_problems(inventory: Inventory) -> Iterable[str]:
     """A bed of provider slurm has one entry, the cluster: Slurm chooses the hosts."""
@@ -35,6 +38,17 @@ def container_problems(inventory: Inventory) -> Iterable[str]:
             yield f"{_position(host, 'image')}: must be the path of a file that all nodes share (got {image})"
         if str(_value(host, "python")).startswith("~/"):
             yield f"{_position(host, 'python')}: must be an absolute path in the image (got {_value(host, 'python')})"
+
+
+def power_problems(inventory: Inventory) -> Iterable[str]:
+    """Programs that would do the same for every node: Slurm chooses the nodes, so that a program must be told which."""
+    for host in inventory.hosts[:1] if _value(inventory.hosts[0], "provider") == "slurm" else ():
+        for state, argv in (_value(host, "power") or {}).items():
+            if not any(NODE_FIELD in part for part in argv):
+                yield (
+                    f"{_position(host, 'power')}: {state}: an argument must contain {NODE_FIELD}, which is replaced by "
+                    f"the node's name in Slurm (got {' '.join(argv)})"
+                )
 
 
 def read(host: Host, home: str) -> SlurmSpec:

@@ -289,6 +289,14 @@ def ended_attempt(trial: Trial, state: State) -> bool:
     return lost <= now | same
 
 
+def is_back(state: State, host: str) -> bool:
+    """Whether a fault that took this host away is healed: its keeper starts now."""
+    return any(
+        fault.stage == "healed" and state.plan.acts[id][fault.node].of_host and state.host(fault.node) == host
+        for id, fault in state.faults.items()
+    )
+
+
 def unhealed(state: State) -> tuple[str, ...]:
     """Problems of hosts for the outcome: a host that could not be healed is not in the state that `up` left."""
     failed = [(id, state.faults[id].node) for id in with_stage(state, "failed")]

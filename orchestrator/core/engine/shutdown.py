@@ -17,6 +17,8 @@ from .state import Commands, Ending, Result, State, note, then
 
 #: How long a node may take to end its ranks that was silent, and whose heartbeat has not returned.
 SILENT_S = 5.0
+#: How long a node may take to respond whose host is just back: a keeper on a network file system takes its time to start.
+BACK_S = 180.0
 
 
 def close(trial: Trial, state: State, ending: Ending, *, dump: bool = False) -> Result:
@@ -156,11 +158,17 @@ def _stop(state: State, name: str, what: str, *, dump: bool = False) -> Command:
 
 
 def _apply(state: State, name: str) -> Command:
-    return replace(gang.apply_node(state, name), key=_key(state, "apply", name))
+    return _patient(state, replace(gang.apply_node(state, name), key=_key(state, "apply", name)))
 
 
 def _kill(state: State, name: str) -> Command:
-    return replace(gang.kill_node(state, name), key=_key(state, "kill", name))
+    return _patient(state, replace(gang.kill_node(state, name), key=_key(state, "kill", name)))
+
+
+def _patient(state: State, order: Command) -> Command:
+    """A host that is just back starts its keeper first."""
+    is_back = faults.is_back(state, state.host(str(order.node)))
+    return replace(order, deadline_s=max(order.deadline_s, BACK_S)) if is_back else order
 
 
 def _reachable(state: State, name: str, good: bool) -> State:

@@ -173,6 +173,11 @@ def _on_off(value: Any) -> Any:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
+def _on_off_key(key: Any) -> Any:
+    """JSON, as ansible-inventory lists variables, has texts in place of boolean keys."""
+    return {"true": "on", "false": "off"}.get(key, _on_off(key))
+
+
 def _on_off_items(value: Any) -> Any:
     return [_on_off(item) for item in value] if isinstance(value, list) else value
 
@@ -185,7 +190,7 @@ def _control(*states: str) -> Callable[[Any], dict[str, tuple[str, ...]]]:
 
     def read(value: Any) -> dict[str, tuple[str, ...]]:
         if isinstance(value, dict):
-            value = {_on_off(key): _on_off_items(item) for key, item in value.items()}
+            value = {_on_off_key(key): _on_off_items(item) for key, item in value.items()}
         if not isinstance(value, dict) or sorted(value) != sorted(states):
             raise ValueError(f"must be a mapping with {' and '.join(states)} to lists: a program and its arguments")
         commands = {state: _list(value[state]) for state in states}
@@ -234,7 +239,7 @@ KNOWN: Mapping[str, Variable] = {
     "no_proxy": Variable(read=literal.no_proxy, honoured_by=DOCKER),
     "engine": Variable(read=literal.absolute_path, honoured_by=DOCKER),
     "engine_control": Variable(read=_control("start", "stop"), honoured_by=DOCKER),
-    "power": Variable(read=_control("off", "on"), honoured_by=DOCKER),
+    "power": Variable(read=_control("off", "on"), honoured_by=DOCKER + SLURM),
     "ssh_control": Variable(read=_control("start", "stop"), honoured_by=DOCKER),
     "switch_port": Variable(read=_control("down", "up"), honoured_by=DOCKER),
     "known_hosts": Variable(read=literal.file, honoured_by=DOCKER),

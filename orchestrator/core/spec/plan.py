@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...model import redaction, vaulted
-from ...model.bed import BedSpec, BedStatus, NodeSpec
+from ...model.bed import BedSpec, BedStatus, Machine, NodeSpec
 from ...model.errors import InfrastructureError, UsageError
 from ...model.free_memory import FreeMemory
 from ...model.gang import WorkDir
@@ -41,7 +41,7 @@ def plan(
     umask: int = 0o077,
     work_dir: WorkDir | None = None,
     placement: Placement = ANY_NODE,
-    machines: Mapping[str, str] = MappingProxyType({}),
+    machines: Mapping[str, Machine] = MappingProxyType({}),
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """``capabilities``: host -> capabilities from its provider; ``payload``: the directory of the ranks' code.
@@ -49,7 +49,7 @@ def plan(
     ``clocks``: as preflight measured them; ``gaps``: nodes that do not share the directory for checkpoints;
     ``free_memory``: of the hosts and containers of the ranks; ``twin``: the run is compared with an undisturbed twin;
     ``work_dir``: where the ranks find the user's script; ``placement``: nodes that it must not use;
-    ``machines``: host -> its name outside of the bed; ``refused``: host -> why no replacement can be started there.
+    ``machines``: host -> what it is outside of the bed; ``refused``: host -> why no replacement can be started there.
 
     Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm, or too few
     of them may be used.
@@ -67,7 +67,7 @@ def plan(
     backend, backend_problems = _backend(trial, (*slots, *spares))
     room = replacements.plan_room(trial, bed, status, placement, (*slots, *spares), gaps, refused, backend)
     nodes = {node.name: node for node in (*slots, *spares, *room.nodes)}
-    acts, act_problems = planned_acts.plan_acts(trial, bed, nodes, slots, catalogue, capabilities)
+    acts, act_problems = planned_acts.plan_acts(trial, bed, nodes, slots, catalogue, capabilities, machines)
     last = last_step(trial, catalogue, data)
     data_problems = _missing_data(trial, bed, catalogue, data) if last is None else ()
     memory_problems = memory_budget.find_problems(trial, [node.name for node in slots], free_memory, catalogue)
@@ -87,7 +87,7 @@ def plan(
         bed=bed.name,
         slots=tuple(node.name for node in slots),
         spares=tuple(node.name for node in spares),
-        nodes={name: _plan_node(node, bed, status, machines.get(node.host, "")) for name, node in nodes.items()},
+        nodes={name: _plan_node(node, bed, status, machines.get(node.host)) for name, node in nodes.items()},
         policy=policy,
         backend=backend,
         payload=payload,
@@ -231,7 +231,7 @@ def _split_spares(
     return tuple(usable), left_out
 
 
-def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus, machine: str) -> PlanNode:
+def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus, machine: Machine | None) -> PlanNode:
     observed = status.node(node.name)
     address, interface = replacements.address(bed, status, node) if node.role == "replacement" else ("", "")
     return PlanNode(
@@ -246,7 +246,7 @@ def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus, machine: str) ->
         host=node.host,
         env=node.env,
         leaf=node.port.group if node.port else 0,
-        machine=machine,
+        machine=machine.name if machine else "",
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
+from ...model import vaulted
 from ...model.act import SAFETY_ORDER, Act, HostFacts, Safety, Target, objection
-from ...model.bed import BedSpec, HostSpec, NodeSpec
+from ...model.bed import BedSpec, HostSpec, Machine, NodeSpec
 from ...model.plugin import Catalogue
 from ...model.trial import FaultPlan, Trial
+from ..bed.slurm_job import NODE_FIELD
 from . import values
 
 #: Beds whose nodes are processes: no fault of a trial can harm a host, whatever its class.
@@ -32,8 +35,12 @@ def plan_acts(
     slots: Sequence[NodeSpec],
     catalogue: Catalogue,
     capabilities: Mapping[str, frozenset[str]],
+    machines: Mapping[str, Machine] = MappingProxyType({}),
 ) -> tuple[dict[str, dict[str, Act]], list[str]]:
-    """Fault -> node -> act, and the problems. A group rank may have moved to a spare when the trigger fires."""
+    """Fault -> node -> act, and the problems. A group rank may have moved to a spare when the trigger fires.
+
+    ``machines``: host -> what it is outside of the bed, where that is known.
+    """
     ranks = {node.name: index for index, node in enumerate(slots)}
     specs = {host.name: host for host in bed.hosts}
     acts: dict[str, dict[str, Act]] = {}
@@ -47,14 +54,29 @@ def plan_acts(
         acts[fault.id] = {}
         for name in targets:
             host = nodes[name].host
-            available = (
-                capabilities.get(host, frozenset()) | _host_capabilities(specs.get(host)) | _bed_capabilities(bed)
-            )
-            facts = HostFacts(name=host, provider=bed.provider, capabilities=available, spec=specs.get(host))
+            spec = _on_machine(specs.get(host), machines.get(host), bed)
+            available = capabilities.get(host, frozenset()) | _host_capabilities(spec) | _bed_capabilities(bed)
+            facts = HostFacts(name=host, provider=bed.provider, capabilities=available, spec=spec)
             act = _plan_act(fault, Target(node=name, rank=ranks.get(name), role=nodes[name].role), facts, catalogue)
             acts[fault.id][name] = act = _with_short_lease(act, bed)
-            problems += _find_problems(fault, act, bed, facts)
+            problems += _find_problems(fault, act, bed, facts, machines.get(host))
     return acts, list(dict.fromkeys(problems))
+
+
+def _on_machine(host: HostSpec | None, machine: Machine | None, bed: BedSpec) -> HostSpec | None:
+    """The host with the address of its machine, whose name replaces ``{node}`` in the programs for its power.
+
+    Within a value out of a vault nothing is replaced: bundles hide exactly that value. The power of the machine that runs
+    ccbed cannot be switched: nothing would switch it on again.
+    """
+    if host is None or machine is None:
+        return host
+
+    def named(part: str) -> str:
+        return part.replace(NODE_FIELD, machine.name) if NODE_FIELD in vaulted.hide(part, bed.vault) else part
+
+    power = {state: tuple(map(named, argv)) for state, argv in host.power.items()}
+    return replace(host, address=machine.address, port=machine.port, power={} if machine.is_own else power)
 
 
 def _plan_act(fault: FaultPlan, target: Target, facts: HostFacts, catalogue: Catalogue) -> Act:
@@ -63,14 +85,19 @@ def _plan_act(fault: FaultPlan, target: Target, facts: HostFacts, catalogue: Cat
     return act
 
 
-def _find_problems(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts) -> list[str]:
+def _find_problems(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts, machine: Machine | None) -> list[str]:
     missing = [need for need in act.needs if need not in facts.capabilities]
     available = ", ".join(sorted(facts.capabilities)) or "nothing"
     problems = [
         f"fault {fault.id} ({fault.fault}) needs {need}; host {facts.name} (provider {facts.provider}) offers: {available}"
-        f"{_hint(need, facts.provider)}"
+        f"{_hint(need, facts.provider, machine)}"
         for need in missing
     ]
+    if machine and facts.spec and "power-off" in act.needs and _has_node_field(facts.spec):
+        problems.append(
+            f"fault {fault.id} ({fault.fault}): in ccbed_power {NODE_FIELD} is part of a value out of a vault, where it is not "
+            f"replaced: write that argument of ccbed_power into a file that is not encrypted"
+        )
     if problem := objection(act):
         problems.append(f"fault {fault.id} ({fault.fault}): {problem}; correct the plugin's plan()")
     allowed, safety = SAFETY_ORDER.index(bed.allow_faults), _safety(act, bed)
@@ -85,6 +112,10 @@ def _find_problems(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts) -
             f"default: set for_s to at most {SLURM_PAUSE_S:g} s"
         )
     return problems
+
+
+def _has_node_field(host: HostSpec) -> bool:
+    return any(NODE_FIELD in part for argv in host.power.values() for part in argv)
 
 
 def _is_pause_on_slurm(act: Act, bed: BedSpec) -> bool:
@@ -103,13 +134,19 @@ def _with_short_lease(act: Act, bed: BedSpec) -> Act:
     return replace(act, lease_s=min(act.lease_s, SLURM_PAUSE_S + SLURM_MARGIN_S))
 
 
-def _hint(need: str, provider: str) -> str:
+def _hint(need: str, provider: str, machine: Machine | None) -> str:
     """For the error message: the variable that gives a host this capability, or that its engine lacks it."""
+    if need == "power-off" and machine and machine.is_own:
+        return f"; ccbed runs on it ({machine.name}): name another node of the bed, or run ccbed elsewhere"
     if provider == "docker" and need in ("limit", "pause"):
         return "; its container engine lacks it, see ccbed doctor"
     variable = _CAPABILITY_VARIABLES.get(need)
     if variable and provider == "slurm":
-        return "; unsupported on the nodes of a Slurm job in this version"
+        return (
+            "; an administrator's command is needed: set ccbed_power"
+            if need == "power-off"
+            else "; unsupported on the nodes of a Slurm job"
+        )
     return f"; set {variable} for a host of containers" if variable else ""
 
 

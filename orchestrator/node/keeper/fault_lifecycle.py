@@ -31,6 +31,9 @@ from .node_protocol import Node
 VERIFY_S = 2.0
 HELD = "fault not proved: the state to verify already held before the injection"
 NOT_KNOWN = "fault not proved: it is not known whether the state to verify already held before the injection"
+UNHEALABLE = (
+    "fault not injected: the state in which its healing must end does not hold now, so the healing could not be proved"
+)
 
 P = ParamSpec("P")
 Evidence = Mapping[str, Any]
@@ -65,6 +68,8 @@ class FaultLifecycle:
         self._timers: dict[tuple[str, str], Timer] = {}
         #: (node, id) of the faults whose injection is not yet verified, with the time after which it is not waited for.
         self._injecting: dict[tuple[str, str], Timer] = {}
+        #: (node, id) of the faults that were rejected before their injection: nothing is to be healed.
+        self._rejected: set[tuple[str, str]] = set()
         #: (node, call) of what waits until no fault is being injected on the node.
         self._waiting: list[tuple[str, Call]] = []
 
@@ -87,6 +92,7 @@ class FaultLifecycle:
             respond("fail", CommandFailed(reason=f"{node.name} does not run: a fault needs a running node"))
             return
         lease = replace(lease, inspected=before is not None and before.inspected)
+        self._rejected.discard((lease.node, lease.id))
         self._leases.arm(lease)
         self._start_timer(lease)
         self._note(lease, LeaseArmed(key=lease.key, lease_s=lease.act.lease_s, holder=self._holder))
@@ -155,16 +161,35 @@ class FaultLifecycle:
             if not self._is_in_force(lease):
                 respond("fail", CommandFailed(reason=primitive_runner.OVERTAKEN))
             elif held is not False:
-                self._drop(lease)
-                reason = HELD if held else NOT_KNOWN
-                respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))
+                self._reject(lease, HELD if held else NOT_KNOWN, evidence, respond)
+            elif lease.act.of_host:
+                primitive_runner.observe_once(self._loop, lease.act.verify_heal, node, VERIFY_S, observed_end)
             else:
-                repeatable = replace(lease, inspected=True)
-                self._leases.arm(repeatable)
-                self._start_timer(repeatable)
-                self._inject(repeatable, node, respond)
+                begin()
+
+        @respond.guard
+        def observed_end(holds: bool | None, evidence: Evidence) -> None:
+            """A host that cannot be observed now would not be seen to return."""
+            if not self._is_in_force(lease):
+                respond("fail", CommandFailed(reason=primitive_runner.OVERTAKEN))
+            elif holds or not lease.act.verify_heal:
+                begin()
+            else:
+                self._reject(lease, UNHEALABLE, evidence, respond)
+
+        def begin() -> None:
+            repeatable = replace(lease, inspected=True)
+            self._leases.arm(repeatable)
+            self._start_timer(repeatable)
+            self._inject(repeatable, node, respond)
 
         primitive_runner.observe_once(self._loop, lease.act.verify, node, VERIFY_S, inspected)
+
+    def _reject(self, lease: Lease, reason: str, evidence: Evidence, respond: Reply) -> None:
+        """Respond that the fault is not injected."""
+        self._drop(lease)
+        self._rejected.add((lease.node, lease.id))
+        respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))
 
     def _inject(self, lease: Lease, node: Node, respond: Reply) -> None:
         """Perform and verify the injection. The first failing primitive ends it, and the fault counts as not verified.
@@ -210,7 +235,8 @@ class FaultLifecycle:
         return (lease.node, lease.id) in self._timers
 
     def _heal(self, lease: Lease, respond: Reply) -> None:
-        """Perform all primitives, also after one fails, then verify the healing."""
+        """Perform all primitives, also after one fails, then verify the healing. What was never injected is left as it is."""
+        is_rejected = (lease.node, lease.id) in self._rejected
         act, node, until = lease.act, self._find_node(lease.node), time.monotonic() + lease.act.limit_s
 
         @respond.guard
@@ -226,7 +252,7 @@ class FaultLifecycle:
                     reason = problems[0] if problems else "healing not verified"
                     respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))
 
-            if act.heal or act.verify_heal:
+            if (act.heal or act.verify_heal) and not is_rejected:
                 limit_s = max(VERIFY_S, until - time.monotonic())
                 primitive_runner.observe_until(
                     self._loop, act.verify_heal, act.heal, node, limit_s, lambda: True, report
@@ -234,7 +260,8 @@ class FaultLifecycle:
             else:
                 report(True, {"undo": "nothing"})  # recovery replaces what such a fault breaks
 
-        primitive_runner.perform_all(self._loop, act.heal, node, act.limit_s, lambda problems: True, healed)
+        primitives = () if is_rejected else act.heal
+        primitive_runner.perform_all(self._loop, primitives, node, act.limit_s, lambda problems: True, healed)
 
     def _start_timer(self, lease: Lease) -> None:
         self._cancel_timer(lease)

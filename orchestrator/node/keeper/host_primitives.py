@@ -31,6 +31,8 @@ MAX_OUTPUT = 500
 ABSENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNRESET)
 STOPPED = (errno.ECONNREFUSED, errno.ENOENT)
 
+#: How the banner of a sshd begins.
+SSH = "SSH-"
 #: Connections to a sshd, which stay open while its sessions live: (address, port) -> connection.
 Sessions = dict[tuple[str, int], socket.socket]
 
@@ -169,6 +171,7 @@ def _has_ended(session: socket.socket) -> bool:
 def _observe_network(args: Mapping[str, Any], sessions: Sessions | None = None) -> Observed:
     """A host is up if its sshd sends a banner, and down if no connection is possible. A booting host is neither.
 
+    With an empty ``greeting`` it is up if it accepts the connection: not every service sends a banner.
     A refused connection shows that the host is up and its sshd is down. ``within_s``: the time limit of the observation.
     ``sessions``: where the connection to a sshd that is up stays open.
     """
@@ -185,13 +188,16 @@ def _observe_network(args: Mapping[str, Any], sessions: Sessions | None = None) 
         return expects_down if _is_absence(error) else None, {name: error.strerror or "does not answer"}
     with contextlib.ExitStack() as stack:
         stack.enter_context(connection)
+        greeting = str(args.get("greeting", SSH))
+        if not greeting:
+            return not expects_down, {name: "accepts connections"}
         banner = _banner(connection)
-        if sessions is not None and expects_down and banner.startswith("SSH-") and not _has_ended(connection):
+        if sessions is not None and expects_down and banner.startswith(greeting) and not _has_ended(connection):
             if earlier := sessions.pop(address, None):
                 earlier.close()
             sessions[address] = connection
             stack.pop_all()
-    return not expects_down and banner.startswith("SSH-"), {name: banner or "accepts connections and sends no banner"}
+    return not expects_down and banner.startswith(greeting), {name: banner or "accepts connections and sends no banner"}
 
 
 def _connect(address: tuple[str, int], response_s: float) -> socket.socket:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
+from ...model.bed import BedSpec, BedStatus, HostSpec, Machine, NodeStatus
 from ...model.errors import InfrastructureError, KeeperGoneError
 from ...model.event import Command, Event
 from ...model.provider import Cursors, Fetched
@@ -45,7 +45,7 @@ class ProcessProvider:
     def capabilities(self, host: str) -> frozenset[str]:
         return CAPABILITIES
 
-    def machines(self, bed: BedSpec) -> Mapping[str, str]:
+    def machines(self, bed: BedSpec) -> Mapping[str, Machine]:
         return {}
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:

@@ -42,6 +42,8 @@ GRANTED_S = 30.0
 #: How long a command waits for a state that it can do without.
 MOMENT_S = 3.0
 END_S = 60.0
+#: Where slurmd listens by default.
+SLURMD_PORT = 6818
 #: After so long, a job that only completes waits for a node that does not respond. Slurm never runs it again.
 COMPLETING_S = 10.0
 _GRANTED = re.compile(r"Granted job allocation (\d+)")
@@ -69,7 +71,8 @@ class Driver:
 class Allocation:
     """A job that holds nodes. ``nodes``: their names in Slurm, in the job's order; lost nodes keep their position.
 
-    ``addresses``: the address of each node, as Slurm reaches it (a name or a number). ``ends_at``: wall-clock time of the
+    ``addresses``: the address of each node, as Slurm reaches it (a name or a number); ``ports``: of its slurmd.
+    ``ends_at``: wall-clock time of the
     time limit; None: no limit. ``is_owned``: ccbed submitted the job, so ``release`` cancels it. ``driver``: of an ephemeral
     bed; None for a kept bed.
     """
@@ -77,6 +80,7 @@ class Allocation:
     job_id: int
     nodes: tuple[str, ...]
     addresses: tuple[str, ...]
+    ports: tuple[int, ...] = ()
     is_owned: bool
     ends_at: float | None = None
     name: str = ""
@@ -196,8 +200,13 @@ def _allocation(job: Job, bed: BedSpec, *, is_owned: bool) -> Allocation:
     return Allocation(
         job_id=job.job_id, nodes=nodes[:needed],
         addresses=tuple(known.get(name, {}).get("NodeAddr") or name for name in nodes[:needed]),
+        ports=tuple(_port(known.get(name, {})) for name in nodes[:needed]),
         ends_at=job.ends_at, is_owned=is_owned, name=job.name,
     )  # fmt: skip
+
+
+def _port(node: Mapping[str, str]) -> int:
+    return int(port) if (port := node.get("Port", "")).isdigit() else SLURMD_PORT
 
 
 def read_state(allocation: Allocation, deadline_s: float | None = None) -> JobState:

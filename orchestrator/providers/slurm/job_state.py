@@ -62,7 +62,7 @@ _JOB = {
     "JobID": 20, "State": 20, "NumNodes": 12, "StartTime": 24, "EndTime": 24, "PreemptTime": 24, "RestartCnt": 8, "UserName": 64,
     "Partition": 256, "Name": 128, "NodeList": 8000, "Reason": 400, "Comment": 1200,
 }  # fmt: skip
-_NODE = {"NodeList": 256, "StateLong": 40, "NodeAddr": 256, "Timestamp": 24, "User": 64, "Reason": 400}
+_NODE = {"NodeList": 256, "StateLong": 40, "NodeAddr": 256, "Port": 12, "Timestamp": 24, "User": 64, "Reason": 400}
 _PARTITION = {"PartitionName": 256, "Nodes": 12, "Size": 24}
 
 

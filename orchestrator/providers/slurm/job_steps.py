@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...model.bed import BedSpec
+from ...model.bed import BedSpec, Machine
 from ...model.errors import CcbedError
 from ...node.files import plain_files
 from ...node.oslayer import host_facts, processes
 from . import slurm_commands, step_container
-from .allocation import Allocation
+from .allocation import SLURMD_PORT, Allocation
 
 #: The variables of ccbed's environment that a step receives: Slurm's messages are not encrypted, so no secret may be there.
 EXPORTED = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "USER")
@@ -151,15 +152,26 @@ def explain(bed: BedSpec, host: str) -> str:
     return " / ".join(line for part in lines for line in part)
 
 
-def end(bed: BedSpec, deadline_s: float) -> list[str]:
+def end(bed: BedSpec, hosts: Iterable[str], deadline_s: float) -> list[str]:
     """End the steps whose srun is on this machine: on SIGTERM it ends its step first. The hosts whose srun did not end."""
-    steps = {host.name: step for host in bed.hosts if (step := _read(bed, host.name)) and _is_own(step)}
+    steps = {host: step for host in hosts if (step := _read(bed, host)) and _is_own(step)}
     for step in steps.values():
-        processes.send_signal([process for process in [processes.find(step.pid)] if process], signal.SIGTERM)
+        processes.send_signal(_sruns(step), signal.SIGTERM)
     until = time.monotonic() + deadline_s
     while (left := [host for host, step in steps.items() if _is_alive(step)]) and time.monotonic() < until:
         time.sleep(0.02)
     return left
+
+
+def abandon(bed: BedSpec, host: str, deadline_s: float) -> None:
+    """End the step of a host that was off: its srun cannot end what is gone, and is killed after ``deadline_s``."""
+    if end(bed, [host], deadline_s) and (step := _read(bed, host)):
+        processes.kill([*processes.descendants(step.pid), *_sruns(step)])
+
+
+def _sruns(step: Step) -> list[processes.Process]:
+    process = processes.find(step.pid)
+    return [process] if process else []
 
 
 def _has_ended(bed: BedSpec, host: str, step: Step) -> bool:
@@ -234,4 +246,22 @@ def _tail(path: Path) -> str:
 
 def slurm_node(allocation: Allocation, host: str) -> str:
     """``hN`` is the N-th node of the job, also for a bed from which hosts that were lost are left out."""
-    return allocation.nodes[int(host.removeprefix("h"))]
+    return allocation.nodes[_number(host)]
+
+
+def machine(allocation: Allocation, host: str) -> Machine:
+    """The node that a host is, and where its slurmd listens."""
+    number = _number(host)
+    name = allocation.nodes[number]
+    port = allocation.ports[number] if number < len(allocation.ports) else SLURMD_PORT
+    return Machine(name=name, address=allocation.addresses[number], port=port, is_own=name in _own_names())
+
+
+def _own_names() -> tuple[str, ...]:
+    """The names by which Slurm may know this machine, where it is a node. In a job Slurm says it itself."""
+    name = socket.gethostname()
+    return os.environ.get("SLURMD_NODENAME", name), name, name.partition(".")[0]
+
+
+def _number(host: str) -> int:
+    return int(host.removeprefix("h"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -12,8 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
+from ...model.bed import BedSpec, BedStatus, HostSpec, Machine, NodeStatus
 from ...model.errors import CcbedError, InfrastructureError, KeeperGoneError, UnreachedError
+from ...model.event import Command
+from ...model.events import FaultHeal
+from ...model.provider import Cursors
 from ...node.keeper import launch, process_status
 from .. import archive, bed_leftovers, external_keeper, files
 from ..bed_commands import BED
@@ -31,6 +36,10 @@ from .slurm_commands import SlurmError
 #: A step that was just started: Python and the archive come from a network file system. One that runs connects at once.
 START_S, CONNECT_S, PATIENT_S = 60.0, 5.0, 2.0
 END_S = 20.0
+#: How long the srun of a step that ended with its host may take to end as well.
+ABANDON_S = 2.0
+#: How long the step of a host may take to start after the time in which its power must be on again.
+RESTART_S = 180.0
 #: How often the state of a job is read after a loss, and for how long it is followed until it is final.
 READ_S, FOLLOW_S = 0.5, 10.0
 #: What ccbed creates in the bed's shared directory besides the directories of its hosts.
@@ -53,11 +62,13 @@ class SlurmProvider(HostsProvider):
         self._job_reader: threading.Thread | None = None
         self._reading = threading.Lock()
         self._closed = threading.Event()
+        #: The hosts that a fault has switched off, until their steps start anew.
+        self._without_power: set[str] = set()
 
-    def machines(self, bed: BedSpec) -> Mapping[str, str]:
+    def machines(self, bed: BedSpec) -> Mapping[str, Machine]:
         """Host -> the node of the job that it is; without a job they are not known."""
         allocation = allocations.read(Path(bed.workdir))
-        return {host.name: job_steps.slurm_node(allocation, host.name) for host in bed.hosts} if allocation else {}
+        return {host.name: job_steps.machine(allocation, host.name) for host in bed.hosts} if allocation else {}
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         """A bed without a job, or whose job has ended, has no node; that is no error before a run. Raises UnreachedError."""
@@ -98,12 +109,68 @@ class SlurmProvider(HostsProvider):
         return NodeStatus(name=node, state="dead", reason=self._explain_loss(bed, allocation, host, reason))
 
     def _require_keeper_on(self, host: HostSpec) -> None:
-        """A keeper ends with its step. Raises KeeperGoneError, with the reason that Slurm has for it."""
+        """A keeper ends with its step. Raises KeeperGoneError, with the reason that Slurm has for it.
+
+        A host without power gets a new step, and with it a keeper, once its power is on: until then commands wait, as long
+        as the job lives.
+        """
         bed = self._bound
         allocation = allocations.read(Path(bed.workdir))
-        if allocation and (reason := job_steps.end_reason(bed, allocation, host.name)):
-            self._read_job(allocation)
+        if not allocation or not (reason := job_steps.end_reason(bed, allocation, host.name)):
+            return
+        self._read_job(allocation)
+        if host.name not in self._without_power or self._has_job_ended:
             raise KeeperGoneError(self._explain_loss(bed, allocation, host.name, reason), with_bed=self._has_job_ended)
+
+    def open(self, bed: BedSpec, run: str) -> Cursors:
+        self._closed.clear()
+        return super().open(bed, run)
+
+    def perform(self, command: Command) -> None:
+        """See Provider. The end of a fault that switched a host off also starts the host's step anew: it ended with the power."""
+        if not external_keeper.is_for_external_keeper(command):
+            super().perform(command)
+            return
+        bed, host = self._bound, self._host_of(command)
+        self._without_power.add(host.name)
+        try:
+            super().perform(command)
+        except Exception:
+            self._without_power.discard(host.name)
+            raise
+        if command.kind is FaultHeal:
+            self._restarts.start(functools.partial(self._restart_step, bed, host, command.deadline_s + RESTART_S))
+
+    def _restart_step(self, bed: BedSpec, host: HostSpec, deadline_s: float) -> None:
+        """Start the step of a host once it can start, within ``deadline_s`` or until the run ends, which names a node without one.
+
+        The connection of a host that lost its power counts as one until its silence is noticed: so it is looked at again.
+        """
+        until = time.monotonic() + deadline_s
+        try:
+            while time.monotonic() < until and not self._closed.wait(READ_S):
+                with suppress(OSError, CcbedError):
+                    if self._try_restart(bed, host):
+                        return
+        finally:
+            self._without_power.discard(host.name)
+
+    def _try_restart(self, bed: BedSpec, host: HostSpec) -> bool:
+        """Start the step of a host that is not connected, if its slurmd accepts connections and Slurm trusts the node."""
+        allocation = allocations.read(Path(bed.workdir))
+        if allocation is None or self._is_connected(bed, host):
+            return False
+        if not _is_ready(allocation, job_steps.machine(allocation, host.name)):
+            return False
+        job_steps.abandon(bed, host.name, ABANDON_S)
+        _start_step(bed, allocation, host.name, self._archive_path(bed, host, bed.agent))
+        return True
+
+    def _is_connected(self, bed: BedSpec, host: HostSpec) -> bool:
+        try:
+            return self._site(bed, host).is_connected
+        except HostError:
+            return False
 
     def _read_job(self, allocation: Allocation) -> None:
         """Read the state of the job, at most once in READ_S for all nodes; while it changes, a thread reads it again."""
@@ -151,8 +218,7 @@ class SlurmProvider(HostsProvider):
         self._refuse_lost(bed, allocation)
         missing = [host.name for host in bed.hosts if job_steps.end_reason(bed, allocation, host.name)]
         for host in missing:
-            credentials.new_token(job_steps.links(bed), host)
-            job_steps.start(bed, allocation, host, str(path))
+            _start_step(bed, allocation, host, str(path))
         self._connect_s = START_S if missing else CONNECT_S
         super().prepare(bed)
 
@@ -169,7 +235,7 @@ class SlurmProvider(HostsProvider):
             on_hosts, _ = self._try_on_all_hosts(bed, lambda host: self._end_on_host(bed, host))
             ended = (*ended, *(pid for pids in on_hosts.values() for pid in pids))
         self.close()
-        left = job_steps.end(bed, END_S)
+        left = job_steps.end(bed, [host.name for host in bed.hosts], END_S)
         allocations.release(bed, allocation)
         if left and not (allocation and allocation.is_owned):
             raise InfrastructureError(f"the job steps of {', '.join(left)} do not end", hint="squeue --me --steps")
@@ -248,6 +314,28 @@ def _read_state(allocation: Allocation) -> JobState | None:
         return allocations.read_state(allocation, allocations.MOMENT_S)
     except SlurmError:
         return None
+
+
+def _start_step(bed: BedSpec, allocation: Allocation, host: str, archive_path: str) -> None:
+    """Start the step of a host, with a token of its own. Raises OSError."""
+    credentials.new_token(job_steps.links(bed), host)
+    job_steps.start(bed, allocation, host, archive_path)
+
+
+def _is_ready(allocation: Allocation, machine: Machine) -> bool:
+    """Whether the node's slurmd accepts connections, and Slurm starts steps there."""
+    if not _accepts_connections(machine):
+        return False
+    state = _read_state(allocation)
+    return bool(state and state.kind in job_state.RUNNING and machine.name not in {node.name for node in state.lost})
+
+
+def _accepts_connections(machine: Machine) -> bool:
+    try:
+        socket.create_connection((machine.address, machine.port), CONNECT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _describe_queued(bed: BedSpec) -> str:

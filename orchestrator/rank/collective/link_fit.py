@@ -2,7 +2,8 @@
 
 Disturbances of a machine only delay a message: a receiver that is not scheduled notes an arrival late, and the next ones at the
 right time. The median of the slopes between all arrivals of a train (Theil-Sen) ignores up to 29 % of late arrivals, and the
-median over trains ignores trains that were disturbed as a whole.
+median over trains ignores trains that were disturbed as a whole. Messages over a shaped link come at an even pace, which a sender
+or a machine that stopped interrupts; there only arrivals between two interruptions are compared.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ RESOLUTION = 0.02
 CONFIDENCE = 0.99
 #: A rate is known only roughly if the ends of its interval differ by more than this share.
 NARROW = 0.02
+#: On a shaped link a train was interrupted where the time between two arrivals is not within this factor of its median.
+EVEN = 2.0
 #: Fewer trains give no interval: with six, least and greatest contain the median with 97 %.
 LEAST_TRAINS = 6
 
@@ -49,17 +52,37 @@ class Beta:
     reason: str = ""
 
 
-def slope(arrivals: Arrivals) -> float:
-    """The median of the slopes between all arrivals (Theil-Sen), in seconds per byte. Raises ValueError for fewer than two.
+def slope(arrivals: Arrivals, *, is_shaped: bool = False) -> float:
+    """The median of the slopes between arrivals (Theil-Sen), in seconds per byte. Raises ValueError for fewer than two.
 
     The kernel delivers packets of up to 64 KiB, and a late receiver finds several messages. Of messages that come together,
-    only the last one shows how many bytes had arrived by then.
+    only the last one shows how many bytes had arrived by then. All arrivals are compared; on a shaped link those between two
+    interruptions, if they are more than a few.
     """
     together = (arrivals[-1][1] - arrivals[0][1]) / (len(arrivals) - 1) / 2
     pairs = itertools.pairwise(arrivals)
     last = [before for before, after in pairs if after[1] - before[1] >= together]
-    points = itertools.combinations([*last, arrivals[-1]], 2)
-    return statistics.median((late - early) / (more - less) for (less, early), (more, late) in points)
+    points = [*last, arrivals[-1]]
+    every = _slopes(points)
+    even = [slope for part in _even_parts(points) for slope in _slopes(part)] if is_shaped else []
+    return statistics.median(even if len(even) >= len(points) else every)
+
+
+def _slopes(points: Arrivals) -> list[float]:
+    pairs = itertools.combinations(points, 2)
+    return [(late - early) / (more - less) for (less, early), (more, late) in pairs]
+
+
+def _even_parts(points: Arrivals) -> list[Arrivals]:
+    """The parts of a train between interruptions. The last message may be short of a packet, and come early."""
+    times = [after[1] - before[1] for before, after in itertools.pairwise(points)]
+    usual = statistics.median(times) if times else 0.0
+    cuts = [
+        number
+        for number, seconds in enumerate(times, 1)
+        if seconds > usual * EVEN or (seconds < usual / EVEN and number < len(times))
+    ]
+    return [points[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(points)])]
 
 
 def beta(slopes: Sequence[float], rate: float = 0.0) -> Beta:

@@ -52,9 +52,13 @@ class Train:
 
 @dataclass(slots=True, kw_only=True)
 class Direction:
-    """The measurement of a direction: seconds of round trips, and per train the seconds of its arrivals since the first."""
+    """The measurement of a direction: seconds of round trips, and per train the seconds of its arrivals since the first.
+
+    ``is_shaped``: over a link of a known rate, where interruptions of a train do not count.
+    """
 
     train: Train
+    is_shaped: bool = False
     round_trips: list[float] = field(default_factory=list)
     arrivals: list[list[float]] = field(default_factory=list)
 
@@ -65,7 +69,7 @@ class Direction:
     @property
     def slopes(self) -> list[float]:
         """Seconds per byte of each train."""
-        return [link_fit.slope(self._points(arrivals)) for arrivals in self.arrivals]
+        return [link_fit.slope(self._points(arrivals), is_shaped=self.is_shaped) for arrivals in self.arrivals]
 
     @property
     def samples(self) -> tuple[tuple[int, float, int], ...]:
@@ -108,6 +112,10 @@ class Fabric:
     rate: float = 0.0
     drain: int = 0
     refill_s: float = 0.0
+
+    def link_rate(self, rank: int, peer: int) -> float:
+        """bit/s of the link between two ranks; 0 if that is not known, and on one node, where no link bounds the rate."""
+        return self.rate if self.nodes[rank] != self.nodes[peer] else 0.0
 
 
 def fabric(gang: GangSpec, drain: int) -> Fabric:
@@ -168,20 +176,19 @@ def rough_peers(rank: int, fabric: Fabric, directions: Mapping[int, Direction]) 
 
 
 def betas(rank: int, fabric: Fabric, directions: Mapping[int, Direction]) -> dict[int, link_fit.Beta]:
-    """The time per byte to each peer. Between ranks of one node there is no link that bounds it."""
+    """The time per byte to each peer."""
     return {
-        peer: link_fit.beta(direction.slopes, fabric.rate if fabric.nodes[peer] != fabric.nodes[rank] else 0.0)
-        for peer, direction in directions.items()
+        peer: link_fit.beta(direction.slopes, fabric.link_rate(rank, peer)) for peer, direction in directions.items()
     }
 
 
 def _changed(rank: int, wire: _Wire, turns: Sequence[Sequence[link_fit.Pair]], known: Mapping[str, Any]) -> str:
     """A direction that is not as the earlier probe says; empty if all are. The same on every rank."""
-    directions, world = dict[int, Direction](), len(wire.nodes)
+    directions, world = dict[int, Direction](), len(wire.fabric.nodes)
     _pass(rank, wire, turns, directions)
     previous = {value["peer"]: value for value in known["directions"] if value["rank"] == rank}
     for peer, direction in directions.items():
-        direction.train = plan(statistics.median(previous[peer]["interval"]), wire.drain)
+        direction.train = plan(statistics.median(previous[peer]["interval"]), wire.fabric.drain)
         direction.arrivals.clear()
     for _ in range(CONFIRMING_TRAINS):
         _pass(rank, wire, turns, directions)
@@ -227,8 +234,9 @@ def _pass(rank: int, wire: _Wire, turns: Sequence[Sequence[link_fit.Pair]], dire
         for low, high in (pair for pair in turn if rank in pair):
             for sender, receiver in ((low, high), (high, low)):
                 if rank == sender:
-                    trial = Train(size=TRIAL, count=TRIAL_COUNT, lead=max(wire.drain, TRIAL))
-                    wire.send(receiver, directions.setdefault(receiver, Direction(train=trial)))
+                    trial = Train(size=TRIAL, count=TRIAL_COUNT, lead=max(wire.fabric.drain, TRIAL))
+                    is_shaped = wire.fabric.link_rate(rank, receiver) > 0
+                    wire.send(receiver, directions.setdefault(receiver, Direction(train=trial, is_shaped=is_shaped)))
                 else:
                     wire.receive(sender)
 
@@ -237,7 +245,7 @@ class _Wire:
     """Round trips and trains of messages between this rank and a peer."""
 
     def __init__(self, device: torch.device, fabric: Fabric) -> None:
-        self.drain, self.nodes, self._refill_s = fabric.drain, fabric.nodes, fabric.refill_s
+        self.fabric = fabric
         self._device = device
         self._early = device.type != "cuda"  # NCCL runs the calls between two ranks one after the other
         self._buffer = torch.zeros(max(fabric.drain, MOST_BYTES) + PACKET, dtype=torch.uint8, device=device)
@@ -251,7 +259,7 @@ class _Wire:
 
     def pairs(self, rank: int, peers: Sequence[int]) -> set[link_fit.Pair]:
         """The pairs of ranks that any rank names by its peers."""
-        named = torch.zeros(len(self.nodes), len(self.nodes), dtype=torch.int64)
+        named = torch.zeros(len(self.fabric.nodes), len(self.fabric.nodes), dtype=torch.int64)
         for peer in peers:
             named[min(rank, peer), max(rank, peer)] = 1
         named = named.to(self._device)
@@ -265,8 +273,9 @@ class _Wire:
         dist.send(torch.tensor([lead, train.size, train.count], device=self._device), peer)
         direction.round_trips += [self._round_trip(peer) for _ in range(ROUND_TRIPS + 1)][1:]
         dist.recv(self._token, peer)  # the peer has posted its receives
-        if self.drain:
-            time.sleep(self._refill_s)  # a bucket that is partly full here would leave the peer's bucket partly full
+        if self.fabric.drain:
+            # a bucket that is partly full here would leave the peer's bucket partly full
+            time.sleep(self.fabric.refill_s)
         messages = [self._buffer[:lead], *[self._buffer[: train.size]] * train.count]
         for work in [dist.isend(message, peer) for message in messages]:
             _wait(work)

@@ -12,9 +12,19 @@ MOST_CALLS = 1_000_000
 
 
 def rates(node: Node, work: Callable[[], object], amount: float) -> tuple[float, ...]:
-    """``amount`` per second of each repeat. The first calls, which warm up, are not counted."""
+    """``amount`` per second of each repeat. The first calls, which warm up, are not counted.
+
+    The number of calls is too small if something interrupted the calls that it was computed from. So when a repeat lasts
+    less than half of its time, all repeats start again with twice the calls.
+    """
     calls = calls_of_a_repeat(lambda count: seconds(node, work, count), node.params.repeat_s)
-    return tuple(amount * calls / seconds(node, work, calls) for _ in range(node.params.repeats))
+    times: list[float] = []
+    while len(times) < node.params.repeats:
+        times.append(seconds(node, work, calls))
+        if times[-1] < node.params.repeat_s / 2 and calls < MOST_CALLS:
+            calls = min(MOST_CALLS, 2 * calls)
+            times.clear()
+    return tuple(amount * calls / took_s for took_s in times)
 
 
 def calls_of_a_repeat(time_calls: Callable[[int], float], repeat_s: float) -> int:

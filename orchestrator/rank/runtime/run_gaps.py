@@ -16,6 +16,10 @@ from types import TracebackType
 PERIOD_S = 0.01
 #: A shorter gap is what a sleep may take on a busy machine.
 LEAST_S = 0.02
+#: The thread begins within this time unless the machine is starved; then the gaps begin later.
+START_S = 1.0
+#: Once the process runs again, the thread gets a CPU within this time unless all are busy.
+AWAKE_S = 0.1
 #: A process that used more than this part of a gap as CPU time has run in it.
 _RAN = 0.2
 #: start, end (CLOCK_MONOTONIC), seconds of it in which the thread was runnable and waited for a CPU
@@ -32,11 +36,18 @@ class RunGaps:
 
     def __init__(self) -> None:
         self._gaps: list[Gap] = []
+        #: Notified when a period ends, or the first one begins; its lock guards the gaps.
+        self._ended = threading.Condition()
+        self._schedstat = -1
+        #: CLOCK_MONOTONIC, CPU time of the process and run delay of the thread, where the last period ended.
+        self._before: tuple[float, float, float] | None = None
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="run-gaps", daemon=True)
 
     def __enter__(self) -> RunGaps:
-        self._thread.start()
+        with self._ended:
+            self._thread.start()
+            self._ended.wait_for(lambda: self._before is not None, START_S)
         return self
 
     def __exit__(
@@ -45,22 +56,55 @@ class RunGaps:
         self._is_over.set()
 
     def take(self, start: float, end: float) -> list[Gap]:
-        """The gaps that overlap this period; earlier ones are forgotten."""
+        """The gaps that overlap this period; earlier ones are forgotten.
+
+        A gap that has just ended is among them. How long the thread waited for a CPU in it is known when it runs again, which is
+        waited for: the kernel counts that time only then. If it does not run, the CPUs are busy.
+        """
+        with self._ended:
+            if not self._ended.wait_for(lambda: not self._is_in_gap(), AWAKE_S):
+                self._end_period(is_waiting=True)
         while self._gaps and self._gaps[0][1] <= start:
             del self._gaps[0]  # the list stays the same: the thread appends to it
         return [gap for gap in list(self._gaps) if gap[0] < end]
 
     def _watch(self) -> None:
         with contextlib.ExitStack() as stack:
-            schedstat = _open_schedstat(stack)
-            before = (time.monotonic(), time.process_time(), _run_delay(schedstat))
+            self._schedstat = _open_schedstat(stack)
+            with self._ended:
+                self._before = self._now()
+                self._ended.notify_all()
             while not self._is_over.is_set():
                 time.sleep(PERIOD_S)
-                now = (time.monotonic(), time.process_time(), _run_delay(schedstat))
-                gap_s, cpu_s, delay_s = (after - earlier for after, earlier in zip(now, before, strict=True))
-                if is_gap(gap_s, cpu_s):
-                    self._gaps.append((before[0], now[0], delay_s))
-                before = now
+                with self._ended:
+                    self._end_period()
+                    self._ended.notify_all()
+            with self._ended:
+                self._before = None
+                self._ended.notify_all()
+
+    def _is_in_gap(self) -> bool:
+        """Whether the present period is a gap, as far as it has gone."""
+        if self._before is None:
+            return False
+        gap_s, cpu_s, _ = _differences(self._before, self._now())
+        return is_gap(gap_s, cpu_s)
+
+    def _end_period(self, *, is_waiting: bool = False) -> None:
+        """Record the period since the last call, if this process did not run in it. ``is_waiting``: the thread waited in all of it."""
+        if (before := self._before) is None:
+            return
+        self._before = now = self._now()
+        gap_s, cpu_s, delay_s = _differences(before, now)
+        if is_gap(gap_s, cpu_s):
+            self._gaps.append((before[0], now[0], gap_s if is_waiting else delay_s))
+
+    def _now(self) -> tuple[float, float, float]:
+        return time.monotonic(), time.process_time(), _run_delay(self._schedstat)
+
+
+def _differences(before: tuple[float, float, float], now: tuple[float, float, float]) -> tuple[float, float, float]:
+    return now[0] - before[0], now[1] - before[1], now[2] - before[2]
 
 
 def _open_schedstat(stack: contextlib.ExitStack) -> int:
