@@ -230,7 +230,8 @@ def test_a_user_without_rights_gets_a_unit_of_its_own_where_it_lingers(
         unit = desk.unit()
         host.reboot()
         until(lambda: host.holds(*desk.systemctl("is-active", unit)), "the unit does not start after the reboot")
-        assert desk.ccbed("status", "units").count(f"dead ({REBOOTED})") == 2
+        # Nothing orders the end of a user's keeper before that of the engine: it may still report how the nodes were ended.
+        assert desk.ccbed("status", "units").count(f"{REBOOTED})") == 2
         desk.ccbed("up", desk.inventory)
         assert [state for _, state, _ in desk.nodes()] == ["warm", "warm"]
     finally:

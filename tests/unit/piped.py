@@ -15,23 +15,24 @@ from orchestrator.providers.ssh.requests import Link
 
 
 class Pipes:
-    """What a channel is to a link: bytes in, bytes out, an end."""
+    """What a channel is to a link: bytes in, bytes out, an end.
+
+    File objects: a thread of a link that is late must not take the bytes of a later pipe with the same descriptor.
+    """
 
     def __init__(self, source: int, sink: int) -> None:
-        self._source, self._sink = source, sink
+        self.source, self._sink = os.fdopen(source, "rb", buffering=0), os.fdopen(sink, "wb", buffering=0)
 
     def recv(self, size: int, /) -> bytes:
-        return os.read(self._source, size)
+        return self.source.read(size)
 
     def sendall(self, data: bytes, /) -> None:
         left = memoryview(data)
         while left:
-            left = left[os.write(self._sink, left) :]
+            left = left[self._sink.write(left) :]
 
     def close(self) -> None:
-        if self._sink >= 0:
-            os.close(self._sink)
-        self._sink = -1
+        self._sink.close()
 
 
 @contextmanager
@@ -55,7 +56,7 @@ def serving(hostdir: Path, operations: Operations | None = None) -> Iterator[Pip
         pipes.close()
         thread.join(60)
         helper.close()
-        os.close(message)
+        pipes.source.close()
 
 
 class Heard:

@@ -60,9 +60,9 @@ def test_a_node_of_this_boot_is_as_its_engine_says(hostdir: Path) -> None:
     assert status(hostdir, "running")[0] == "starting"
 
 
-def test_a_node_that_ended_before_the_reboot_has_its_own_reason(hostdir: Path) -> None:
+def test_a_node_that_ended_before_the_reboot_has_both_reasons(hostdir: Path) -> None:
     write(hostdir, EARLIER, exit_boot=EARLIER)
-    assert status(hostdir, "exited") == ("dead", "exited (137) 3 days ago")
+    assert status(hostdir, "exited") == ("dead", "exited (137) 3 days ago, then its host was rebooted")
 
 
 @pytest.mark.parametrize("is_rebooted", [True, False])

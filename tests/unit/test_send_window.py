@@ -126,7 +126,7 @@ def test_beats_are_not_late_behind_bulk_on_a_link_that_buffers_much(tmp_path: Pa
                 late.append(time.monotonic() - count / 1000)
 
     with serving(tmp_path) as pipes:
-        fcntl.fcntl(pipes._source, fcntl.F_SETPIPE_SZ, 1 << 20)
+        fcntl.fcntl(pipes.source.fileno(), fcntl.F_SETPIPE_SZ, 1 << 20)
         receive = pipes.recv
 
         def slowly(size: int) -> bytes:

@@ -93,14 +93,17 @@ class LinkServer:
         self._waiting: list[tuple[int, Mapping[str, Mapping[str, int]]]] = []
         self._out = memoryview(b"")
         self._next_sign = 0.0
-        self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # File objects: a working thread that ends after ``close`` must not write to another file of the same descriptor.
+        wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake, self._waker = os.fdopen(wake, "rb", buffering=0), os.fdopen(waker, "wb", buffering=0)
 
     def run(self, source: int, sink: int) -> None:
         """Serve until the source ends, the sink is closed, or no request arrives for ``SILENCE_S``."""
         os.set_blocking(sink, False)
         self._send({"hello": {"pid": os.getpid(), "boot": host_facts.boot_id(), "python": list(sys.version_info[:2])}})
         decoder, next_poll, last_request = frames.Decoder(), 0.0, time.monotonic()
-        inputs = [fd for fd in (source, self._tails.fd, self._wake) if fd >= 0]
+        wake = self._wake.fileno()
+        inputs = [fd for fd in (source, self._tails.fd, wake) if fd >= 0]
         while True:
             self._fill()
             timeout_s = max(0.0, next_poll - time.monotonic())
@@ -113,8 +116,8 @@ class LinkServer:
                 last_request = now
                 for request, body in decoder.feed(data):
                     self._perform(request, body)
-            if self._wake in readable:
-                os.read(self._wake, 4096)
+            if wake in readable:
+                self._wake.read(4096)
             if self._tails.fd in readable:
                 self._tails.read_inotify()
             if now >= next_poll:
@@ -128,8 +131,8 @@ class LinkServer:
 
     def close(self) -> None:
         self._tails.close()
-        os.close(self._wake)
-        os.close(self._waker)
+        self._wake.close()
+        self._waker.close()
 
     def _collect_notices(self, now: float) -> None:
         """Heartbeats and caps. Of each node only the last heartbeat is sent, however slow the connection is."""
@@ -161,8 +164,8 @@ class LinkServer:
         except Exception as error:  # noqa: BLE001
             frame = frames.encode({"id": number, "error": _error_text(error), "kind": _error_kind(error)})
         self._responses.append(frame)
-        with contextlib.suppress(OSError):  # a full pipe wakes the loop as well
-            os.write(self._waker, b".")
+        with contextlib.suppress(OSError, ValueError):  # closed; a full pipe wakes the loop as well
+            self._waker.write(b".")
 
     def _watch(self, request: Mapping[str, Any]) -> None:
         """Mirror trees. The response follows the events that exist already."""

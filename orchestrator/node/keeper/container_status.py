@@ -99,7 +99,8 @@ def _node_status(hostdir: str, row: Mapping[str, Any], engine: str, memory: bool
 def _reason(
     hostdir: str, row: Mapping[str, Any], record: Mapping[str, Any], *, is_stale: bool, is_rebooted: bool
 ) -> str:
-    """Why a node does not run. A node that ended before its host was rebooted ended for another reason."""
+    """Why a node does not run. A node that ended before its host was rebooted has its own reason too: it may have ended by itself,
+    or because its host was about to reboot."""
     exit_record = plain_files.read_json(_exit_path(hostdir, row["Labels"][names.NODE]))
     is_ended_before = exit_record.get("incarnation") == record.get("incarnation") and exit_record.get(
         "boot"
@@ -108,7 +109,10 @@ def _reason(
         return REBOOTED
     if is_stale:
         return STARTED_BY_HAND
-    return "" if row["State"] in ("running", "paused") else str(row["Status"]).lower()
+    if row["State"] in ("running", "paused"):
+        return ""
+    exited = str(row["Status"]).lower()
+    return f"{exited}, then {REBOOTED}" if is_rebooted else exited
 
 
 def _record(hostdir: str, node: str) -> dict[str, Any]:
