@@ -61,12 +61,10 @@ class _Damage:
     healed: dict[str, float] = field(default_factory=dict)
 
     def explains(self, event: Event, epoch: int | None) -> bool:
-        if event.kind is events.NodeSilent and self._is_late(event):
-            return True
         if event.kind is events.NodeExit:
             return event.node in self.nodes
-        if event.kind is events.NodeSilent:
-            return event.node in self.nodes | self.slowed
+        if event.kind in (events.NodeSilent, events.NodeSuspect):
+            return event.node in self.nodes | self.slowed or self._is_late(event)
         return epoch in self.epochs or event.node in self.nodes | self.slowed | self.ranks
 
     def _is_late(self, event: Event) -> bool:
@@ -92,6 +90,10 @@ def _unexplained(run: Run) -> Iterator[views.Finding]:
             if not damage.explains(event, epoch):
                 yield _finding(run, event, gangs)
                 damage.epochs |= epochs
+        elif event.kind in (events.RecoveryDecided, events.RecoveryReplaced):
+            for suspicion in _given_up(run, event):
+                if not damage.explains(suspicion, epoch):
+                    yield _finding(run, suspicion, gangs)
         elif event.key in of_ranks or event.kind is events.GangStart:
             _apply_to_ranks(damage, event, of_ranks.get(event.key))
         else:
@@ -185,7 +187,7 @@ def _undetected(run: Run) -> Iterator[views.Finding]:
             yield views.finding("a recovery was decided although no loss had been detected", decided)
         undetected = [
             node for node in decided.data.lost or ()
-            if not _is_gone(run, node, decided) and not _is_given_up(run, node, decided)
+            if not _is_gone(run, node, decided) and not _suspicion(run, node, decided)
         ]  # fmt: skip
         if undetected:
             yield views.finding(
@@ -215,18 +217,21 @@ def _is_gone(run: Run, node: str, decided: Event) -> bool:
     )
 
 
-def _is_given_up(run: Run, node: str, decided: Event) -> bool:
-    """Whether it was suspect, and had no heartbeat since, when the time for the gang to stop was over: nodes are not awaited longer."""
+def _given_up(run: Run, decided: Event) -> Iterator[Event]:
+    """The suspicions of the lost nodes of which neither an exit nor a silence was reported: each counts as a silence."""
+    lost = (node for node in decided.data.lost or () if not _is_gone(run, node, decided))
+    return (suspicion for node in lost if (suspicion := _suspicion(run, node, decided)))
+
+
+def _suspicion(run: Run, node: str, decided: Event) -> Event | None:
+    """Since when a node was suspect, if it was when the time for the gang to stop was over: nodes are not awaited longer."""
     earlier = [event for event in run.history.events if event.seq < decided.seq]
-    beats = [event for event in earlier if event.node == node and event.kind in (events.NodeSuspect, events.NodeHeard)]
-    return (
-        bool(beats)
-        and beats[-1].kind is events.NodeSuspect
-        and any(
-            event.kind is events.TimerDone and str(event.key).endswith(SETTLED) and event.seq > beats[-1].seq
-            for event in earlier
-        )
-    )
+    kinds = (events.NodeSuspect, events.NodeHeard, events.NodeApplyDone)
+    last = next((event for event in reversed(earlier) if event.node == node and event.kind in kinds), None)
+    if last is None or last.kind is not events.NodeSuspect:
+        return None
+    ends = (event.seq for event in earlier if event.kind is events.TimerDone and str(event.key).endswith(SETTLED))
+    return last if any(seq > last.seq for seq in ends) else None
 
 
 def _lost_keepers(run: Run) -> Iterator[views.Finding]:

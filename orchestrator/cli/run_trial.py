@@ -239,7 +239,7 @@ def _dry_run(session: Session, checked: CheckedTrial, options: Mapping[str, Any]
     planned = plan.plan(
         trial, bed, status, session.catalogue,
         run="(dry run)", payload="", capabilities=capabilities, data_dir=checked.data_dir,
-        placement=checked.placement,
+        placement=checked.placement, machines=provider.machines(bed),
     )  # fmt: skip
     if options["as_json"]:
         session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(plan.without_secrets(planned))})

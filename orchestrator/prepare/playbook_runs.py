@@ -290,7 +290,10 @@ def end_ansible(folder: str) -> None:
 
 
 def ansible_processes(folder: str) -> list[int]:
-    """The processes of Ansible whose command line or environment names ``folder``; without variables only the latter does."""
+    """The processes whose command line names ``folder``, and those of ansible-playbook whose environment does.
+
+    Without variables no command line names it.
+    """
     pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,10 @@ def test_a_node_that_was_stopped_by_hand_before_it_is_paused_proves_nothing(bed:
             stopped.extend(_tree(int(agent["pid"])))
             for pid in stopped:
                 os.kill(pid, signal.SIGSTOP)
-            while any((process := processes.find(pid)) and process.state != processes.STOPPED for pid in stopped):
-                pass  # a process stops when it is next on a CPU
+            # A process stops when it is next on a CPU; one that has ended never does.
+            settled = processes.STOPPED + processes.EXITED
+            while any((process := processes.find(pid)) and process.state not in settled for pid in stopped):
+                time.sleep(0.001)
 
     ran = bed.run(trials.dp(trials.pause(2, for_s=0.5)), on_event=stop)
     held: list[Any] = [event.value.get("held") for event in ran.of("fault.before")]

@@ -18,6 +18,8 @@ from pathlib import Path
 def running(holder: int) -> list[int]:
     """The processes in the namespace, without the one that holds it."""
     namespace = Path(f"/proc/{holder}/ns/net").readlink()
+    if namespace == Path("/proc/self/ns/net").readlink():
+        raise RuntimeError(f"process {holder} holds no namespace of its own")
     inside = []
     for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
         with contextlib.suppress(OSError):

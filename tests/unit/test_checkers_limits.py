@@ -355,3 +355,34 @@ def test_a_node_is_given_up_without_its_exit_or_silence_only_as_a_suspect_whose_
     bed.train(60)
     bed.finish()
     assert ask(bed.run(history.twin()), "planned-faults-only").outcome == outcome
+
+
+@pytest.mark.parametrize("fault", ["crash-node", "pause-node", "crash-rank"])
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_a_node_that_was_given_up_was_hit_itself(fault: str, node: str) -> None:
+    """A fault of n1 explains nothing of n2, and the crash of a rank no silence of its node."""
+    bed = history.acted(FaultPlan(id="f0", fault=fault, node=1, at=Trigger(step=30)))
+    bed.say("agent", "rank.exit", {"rank": 1, "pid": 101, "code": -9}, node="n1", epoch=0)
+    bed.ctl("node.suspect", {"silent_s": 1.0}, node=node)
+    bed.stop(lost=[node])
+    bed.ask("timer", "e0/settle", "", {"after_s": 3.0})
+    bed.answer("ctl", "timer", "e0/settle", "", {})
+    bed.recover(node, "restart", 25, detector="rank.exit")
+    bed.train(60)
+    bed.finish()
+    verdict = ask(bed.run(history.twin()), "planned-faults-only")
+    assert verdict.outcome == ("pass" if node == "n1" and fault != "crash-rank" else "fail")
+    assert verdict.outcome == "pass" or f"{node} fell silent, which was not planned" in verdict.text
+
+
+def test_a_suspicion_ends_with_the_incarnation_of_its_node() -> None:
+    bed = history.acted(FaultPlan(id="f0", fault="pause-node", node=1, at=Trigger(step=30)))
+    bed.ctl("node.suspect", {"silent_s": 1.0}, node="n1")
+    bed.answer("keeper", "node.apply", "e0/apply/n1", "n1", {"pid": 7})
+    bed.stop(lost=["n1"])
+    bed.ask("timer", "e0/settle", "", {"after_s": 3.0})
+    bed.answer("ctl", "timer", "e0/settle", "", {})
+    bed.recover("n1", "restart", 25, detector="rank.exit")
+    bed.train(60)
+    bed.finish()
+    assert ask(bed.run(history.twin()), "planned-faults-only").outcome == "fail"

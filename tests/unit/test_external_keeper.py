@@ -136,7 +136,7 @@ class Holder:
         do("r", command, lambda kind, payload: self.answers.append((kind, codec.plain(payload))))
 
     def wait(self, count: int) -> None:
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         self.loop.call_every(0.01, lambda: None)
         while len(self.answers) < count and time.monotonic() < until:
             self.loop.run_once()
@@ -146,7 +146,7 @@ class Holder:
         self.wait_until(lambda: note in self.notes)
 
     def wait_until(self, is_reached: Callable[[], bool]) -> None:
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         self.loop.call_every(0.01, lambda: None)
         while not is_reached() and time.monotonic() < until:
             self.loop.run_once()
@@ -227,6 +227,7 @@ def test_a_healing_never_overtakes_the_injection_that_it_undoes(host: Host, hold
     slow = Primitive(kind="argv", args={"run": ["sleep", "0.3"]})
     act = host.act(inject=(slow, host.act().inject[0]))
     holder.do("fault.act", act)
+    holder.wait_until(lambda: bool(holder.loop.programs))
     holder.do("fault.heal", act)
     holder.wait(2)
     assert [kind for kind, _ in holder.answers] == ["fail", "ok"]
@@ -472,9 +473,10 @@ def test_a_host_that_cannot_be_given_back_is_named_and_its_holder_stays(host: Ho
     act = host.act(heal=(stuck,), limit_s=0.3)
     value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(act)}
     external_keeper.perform(bed, "r1", Command(f="fault.act", key="f/f0/act", node="n2", value=value))
-    until = time.monotonic() + 10
-    while not external_keeper.leases(bed) and time.monotonic() < until:
+    until = time.monotonic() + 60
+    while host.pid and time.monotonic() < until:
         time.sleep(0.02)
+    assert external_keeper.leases(bed)
     with pytest.raises(InfrastructureError, match="stop-ssh on the host of n2: false exited with code 1"):
         external_keeper.end(bed)
     assert label.lock_holder(Path(bed.workdir) / "outside" / "keeper")

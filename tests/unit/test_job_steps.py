@@ -17,7 +17,9 @@ from orchestrator.node.oslayer import host_facts, processes
 from orchestrator.providers.slurm import job_steps
 from orchestrator.providers.slurm.allocation import Allocation
 
-ALLOCATION = Allocation(job_id=7, nodes=("a1", "a2"), addresses=("a1", "a2"), ends_at=None, is_owned=True)
+ALLOCATION = Allocation(
+    job_id=7, nodes=("a1", "a2"), addresses=("198.51.100.1", "198.51.100.2"), ends_at=None, is_owned=True
+)
 
 HOSTS = ("h0", "h1")
 

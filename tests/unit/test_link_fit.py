@@ -61,9 +61,16 @@ def test_trains_that_stood_still_on_the_wire_do_not_move_beta_but_widen_its_inte
     assert result.interval and result.interval[1] == pytest.approx(disturbed)
 
 
-def stopped(*after: int) -> list[tuple[int, float]]:
-    """A train whose sender stopped for 10 ms after these messages."""
-    return [(size, seconds + sum(0.01 for stop in after if size > stop * SIZE)) for size, seconds in train(noise)]
+def stopped(*after: int, stop_s: float = 0.01) -> list[tuple[int, float]]:
+    """A train whose sender stopped for so long after these messages."""
+    return [(size, seconds + sum(stop_s for stop in after if size > stop * SIZE)) for size, seconds in train(noise)]
+
+
+@pytest.mark.parametrize("stop_s", [0.05, 0.1, 1.0])
+@pytest.mark.parametrize("after", [7, 11])
+def test_an_interruption_longer_than_the_train_does_not_count(after: int, stop_s: float) -> None:
+    train = stopped(after, stop_s=stop_s)
+    assert link_fit.slope(train, is_shaped=True) == pytest.approx(WIRE, rel=0.01)
 
 
 @pytest.mark.parametrize("stops", [(11,), (7, 15), (5, 11, 17)])

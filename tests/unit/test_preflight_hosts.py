@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import socket
 import threading
 import time
@@ -297,7 +298,8 @@ def test_clocks_of_other_boots_are_measured_with_what_nobody_knows(tmp_path: Pat
     assert measured.host == "h1"
     assert abs(measured.offset_s - 5000.0) <= measured.uncertainty_s
     assert 0.001 < measured.uncertainty_s < 10
-    assert [text for name, _, text in wrong(checked) if name == "clocks"] == ["h1 is 7.0 s behind this machine"]
+    (text,) = [text for name, _, text in wrong(checked) if name == "clocks"]
+    assert re.fullmatch(r"h1 is [67]\.\d s behind this machine", text), text  # the measurement has its uncertainty
 
 
 def test_gpus_that_are_missing_or_ill_are_told(tmp_path: Path) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.model.act import Act
 from orchestrator.model.bed import HostSpec, Machine
 from orchestrator.model.errors import KeeperGoneError
+from orchestrator.model.event import Command, command
+from orchestrator.model.events import FaultAct
+from orchestrator.providers import external_keeper
+from orchestrator.providers.hosts_provider import HostsProvider
 from orchestrator.providers.slurm import allocation as allocations
 from orchestrator.providers.slurm import job_steps, slurm_provider
 from orchestrator.providers.slurm.job_state import JobState, LostNode
@@ -22,6 +27,8 @@ from .test_job_steps import ALLOCATION, bed
 
 HOST = HostSpec(name="h1", connection="slurm")
 RUNNING = JobState(kind="running", reason="")
+ACT = Act(inject=(), verify=(), heal=(), verify_heal=(), lease_s=60.0, safety="cluster", disables=("host",))
+POWER_OFF = command(FaultAct(id="f0", fault="power-off", act=ACT), "f/f0/act", node="n1", deadline_s=60.0)
 
 
 @dataclass
@@ -45,6 +52,7 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster) 
     made = SlurmProvider(tmp_path)
     made._bed = bed(tmp_path)
     monkeypatch.setattr(slurm_provider, "READ_S", 0.0)
+    monkeypatch.setattr(slurm_provider, "ABSENT_S", 0.0)
     monkeypatch.setattr(allocations, "read", lambda workdir: ALLOCATION)
     monkeypatch.setattr(slurm_provider, "_read_state", lambda allocation: cluster.state)
     monkeypatch.setattr(slurm_provider, "_accepts_connections", lambda machine: cluster.is_up)
@@ -56,7 +64,7 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster) 
 
 
 def restart(made: SlurmProvider, deadline_s: float = 60.0) -> None:
-    made._restart_step(made._bound, HOST, deadline_s)
+    made._restart_step(made._bound, HOST, deadline_s, made._closed)
 
 
 def test_a_connection_whose_silence_is_not_noticed_yet_does_not_keep_the_step_from_starting(
@@ -146,4 +154,72 @@ def test_the_machine_that_runs_ccbed_is_known_by_its_name_in_slurm(monkeypatch: 
     monkeypatch.setattr(socket, "gethostname", lambda: "a2.example.org")
     assert job_steps.machine(ALLOCATION, "h1").is_own and not job_steps.machine(ALLOCATION, "h0").is_own
     monkeypatch.setenv("SLURMD_NODENAME", "a1")
-    assert job_steps.machine(ALLOCATION, "h0") == Machine(name="a1", address="a1", port=6818, is_own=True)
+    assert job_steps.machine(ALLOCATION, "h0") == Machine(name="a1", address="198.51.100.1", port=6818, is_own=True)
+
+
+def test_a_step_whose_connection_breaks_for_a_moment_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(connected=iter([True, False, True, None, None]))
+    made = provider(tmp_path, monkeypatch, cluster)
+    monkeypatch.setattr(slurm_provider, "ABSENT_S", 60.0)
+    answers = iter([False] * 5 + [True])
+    monkeypatch.setattr(made._closed, "wait", lambda timeout: next(answers))
+    restart(made)
+    assert cluster.started == []
+
+
+def test_a_run_that_is_opened_ends_what_waits_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = provider(tmp_path, monkeypatch, Cluster(connected=iter(())))
+    earlier = made._closed
+    monkeypatch.setattr(HostsProvider, "open", lambda self, bed, run: {})
+    made.open(made._bound, "r2")
+    made._restart_step(made._bound, HOST, 60.0, earlier)
+    assert not made._closed.is_set()
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (None, "not known whether the job still has the node of host h1"),
+        (JobState(kind="unknown", reason=""), "not known whether"),
+        (JobState(kind="timed out", reason="it reached its time limit"), "job 7: timed out"),
+        (JobState(kind="pending", reason="waits"), "job 7: pending"),
+        (
+            JobState(kind="running", reason="", lost=(LostNode(name="a2", kind="removed"),)),
+            "Slurm removed it from the job",
+        ),
+    ],
+)
+def test_a_machine_that_slurm_may_have_given_to_others_is_not_switched_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: JobState | None, reason: str
+) -> None:
+    made = provider(tmp_path, monkeypatch, Cluster(connected=iter(()), state=state))
+    made._without_power.clear()
+    sent: list[Command] = []
+    monkeypatch.setattr(external_keeper, "perform", lambda bed, run, command: sent.append(command))
+    with pytest.raises(OSError, match=reason):
+        made.perform(POWER_OFF)
+    assert sent == [] and made._without_power == set()
+
+
+@pytest.mark.parametrize("lost", [(), (LostNode(name="a2", kind="draining"),), (LostNode(name="a1", kind="removed"),)])
+def test_a_machine_of_the_job_is_switched_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: tuple[LostNode, ...]
+) -> None:
+    state = JobState(kind="running", reason="", lost=lost)
+    made = provider(tmp_path, monkeypatch, Cluster(connected=iter(()), state=state))
+    sent: list[Command] = []
+    monkeypatch.setattr(external_keeper, "perform", lambda bed, run, command: sent.append(command))
+    made.perform(POWER_OFF)
+    assert sent == [POWER_OFF] and made._without_power == {"h1"}
+
+
+def test_the_machine_that_runs_ccbed_is_known_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name in Slurm may be another one than its host name."""
+    assert not job_steps.machine(replace(ALLOCATION, addresses=("198.51.100.1", "198.51.100.2")), "h1").is_own
+    assert job_steps.machine(replace(ALLOCATION, addresses=("198.51.100.1", "127.0.0.1")), "h1").is_own
+    monkeypatch.setattr(socket, "gethostname", lambda: "a2")
+    assert job_steps.machine(replace(ALLOCATION, nodes=("a1.example.org", "a2.example.org")), "h1").is_own

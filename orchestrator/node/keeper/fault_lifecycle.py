@@ -27,7 +27,7 @@ from . import primitive_runner
 from .lease_records import Lease, Leases
 from .node_protocol import Node
 
-#: How long the observation before an injection may take, and that after it at least.
+#: How long each observation before an injection may take, and that after it at least.
 VERIFY_S = 2.0
 HELD = "fault not proved: the state to verify already held before the injection"
 NOT_KNOWN = "fault not proved: it is not known whether the state to verify already held before the injection"
@@ -134,7 +134,7 @@ class FaultLifecycle:
 
     def _begin_injection(self, lease: Lease) -> None:
         self._end_injection(lease)
-        limit_s = 2 * VERIFY_S + (len(lease.act.inject) + 1) * lease.act.limit_s
+        limit_s = 3 * VERIFY_S + (len(lease.act.inject) + 1) * lease.act.limit_s
         timer = self._loop.call_later(limit_s, lambda: self._end_injection(lease))
         self._injecting[lease.node, lease.id] = timer
 
@@ -162,17 +162,25 @@ class FaultLifecycle:
                 respond("fail", CommandFailed(reason=primitive_runner.OVERTAKEN))
             elif held is not False:
                 self._reject(lease, HELD if held else NOT_KNOWN, evidence, respond)
-            elif lease.act.of_host:
-                primitive_runner.observe_once(self._loop, lease.act.verify_heal, node, VERIFY_S, observed_end)
+            elif lease.act.of_host and lease.act.verify_heal:
+                primitive_runner.observe_until(
+                    self._loop,
+                    lease.act.verify_heal,
+                    (),
+                    node,
+                    VERIFY_S,
+                    lambda: self._is_in_force(lease),
+                    observed_end,
+                )
             else:
                 begin()
 
         @respond.guard
-        def observed_end(holds: bool | None, evidence: Evidence) -> None:
+        def observed_end(holds: bool, evidence: Evidence) -> None:
             """A host that cannot be observed now would not be seen to return."""
             if not self._is_in_force(lease):
                 respond("fail", CommandFailed(reason=primitive_runner.OVERTAKEN))
-            elif holds or not lease.act.verify_heal:
+            elif holds:
                 begin()
             else:
                 self._reject(lease, UNHEALABLE, evidence, respond)

@@ -254,13 +254,26 @@ def machine(allocation: Allocation, host: str) -> Machine:
     number = _number(host)
     name = allocation.nodes[number]
     port = allocation.ports[number] if number < len(allocation.ports) else SLURMD_PORT
-    return Machine(name=name, address=allocation.addresses[number], port=port, is_own=name in _own_names())
+    address = allocation.addresses[number]
+    return Machine(name=name, address=address, port=port, is_own=_is_own_name(name) or _is_own_address(address))
 
 
-def _own_names() -> tuple[str, ...]:
-    """The names by which Slurm may know this machine, where it is a node. In a job Slurm says it itself."""
-    name = socket.gethostname()
-    return os.environ.get("SLURMD_NODENAME", name), name, name.partition(".")[0]
+def _is_own_name(name: str) -> bool:
+    """Whether Slurm may know this machine by the name, with or without its domain. In a job Slurm says it itself."""
+    own = (socket.gethostname(), os.environ.get("SLURMD_NODENAME", ""))
+    return name.partition(".")[0] in {known.partition(".")[0] for known in own}
+
+
+def _is_own_address(address: str) -> bool:
+    """Whether this machine has the address: only then a socket can be bound to it."""
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as bound:
+                bound.bind(place)
+                return True
+    except OSError:
+        pass
+    return False
 
 
 def _number(host: str) -> int:

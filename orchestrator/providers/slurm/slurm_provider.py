@@ -17,7 +17,7 @@ from typing import Any
 from ...model.bed import BedSpec, BedStatus, HostSpec, Machine, NodeStatus
 from ...model.errors import CcbedError, InfrastructureError, KeeperGoneError, UnreachedError
 from ...model.event import Command
-from ...model.events import FaultHeal
+from ...model.events import FaultAct, FaultHeal
 from ...model.provider import Cursors
 from ...node.keeper import launch, process_status
 from .. import archive, bed_leftovers, external_keeper, files
@@ -40,6 +40,8 @@ END_S = 20.0
 ABANDON_S = 2.0
 #: How long the step of a host may take to start after the time in which its power must be on again.
 RESTART_S = 180.0
+#: A step that lives connects again within this time.
+ABSENT_S = 5.0
 #: How often the state of a job is read after a loss, and for how long it is followed until it is final.
 READ_S, FOLLOW_S = 0.5, 10.0
 #: What ccbed creates in the bed's shared directory besides the directories of its hosts.
@@ -123,15 +125,21 @@ class SlurmProvider(HostsProvider):
             raise KeeperGoneError(self._explain_loss(bed, allocation, host.name, reason), with_bed=self._has_job_ended)
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
-        self._closed.clear()
+        self._closed.set()
+        self._closed = threading.Event()
         return super().open(bed, run)
 
     def perform(self, command: Command) -> None:
-        """See Provider. The end of a fault that switched a host off also starts the host's step anew: it ended with the power."""
+        """See Provider. The end of a fault that switched a host off also starts the host's step anew: it ended with the power.
+
+        Raises OSError for a fault of a host that may belong to somebody else by now.
+        """
         if not external_keeper.is_for_external_keeper(command):
             super().perform(command)
             return
         bed, host = self._bound, self._host_of(command)
+        if command.kind is FaultAct:
+            _require_member(bed, host.name)
         self._without_power.add(host.name)
         try:
             super().perform(command)
@@ -139,18 +147,23 @@ class SlurmProvider(HostsProvider):
             self._without_power.discard(host.name)
             raise
         if command.kind is FaultHeal:
-            self._restarts.start(functools.partial(self._restart_step, bed, host, command.deadline_s + RESTART_S))
+            limit_s = command.deadline_s + RESTART_S
+            self._restarts.start(functools.partial(self._restart_step, bed, host, limit_s, self._closed))
 
-    def _restart_step(self, bed: BedSpec, host: HostSpec, deadline_s: float) -> None:
+    def _restart_step(self, bed: BedSpec, host: HostSpec, deadline_s: float, closed: threading.Event) -> None:
         """Start the step of a host once it can start, within ``deadline_s`` or until the run ends, which names a node without one.
 
         The connection of a host that lost its power counts as one until its silence is noticed: so it is looked at again.
+        A step whose connection breaks for a moment is left alone.
         """
-        until = time.monotonic() + deadline_s
+        now = time.monotonic()
+        until, connected_at = now + deadline_s, now
         try:
-            while time.monotonic() < until and not self._closed.wait(READ_S):
+            while time.monotonic() < until and not closed.wait(READ_S):
                 with suppress(OSError, CcbedError):
-                    if self._try_restart(bed, host):
+                    if self._is_connected(bed, host):
+                        connected_at = time.monotonic()
+                    elif time.monotonic() >= connected_at + ABSENT_S and self._try_restart(bed, host):
                         return
         finally:
             self._without_power.discard(host.name)
@@ -158,9 +171,7 @@ class SlurmProvider(HostsProvider):
     def _try_restart(self, bed: BedSpec, host: HostSpec) -> bool:
         """Start the step of a host that is not connected, if its slurmd accepts connections and Slurm trusts the node."""
         allocation = allocations.read(Path(bed.workdir))
-        if allocation is None or self._is_connected(bed, host):
-            return False
-        if not _is_ready(allocation, job_steps.machine(allocation, host.name)):
+        if allocation is None or not _is_ready(allocation, job_steps.machine(allocation, host.name)):
             return False
         job_steps.abandon(bed, host.name, ABANDON_S)
         _start_step(bed, allocation, host.name, self._archive_path(bed, host, bed.agent))
@@ -185,8 +196,8 @@ class SlurmProvider(HostsProvider):
 
     def _follow_job(self, allocation: Allocation) -> None:
         """All steps of a job end before Slurm shows why: read its state until that is final, for FOLLOW_S at most."""
-        until = time.monotonic() + FOLLOW_S
-        while time.monotonic() < until and not self._closed.wait(READ_S):
+        until, closed = time.monotonic() + FOLLOW_S, self._closed
+        while time.monotonic() < until and not closed.wait(READ_S):
             state = _read_state(allocation)
             self._job = state or self._job
             if state and state.kind in job_state.FINAL:
@@ -314,6 +325,19 @@ def _read_state(allocation: Allocation) -> JobState | None:
         return allocations.read_state(allocation, allocations.MOMENT_S)
     except SlurmError:
         return None
+
+
+def _require_member(bed: BedSpec, host: str) -> None:
+    """Raises OSError unless the host is known to be a node of the bed's job: Slurm gives other nodes to other users."""
+    allocation = allocations.read(Path(bed.workdir))
+    state = _read_state(allocation) if allocation else None
+    if allocation is None or state is None or state.kind == "unknown":
+        raise OSError(f"it is not known whether the job still has the node of host {host}")
+    if state.kind not in job_state.RUNNING:
+        raise KeeperGoneError(_describe_end(allocation, state), with_bed=True)
+    name = job_steps.slurm_node(allocation, host)
+    if removed := [node for node in state.lost if node.name == name and node.kind == "removed"]:
+        raise OSError(_describe_lost(removed[0]))
 
 
 def _start_step(bed: BedSpec, allocation: Allocation, host: str, archive_path: str) -> None:

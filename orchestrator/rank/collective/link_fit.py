@@ -59,8 +59,9 @@ def slope(arrivals: Arrivals, *, is_shaped: bool = False) -> float:
     only the last one shows how many bytes had arrived by then. All arrivals are compared; on a shaped link those between two
     interruptions, if they are more than a few.
     """
-    together = (arrivals[-1][1] - arrivals[0][1]) / (len(arrivals) - 1) / 2
-    pairs = itertools.pairwise(arrivals)
+    pairs = list(itertools.pairwise(arrivals))
+    apart = sorted(after[1] - before[1] for before, after in pairs)
+    together = statistics.mean(apart[:-1] or apart) / 2  # the longest one may hold an interruption
     last = [before for before, after in pairs if after[1] - before[1] >= together]
     points = [*last, arrivals[-1]]
     every = _slopes(points)
