@@ -44,10 +44,13 @@ def bed(user: User, power: dict[str, list[str]]) -> None:
 
 
 def run(user: User, code: int, for_s: float | None = None) -> tuple[str, Path]:
-    """Output and bundle of a run that trains through the loss of power. ``for_s``: until it is on again; None: the end of the run."""
+    """Output and bundle of a run that trains through the loss of power. ``for_s``: until it is on again; None: the end of the run.
+
+    The other nodes are on this machine, which is never switched off.
+    """
     trial = {
         "trial": "power", "workload": "train-dp", "params": {"epochs": 20}, "world": {"nodes": 2},
-        "faults": [{"power-off": {"node": 1, "at": {"step": 100}, "back_s": 20, "for_s": for_s}}],
+        "faults": [{"power-off": {"node": "n1", "at": {"step": 100}, "back_s": 20, "for_s": for_s}}],
     }  # fmt: skip
     file = user.home / "power.yml"
     file.write_text(yaml.safe_dump(trial))
