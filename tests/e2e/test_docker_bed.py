@@ -174,7 +174,7 @@ def repaired(box: Box, before: dict[str, str], node: str) -> None:
     assert box.unchanged()
 
 
-def until(true: Callable[[], object], limit_s: float = 15.0) -> None:
+def until(true: Callable[[], object], limit_s: float = 60.0) -> None:
     end = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < end, "it did not come to that"

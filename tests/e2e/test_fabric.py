@@ -107,7 +107,7 @@ def kill(*wanted: int) -> None:
     living = [process for process in map(processes.find, wanted) if process]
     for pid in wanted:
         os.kill(pid, signal.SIGKILL)
-    until = time.monotonic() + 5.0
+    until = time.monotonic() + 60
     while any(processes.is_alive(process.pid, process.start) for process in living) and time.monotonic() < until:
         time.sleep(0.005)
 
@@ -136,7 +136,7 @@ def known(wanted: set[str]) -> set[str]:
 
 
 def wait_until_gone(wanted: set[str]) -> None:
-    until = time.monotonic() + 5.0
+    until = time.monotonic() + 60
     while (left := known(wanted)) and time.monotonic() < until:
         time.sleep(0.02)
     assert left == set()

@@ -59,7 +59,7 @@ class Linked:
         return (self.links / reverse_link.TOKENS / HOST).read_text()
 
 
-def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "the condition did not hold in time"

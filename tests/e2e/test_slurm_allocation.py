@@ -424,7 +424,7 @@ def test_a_job_that_reached_its_time_limit_says_so(
 ) -> None:
     other, job_id = overtime
     monkeypatch.setenv("SLURM_CONF", other.environment["SLURM_CONF"])
-    wait_until(lambda: job_id not in other.jobs(), 75.0)
+    wait_until(lambda: job_id not in other.jobs(), 300.0)
     state = job_state.read_state(job_id, ("n1", "n2"))
     assert (state.kind, state.reason) == ("timed out", "it reached its time limit")
-    assert state.at is not None and time.time() - 75 < state.at <= time.time()
+    assert state.at is not None and time.time() - 600 < state.at <= time.time()

@@ -154,7 +154,7 @@ def test_a_detached_run_whose_job_waits_says_so_and_ends_with_its_job(
     match = re.search(r"detached, pid (\d+) +it begins with its job; to end it: kill \1 ", done.stdout)
     assert match, done.stdout
     os.kill(int(match[1]), signal.SIGTERM)
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while slurm.jobs() or list(state.glob("beds/*.json")):
         assert time.monotonic() < end, slurm.jobs()
         time.sleep(0.05)

@@ -96,14 +96,14 @@ class Slurm:
     #: Node -> the command that runs a program in its network namespace.
     namespaces: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def run(self, *argv: str, user: str = "", timeout_s: float = 30.0) -> str:
+    def run(self, *argv: str, user: str = "", timeout_s: float = 60.0) -> str:
         """Output of a client of Slurm, as another user if so named. Raises RuntimeError with its errors."""
         done = self.attempt(*argv, user=user, timeout_s=timeout_s)
         if done.returncode:
             raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
-    def attempt(self, *argv: str, user: str = "", timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
+    def attempt(self, *argv: str, user: str = "", timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*as_user(user), *argv],
             capture_output=True, text=True, env=self.environment, timeout=timeout_s, check=False, cwd="/",

@@ -13,7 +13,7 @@ from . import slurm as lab_slurm
 from .slurm import NODES, Slurm
 
 
-def wait_until(is_reached: Callable[[], bool], limit_s: float = 30.0) -> None:
+def wait_until(is_reached: Callable[[], bool], limit_s: float = 60.0) -> None:
     end = time.monotonic() + limit_s
     while not is_reached():
         assert time.monotonic() < end

@@ -98,9 +98,9 @@ class Stand:
         return self.answers[-1]
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Run the loop until the condition holds, for 10 s at most."""
-        give_up = self.loop.call_later(10.0, lambda: None)
-        end = time.monotonic() + 10.0
+        """Run the loop until the condition holds, for 60 s at most."""
+        give_up = self.loop.call_later(60.0, lambda: None)
+        end = time.monotonic() + 60
         while not until():
             assert time.monotonic() < end, (self.notes, self.answers)
             self.loop.run_once()

@@ -11,7 +11,7 @@ from orchestrator.run.probe import FRESH_S, OVERDUE_S, Probes
 
 
 def settled(probes: Probes, node: str) -> str:
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while (state := probes.status(node).state) == "starting" and time.monotonic() < until:
         time.sleep(0.002)
     return state

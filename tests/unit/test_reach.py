@@ -100,7 +100,7 @@ def reached(
 
 
 def wait(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while not done():
         assert time.monotonic() < until
         time.sleep(0.002)

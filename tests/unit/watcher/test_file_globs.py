@@ -26,7 +26,7 @@ def globs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> file_globs.GlobWat
 
 def report(watcher: file_globs.GlobWatcher, is_reported: Callable[[], bool]) -> None:
     """Let the watcher read its events until the condition holds."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not is_reported() and time.monotonic() < deadline:
         watcher.wait(0.05)
     assert is_reported()
