@@ -196,7 +196,7 @@ import json, sys
 from orchestrator.model import codec
 from orchestrator.model.bed import BedSpec
 from orchestrator.providers.slurm import allocation
-allocation.acquire(codec.build(BedSpec, json.loads(sys.argv[1])))
+allocation.acquire(codec.build(BedSpec, json.loads(sys.argv[1])), report=lambda line: print(line, flush=True))
 """
 
 
@@ -205,8 +205,10 @@ def test_a_command_that_is_killed_while_it_waits_leaves_no_job(
     number: int, slurm: Slurm, bed: Callable[..., BedSpec]
 ) -> None:
     text = json.dumps(codec.plain(bed(partition="stopped")))
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, text], stderr=subprocess.DEVNULL) as process:
-        wait_until(lambda: states(slurm) == ["PENDING"])
+    argv = [sys.executable, "-c", PROGRAM, text]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None and " waits in partition stopped" in process.stdout.readline()
+        assert states(slurm) == ["PENDING"]
         process.send_signal(number)
         process.wait(SOON_S)
     wait_until(lambda: not slurm.jobs())

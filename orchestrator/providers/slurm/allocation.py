@@ -134,7 +134,8 @@ def acquire(
 ) -> Allocation:
     """Submit the bed's job and wait until it runs, at most ``wait_s`` seconds.
 
-    However this function ends without a result (an error, Ctrl-C, a signal that kills ccbed), no job stays in the queue.
+    However this function ends without a result (an error, Ctrl-C, a signal that kills ccbed), no job stays in the queue. If ccbed
+    is killed after the controller has accepted the job and before salloc knows that, it stays, and the next command names it.
     Raises UsageError for a request that Slurm rejects or never starts, InfrastructureError for a wait that is too long,
     SlurmError with the job where it cannot be cancelled.
     """
