@@ -197,7 +197,7 @@ def test_a_released_rank_goes_on(run: Bed, payload: str) -> None:
 
 
 def test_a_gang_past_its_deadline_leaves_its_stacks_and_ends(run: Bed, payload: str) -> None:
-    run.gang("n0", payload, until_killed=True, deadline_s=0.3)
+    run.gang("n0", payload, until_killed=True, deadline_s=2.0)
     assert run.note("rank.exit", "n0").value["code"] == -signal.SIGKILL
     assert "most recent call first" in (run.out / "rank-0.log").read_text()
 
@@ -373,7 +373,7 @@ def test_a_primitive_of_other_providers_is_refused_before_anything_is_done(run: 
 
 def test_a_lease_that_is_over_heals_without_anybody(run: Bed) -> None:
     before = run.status("n2")
-    run.ask("fault.act", "n2", _fault(replace(PAUSE, lease_s=0.4)))
+    run.ask("fault.act", "n2", _fault(replace(PAUSE, lease_s=3.0)))
     assert run.status("n2").state == "paused"
     run.note("heal.verified", "n2")
     names = [e.f for e in run.events if e.type == "note" and e.node == "n2" and e.source.writer == "keeper"]

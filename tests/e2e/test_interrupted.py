@@ -113,7 +113,7 @@ def test_an_abandoned_run_is_given_up_by_heal_and_not_gone_on_with(bed: Bed) -> 
 
 def test_ctrl_c_in_the_run_to_compare_with_leaves_the_run_that_was_asked_for_to_be_resumed(bed: Bed) -> None:
     """The twin that was interrupted is closed; ``resume`` makes another one and goes on to the faults that were asked for."""
-    trial = trials.dp(trials.crash(2), params={"step_min_ms": 23})
+    trial = trials.dp(trials.crash(2), params={"step_min_ms": 100})
     timer = threading.Timer(0.6, ctrl_c)
     with pytest.raises(Interrupted, match="interrupted in the twin") as raised:
         lifecycle.launch(bed.request(trial, on_begin=lambda _: timer.start()))

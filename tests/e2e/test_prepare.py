@@ -178,8 +178,8 @@ def test_reset_ends_the_keeper_though_its_directory_is_gone(tmp_path: Path, engi
     file = inventory(tmp_path, engine, {"h1": {}})
     mark = f"{process_tag.bed_tag('lab', str(tmp_path / 'bed'))}/keeper/0a"
     with (
-        subprocess.Popen(["sleep", "60"], env={**os.environ, "CCBED_NODE": mark}) as ours,
-        subprocess.Popen(["sleep", "60"], env={**os.environ, "CCBED_NODE": f"x{mark}"}) as other,
+        subprocess.Popen(["sleep", "600"], env={**os.environ, "CCBED_NODE": mark}) as ours,
+        subprocess.Popen(["sleep", "600"], env={**os.environ, "CCBED_NODE": f"x{mark}"}) as other,
     ):
         reset, _ = play(file, "reset", "h1", ccbed_engine=str(tmp_path / "x"))
         assert reset.done == ("h1",), reset.failed

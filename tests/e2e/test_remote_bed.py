@@ -122,7 +122,7 @@ def test_a_lost_node_comes_back_while_the_connection_is_cut(remote: Remote) -> N
 
     thread = threading.Thread(target=cut)
     thread.start()
-    code, output = remote.run("--fail-node", "1", "--epochs", "6")
+    code, output = remote.run("--fail-node", "1", "--epochs", "6", "--step-min-ms", "50")
     over.set()
     thread.join()
     assert code == 0, output

@@ -110,7 +110,7 @@ for step in range(4):
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
 """
-    played = stage.script(text, world=2, holds=(hold("backward", 3, rank=1, limit_s=0.5),))
+    played = stage.script(text, world=2, holds=(hold("backward", 3, rank=1, limit_s=3.0),))
     assert played.codes == {0: 0, 1: 0}, played.log(0)
     (inside,) = played.of("rank.inside")
     assert (inside["rank"], inside["step"], inside["hold"]) == (0, 3, "backward")

@@ -44,6 +44,8 @@ def run_until_lost(user: User, lose: Callable[[], object], nodes: int = 1, epoch
         "--no-twin",
         "--epochs",
         str(epochs),
+        "--step-min-ms",
+        "10",
         "--bed",
         "lab",
         *user.runs("lab"),

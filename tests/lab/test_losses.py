@@ -83,7 +83,7 @@ class Bed:
         document = {
             "trial": "loss", "workload": "train-dp", "world": {"nodes": 3},
             "params": {"model": "mnist-mlp", "algorithm": "ring", "batch": 63, "checkpoint_every": 5, **params},
-            "faults": list(faults), "recovery": {"policy": policy}, "checks": ["bit-exact", {"detected-within": "2.5s"}],
+            "faults": list(faults), "recovery": {"policy": policy}, "checks": ["bit-exact", {"detected-within": "6s"}],
         }  # fmt: skip
         file = self.runs / "loss.yml"
         file.write_text(yaml.safe_dump(document))
@@ -135,7 +135,7 @@ def test_a_host_without_power_is_detected_by_silence_alone_and_replaced_by_one_o
     ran = bed.run(fault("power-off"))
     _recovered(ran, SILENCE)
     silent = ran.first("node.silent")
-    assert silent.t - ran.first("fault.injected").t < 2.5
+    assert silent.t - ran.first("fault.injected").t < 6.0
     assert silent.value["seen"] == "unreachable"
     assert not [e for e in ran.history.of(*EXITS) if e.seq < silent.seq and (e.f != "rank.exit" or e.value.get("code"))]
 

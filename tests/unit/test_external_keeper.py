@@ -183,7 +183,7 @@ def test_a_listener_that_is_gone_proves_nothing_while_its_sessions_go_on(host: H
     """As with `systemctl stop ssh`, which leaves the sessions alone."""
     act = host.act()
     stop = replace(act.inject[0], args={**act.inject[0].args, "run": list(host.control("stop-listener"))})
-    holder.do("fault.act", replace(act, inject=(stop,), verify=(stop,), limit_s=1.0))
+    holder.do("fault.act", replace(act, inject=(stop,), verify=(stop,), limit_s=3.0))
     holder.wait(1)
     [(acted, evidence)] = holder.answers
     assert acted == "fail"
@@ -224,7 +224,7 @@ def test_a_program_that_fails_is_told_and_nothing_is_called_proved(
 
 
 def test_a_healing_never_overtakes_the_injection_that_it_undoes(host: Host, holder: Holder) -> None:
-    slow = Primitive(kind="argv", args={"run": ["sleep", "0.3"]})
+    slow = Primitive(kind="argv", args={"run": ["sleep", "2"]})
     act = host.act(inject=(slow, host.act().inject[0]))
     holder.do("fault.act", act)
     holder.wait_until(lambda: bool(holder.loop.programs))
@@ -232,7 +232,7 @@ def test_a_healing_never_overtakes_the_injection_that_it_undoes(host: Host, hold
     holder.wait(2)
     assert [kind for kind, _ in holder.answers] == ["fail", "ok"]
     assert holder.answers[0][1]["reason"] == "healed before it was injected"
-    assert holder.answers[0][1]["evidence"] == {"sleep 0.3": "exit code 0"}
+    assert holder.answers[0][1]["evidence"] == {"sleep 2": "exit code 0"}
     assert host.orders == ["start"]
     assert "fault.injected" not in holder.notes
 

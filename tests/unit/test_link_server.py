@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,8 +37,12 @@ class Served:
         return path
 
 
+#: Ends the naps of hosts.
+AWAKE = threading.Event()
+
+
 def nap(host: str) -> str:
-    time.sleep(0.3)
+    AWAKE.wait(TIMEOUT_S)
     return host
 
 
@@ -108,7 +111,7 @@ def test_links_and_what_is_no_output_are_left_alone(served: Served, tmp_path: Pa
 
 
 def test_an_event_overtakes_bulk(served: Served) -> None:
-    served.file(f"{RUN}/i1-e0/rank-0.log", os.urandom(10 << 20))
+    served.file(f"{RUN}/i1-e0/rank-0.log", os.urandom(40 << 20))
     served.ask("watch", trees=TREES)
     served.file(f"{RUN}/agent.a.jsonl", b"1\n")
     served.ask("sync")
@@ -140,6 +143,7 @@ def test_long_operations_hold_up_nothing(served: Served) -> None:
     slow = served.link.request({"do": "op", "op": "nap", "args": {"host": "h1"}})
     served.ask("ping")
     assert not slow.done()
+    AWAKE.set()
     assert slow.result(TIMEOUT_S) == ("h1", b"")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import statistics
 import threading
 import time
 from dataclasses import dataclass
@@ -37,11 +38,13 @@ def test_a_host_that_answers_in_two_parts_is_not_slowed_down() -> None:
         with ssh_connection._socket(
             cast(Destination, _FakeTerminal(server.getsockname()[1])), time.monotonic() + 5
         ) as sock:
-            begin = time.monotonic()
+            taken = []
             for _ in range(ROUNDS):
+                begin = time.monotonic()
                 sock.send(b"?")
                 message = b""
                 while len(message) < 2:
                     message += sock.recv(10)
                 assert message == b"ab"
-            assert time.monotonic() - begin < ROUNDS * DELAY_S / 2
+                taken.append(time.monotonic() - begin)
+            assert statistics.median(taken) < DELAY_S / 2

@@ -22,7 +22,7 @@ with RunGaps() as gaps:
     sys.stdin.read()
     print(json.dumps(gaps.take(start, time.monotonic())), flush=True)
 """
-STOP_S = 0.3
+STOP_S = 1.0
 
 
 def test_a_stopped_process_records_the_gap_and_that_it_did_not_wait_for_a_cpu() -> None:
