@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -286,7 +286,7 @@ def test_a_crashed_node_is_gone_with_its_strays_and_heals_into_a_new_incarnation
     own_pids = [before.pid, *(process.pid for process in processes.descendants(before.pid))]
     acted = run.ask("fault.act", "n1", _fault(CRASH), incarnation=before.incarnation)
     assert acted.type == "ok" and acted.value["verified"]
-    assert not [pid for pid in own_pids if (process := processes.find(pid)) and process.state != "Z"]
+    _until(lambda: have_exited(own_pids))
     assert run.status("n1").state == "dead" and run.provider.observe(run.spec).leases
     healed = run.ask("fault.heal", "n1", _fault(CRASH))
     after = run.status("n1")
@@ -425,7 +425,7 @@ def test_nothing_is_left_whoever_was_killed_before(tmp_path: Path, victims: tupl
     finally:
         bed.provider.retire(bed.spec)
     assert len(everyone - waiting) == 6 + bare and bed.marked() == []
-    assert not [pid for pid in everyone if (process := processes.find(pid)) and process.state not in processes.EXITED]
+    _until(lambda: have_exited(everyone))
     assert not bed.workdir.exists() and bed.provider.observe(bed.spec).node("n0").state == "absent"
     assert bed.provider.retire(bed.spec) == ()
 
@@ -491,6 +491,12 @@ def test_outside_of_runs_the_nodes_answer_as_well(run: Bed, tmp_path: Path) -> N
     assert (done.type, done.value) == ("ok", {"code": 0})
     run.open("bed")
     assert run.provider.poll(run.cursors, 0)[0] == []
+
+
+def have_exited(pids: Iterable[int]) -> bool:
+    """A killed process runs no more code, and has exited once it was on a CPU again."""
+    listed = [process for pid in pids if (process := processes.find(pid))]
+    return all(process.state in processes.EXITED for process in listed)
 
 
 def _until(true: Callable[[], bool], limit_s: float = 60.0) -> None:
