@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +30,9 @@ def working(bed: Any, node: str) -> list[processes.Process]:
 
 def _content(workdir: str | Path, node: str) -> dict[str, Any]:
     return plain_files.read_json(Path(workdir) / "nodes" / node / label.RESERVES)
+
+
+def have_exited(pids: Iterable[int]) -> bool:
+    """A killed process runs no more code, and has exited once it was on a CPU again."""
+    listed = [process for pid in pids if (process := processes.find(pid))]
+    return all(process.state in processes.EXITED for process in listed)

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from orchestrator.node.oslayer import processes
 from orchestrator.providers import archive
 from orchestrator.providers.process.process_provider import ProcessProvider
 
-from .reserves import reserves, working
+from .reserves import have_exited, reserves, working
 from .stub import RANK
 
 
@@ -491,12 +491,6 @@ def test_outside_of_runs_the_nodes_answer_as_well(run: Bed, tmp_path: Path) -> N
     assert (done.type, done.value) == ("ok", {"code": 0})
     run.open("bed")
     assert run.provider.poll(run.cursors, 0)[0] == []
-
-
-def have_exited(pids: Iterable[int]) -> bool:
-    """A killed process runs no more code, and has exited once it was on a CPU again."""
-    listed = [process for pid in pids if (process := processes.find(pid))]
-    return all(process.state in processes.EXITED for process in listed)
 
 
 def _until(true: Callable[[], bool], limit_s: float = 60.0) -> None:
