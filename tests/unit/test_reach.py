@@ -70,8 +70,13 @@ class Connection:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"SLICE_S": 0.01, "PROBE_AFTER_S": 0.03, "QUIET_S": 0.05, "BACKOFF_S": (0.0,)}.items():
+    for name, value in {"SLICE_S": 0.01, "PROBE_AFTER_S": 0.03, "QUIET_S": 30.0, "BACKOFF_S": (0.0,)}.items():
         monkeypatch.setattr(host_connection, name, value)
+
+
+@pytest.fixture
+def _soon_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_connection, "QUIET_S", 0.05)
 
 
 @contextmanager
@@ -106,6 +111,7 @@ def wait(done: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
+@pytest.mark.usefixtures("_soon_silent")
 def test_one_that_answers_somebody_new_is_known_to_be_there_and_its_connection_is_waited_for() -> None:
     with reached(True) as (host, links):
         wait(lambda: host.is_responding)
@@ -115,6 +121,7 @@ def test_one_that_answers_somebody_new_is_known_to_be_there_and_its_connection_i
         assert len(links) == 1
 
 
+@pytest.mark.usefixtures("_soon_silent")
 @pytest.mark.parametrize("new", [False, None])
 def test_one_that_does_not_is_waited_for_but_not_asked_in_vain(new: bool | None) -> None:
     with reached(new) as (host, links):
@@ -136,9 +143,7 @@ def test_a_host_whose_connections_all_break_is_given_up_soon() -> None:
     begun = time.monotonic()
     with reached(None, lambda: Breaking(good=False)) as (host, _), pytest.raises(HostError, match="was lost"):
         host.request({"do": "look"}, b"", 60.0)
-    assert time.monotonic() - begun < 30.0, (
-        "a connection that broke just as it was asked is known by its silence; the deadline is 60 s"
-    )
+    assert time.monotonic() - begun < 30.0, "neither the deadline of 60 s nor a silence of 30 s is waited for"
 
 
 def test_a_host_for_which_no_thread_can_start_is_reconnected_once_one_can(monkeypatch: pytest.MonkeyPatch) -> None:

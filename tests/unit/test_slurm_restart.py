@@ -67,9 +67,9 @@ def restart(made: SlurmProvider, deadline_s: float = 60.0) -> None:
     made._restart_step(made._bound, HOST, deadline_s, made._closed)
 
 
-def restart_until_closed(made: SlurmProvider, monkeypatch: pytest.MonkeyPatch, *, looks: int) -> None:
-    """The run ends after so many looks at the host."""
-    answers = iter([False] * looks + [True])
+def restart_until_closed(made: SlurmProvider, monkeypatch: pytest.MonkeyPatch, *, reads: int) -> None:
+    """The run ends after its host was read so many times."""
+    answers = iter([False] * reads + [True])
     monkeypatch.setattr(made._closed, "wait", lambda timeout: next(answers))
     restart(made)
 
@@ -107,7 +107,7 @@ def test_no_step_starts_in_a_job_that_has_ended_or_on_a_node_that_slurm_does_not
 ) -> None:
     cluster = Cluster(connected=iter([False] * 3), state=state)
     made = provider(tmp_path, monkeypatch, cluster)
-    restart_until_closed(made, monkeypatch, looks=2)
+    restart_until_closed(made, monkeypatch, reads=2)
     assert cluster.started == []
 
 
@@ -116,7 +116,7 @@ def test_no_step_starts_while_the_host_does_not_answer_and_none_where_it_stays_c
 ) -> None:
     for cluster in (Cluster(connected=iter([False] * 3), is_up=False), Cluster(connected=iter([True] * 3))):
         made = provider(tmp_path, monkeypatch, cluster)
-        restart_until_closed(made, monkeypatch, looks=2)
+        restart_until_closed(made, monkeypatch, reads=2)
         assert cluster.started == []
 
 
@@ -166,7 +166,7 @@ def test_a_step_whose_connection_breaks_for_a_moment_is_left_alone(
     cluster = Cluster(connected=iter([True, False, True, None, None]))
     made = provider(tmp_path, monkeypatch, cluster)
     monkeypatch.setattr(slurm_provider, "ABSENT_S", 60.0)
-    restart_until_closed(made, monkeypatch, looks=5)
+    restart_until_closed(made, monkeypatch, reads=5)
     assert cluster.started == []
 
 
