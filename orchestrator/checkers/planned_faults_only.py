@@ -9,6 +9,7 @@ from .. import views
 from ..model import events
 from ..model.act import Act
 from ..model.event import Event
+from ..model.payload import Payload
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -63,17 +64,16 @@ class _Damage:
     def explains(self, event: Event, epoch: int | None) -> bool:
         if event.kind is events.NodeExit:
             return event.node in self.nodes
-        if event.kind in (events.NodeSilent, events.NodeSuspect):
-            return event.node in self.nodes | self.slowed or self._is_late(event)
+        if event.kind is events.NodeSilent:
+            return self.explains_silence(event.node or "", _begin_of_silence(event))
         return epoch in self.epochs or event.node in self.nodes | self.slowed | self.ranks
 
-    def _is_late(self, event: Event) -> bool:
-        """Whether the silence began under a fault on this node that is healed by now, or within ``grace_s`` of it."""
-        node, silent_s = event.node or "", event.data.silent_s
-        if silent_s is None or node not in self.healed:
-            return False
+    def explains_silence(self, node: str, since: float | None) -> bool:
+        """Whether the node is under a fault, or its silence began under one that is healed by now, or within ``grace_s``."""
+        if node in self.nodes | self.slowed or since is None or node not in self.healed:
+            return node in self.nodes | self.slowed
         begin = self.acted.get(node, self.healed[node]) - self.grace_s
-        return bool(begin <= event.t - silent_s <= self.healed[node] + self.grace_s)
+        return begin <= since <= self.healed[node] + self.grace_s
 
 
 def _unexplained(run: Run) -> Iterator[views.Finding]:
@@ -91,9 +91,9 @@ def _unexplained(run: Run) -> Iterator[views.Finding]:
                 yield _finding(run, event, gangs)
                 damage.epochs |= epochs
         elif event.kind in (events.RecoveryDecided, events.RecoveryReplaced):
-            for suspicion in _given_up(run, event):
-                if not damage.explains(suspicion, epoch):
-                    yield _finding(run, suspicion, gangs)
+            for given_up, since in _given_up(run, event):
+                if not damage.explains_silence(given_up.node or "", since):
+                    yield _finding(run, given_up, gangs)
         elif event.key in of_ranks or event.kind is events.GangStart:
             _apply_to_ranks(damage, event, of_ranks.get(event.key))
         else:
@@ -173,7 +173,12 @@ def _description(event: Event, gang: views.Gang | None) -> str:
         reason = f" ({event.data.reason})" if event.data.reason else ""
         return f"the gang stalled for {event.data.since_s} s, which was not planned{reason}"
     what = "exited" if event.kind is events.NodeExit else "fell silent"
+    what = f"did not carry out {event.f}" if event.command else what
     return f"{event.node} {what}, which was not planned"
+
+
+def _begin_of_silence(event: Event[events.NodeSilent | events.NodeSuspect]) -> float | None:
+    return None if event.data.silent_s is None else event.t - event.data.silent_s
 
 
 def _undetected(run: Run) -> Iterator[views.Finding]:
@@ -181,13 +186,14 @@ def _undetected(run: Run) -> Iterator[views.Finding]:
     last = 0
     for decided in _replacements(run):
         detections = [
-            e for e in run.history.events if last < e.seq < decided.seq and (views.is_abnormal(e) or _failed(e))
-        ]
+            e for e in run.history.events
+            if last < e.seq < decided.seq and (views.is_abnormal(e) or _failed(e, *_AGENT, *_KEEPER))
+        ]  # fmt: skip
         if not detections:
             yield views.finding("a recovery was decided although no loss had been detected", decided)
         undetected = [
             node for node in decided.data.lost or ()
-            if not _is_gone(run, node, decided) and not _suspicion(run, node, decided)
+            if not _is_gone(run, node, decided) and not _given_up_by(run, node, decided)
         ]  # fmt: skip
         if undetected:
             yield views.finding(
@@ -200,38 +206,56 @@ def _replacements(run: Run) -> Sequence[Event[events.RecoveryDecided | events.Re
     return run.history.of(events.RecoveryDecided, events.RecoveryReplaced)
 
 
-def _failed(event: Event) -> bool:
-    """Whether a command failed that shows a node as lost, for example one that could not be started again."""
-    return event.command in (events.NodeApply, events.NodeKill, events.GangStart, events.GangStop) and event.type in (
-        "fail",
-        "info",
-    )
+#: Commands whose failure shows a node as lost: of an agent that does not respond, and of a keeper that could not start it again.
+_AGENT = (events.GangStart, events.GangStop)
+_KEEPER = (events.NodeApply, events.NodeKill)
+
+
+def _failed(event: Event, *commands: type[Payload]) -> bool:
+    return event.command in commands and event.type in ("fail", "info")
+
+
+def _since_start(run: Run, node: str, decided: Event) -> Sequence[Event]:
+    """The events of a node from its last start to the decision."""
+    earlier = [event for event in run.history.events if event.node == node and event.seq < decided.seq]
+    starts = [index for index, event in enumerate(earlier) if event.kind is events.NodeApplyDone]
+    return earlier[starts[-1] :] if starts else earlier
 
 
 def _is_gone(run: Run, node: str, decided: Event) -> bool:
+    """Whether its loss was reported, which has been judged then, or it could not be started again."""
     return any(
-        event.node == node
-        and event.seq < decided.seq
-        and (event.kind in (events.NodeExit, events.NodeSilent) or _failed(event))
-        for event in run.history.events
+        event.kind in (events.NodeExit, events.NodeSilent) or _failed(event, *_KEEPER)
+        for event in _since_start(run, node, decided)
     )
 
 
-def _given_up(run: Run, decided: Event) -> Iterator[Event]:
-    """The suspicions of the lost nodes of which neither an exit nor a silence was reported: each counts as a silence."""
+def _given_up(run: Run, decided: Event) -> Iterator[tuple[Event, float | None]]:
+    """What ended the lost nodes of which neither an exit nor a silence was reported: each counts as a silence."""
     lost = (node for node in decided.data.lost or () if not _is_gone(run, node, decided))
-    return (suspicion for node in lost if (suspicion := _suspicion(run, node, decided)))
+    return (given_up for node in lost if (given_up := _given_up_by(run, node, decided)))
 
 
-def _suspicion(run: Run, node: str, decided: Event) -> Event | None:
-    """Since when a node was suspect, if it was when the time for the gang to stop was over: nodes are not awaited longer."""
-    earlier = [event for event in run.history.events if event.seq < decided.seq]
+def _given_up_by(run: Run, node: str, decided: Event) -> tuple[Event, float | None] | None:
+    """The suspicion or the failed command by which a node was given up, and since when it had been silent."""
+    if suspicion := _suspicion(run, node, decided):
+        return suspicion, _begin_of_silence(suspicion)
+    since_start = _since_start(run, node, decided)
+    failed = next((event for event in reversed(since_start) if _failed(event, *_AGENT)), None)
+    if failed is None:
+        return None
+    ordered = next((event for event in since_start if event.key == failed.key and event.type == "invoke"), failed)
+    return failed, ordered.t
+
+
+def _suspicion(run: Run, node: str, decided: Event) -> Event[events.NodeSuspect] | None:
+    """The suspicion that lasted when the time for the gang to stop was over: nodes are not awaited longer."""
     kinds = (events.NodeSuspect, events.NodeHeard, events.NodeApplyDone)
-    last = next((event for event in reversed(earlier) if event.node == node and event.kind in kinds), None)
+    last = next((event for event in reversed(_since_start(run, node, decided)) if event.kind in kinds), None)
     if last is None or last.kind is not events.NodeSuspect:
         return None
-    ends = (event.seq for event in earlier if event.kind is events.TimerDone and str(event.key).endswith(SETTLED))
-    return last if any(seq > last.seq for seq in ends) else None
+    settled = (event for event in run.history.of(events.TimerDone) if str(event.key).endswith(SETTLED))
+    return last if any(last.seq < event.seq < decided.seq for event in settled) else None
 
 
 def _lost_keepers(run: Run) -> Iterator[views.Finding]:

@@ -386,3 +386,48 @@ def test_a_suspicion_ends_with_the_incarnation_of_its_node() -> None:
     bed.train(60)
     bed.finish()
     assert ask(bed.run(history.twin()), "planned-faults-only").outcome == "fail"
+
+
+def with_a_failed_command(fault: str, f: str, node: str, *, healed: bool = False) -> history.Bed:
+    """A fault on n1, and the command ``f`` to ``node`` without a reply: the node counts as lost."""
+    planned = FaultPlan(id="f0", fault=fault, node=1, at=Trigger(step=30))
+    bed = history.acted(planned)
+    if healed:
+        bed._heal(planned, [])
+        bed.now += bed.trial.liveness.lost_s + 1.0
+    bed.say("agent", "rank.exit", {"rank": 1, "pid": 101, "code": -9}, node="n1", epoch=0)
+    bed.ask(f, f"e0/again/{node}", node, {"epoch": 0})
+    bed.ctl(f, {"reason": "no reply within 5 s"}, type="info", key=f"e0/again/{node}", node=node, epoch=0)
+    bed.stop(lost=[node])
+    bed.recover(node, "restart", 25, detector="rank.exit")
+    bed.train(60)
+    bed.finish(healing=not healed)
+    return bed
+
+
+@pytest.mark.parametrize("f", ["gang.stop", "gang.start"])
+@pytest.mark.parametrize("fault", ["crash-node", "pause-node", "crash-rank"])
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_a_node_that_is_lost_for_a_failed_command_was_hit_itself(f: str, fault: str, node: str) -> None:
+    verdict = ask(with_a_failed_command(fault, f, node).run(history.twin()), "planned-faults-only")
+    assert verdict.outcome == ("pass" if node == "n1" and fault != "crash-rank" else "fail")
+    assert verdict.outcome == "pass" or f"{node} did not carry out {f}, which was not planned" in verdict.text
+
+
+def test_a_command_that_fails_long_after_the_heal_is_explained_by_nothing() -> None:
+    bed = with_a_failed_command("pause-node", "gang.stop", "n1", healed=True)
+    assert ask(bed.run(history.twin()), "planned-faults-only").outcome == "fail"
+
+
+def test_the_loss_before_its_last_start_does_not_show_a_node_as_lost() -> None:
+    """n2 crashed as planned and came back; then its agent does not stop the ranks of the next attempt."""
+    bed = history.bed_at_fault("restart")
+    bed.say("agent", "rank.exit", {"rank": 0, "pid": 100, "code": -9}, node="n0", epoch=1)
+    bed.ask("gang.stop", "e1/stop/n2", "n2", {"epoch": 1})
+    bed.ctl("gang.stop", {"reason": "no reply within 5 s"}, type="info", key="e1/stop/n2", node="n2", epoch=1)
+    bed.stop(lost=["n2"])
+    bed.recover("n2", "restart", 25, detector="rank.exit")
+    bed.train(60)
+    bed.finish()
+    verdict = ask(bed.run(history.twin()), "planned-faults-only")
+    assert "n2 did not carry out gang.stop, which was not planned" in str(verdict.evidence)
