@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .. import views
 from ..model import events
 from ..model.act import Act
-from ..model.event import Event
-from ..model.payload import Payload
+from ..model.event import Event, History
 from ..model.run import Run
 from ..model.verdict import Verdict
 
 ALWAYS = True
 TWIN = False
-#: The end of the key of the timer after which nodes without a heartbeat are given up.
-SETTLED = "/settle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +24,8 @@ class Params:
 
 def check(run: Run, params: Params) -> Verdict:
     """An injection, an ordered end, or an earlier loss must explain each detector event."""
-    failures = [*_unexplained(run), *_undetected(run), *_lost_keepers(run)]
+    losses = _Losses(run)
+    failures = [*_unexplained(run, losses), *_undetected(run, losses), *_lost_keepers(run)]
     doubts = [*views.not_ended(run.history), *_unknown_keepers(run)]
     return views.conclude("planned-faults-only", _summary(run), failures=failures, doubts=doubts)
 
@@ -40,82 +39,145 @@ def _summary(run: Run) -> str:
 
 
 @dataclass(kw_only=True)
+class _Hit:
+    """A fault on ``nodes``, when it was ordered, and when healed. ``active``: the nodes that it still explains.
+
+    ``ends_nodes``: whether it explains exits; one that stops or slows a node does not. ``outlasts_start``: whether it hits a node
+    that is started again, too.
+    """
+
+    nodes: frozenset[str]
+    active: set[str]
+    ordered: float
+    ends_nodes: bool
+    outlasts_start: bool
+    healed: float = math.inf
+
+    @property
+    def is_healed(self) -> bool:
+        return self.healed < math.inf
+
+
+@dataclass(kw_only=True)
 class _Damage:
     """The damage at a point of the history: attempts, and nodes that a fault or an ordered end hit.
 
-    ``slowed``: nodes that a fault has stopped or slowed, which explains no exit.
+    ``hits``: by fault. ``killed``: nodes whose end was ordered.
     ``ranks``: nodes of which a fault hit ranks alone, which explains no loss of the node; ``answered``: those of them where a signal
     has acted, so that it explains nothing of the ranks that are started later.
-    Healing does not bring back ``lost`` nodes, which exited or whose end was ordered: their exit may be reported late.
-    ``acted``, ``healed``: when a fault on a node was last ordered, and healed. A silence that began between the two, give
-    or take ``grace_s``, belongs to the fault.
+    Healing does not bring back ``lost`` nodes, which exited or fell silent: their exit may be reported late.
+    A silence belongs to a healed fault if it began while the fault lasted, give or take ``grace_s``.
     """
 
     grace_s: float
     epochs: set[int] = field(default_factory=set)
-    nodes: set[str] = field(default_factory=set)
-    slowed: set[str] = field(default_factory=set)
+    hits: dict[str, _Hit] = field(default_factory=dict)
+    killed: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
     ranks: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
-    lost: set[str] = field(default_factory=set)
-    acted: dict[str, float] = field(default_factory=dict)
-    healed: dict[str, float] = field(default_factory=dict)
 
     def explains(self, event: Event, epoch: int | None) -> bool:
+        node = event.node or ""
         if event.kind is events.NodeExit:
-            return event.node in self.nodes
+            return node in self.killed or any(
+                hit.ends_nodes
+                and (node in hit.active or (node in hit.nodes and hit.ordered <= event.t <= hit.healed < math.inf))
+                for hit in self.hits.values()
+            )
         if event.kind is events.NodeSilent:
-            return self.explains_silence(event.node or "", _begin_of_silence(event))
-        return epoch in self.epochs or event.node in self.nodes | self.slowed | self.ranks
+            return self.explains_silence(_Silence.of(event))
+        return epoch in self.epochs or self._is_hit(node) or node in self.ranks
 
-    def explains_silence(self, node: str, since: float | None) -> bool:
-        """Whether the node is under a fault, or its silence began under one that is healed by now, or within ``grace_s``."""
-        if node in self.nodes | self.slowed or since is None or node not in self.healed:
-            return node in self.nodes | self.slowed
-        begin = self.acted.get(node, self.healed[node]) - self.grace_s
-        return begin <= since <= self.healed[node] + self.grace_s
+    def explains_silence(self, silence: _Silence) -> bool:
+        if self._is_hit(silence.node):
+            return True
+        return any(
+            hit.is_healed
+            and silence.node in hit.nodes
+            and silence.earliest <= hit.healed + self.grace_s
+            and silence.latest >= hit.ordered - self.grace_s
+            for hit in self.hits.values()
+        )
+
+    def _is_hit(self, node: str) -> bool:
+        return node in self.killed or any(node in hit.active for hit in self.hits.values())
 
 
-def _unexplained(run: Run) -> Iterator[views.Finding]:
+@dataclass(frozen=True, kw_only=True)
+class _Silence:
+    """The silence of a node that ``event`` shows, and between which times it began; none of them fits where that is not known."""
+
+    event: Event
+    node: str
+    earliest: float = math.inf
+    latest: float = -math.inf
+
+    @classmethod
+    def of(cls, event: Event[events.NodeSilent | events.NodeSuspect]) -> _Silence:
+        if event.data.silent_s is None:
+            return cls(event=event, node=event.node or "")
+        begin = event.t - event.data.silent_s
+        return cls(event=event, node=event.node or "", earliest=begin, latest=begin)
+
+
+def _unexplained(run: Run, losses: _Losses) -> Iterator[views.Finding]:
     """Detector events without a cause, in order; one of them explains the later events of its gang."""
-    gangs, reach, of_ranks = views.gangs(run.history), _reaches(run), _acts_on_ranks(run)
+    gangs, reach, of_ranks, given_up = views.gangs(run.history), _reaches(run), _acts_on_ranks(run), losses.given_up()
     damage = _Damage(grace_s=run.trial.liveness.lost_s)
     for event in run.history.events:
         epoch = event.epoch if event.epoch is not None else views.epoch_at(gangs, event.seq)
         epochs = {epoch} if epoch is not None else set()
+        for silence in given_up.get(event.seq, ()):
+            if not damage.explains_silence(silence):
+                yield _finding(run, silence.event, gangs)
+            damage.lost |= {silence.node}
         if event.kind in (events.FaultAct, events.GangStop):
             damage.epochs |= epochs
         if event.type == "note" and views.is_abnormal(event):
-            damage.lost |= {event.node or ""}
             if not damage.explains(event, epoch):
                 yield _finding(run, event, gangs)
                 damage.epochs |= epochs
-        elif event.kind in (events.RecoveryDecided, events.RecoveryReplaced):
-            for given_up, since in _given_up(run, event):
-                if not damage.explains_silence(given_up.node or "", since):
-                    yield _finding(run, given_up, gangs)
+            damage.lost |= {event.node or ""} if event.kind in _LOSSES else set()
         elif event.key in of_ranks or event.kind is events.GangStart:
             _apply_to_ranks(damage, event, of_ranks.get(event.key))
+        elif event.seq in losses.starts:
+            _apply_start(damage, losses.starts[event.seq], is_resumed=event.kind is events.RunResumed)
         else:
             _apply_to_nodes(damage, event, reach.get(str(event.key), {event.node or ""}))
 
 
-def _apply_to_nodes(damage: _Damage, event: Event, hit: set[str]) -> None:
-    """The order or the healing of a fault, the ordered end of a node, or its start."""
+def _apply_to_nodes(damage: _Damage, event: Event, nodes: set[str]) -> None:
+    """The order or the healing of a fault, or the ordered end of a node."""
+    fault = "/".join(str(event.key).split("/")[:2])  # the keys are f/ID/act, f/ID/heal, f/ID/heal/2
+    hit = damage.hits.get(fault)
     if event.kind is events.FaultAct:
-        hits_all = damage.slowed if event.data.act and event.data.act.ends_no_node else damage.nodes
-        hits_all |= hit
-        damage.acted |= dict.fromkeys(hit, event.t)
+        act = event.data.act
+        damage.hits[fault] = _Hit(
+            nodes=frozenset(nodes),
+            active=set(nodes),
+            ordered=hit.ordered if hit and not hit.is_healed else event.t,
+            ends_nodes=act is None or not act.ends_no_node,
+            outlasts_start=act is not None and (act.of_host or (act.ends_no_node and not _pauses(act))),
+        )
+    elif event.kind is events.FaultHealDone and hit:
+        hit.active &= damage.lost
+        hit.healed = event.t
     elif event.kind is events.NodeKill:
-        damage.nodes |= hit
-        damage.lost |= {event.node or ""}
-    elif event.kind is events.FaultHealDone:
-        damage.nodes -= hit - damage.lost
-        damage.slowed -= hit - damage.lost
-        damage.healed |= dict.fromkeys(hit, event.t)
-    elif event.kind is events.NodeApplyDone:
-        for nodes in (damage.nodes, damage.slowed, damage.lost):
-            nodes.discard(event.node or "")
+        damage.killed |= {event.node or ""}
+
+
+def _apply_start(damage: _Damage, nodes: Collection[str], *, is_resumed: bool) -> None:
+    """These nodes were started again, or a run that was suspended is resumed on them: what was done to them before is over."""
+    damage.lost.difference_update(nodes)
+    damage.killed.difference_update(() if is_resumed else nodes)
+    for hit in damage.hits.values():
+        if hit.is_healed or not (is_resumed or hit.outlasts_start):
+            hit.active.difference_update(nodes)
+
+
+def _pauses(act: Act) -> bool:
+    return any(item.kind == "pause" for item in act.inject)
 
 
 def _apply_to_ranks(damage: _Damage, event: Event, act: Act | None) -> None:
@@ -143,7 +205,9 @@ def _acts_on_ranks(run: Run) -> dict[str | None, Act]:
 
 def _reaches(run: Run) -> dict[str, set[str]]:
     """Key of an injection or healing that hits a whole host -> the nodes of that host."""
-    hosts = views.hosts_of(run.history)
+    hosts = dict(views.hosts_of(run.history))
+    for decided in run.history.of(events.RecoveryDecided):
+        hosts |= decided.data.hosts or {}
     reached = {}
     for event in run.history.events:
         act = event.data.act if event.kind in (events.FaultAct, events.FaultHeal) else None
@@ -177,23 +241,14 @@ def _description(event: Event, gang: views.Gang | None) -> str:
     return f"{event.node} {what}, which was not planned"
 
 
-def _begin_of_silence(event: Event[events.NodeSilent | events.NodeSuspect]) -> float | None:
-    return None if event.data.silent_s is None else event.t - event.data.silent_s
-
-
-def _undetected(run: Run) -> Iterator[views.Finding]:
+def _undetected(run: Run, losses: _Losses) -> Iterator[views.Finding]:
     """Recoveries without an earlier detection; the outcome of an injection does not count as one."""
     last = 0
     for decided in _replacements(run):
-        detections = [
-            e for e in run.history.events
-            if last < e.seq < decided.seq and (views.is_abnormal(e) or _failed(e, *_AGENT, *_KEEPER))
-        ]  # fmt: skip
-        if not detections:
+        if not losses.are_detected(last, decided):
             yield views.finding("a recovery was decided although no loss had been detected", decided)
         undetected = [
-            node for node in decided.data.lost or ()
-            if not _is_gone(run, node, decided) and not _given_up_by(run, node, decided)
+            node for node in decided.data.lost or () if not losses.of(node, decided) and not losses.gives_up(node, decided)
         ]  # fmt: skip
         if undetected:
             yield views.finding(
@@ -206,56 +261,100 @@ def _replacements(run: Run) -> Sequence[Event[events.RecoveryDecided | events.Re
     return run.history.of(events.RecoveryDecided, events.RecoveryReplaced)
 
 
-#: Commands whose failure shows a node as lost: of an agent that does not respond, and of a keeper that could not start it again.
-_AGENT = (events.GangStart, events.GangStop)
-_KEEPER = (events.NodeApply, events.NodeKill)
+class _Losses:
+    """How the lost nodes of a run were known to be lost.
+
+    A node counts as lost without a report of its exit or silence if a command to its agent, or its start, fails, or if it is
+    suspect when the time for the gang to stop is over.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._history = run.history
+        #: Seq of the response or the resumption -> the nodes that it shows as alive. A response after its deadline counts for nothing.
+        self.starts: Mapping[int, Collection[str]] = {
+            **{event.seq: {event.node or ""} for event in _applied(run.history)},
+            **{event.seq: (event.data.nodes or {}).keys() for event in run.history.of(events.RunResumed) if _was_suspended(run, event)},
+        }  # fmt: skip
+
+    def are_detected(self, after: int, decided: Event) -> bool:
+        between = (event for event in self._history.events if after < event.seq < decided.seq)
+        return any(views.is_abnormal(event) or _failed(event) for event in between)
+
+    def of(self, node: str, decided: Event) -> Event | None:
+        """The report of its exit or silence since its last start, which is judged where it stands."""
+        return next((event for event in self._since_start(node, decided) if event.kind in _LOSSES), None)
+
+    def given_up(self) -> Mapping[int, Sequence[_Silence]]:
+        """Seq of the event that ended the wait for a node -> the silences of the nodes that were lost by it."""
+        silences: dict[int, dict[str, _Silence]] = {}
+        kinds = (events.RecoveryDecided, events.RecoveryReplaced, events.RecoveryWaiting, events.RecoveryRefused)
+        for decided in self._history.of(*kinds):
+            for node in decided.data.lost or ():
+                given_up = None if self.of(node, decided) else self.gives_up(node, decided)
+                if given_up:
+                    seq, silence = given_up
+                    silences.setdefault(seq, {})[node] = silence
+        return {seq: tuple(by_node.values()) for seq, by_node in silences.items()}
+
+    def gives_up(self, node: str, decided: Event) -> tuple[int, _Silence] | None:
+        """The seq of the event by which the node was given up, and the silence for which it was."""
+        since_start = self._since_start(node, decided)
+        if given_up := self._by_time(since_start, decided):
+            return given_up
+        failed = next((event for event in reversed(since_start) if _failed(event)), None)
+        if failed is None:
+            return None
+        ordered = next((event for event in since_start if event.key == failed.key and event.type == "invoke"), failed)
+        suspicion = _suspicion(since_start, failed)
+        earliest = min(ordered.t, _Silence.of(suspicion).earliest) if suspicion else ordered.t
+        return failed.seq, _Silence(event=failed, node=node, earliest=earliest, latest=failed.t)
+
+    def _by_time(self, since_start: Sequence[Event], decided: Event) -> tuple[int, _Silence] | None:
+        """Whether it was suspect when the time for this gang to stop was over: it is not awaited longer."""
+        attempt = (decided.epoch or 0) - (decided.kind is events.RecoveryDecided)
+        settled = next(
+            (e for e in self._history.of(events.TimerDone) if e.seq < decided.seq and e.key == f"e{attempt}/settle"),
+            None,
+        )
+        suspicion = _suspicion(since_start, settled) if settled else None
+        return (settled.seq, _Silence.of(suspicion)) if settled and suspicion else None
+
+    def _since_start(self, node: str, decided: Event) -> Sequence[Event]:
+        """The events of a node from its last start to the decision."""
+        begin = max((seq for seq, nodes in self.starts.items() if seq < decided.seq and node in nodes), default=0)
+        return [event for event in self._history.events if event.node == node and begin <= event.seq < decided.seq]
 
 
-def _failed(event: Event, *commands: type[Payload]) -> bool:
-    return event.command in commands and event.type in ("fail", "info")
+_LOSSES = (events.NodeExit, events.NodeSilent)
+#: Commands whose failure shows a node as lost.
+_COMMANDS = (
+    events.FenceWrite, events.StoreOpen, events.CheckpointScan, events.GangStart, events.GangStop,
+    events.NodeApply, events.NodeKill,
+)  # fmt: skip
 
 
-def _since_start(run: Run, node: str, decided: Event) -> Sequence[Event]:
-    """The events of a node from its last start to the decision."""
-    earlier = [event for event in run.history.events if event.node == node and event.seq < decided.seq]
-    starts = [index for index, event in enumerate(earlier) if event.kind is events.NodeApplyDone]
-    return earlier[starts[-1] :] if starts else earlier
+def _failed(event: Event) -> bool:
+    return event.command in _COMMANDS and event.type in ("fail", "info")
 
 
-def _is_gone(run: Run, node: str, decided: Event) -> bool:
-    """Whether its loss was reported, which has been judged then, or it could not be started again."""
-    return any(
-        event.kind in (events.NodeExit, events.NodeSilent) or _failed(event, *_KEEPER)
-        for event in _since_start(run, node, decided)
-    )
+def _suspicion(since_start: Sequence[Event], at: Event) -> Event[events.NodeSuspect] | None:
+    """The suspicion of a node that lasted at this event."""
+    kinds = (events.NodeSuspect, events.NodeHeard)
+    last = next((event for event in reversed(since_start) if event.kind in kinds and event.seq < at.seq), None)
+    return last if last is not None and last.kind is events.NodeSuspect else None
 
 
-def _given_up(run: Run, decided: Event) -> Iterator[tuple[Event, float | None]]:
-    """What ended the lost nodes of which neither an exit nor a silence was reported: each counts as a silence."""
-    lost = (node for node in decided.data.lost or () if not _is_gone(run, node, decided))
-    return (given_up for node in lost if (given_up := _given_up_by(run, node, decided)))
+def _applied(history: History) -> Iterator[Event]:
+    """The responses to starts of nodes."""
+    outcomes = (operation.outcome for operation in views.operations(history, events.NodeApply))
+    return (event for event in outcomes if event is not None and event.kind is events.NodeApplyDone)
 
 
-def _given_up_by(run: Run, node: str, decided: Event) -> tuple[Event, float | None] | None:
-    """The suspicion or the failed command by which a node was given up, and since when it had been silent."""
-    if suspicion := _suspicion(run, node, decided):
-        return suspicion, _begin_of_silence(suspicion)
-    since_start = _since_start(run, node, decided)
-    failed = next((event for event in reversed(since_start) if _failed(event, *_AGENT)), None)
-    if failed is None:
-        return None
-    ordered = next((event for event in since_start if event.key == failed.key and event.type == "invoke"), failed)
-    return failed, ordered.t
-
-
-def _suspicion(run: Run, node: str, decided: Event) -> Event[events.NodeSuspect] | None:
-    """The suspicion that lasted when the time for the gang to stop was over: nodes are not awaited longer."""
-    kinds = (events.NodeSuspect, events.NodeHeard, events.NodeApplyDone)
-    last = next((event for event in reversed(_since_start(run, node, decided)) if event.kind in kinds), None)
-    if last is None or last.kind is not events.NodeSuspect:
-        return None
-    settled = (event for event in run.history.of(events.TimerDone) if str(event.key).endswith(SETTLED))
-    return last if any(last.seq < event.seq < decided.seq for event in settled) else None
+def _was_suspended(run: Run, resumed: Event) -> bool:
+    """Whether the run was interrupted before; else its orchestrator was replaced while its attempt went on."""
+    earlier = (e for e in run.history.of(events.RunInterrupted, events.GangStart) if e.seq < resumed.seq)
+    last = max(earlier, key=lambda event: event.seq, default=None)
+    return last is not None and last.kind is events.RunInterrupted
 
 
 def _lost_keepers(run: Run) -> Iterator[views.Finding]:
