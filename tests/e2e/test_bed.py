@@ -373,7 +373,7 @@ def test_a_primitive_of_other_providers_is_refused_before_anything_is_done(run: 
 
 def test_a_lease_that_is_over_heals_without_anybody(run: Bed) -> None:
     before = run.status("n2")
-    run.ask("fault.act", "n2", _fault(replace(PAUSE, lease_s=3.0)))
+    run.ask("fault.act", "n2", _fault(replace(PAUSE, lease_s=8.0)))
     assert run.status("n2").state == "paused"
     run.note("heal.verified", "n2")
     names = [e.f for e in run.events if e.type == "note" and e.node == "n2" and e.source.writer == "keeper"]

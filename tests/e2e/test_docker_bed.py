@@ -18,7 +18,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.model.errors import Interrupted
 from orchestrator.model.launch import Request
-from orchestrator.model.trial import FaultPlan, Trial, World
+from orchestrator.model.trial import FaultPlan, Liveness, Trial, World
 from orchestrator.node.files import label, plain_files
 from orchestrator.node.oslayer import processes
 from orchestrator.providers.docker.docker_provider import DockerProvider
@@ -203,7 +203,7 @@ def test_a_shipped_script_that_loses_its_container_resumes_from_its_own_checkpoi
 
 
 def test_a_frozen_container_that_thaws_in_time_costs_nothing_but_time(box: Box) -> None:
-    done = box.run(dp(trials.pause(1, for_s=0.5)))
+    done = box.run(dp(trials.pause(1, for_s=0.5), liveness=Liveness(lost_s=15.0)))
     assert done.bad() == []
     assert done.of("recovery.decided") == ()
     assert box.unchanged()
@@ -244,7 +244,21 @@ def test_no_node_shows_what_another_wrote(box: Box) -> None:
 
 def test_an_orchestrator_killed_in_the_recovery_is_gone_on_with(box: Box, tmp_path: Path) -> None:
     env = {**os.environ, "XDG_STATE_HOME": str(box.state.parent), "PYTHONPATH": str(ROOT)}
-    args = ["run", "dp-ring", "--fail-node", "1", "--bed", NAME, "--nodes", "2", "--epochs", "1", "--no-twin"]
+    args = [
+        "run",
+        "dp-ring",
+        "--fail-node",
+        "1",
+        "--bed",
+        NAME,
+        "--nodes",
+        "2",
+        "--epochs",
+        "1",
+        "--no-twin",
+        "--step-min-ms",
+        "100",
+    ]
     argv = [sys.executable, "-m", "orchestrator.cli", *args, "--recovery", "restart", "--runs-dir", str(tmp_path)]
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         until(lambda: b'"recovery.decided"' in written(tmp_path), 60)

@@ -136,6 +136,7 @@ for step in range(first, 24):
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, "part")
         os.replace("part", "last.pt")
     dist.barrier()
+    time.sleep(0.1)
 """
 
 

@@ -113,7 +113,7 @@ def test_an_abandoned_run_is_given_up_by_heal_and_not_gone_on_with(bed: Bed) -> 
 
 def test_ctrl_c_in_the_run_to_compare_with_leaves_the_run_that_was_asked_for_to_be_resumed(bed: Bed) -> None:
     """The twin that was interrupted is closed; ``resume`` makes another one and goes on to the faults that were asked for."""
-    trial = trials.dp(trials.crash(2), params={"step_min_ms": 100})
+    trial = trials.dp(trials.crash(2), params={"step_min_ms": 250})
     timer = threading.Timer(0.6, ctrl_c)
     with pytest.raises(Interrupted, match="interrupted in the twin") as raised:
         lifecycle.launch(bed.request(trial, on_begin=lambda _: timer.start()))
@@ -134,7 +134,7 @@ def test_ctrl_c_on_the_command_line_prints_how_to_go_on(bed: Bed, tmp_path: Path
     """A process of its own, as a user has it: exit code 130, and the printed command finishes the run."""
     command = [sys.executable, "-m", "orchestrator.cli"]
     env = {**os.environ, "XDG_STATE_HOME": str(bed.state.parent), "PYTHONPATH": str(ROOT)}
-    args = ["run", "dp-ring", "--no-twin", "--step-min-ms", "20"]
+    args = ["run", "dp-ring", "--no-twin", "--step-min-ms", "100"]
     with subprocess.Popen([*command, *args], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         output = ""

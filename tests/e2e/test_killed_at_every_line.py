@@ -36,7 +36,7 @@ TRIAL = ["dp-ring", "--epochs", "1", "--fail-node", "2"]
 PATIENCE_S = 180.0
 #: Where a kill must have landed at least once, whatever the order in which this machine wrote its histories.
 POINTS = ("rank.held", "fault.act", "fault.injected", "gang.start", "checkpoint.commit", "node.exit")
-ATTEMPTS = 5
+ATTEMPTS = 20
 #: Every line with CCBED_ATTACK_SCALE=1; else every fifth, from a line that the seed chooses.
 STRIDE = 1 if scale.SCALE >= 1 else 5
 

@@ -14,7 +14,7 @@ from orchestrator.store import index
 from . import trials
 from .conftest import Bed
 from .test_bad_input import untouched
-from .test_interrupted import SLOW, at, ctrl_c
+from .test_interrupted import at, ctrl_c
 
 pytestmark = pytest.mark.e2e
 
@@ -51,7 +51,7 @@ def test_a_failed_run_is_kept_until_it_is_pruned(bed: Bed, tmp_path: Path) -> No
 
 
 def test_an_interrupted_run_is_resumed_after_a_prune(bed: Bed) -> None:
-    trial = replace(trials.dp(params=SLOW, checks=()), liveness=Liveness(wall_s=120.0))
+    trial = replace(trials.dp(params={"step_min_ms": 200}, checks=()), liveness=Liveness(wall_s=120.0))
     done = bed.run(trial, on_event=at("checkpoint.commit", ctrl_c))
     assert done.code == 130
     assert bed.ccbed("prune", "--older-than", "0s", "--keep-size", "0", "--runs", "--runs-dir", str(bed.runs))[0] == 0

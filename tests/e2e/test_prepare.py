@@ -223,9 +223,6 @@ def test_a_play_has_a_deadline_and_leaves_nothing_behind(
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     file = inventory(tmp_path, engine, {"h1": {}, "h2": {}})
-    wanted = playbook_runs.PlaybookRun(
-        playbook="prepare", inventory=str(file), hosts=("h1", "h2"), deadline_s=deadline_s
-    )
     noticed: list[int] = []
     find = playbook_runs.ansible_processes
 
@@ -235,7 +232,14 @@ def test_a_play_has_a_deadline_and_leaves_nothing_behind(
         return pids
 
     monkeypatch.setattr(playbook_runs, "ansible_processes", find_and_note)
-    played = playbook_runs.run(wanted, lambda _: None)
+    for _ in range(6):
+        wanted = playbook_runs.PlaybookRun(
+            playbook="prepare", inventory=str(file), hosts=("h1", "h2"), deadline_s=deadline_s
+        )
+        played = playbook_runs.run(wanted, lambda _: None)
+        if noticed:
+            break
+        deadline_s *= 2
     assert noticed, "the control: Ansible ran when the time was over"
     assert {host: step.message for host, step in played.failed.items()} == dict.fromkeys(
         ("h1", "h2"), f"not done after {deadline_s:.0f} s"

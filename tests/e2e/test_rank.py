@@ -165,7 +165,7 @@ def test_a_share_that_is_away_for_a_moment_loses_nothing(stage: Stage, workload:
 
     thread = threading.Thread(target=take_away)
     thread.start()
-    params = {**SHORT, "step_min_ms": 150, "checkpoint_retry_s": 30}
+    params = {**SHORT, "step_min_ms": 300, "checkpoint_retry_s": 30}
     played = stage.play(world=2, workload=workload, params=params)
     thread.join()
     assert played.codes == {0: 0, 1: 0}
@@ -176,7 +176,7 @@ def test_a_share_that_is_away_for_a_moment_loses_nothing(stage: Stage, workload:
 
 
 def test_an_old_epoch_commits_nothing(stage: Stage) -> None:
-    played = stage.play(world=2, params={**SHORT, "step_min_ms": 200}, overtaken_by=1)
+    played = stage.play(world=2, params={**SHORT, "step_min_ms": 500}, overtaken_by=1)
     assert played.codes == {0: 1, 1: 1}
     assert played.of("checkpoint.refused") == [{"rank": 0, "name": "e0-s5", "fence": 1}]
     assert played.of("rank.error") == []

@@ -134,7 +134,7 @@ def abandoned(rooms: Rooms) -> Path:
     """A run whose orchestrator was killed while a replacement trained."""
     argv = [
         sys.executable, "-m", "orchestrator.cli", "run", "dp-ring", "--nodes", "3", "--fail-node", "1", "--at", "step=6",
-        "--recovery", "replace", "--no-twin", "--bed", "rooms", "--runs-dir", str(rooms.runs), "--step-min-ms", "40",
+        "--recovery", "replace", "--no-twin", "--bed", "rooms", "--runs-dir", str(rooms.runs), "--step-min-ms", "120",
     ]  # fmt: skip
     environment = {**os.environ, "XDG_STATE_HOME": str(rooms.state.parent)}
     printed: list[str] = []

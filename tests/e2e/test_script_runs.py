@@ -66,7 +66,7 @@ def wait():
 if os.environ["RANK"] == "0":
     wait()
 """
-    result = ran(lifecycle.launch(bed.request(_script(tmp_path, text, timeout_s=3.0))).directory, bed)
+    result = ran(lifecycle.launch(bed.request(_script(tmp_path, text, timeout_s=8.0))).directory, bed)
     assert result.code == 1
     (stalled,) = result.of("gang.stalled")
     assert stalled.data.culprit == 1
@@ -83,7 +83,7 @@ def download():
 
 download()
 """
-    result = ran(lifecycle.launch(bed.request(_script(tmp_path, text, timeout_s=0.5))).directory, bed)
+    result = ran(lifecycle.launch(bed.request(_script(tmp_path, text, timeout_s=4.0))).directory, bed)
     assert result.code == 1
     assert "job.py:5 (download)" in result.verdict("finished").text
     assert untouched(bed)

@@ -133,7 +133,7 @@ def test_a_manifest_of_other_files_than_chosen_is_not_taken(stage: Stage) -> Non
 
 
 def test_an_old_epoch_commits_nothing(stage: Stage) -> None:
-    played = stage.play(world=2, workload="train-fsdp", params={"epochs": 1, "step_min_ms": 50}, overtaken_by=1)
+    played = stage.play(world=2, workload="train-fsdp", params={"epochs": 1, "step_min_ms": 500}, overtaken_by=1)
     assert played.codes == {0: 1, 1: 1}
     assert played.of("checkpoint.refused") == [{"rank": 0, "name": "e0-s5", "fence": 1}]
     assert played.of("rank.error") == []
@@ -142,7 +142,7 @@ def test_an_old_epoch_commits_nothing(stage: Stage) -> None:
 
 def test_what_an_old_epoch_cannot_write_any_more_is_refused_and_no_failure(stage: Stage) -> None:
     """The next epoch sweeps away what this one was writing; that says nothing of the disk."""
-    params = {"epochs": 1, "step_min_ms": 50}
+    params = {"epochs": 1, "step_min_ms": 500}
     played = stage.play(world=2, workload="train-fsdp", params=params, overtaken_by=1, more={"rlimit": 1_000_000})
     assert played.codes == {0: 1, 1: 1}
     assert played.of("checkpoint.failed") == []

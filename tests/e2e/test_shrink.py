@@ -23,9 +23,9 @@ from .conftest import ROOT, Bed, Ran, with_damage
 pytestmark = pytest.mark.e2e
 
 
-def elastic(*faults: FaultPlan, grow_after_s: float | None = None, **more: Any) -> Trial:
+def elastic(*faults: FaultPlan, grow_after_s: float | None = None, step_min_ms: int = 15, **more: Any) -> Trial:
     """40 steps, on two to four nodes."""
-    params = {"epochs": 2, "step_min_ms": 15}
+    params = {"epochs": 2, "step_min_ms": step_min_ms}
     made = trials.dp(*faults, policy=("shrink",), world=World(nodes=4, min_nodes=2), params=params, checks=(), **more)
     return replace(made, recovery=replace(made.recovery, grow_after_s=grow_after_s))
 
@@ -37,7 +37,7 @@ def worlds(ran: Ran) -> list[int | None]:
 @pytest.fixture(scope="module")
 def grown(bed: Bed) -> Ran:
     """The node is lost in step 13, and rejoins after a checkpoint."""
-    return bed.run(elastic(trials.crash(2), grow_after_s=0.1))
+    return bed.run(elastic(trials.crash(2), grow_after_s=0.1, step_min_ms=100))
 
 
 def test_three_nodes_go_on_and_the_fourth_rejoins(grown: Ran, bed: Bed) -> None:
@@ -126,7 +126,7 @@ def test_gradients_of_unequal_shares_that_count_the_same_do_not_pass(bed: Bed) -
 SCRIPT = """
 trial: t
 workload: script
-params: {{file: {script}, args: [--steps, "16", --save-every, "3", --checkpoint, {checkpoint}]}}
+params: {{file: {script}, args: [--steps, "80", --save-every, "3", --checkpoint, {checkpoint}]}}
 world: {{nodes: "2:3"}}
 faults: [crash-node: {{node: 1}}]
 recovery: {{policy: shrink, grow_after: 0.1}}

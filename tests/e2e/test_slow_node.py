@@ -31,12 +31,12 @@ from .slow_node import SAFETY, Params
 from . import slow_node
 
 def plan(params, target, host):
-    return replace(slow_node.plan(params, target, host), lease_s=2.0)
+    return replace(slow_node.plan(params, target, host), lease_s=8.0)
 '''
 TRIAL = """
 trial: slow
 workload: train-dp
-params: {epochs: 1, step_min_ms: 50, checkpoint_every: 5}
+params: {epochs: 1, step_min_ms: 400, checkpoint_every: 5}
 faults: [slow-shortly: {node: 2, at: {step: 3}, cpu_percent: 40}]
 """
 

@@ -21,7 +21,7 @@ from ..oslayer.event_loop import Loop
 
 WINDOW_S = 1.0
 #: How long the stacks may take.
-STACKS_S = 0.3
+STACKS_S = 0.5
 PY_SPY_S = 5.0
 #: A rank that uses less CPU and moves fewer bytes within the window stands still.
 IDLE_CPU_S, IDLE_BYTES = 0.02, 4096

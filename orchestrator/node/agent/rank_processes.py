@@ -31,7 +31,7 @@ from ..oslayer.processes import Process
 from . import inspection
 from .reserve_ranks import ReserveRanks
 
-DUMP_S = 0.2
+DUMP_S = 0.5
 EXIT_POLL_S = 0.02
 #: The pause between two checks of a stop: a hundredth of the time that it has taken, from the first to EXIT_POLL_S.
 STOP_POLL_S = 0.001
