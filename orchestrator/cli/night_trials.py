@@ -405,8 +405,13 @@ class _Deadline:
         self._timer.start()
 
     def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-        signal.signal(signal.SIGTERM, self._previous)
+        """The timer may fire at this very moment: its signal never reaches the handler that was there before."""
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            self._timer.cancel()
+            self._timer.join()
+        finally:
+            signal.signal(signal.SIGTERM, self._previous)
 
     def _interrupt(self) -> None:
         self.has_passed = True

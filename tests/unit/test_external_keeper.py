@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -32,6 +33,7 @@ from orchestrator.node.keeper.lease_records import Lease, Leases
 from orchestrator.node.oslayer import process_tag, processes
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.providers import event_reader, external_keeper
+from orchestrator.store.beds import run_lock
 
 #: An "sshd" that is started and stopped by argv: it introduces itself and writes down its pid.
 SSHD = """
@@ -42,13 +44,14 @@ SSHD = """
     os.rename(sys.argv[2] + ".new", sys.argv[2])
     while True:
         connection, _ = listener.accept()
-        connection.sendall(b"SSH-2.0-test\\r\\n")
-        if os.fork() == 0:  # a session is a process of its own
+        session = os.fork()  # a process of its own
+        if session == 0:
             listener.close()
-            with open(sys.argv[2] + ".sessions", "a") as file:
-                file.write(f"{os.getpid()}\\n")
             connection.recv(1)
             os._exit(0)
+        with open(sys.argv[2] + ".sessions", "a") as file:
+            file.write(f"{session}\\n")
+        connection.sendall(b"SSH-2.0-test\\r\\n")
         connection.close()
 """
 CONTROL = """
@@ -69,6 +72,12 @@ CONTROL = """
         while not os.path.exists(pidfile):
             time.sleep(0.01)
 """
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host may answer late."""
+    monkeypatch.setattr(host_primitives, "RESPONSE_S", 30.0)
 
 
 @dataclass
@@ -107,8 +116,9 @@ def host(tmp_path: Path) -> Iterator[Host]:
     subprocess.run(made.control("start"), check=True, timeout=60)
     (tmp_path / "pid.log").unlink()
     yield made
-    if made.pid:
-        os.kill(made.pid, 9)
+    if pid := made.pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 9)
 
 
 @dataclass
@@ -183,7 +193,7 @@ def test_a_listener_that_is_gone_proves_nothing_while_its_sessions_go_on(host: H
     """As with `systemctl stop ssh`, which leaves the sessions alone."""
     act = host.act()
     stop = replace(act.inject[0], args={**act.inject[0].args, "run": list(host.control("stop-listener"))})
-    holder.do("fault.act", replace(act, inject=(stop,), verify=(stop,), limit_s=3.0))
+    holder.do("fault.act", replace(act, inject=(stop,), verify=(stop,), limit_s=10.0))
     holder.wait(1)
     [(acted, evidence)] = holder.answers
     assert acted == "fail"
@@ -192,7 +202,7 @@ def test_a_listener_that_is_gone_proves_nothing_while_its_sessions_go_on(host: H
 
 def test_an_injection_that_does_nothing_is_not_proved(host: Host, holder: Holder) -> None:
     nothing = replace(host.act().inject[0], args={**host.act().inject[0].args, "run": ["true"]})
-    holder.do("fault.act", host.act(inject=(nothing,), limit_s=0.1))
+    holder.do("fault.act", host.act(inject=(nothing,), limit_s=2.0))
     holder.wait(1)
     assert holder.answers[0][0] == "fail"
     assert holder.answers[0][1]["reason"] == "not verified"
@@ -215,7 +225,7 @@ def test_a_program_that_fails_is_told_and_nothing_is_called_proved(
     host: Host, holder: Holder, run: Sequence[str], problem: str
 ) -> None:
     broken = replace(host.act().inject[0], args={**host.act().inject[0].args, "run": list(run)})
-    limit_s = 0.2 if run[0] == "sleep" else 5.0
+    limit_s = 0.2 if run[0] == "sleep" else 60.0
     holder.do("fault.act", host.act(inject=(broken, host.act().inject[0]), limit_s=limit_s))
     holder.wait(1)
     assert holder.answers[0][0] == "fail"
@@ -256,8 +266,9 @@ def test_what_an_argv_leaves_with_may_be_the_proof(host: Host, holder: Holder, t
 
 
 def test_a_lease_that_nobody_drives_heals_the_host_by_itself(host: Host, holder: Holder) -> None:
-    holder.driven = False
     holder.do("fault.act", host.act(lease_s=0.5))
+    holder.wait_for("fault.verified")
+    holder.driven = False
     holder.wait_for("heal.verified")
     assert host.orders == ["stop", "start"]
     assert holder.notes[-3:] == ["lease.over", "fault.healed", "heal.verified"]
@@ -387,27 +398,16 @@ def test_an_engine_that_closes_its_connections_is_neither_up_nor_down(tmp_path: 
 def test_the_keeper_outside_survives_its_orchestrator_and_heals_when_the_lease_is_over(
     host: Host, tmp_path: Path
 ) -> None:
-    """A real one, detached: the run is not driven by anybody."""
+    """A real one, detached; nobody drives the run once its fault is verified."""
     workdir = tmp_path / "bed" / "outside"
     (workdir / "keeper").mkdir(parents=True)
     read, write = os.pipe()
-    arguments = [
-        "--workdir",
-        str(workdir),
-        "--bed",
-        "b",
-        "--archive",
-        "a",
-        "--ready",
-        str(write),
-        "--backend",
-        "outside",
-    ]
+    arguments = f"--workdir {workdir} --bed b --archive a --ready {write} --backend outside".split()
     path = process_tag.pad(process_tag.node_tag(process_tag.bed_tag("b", str(workdir)), label.KEEPER_DIR, "starting"))
     subprocess.run(
         [sys.executable, "-m", "orchestrator.node", "keeper", *arguments],
         env={**os.environ, process_tag.VARIABLE: path, "PYTHONPATH": str(Path(__file__).parents[2])},
-        pass_fds=[write], check=True, timeout=20,
+        pass_fds=[write], check=True, timeout=120,
     )  # fmt: skip
     os.close(write)
     assert os.read(read, 16)
@@ -416,12 +416,11 @@ def test_the_keeper_outside_survives_its_orchestrator_and_heals_when_the_lease_i
     assert keeper
     try:
         value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(host.act(lease_s=0.8))}
-        inbox.post_command(
-            workdir / "keeper", "r", Command(f="fault.act", key="f/f0/act", node="n2", incarnation="i9", value=value)
-        )
-        until = time.monotonic() + 60
-        while "heal.verified" not in _noted(workdir) and time.monotonic() < until:
-            time.sleep(0.05)
+        with run_lock(workdir.parent, "r", tmp_path / "r"):
+            order = Command(f="fault.act", key="f/f0/act", node="n2", incarnation="i9", value=value)
+            inbox.post_command(workdir / "keeper", "r", order)
+            _await_note(workdir, "fault.verified")
+        _await_note(workdir, "heal.verified")
         assert [f for f in _noted(workdir) if f != "fault.act"] == [
             "lease.armed", "fault.before", "fault.injected", "fault.verified", "lease.over", "fault.healed", "heal.verified",
         ]  # fmt: skip
@@ -470,7 +469,7 @@ def test_a_provider_starts_it_on_demand_and_hears_of_it_in_its_run(host: Host, b
 
 def test_a_host_that_cannot_be_given_back_is_named_and_its_holder_stays(host: Host, bed: BedSpec) -> None:
     stuck = Primitive(kind="argv", args={"run": ["false"]})
-    act = host.act(heal=(stuck,), limit_s=0.3)
+    act = host.act(heal=(stuck,), limit_s=10.0)
     value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(act)}
     external_keeper.perform(bed, "r1", Command(f="fault.act", key="f/f0/act", node="n2", value=value))
     until = time.monotonic() + 60
@@ -480,6 +479,13 @@ def test_a_host_that_cannot_be_given_back_is_named_and_its_holder_stays(host: Ho
     with pytest.raises(InfrastructureError, match="stop-ssh on the host of n2: false exited with code 1"):
         external_keeper.end(bed)
     assert label.lock_holder(Path(bed.workdir) / "outside" / "keeper")
+
+
+def _await_note(workdir: Path, name: str) -> None:
+    until = time.monotonic() + 60
+    while name not in _noted(workdir):
+        assert time.monotonic() < until, _noted(workdir)
+        time.sleep(0.02)
 
 
 def _noted(workdir: Path) -> list[str]:

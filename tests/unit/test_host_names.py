@@ -76,7 +76,7 @@ os._exit(0)
 """
 SCRIPT = """
 ip link set lo up
-printf 'nameserver 127.0.0.1\\noptions timeout:1 attempts:1\\n' > resolv.conf
+printf 'nameserver 127.0.0.1\\noptions timeout:30 attempts:1\\n' > resolv.conf
 printf '127.0.0.1 localhost\\n' > hosts
 printf 'hosts: files dns\\n' > nsswitch.conf
 for file in resolv.conf hosts nsswitch.conf; do mount --bind $file /etc/$file; done

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,8 +113,17 @@ def test_links_and_what_is_no_output_are_left_alone(served: Served, tmp_path: Pa
 
 def test_an_event_overtakes_bulk(served: Served) -> None:
     served.file(f"{RUN}/i1-e0/rank-0.log", os.urandom(40 << 20))
+    receive, events = served.heard.frame, list[Path]()
+
+    def write_event(header: Mapping[str, Any], body: bytes) -> None:
+        """While this thread writes it, nothing of the log is acknowledged."""
+        if header.get("file", "").endswith("rank-0.log") and not events:
+            events.append(served.file(f"{RUN}/agent.a.jsonl", b"1\n"))
+        receive(header, body)
+
+    served.link._handle = write_event
     served.ask("watch", trees=TREES)
-    served.file(f"{RUN}/agent.a.jsonl", b"1\n")
+    served.heard.wait(lambda _: events)
     served.ask("sync")
     names = [header["file"] for header, _ in served.heard.frames if "file" in header]
     assert names.index(f"{RUN}/agent.a.jsonl") < len(names) - 20, "most of the log came after it"

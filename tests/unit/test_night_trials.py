@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -435,3 +438,27 @@ def test_a_night_whose_index_fails_in_any_way_is_judged_without_it(
     code, document, _ = nightly(tmp_path, measure([]), "suite: s\ntrials: [gemm]\n")
     assert (code, Path(document["report"]).is_file()) == (0, True)
     assert "the history cannot be read" in document["notes"][0] and "ValueError: a byte" in document["notes"][0]
+
+
+def test_a_deadline_that_passes_as_its_run_ends_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of the timer is late between its decision and its signal."""
+    leaving, kill, received = threading.Event(), os.kill, list[int]()
+
+    def kill_late(pid: int, number: int) -> None:
+        leaving.wait(60)
+        kill(pid, number)
+
+    monkeypatch.setattr(os, "kill", kill_late)
+    previous = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    deadline = night_trials._Deadline(0.0)
+    try:
+        with deadline:
+            until = time.monotonic() + 60
+            while not deadline.has_passed and time.monotonic() < until:
+                time.sleep(0.002)
+            threading.Timer(0.2, leaving.set).start()
+        deadline._timer.join()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert deadline.has_passed
+    assert received == []

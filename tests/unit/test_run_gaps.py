@@ -42,8 +42,8 @@ def test_a_stopped_process_records_the_gap_and_that_it_did_not_wait_for_a_cpu() 
         os.kill(child.pid, signal.SIGCONT)
         child.stdin.close()
         gaps = json.loads(child.stdout.readline())
-    (longest,) = [gap for gap in gaps if gap[1] - gap[0] >= STOP_S]
-    assert longest[0] <= stopped and longest[1] >= continued and longest[0] >= begin - 1.0
+    (longest,) = [gap for gap in gaps if gap[0] <= stopped and gap[1] >= continued]
+    assert longest[0] >= begin - 1.0
     others = [gap for gap in gaps if gap is not longest]
     assert all(gap[1] <= stopped or gap[0] >= continued for gap in others), "the stop is one gap"
     assert longest[2] <= longest[1] - longest[0] - 0.9 * STOP_S, "a stopped process waits for no CPU"
