@@ -153,6 +153,17 @@ def lose(bed: history.Bed, how: str) -> None:
     bed.stop(lost=["n1"])
 
 
+def judged(bed: history.Bed, *, healing: bool = False) -> tuple[str, bool]:
+    """A spare takes the place of n1: the outcome, and whether the loss of n1 is a finding."""
+    bed.recover("n1", "spare", 25, detector="rank.exit")
+    bed.train(60)
+    bed.finish(healing=healing)
+    verdict = ask(bed.run(history.twin()), "planned-faults-only")
+    losses = ("n1 exited", "n1 fell silent", "n1 did not carry out gang.stop")
+    return verdict.outcome, any(f"{loss}, which was not planned" in str(verdict.evidence) for loss in losses)
+
+
+FAIL, PASS = ("fail", True), ("pass", False)
 LOSSES = ["node.silent", "gang.stop"]
 
 
@@ -164,15 +175,14 @@ def test_a_rank_that_exits_under_a_fault_does_not_keep_its_node_damaged_after_th
     bed._heal(fault, [])
     bed.now += 100.0
     lose(bed, how)
-    bed.recover("n1", "spare", 25, detector="rank.exit")
-    bed.train(60)
-    bed.finish(healing=False)
-    assert ask(bed.run(history.twin()), "planned-faults-only").outcome == "fail"
+    assert judged(bed) == FAIL
 
 
 @pytest.mark.parametrize("how", LOSSES)
-@pytest.mark.parametrize(("first", "outcome"), [("slow-node", "pass"), (None, "fail")])
-def test_the_heal_of_one_fault_leaves_the_damage_of_another(first: str | None, outcome: str, how: str) -> None:
+@pytest.mark.parametrize(("first", "outcome"), [("slow-node", PASS), (None, FAIL)])
+def test_the_heal_of_one_fault_leaves_the_damage_of_another(
+    first: str | None, outcome: tuple[str, bool], how: str
+) -> None:
     """n1 is slow until the end; a pause of it ends, and ten seconds later n1 is lost."""
     slow = [FaultPlan(id="f0", fault=first, node=1, at=Trigger(step=30))] if first else []
     pause = FaultPlan(id="f1", fault="pause-node", node=1, at=Trigger(step=30))
@@ -186,31 +196,26 @@ def test_the_heal_of_one_fault_leaves_the_damage_of_another(first: str | None, o
     bed._heal(pause, [])
     bed.now += 10.0
     lose(bed, how)
-    bed.recover("n1", "spare", 25, detector="rank.exit")
-    bed.train(60)
-    bed.finish(healing=False)
-    assert ask(bed.run(history.twin()), "planned-faults-only").outcome == outcome
+    assert judged(bed) == outcome
 
 
 @pytest.mark.parametrize("how", LOSSES)
-@pytest.mark.parametrize(("fault", "outcome"), [("slow-node", "pass"), ("pause-node", "fail")])
+@pytest.mark.parametrize(("fault", "outcome"), [("slow-node", PASS), ("pause-node", FAIL)])
 def test_a_fault_that_slows_a_node_lasts_when_it_is_started_again_and_a_pause_ends(
-    fault: str, outcome: str, how: str
+    fault: str, outcome: tuple[str, bool], how: str
 ) -> None:
     bed = history.acted(FaultPlan(id="f0", fault=fault, node=1, at=Trigger(step=30)))
     lose(bed, "node.silent")
     bed.recover("n1", "restart", 25, detector="node.silent")
     bed.train(40)
     lose(bed, how)
-    bed.recover("n1", "spare", 25, detector="node.silent")
-    bed.train(60)
-    bed.finish()
-    verdict = ask(bed.run(history.twin()), "planned-faults-only")
-    assert verdict.outcome == outcome, verdict.text
+    assert judged(bed, healing=True) == outcome
 
 
-@pytest.mark.parametrize(("since_heal_s", "outcome"), [(-EPSILON, "pass"), (EPSILON, "fail")])
-def test_an_exit_that_is_reported_after_the_heal_happened_before_it(since_heal_s: float, outcome: str) -> None:
+@pytest.mark.parametrize(("since_heal_s", "outcome"), [(-EPSILON, PASS), (EPSILON, FAIL)])
+def test_an_exit_that_is_reported_after_the_heal_happened_before_it(
+    since_heal_s: float, outcome: tuple[str, bool]
+) -> None:
     """A keeper that was gone with its host reports late."""
     fault = history.crash_at(30, node=1)
     bed = history.acted(fault)
@@ -219,7 +224,4 @@ def test_an_exit_that_is_reported_after_the_heal_happened_before_it(since_heal_s
     reported = bed.say("keeper", "node.exit", {"code": -9, "pid": 7}, node="n1", epoch=0)
     bed.events[-1] = dataclasses.replace(reported, t=healed.t + since_heal_s)
     bed.stop(lost=["n1"])
-    bed.recover("n1", "spare", 25)
-    bed.train(60)
-    bed.finish(healing=False)
-    assert ask(bed.run(history.twin()), "planned-faults-only").outcome == outcome
+    assert judged(bed) == outcome
