@@ -106,7 +106,7 @@ class _Damage:
 
 @dataclass(frozen=True, kw_only=True)
 class _Silence:
-    """The silence of a node that ``event`` shows, and between which times it began; none of them fits where that is not known."""
+    """The silence of a node that ``event`` shows. It began between ``earliest`` and ``latest``; the defaults match no healed fault."""
 
     event: Event
     node: str

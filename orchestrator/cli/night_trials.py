@@ -405,7 +405,7 @@ class _Deadline:
         self._timer.start()
 
     def __exit__(self, *_: object) -> None:
-        """The timer may fire at this very moment: its signal never reaches the handler that was there before."""
+        """Ignore a signal that the timer sends now: the previous handler never receives it."""
         try:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._timer.cancel()

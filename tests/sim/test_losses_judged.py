@@ -74,7 +74,7 @@ def beat_while_paused(bed: FakeBed, slow: str) -> None:
 # --- planned ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_returns_late_after_a_heal_is_still_the_fault_s() -> None:
+def test_a_connection_that_returns_late_after_a_heal_is_explained_by_the_fault() -> None:
     """n2 has been suspect since its link was cut; 2.5 s after the heal n1 crashes, and n2 is not connected yet."""
     trial = world.trial(world.crash(2), crash(1, "f1", "heal.verified", 2.5))
     bed = world.bed(world.HOSTS, steps=1500)
