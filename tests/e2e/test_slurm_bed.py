@@ -209,16 +209,25 @@ def srun_of(user: User, host: str) -> list[int]:
 
 
 def run_and_kill(user: User, name: str, pids: list[int]) -> str:
-    """The output of a run while which these processes are killed."""
+    """The output of a run while which these processes are killed.
+
+    They are stopped first: one that sees the end of another would end the step before it is killed itself.
+    """
     folder = user.home / f"{name}-killed-{pids[0]}"
     args = ["run", "dp-ring", "--nodes", "3", "--no-twin", "--epochs", "40", "--bed", name, "--runs-dir", str(folder)]
     with subprocess.Popen(
         user.argv(*args), env=user.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        until(lambda: any(b'"progress"' in file.read_bytes() for file in folder.glob("*/history.jsonl")))
-        assert process.poll() is None
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        until(
+            lambda: (
+                process.poll() is not None
+                or any(b'"progress"' in file.read_bytes() for file in folder.glob("*/history.jsonl"))
+            )
+        )
+        assert process.poll() is None, process.communicate()[0]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                os.kill(pid, number)
         output, _ = process.communicate(timeout=300)
     return output
 
