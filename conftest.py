@@ -2,4 +2,10 @@
 
 from __future__ import annotations
 
+import hypothesis
+
+# No example fails because the machine is busy.
+hypothesis.settings.register_profile("no deadline", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("no deadline")
+
 pytest_plugins = ("tests.lab.engine", "tests.lab.desk", "tests.lab.slurm")

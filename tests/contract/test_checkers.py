@@ -108,7 +108,7 @@ def test_it_gives_the_same_answer_twice(plugin: Plugin) -> None:
     assert verdict(plugin, history.twice()) == verdict(plugin, history.twice())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), keep=st.floats(0.2, 1.0))
 def test_none_is_shaken_by_events_in_any_order_with_holes(seed: int, keep: float) -> None:
     run, dice = history.twice(), random.Random(seed)
@@ -118,7 +118,7 @@ def test_none_is_shaken_by_events_in_any_order_with_holes(seed: int, keep: float
         verdict(plugin, history.with_events(run, events, number=dice.random() < 0.5))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_none_is_shaken_by_values_that_make_no_sense(seed: int) -> None:
     """Values of other types than the payload's are rejected when a bundle is read, and reach no checker."""

@@ -93,7 +93,7 @@ def test_killed_between_every_two_events(name: str) -> None:
     unacknowledged_s=st.sampled_from([0.0, 0.01, 1.0]),
 )
 @example(seed=857, name="sshd gone", doubled=0.0, unacknowledged_s=0.0)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_any_interleaving_across_writers_with_repeats(
     seed: int, name: str, doubled: float, unacknowledged_s: float
 ) -> None:
@@ -108,7 +108,7 @@ def test_any_interleaving_across_writers_with_repeats(
     cuts=st.lists(st.integers(2, 190), min_size=2, max_size=4),
     name=st.sampled_from(sorted(TRIALS)),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_killed_several_times_in_one_run(seed: int, cuts: list[int], name: str) -> None:
     trial, acts = TRIALS[name]
     bed = world.bed(_hosts(name), seed=seed)

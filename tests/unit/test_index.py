@@ -337,7 +337,7 @@ def test_one_database_holds_several_directories(url: str, tmp_path: Path) -> Non
 ACTIONS = ("add", "add to a night", "new night", "remove", "change", "damage", "close", "nothing")
 
 
-@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_refresh_after_any_changes_is_a_rebuild(
     data: st.DataObject, url: str, tmp_path_factory: pytest.TempPathFactory

@@ -349,7 +349,7 @@ def filled(archive: Archive, server_url: str) -> str:
     return url
 
 
-def limited(monkeypatch: pytest.MonkeyPatch, url: str, limit_s: float = 1.0) -> Database:
+def limited(monkeypatch: pytest.MonkeyPatch, url: str, limit_s: float = 4.0) -> Database:
     """A database with a shorter limit than others have."""
     with monkeypatch.context() as short:
         short.setattr(database, "BUSY_S", limit_s)

@@ -194,12 +194,19 @@ def rows(*names: str) -> str:
     return "".join(f"{name:64}\n" for name in names)
 
 
+def started_since(others: list[processes.Process]) -> list[processes.Process]:
+    """The processes of this test: daemons of other tests may be children of the same process."""
+    known = {process.pid for process in others}
+    return [process for process in processes.descendants(os.getpid()) if process.pid not in known]
+
+
 def kill_srun(spec: BedSpec, clients: Path, *hosts: str) -> None:
     """Start the steps of the hosts and kill their srun as soon as it runs."""
+    others = processes.descendants(os.getpid())
     for host in hosts:
         job_steps.start(spec, ALLOCATION, host, "a.pyz")
     writer = os.open(clients / "fifo", os.O_WRONLY)
-    while running := processes.descendants(os.getpid()):
+    while running := started_since(others):
         processes.kill(running)
     os.close(writer)
 
@@ -238,9 +245,9 @@ def test_the_controller_is_asked_once_for_all_hosts(clients: Path, monkeypatch: 
 def test_a_step_of_another_machine_is_taken_to_run(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = replace(bed(clients), hostdir=str(clients / "shared"))
     monkeypatch.setattr(host_facts, "machine_id", lambda: "another")
+    others = processes.descendants(os.getpid())
     job_steps.start(spec, ALLOCATION, "h0", "a.pyz")
     monkeypatch.undo()
     assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
     assert job_steps.end(spec, HOSTS, 0.0) == []
-    for process in processes.descendants(os.getpid()):
-        processes.kill([process])
+    processes.kill(started_since(others))

@@ -34,7 +34,8 @@ class KilledError(BaseException):
     """Stands for kill -9: no code handles it."""
 
 
-SUITE = "suite: s\ntrials: [{trial: barrier, deadline: 0.1s}]\n"
+SUITE = "suite: s\ntrials: [barrier]\n"
+HANGS = "suite: s\ntrials: [{trial: barrier, deadline: 0.1s}]\n"
 
 
 def nightly(
@@ -90,7 +91,7 @@ def hang_in_the_loop(request: Request) -> Result:
 @pytest.mark.parametrize("launch", [hang, hang_in_the_loop])
 def test_a_launch_that_hangs_is_an_unfinished_row(tmp_path: Path, launch: Callable[[Request], Result]) -> None:
     begin = time.monotonic()
-    code, document, _ = nightly(tmp_path, launch)
+    code, document, _ = nightly(tmp_path, launch, HANGS)
     (row,) = document["rows"]
     assert (code, row["state"]) == (1, "unfinished")
     assert row["reason"].startswith("hung: not ended 0.1 s after twice its deadline of 0.1 s")

@@ -108,7 +108,10 @@ def test_only_the_last_of_each_beat_waits_for_a_link_that_stands_still(tmp_path:
 
 
 def test_beats_are_not_late_behind_bulk_on_a_link_that_buffers_much(tmp_path: Path) -> None:
-    """200 kB/s and a buffer of 1 MB, five seconds of it: what was written there before would be heard that much later."""
+    """200 kB/s and a buffer of 1 MB, five seconds of it: what was written there before would be heard that much later.
+
+    Time in which the machine does not run this test counts for nothing.
+    """
     import fcntl
 
     from orchestrator.providers.ssh.requests import Link
@@ -139,11 +142,14 @@ def test_beats_are_not_late_behind_bulk_on_a_link_that_buffers_much(tmp_path: Pa
         heart = tmp_path / "nodes/n0/heartbeat"
         heart.write_text("a 0\n")
         link.request({"do": "watch", "trees": [{"path": RUN, "node": "n0", "deep": True}], "beats": ["n0"]})
-        until = time.monotonic() + 4.0
-        while time.monotonic() < until:
+        stalled_s, now = 0.0, time.monotonic()
+        until = now + 4.0
+        while now < until:
             (heart.parent / ".new").write_text(f"a {int(time.monotonic() * 1000)}\n")
             (heart.parent / ".new").replace(heart)
             done.wait(0.1)
+            stalled_s += time.monotonic() - now - 0.1
+            now = time.monotonic()
         done.set()
         link.close()
-    assert max(late[3:]) < 3.0 and len(late) > 10, late
+    assert max(late[3:]) < 3.0 + stalled_s and len(late) > 10, late
