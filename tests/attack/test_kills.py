@@ -32,14 +32,14 @@ from orchestrator.node.oslayer import process_tag, processes
 from orchestrator.run import collect, drive, judging
 from orchestrator.store import beds, bundle, durable, journal, seal, twins
 
-from ..e2e import reserves
+from ..e2e import reserves, trials
 from . import scale
 
 pytestmark = [pytest.mark.attack, pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 INVENTORY = "all: {hosts: {localhost: {ansible_connection: local, ccbed_nodes: 2, ccbed_spares: 1}}}\n"
-TRIAL = "dp-ring --nodes 2 --fail-node 1 --epochs 1"
-PATIENCE_S = 120.0
+OPTIONS = "--nodes 2 --fail-node 1 --epochs 1"
+PATIENCE_S = 600.0
 #: Calls after which a kill comes, with the number of times that they are made in a run, about.
 CALLS: dict[str, tuple[Any, str, int]] = {
     "step of the preparation": (durable, "perform_step", 30),
@@ -173,7 +173,10 @@ class Bed:
 def _described(process: processes.Process, now: float) -> str:
     """One line: when it started, whose child it is, and where it waits."""
     age_s = now - process.start / os.sysconf("SC_CLK_TCK")
-    where = Path(f"/proc/{process.pid}/wchan").read_text() if Path(f"/proc/{process.pid}").exists() else "gone"
+    try:
+        where = Path(f"/proc/{process.pid}/wchan").read_text()
+    except OSError:
+        where = "gone"
     return f"pid {process.pid} of {process.ppid} state {process.state} for {age_s:.2f} s at {where} tag {process.tag}"
 
 
@@ -216,6 +219,7 @@ def _kill_after(kill: Kill) -> None:
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     root = tmp_path_factory.mktemp("kills")
     (root / "two.yml").write_text(INVENTORY)
+    (root / "dp-ring.yml").write_text(trials.PATIENT)
     (root / "log").touch()
     state = root / "state" / "ccbed"
     judging.warm_up_reports(plugins.discover(())).join()  # what every process needs is loaded once, here
@@ -248,8 +252,9 @@ def _kills(draw: random.Random, count: int) -> list[Kill]:
 
 def test_a_killed_orchestrator_leaves_a_run_that_is_gone_on_with(bed: Bed, tally: Callable[[str], None]) -> None:
     """Never a PASS without the planned fault verified, never a bed that no command gets on with, nothing left behind."""
-    draw, kept, landed = scale.generator("kills"), len(bed.processes()), Counter[str]()
-    run, count = f"run {TRIAL} --runs-dir {bed.runs}", scale.count(200)
+    draw, landed = scale.generator("kills"), Counter[str]()
+    kept = 1 + len(bed.spec.nodes)  # the keeper and the agents
+    run, count = f"run {bed.root / 'dp-ring.yml'} {OPTIONS} --runs-dir {bed.runs}", scale.count(200)
     for number, kill in enumerate(_kills(draw, count)):
         if kill.twin:
             shutil.rmtree(bed.state / "twins", ignore_errors=True)

@@ -68,7 +68,7 @@ def run(folder: Path, *args: str, **env: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **env}
     command = [sys.executable, "-m", *args]
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=250, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     return done.stdout

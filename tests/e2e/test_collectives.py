@@ -12,12 +12,13 @@ import pytest
 
 from orchestrator.model import algorithm as model
 from orchestrator.model.schedule import OPERATIONS
-from orchestrator.model.trial import FaultPlan, Liveness, Recovery, Trial, Trigger, World
+from orchestrator.model.trial import FaultPlan, Recovery, Trial, Trigger, World
 from orchestrator.rank.collective import backend_support, known_algorithms
 from orchestrator.rank.collective.cases import REDUCING
 from orchestrator.views import collectives, ending, failovers
 from orchestrator.workloads import emulate
 
+from . import trials
 from .conftest import Bed, Ran, with_damage
 
 pytestmark = pytest.mark.e2e
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.e2e
 def trial(workload: str, *faults: FaultPlan, nodes: int = 4, **params: Any) -> Trial:
     return Trial(
         name="collectives", workload=workload, params={"warmup": 1, "probe_s": 0.3, **params}, faults=faults,
-        world=World(nodes=nodes), recovery=Recovery(policy=("none",)), liveness=Liveness(lost_s=12),
+        world=World(nodes=nodes), recovery=Recovery(policy=("none",)), liveness=replace(trials.LIVENESS, lost_s=12),
     )  # fmt: skip
 
 

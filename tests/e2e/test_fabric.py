@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -11,8 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -37,8 +39,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.root]
 
 INVENTORY = ROOT / "inventories/fabric.yml"
 NODES = ("n0", "n1", "n2", "n3", "n4")
-#: Bytes from one node to another, and what of them is left out of the measurement: the bucket is full when it begins.
-SENT, UNTIMED = 6_000_000, 1_000_000
+#: Bytes from one node to another, and what of them the buckets of both ends may let through at once.
+SENT, AT_ONCE = 6_000_000, 1_000_000
+#: How often a link is measured that seems too slow: a busy machine only delays bytes.
+MEASUREMENTS = 10
 SHAPER = (
     "tc",
     "qdisc",
@@ -55,22 +59,33 @@ SHAPER = (
     "67108864",
     "rate",
 )
-RECEIVE = f"""
+RECEIVE = """
 import socket, sys, time
 listener = socket.create_server((sys.argv[1], 0))
 print(listener.getsockname()[1], flush=True)
 connection, got = listener.accept()[0], 0
-while got < {UNTIMED}:
-    got += len(connection.recv(1 << 16))
-skipped, begun = got, time.monotonic()
 while piece := connection.recv(1 << 16):
     got += len(piece)
-print((got - skipped) * 8 / (time.monotonic() - begun))
+print(got, time.monotonic())
 """
+#: It sends once its input ends.
 SEND = f"""
-import socket, sys
+import socket, sys, time
 connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+print("connected", flush=True)
+sys.stdin.read()
+print(time.monotonic(), flush=True)
 connection.sendall(bytes({SENT}))
+"""
+
+#: Seconds until n1 refuses a connection; a busy machine may be late.
+PING = f"""
+import socket, time
+for _ in range({MEASUREMENTS}):
+    t = time.monotonic()
+    try: socket.create_connection(("n1", 9))
+    except OSError: pass
+    print(time.monotonic() - t)
 """
 
 
@@ -149,26 +164,53 @@ def nothing_is_left(wanted: set[str]) -> None:
 
 
 def output(*argv: str) -> str:
-    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20).stdout
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
 def within(pid: int, *argv: str) -> list[str]:
     return ["nsenter", f"--net=/proc/{pid}/ns/net", *argv]
 
 
-def rate(bed: Bed, source: str, target: str) -> float:
-    """bit/s of one TCP connection, as the receiver sees its bytes come."""
+def rate(bed: Bed, *sources: str, target: str) -> float:
+    """bit/s of TCP connections that send at once, from before their first byte until the last one has come.
+
+    So a machine that is busy makes it smaller, and never larger than what the link carries.
+    """
     node_pids, address = pids(bed), bed.spec.node(target).address
-    argv = within(node_pids[target], sys.executable, "-c", RECEIVE, address)
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as receiver:
-        assert receiver.stdout
-        port = receiver.stdout.readline().strip()
-        output(*within(node_pids[source], sys.executable, "-c", SEND, address, port))
-        return float(receiver.stdout.readline())
+    with ExitStack() as stack:
+
+        def start(pid: int, *argv: str) -> subprocess.Popen[str]:
+            command = within(pid, sys.executable, "-c", *argv)
+            return stack.enter_context(subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True))
+
+        receivers = [start(node_pids[target], RECEIVE, address) for _ in sources]
+        ports = [line(receiver) for receiver in receivers]
+        senders = [start(node_pids[source], SEND, address, port) for source, port in zip(sources, ports, strict=True)]
+        assert {line(sender) for sender in senders} == {"connected"}
+        for sender in senders:
+            assert sender.stdin
+            sender.stdin.close()
+        begins = [float(line(sender)) for sender in senders]
+        received = [line(receiver).split() for receiver in receivers]
+    assert [int(count) for count, _ in received] == [SENT] * len(sources)
+    return (SENT * len(sources) - AT_ONCE) * 8 / (max(float(end) for _, end in received) - min(begins))
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+def assert_rate(bed: Bed, *sources: str, target: str, above: float, below: float = math.inf) -> None:
+    """No measurement is faster than the link, and one is about as fast."""
+    rates: list[float] = []
+    while not rates or (rates[-1] <= above and len(rates) < MEASUREMENTS):
+        rates.append(rate(bed, *sources, target=target))
+    assert above < rates[-1] and max(rates) < below, (sources, target, rates)
 
 
 def assert_shaped(bed: Bed, node: str) -> None:
-    """The link has its rate again. The kernel says so: a receiver that starts late measures more than the link carries."""
+    """The link has its rate again, as the kernel says."""
     assert " tbf " in output(*within(pids(bed)[node], "tc", "qdisc", "show", "dev", "eth0"))
 
 
@@ -280,7 +322,7 @@ def test_a_node_is_lost_in_a_collective_and_training_comes_back_bit_exact(bed: B
     assert "nothing to change" in bed.ccbed("up", str(INVENTORY))[1]
     assert len(before - namespaces(bed)) == 1, "n2 is in a namespace of its own again, and in another one"
     wait_until_gone(before - namespaces(bed))
-    assert rate(bed, "n0", "n2") > 0, "and on the switch again"
+    assert rate(bed, "n0", target="n2") > 0, "and on the switch again"
     assert_shaped(bed, "n2")
 
 
@@ -292,7 +334,7 @@ def test_a_link_that_is_cut_for_a_while_stops_the_gang_and_loses_nothing(bed: Be
     assert event.value["evidence"] == {"eth0": "has no link"}
     (healed,) = done.of("heal.verified")
     assert healed.value["evidence"]["eth0"] == "has a link"
-    assert rate(bed, "n0", "n1") > 0
+    assert rate(bed, "n0", target="n1") > 0
     assert_shaped(bed, "n1")
 
 
@@ -302,18 +344,18 @@ def test_another_link_replaces_the_nodes_and_shapes_both_directions(bed: Bed, tm
     assert code == 0, output
     assert re.search(r"~ n0 .*link 1 Gbit/s tbf.* -> 100 Mbit/s tbf", output)
     assert not set(before.values()) & set(pids(bed).values())
-    for ends in (("n0", "n1"), ("n1", "n0"), ("n4", "n2")):
-        assert 30e6 < rate(bed, *ends) < 150e6, ends
-    with ThreadPoolExecutor() as pool:
-        rates = list(pool.map(lambda source: rate(bed, source, "n1"), ("n0", "n2", "n3")))
-    assert min(rates) < 60e6, "what goes to a node is shaped as well: its link is shared by all who send to it"
+    for source, target in (("n0", "n1"), ("n1", "n0"), ("n4", "n2")):
+        assert_rate(bed, source, target=target, above=30e6, below=105e6)
+    # What goes to a node is shaped as well: its link is shared by all who send to it.
+    assert_rate(bed, "n0", "n2", "n3", target="n1", above=30e6, below=105e6)
 
 
 def test_the_uplinks_of_two_groups_are_shared(bed: Bed, tmp_path: Path) -> None:
     code, output = bed.ccbed("up", str(changed(tmp_path, "{groups: 2, uplink: 50mbit}")))
     assert code == 0, output
-    assert rate(bed, "n0", "n1") > 150e6, "within the group of n0, n1 and the spare"
-    assert 10e6 < rate(bed, "n0", "n2") < 80e6 and 10e6 < rate(bed, "n3", "n1") < 80e6, "between the groups"
+    assert_rate(bed, "n0", target="n1", above=150e6)  # within the group of n0, n1 and the spare
+    for source, target in (("n0", "n2"), ("n3", "n1")):  # between the groups
+        assert_rate(bed, source, target=target, above=10e6, below=53e6)
 
 
 def test_a_keeper_that_is_started_anew_plugs_into_the_switch_that_is_there(bed: Bed) -> None:
@@ -323,12 +365,12 @@ def test_a_keeper_that_is_started_anew_plugs_into_the_switch_that_is_there(bed: 
     spec = beds.read(bed.state, "fabric")
     assert spec is not None
     provider.prepare(spec)
-    order = Command(f="node.apply", key="again/n3", node="n3", deadline_s=30.0, value=codec.plain(spec.node("n3")))
+    order = Command(f="node.apply", key="again/n3", node="n3", deadline_s=120.0, value=codec.plain(spec.node("n3")))
     answer = bed_commands.bind(provider, spec).perform([order])[order.key]
     provider.close()
     assert answer is not None and answer.type == "ok", answer
     assert plain_files.read_json(Path(spec.workdir) / "nodes" / "n3" / label.NODE_LABEL)["switch"] == switch
-    assert rate(bed, "n2", "n3") > 10e6
+    assert_rate(bed, "n2", target="n3", above=10e6)
 
 
 def test_nothing_is_left_when_all_of_it_is_killed_at_once_nor_after_down(bed: Bed) -> None:
@@ -354,10 +396,10 @@ def test_delay_is_there_or_refused_by_name_before_anything_is_made(tmp_path: Pat
         assert not (state / "beds" / "fabric").exists() and not (state / "beds" / "fabric.json").exists()
         return
     assert code == 0, output
-    ping = "import socket, time; t = time.monotonic()\ntry: socket.create_connection(('n1', 9))\nexcept OSError: pass\n"
-    code, output = ccbed(state, "exec", "n0", "--", sys.executable, "-c", f"{ping}print(time.monotonic() - t)")
+    code, output = ccbed(state, "exec", "n0", "--", sys.executable, "-c", PING)
     assert ccbed(state, "down", "fabric")[0] == 0
-    assert 0.04 <= float(output) < 0.4
+    times = [float(line) for line in output.splitlines()]
+    assert len(times) == MEASUREMENTS and 0.04 <= min(times) < 0.4
 
 
 def test_who_is_not_root_is_told_in_one_sentence() -> None:
@@ -371,7 +413,7 @@ def test_who_is_not_root_is_told_in_one_sentence() -> None:
         env = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_STATE_HOME": str(home), "PYTHONPATH": str(ROOT)}
         argv = [setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "orchestrator.cli"]
         done = subprocess.run(
-            [*argv, "up", str(INVENTORY)], env=env, cwd=home, capture_output=True, text=True, timeout=60
+            [*argv, "up", str(INVENTORY)], env=env, cwd=home, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 4, done.stdout + done.stderr
         output = (done.stdout + done.stderr).splitlines()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.event import Event
-from orchestrator.model.trial import CheckSpec, Liveness, World
+from orchestrator.model.trial import CheckSpec, World
 from orchestrator.providers import systems
 from orchestrator.providers.process.process_provider import ProcessProvider
 
@@ -105,7 +105,7 @@ def test_held_in_any_phase_of_a_step(bed: Bed, phase: str) -> None:
 
 
 def test_a_pause_that_is_healed_in_time_costs_nothing_but_time(bed: Bed) -> None:
-    ran = bed.run(trials.dp(trials.pause(2, for_s=0.5), liveness=Liveness(lost_s=15.0)))
+    ran = bed.run(trials.dp(trials.pause(2, for_s=0.5), liveness=replace(trials.LIVENESS, lost_s=15.0)))
     assert ran.bad() == []
     assert _decisions(ran) == []
     assert bed.unchanged()
@@ -136,7 +136,7 @@ def test_a_node_killed_by_hand_is_recovered_too_and_said(bed: Bed) -> None:
         if event.f == "checkpoint.commit" and event.value["step"] == 10 and event.epoch == 0:
             os.kill(_pid(bed, "n3"), signal.SIGKILL)
 
-    ran = bed.run(trials.dp(params={"step_min_ms": 20}), on_event=kill)
+    ran = bed.run(trials.dp(params={"step_min_ms": 100}), on_event=kill)
     assert ran.outcome("finished") == "pass"
     assert ran.outcome("bit-exact") == "pass"
     assert ran.outcome("planned-faults-only") == "fail"

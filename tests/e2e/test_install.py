@@ -72,7 +72,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(folder),
         str(ROOT),
     ]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
     return next(folder.glob("ccbed-*.whl"))
 
 
@@ -91,7 +91,7 @@ def test_an_installed_ccbed_finds_its_inventories_and_plugins(wheel: Path, tmp_p
         content.extractall(tmp_path / "site")
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-c", FIND]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=600, check=True)
     inventory, reports = done.stdout.splitlines()
     assert inventory == str(tmp_path / "site" / "orchestrator" / "_shipped" / "inventories" / "local.yml")
     assert reports.split() == ["collectives", "html", "junit", "metrics", "plots", "probes", "summary"]
@@ -101,7 +101,7 @@ def test_an_installed_ccbed_finds_its_inventories_and_plugins(wheel: Path, tmp_p
 def venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the wheel alone; what it depends on is found where the tests have it."""
     folder = tmp_path_factory.mktemp("venv")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=600)
     python = folder / "bin" / "python"
     command = [
         sys.executable,
@@ -115,7 +115,7 @@ def venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--no-compile",
         str(wheel),
     ]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
     (site,) = (folder / "lib").glob("python3*/site-packages")
     (site / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     return folder
@@ -125,7 +125,7 @@ def run(*argv: str | Path, cwd: Path) -> tuple[int, str]:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env |= {"XDG_STATE_HOME": str(cwd / "state"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [str(word) for word in argv], cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+        [str(word) for word in argv], cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
         check=False,
     )  # fmt: skip
     return done.returncode, done.stdout
@@ -168,7 +168,7 @@ def test_mypy_knows_the_types_of_an_installed_ccbed(venv: Path, tmp_path: Path) 
 def release(tree: Path, *tag: str) -> tuple[int, str, dict[str, bytes]]:
     env = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "PYTHON": sys.executable}
     done = subprocess.run(
-        [tree / ".ci" / "release", *tag], env=env, capture_output=True, text=True, timeout=300, check=False
+        [tree / ".ci" / "release", *tag], env=env, capture_output=True, text=True, timeout=600, check=False
     )
     return done.returncode, done.stderr, {file.name: file.read_bytes() for file in tree.glob("dist/*")}
 

@@ -27,13 +27,14 @@ from orchestrator.node.oslayer import inotify
 from orchestrator.store import bundle
 
 from ..attack import scale
+from . import trials
 from .conftest import ROOT, Bed
 
 #: Some hundred runs, one after the other.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
-TRIAL = ["dp-ring", "--epochs", "1", "--fail-node", "2"]
-PATIENCE_S = 180.0
+OPTIONS = ["--epochs", "1", "--fail-node", "2"]
+PATIENCE_S = 600.0
 #: Where a kill must have landed at least once, whatever the order in which this machine wrote its histories.
 POINTS = ("rank.held", "fault.act", "fault.injected", "gang.start", "checkpoint.commit", "node.exit")
 ATTEMPTS = 20
@@ -43,9 +44,10 @@ STRIDE = 1 if scale.SCALE >= 1 else 5
 
 @dataclass(frozen=True, kw_only=True)
 class Orchestrator:
-    """`ccbed` as a process of its own."""
+    """`ccbed` as a process of its own. ``trial``: a file; its ranks wait at a fault's point until an orchestrator has started again."""
 
     bed: Bed
+    trial: Path
 
     def start(self, *args: str) -> subprocess.Popen[bytes]:
         env = {**os.environ, "XDG_STATE_HOME": str(self.bed.state.parent), "CCBED_RUNS_DIR": str(self.bed.runs)}
@@ -53,11 +55,15 @@ class Orchestrator:
         command = [sys.executable, "-m", "orchestrator.cli", *args]
         return subprocess.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
+    def begin(self) -> tuple[subprocess.Popen[bytes], Path]:
+        """Begin the trial: its process, and the bundle."""
+        before = set(self.bed.runs.iterdir())
+        process = self.start("run", str(self.trial), *OPTIONS, "--runs-dir", str(self.bed.runs))
+        return process, _new_run(self.bed.runs, before, process)
+
     def run_killed_after(self, *lines: int) -> Path:
         """Begin the trial; kill it, and each that resumes it, once the history has so many lines. The bundle."""
-        before = set(self.bed.runs.iterdir())
-        process = self.start("run", *TRIAL, "--runs-dir", str(self.bed.runs))
-        directory = _new_run(self.bed.runs, before, process)
+        process, directory = self.begin()
         for number, line in enumerate(lines):
             if number:
                 process = self.start("resume", str(directory))
@@ -66,26 +72,24 @@ class Orchestrator:
 
     def run_killed_behind(self, point: str) -> Path:
         """Begin the trial; kill it once the history has a first line of this kind. The bundle."""
-        before = set(self.bed.runs.iterdir())
-        process = self.start("run", *TRIAL, "--runs-dir", str(self.bed.runs))
-        directory = _new_run(self.bed.runs, before, process)
+        process, directory = self.begin()
         mark = f'"f":"{point}"'.encode()
         _kill_once(process, directory, lambda history: mark in history)
         return directory
 
 
 @pytest.fixture(scope="module")
-def orchestrator(bed: Bed) -> Iterator[Orchestrator]:
+def orchestrator(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orchestrator]:
+    trial = tmp_path_factory.mktemp("trial") / "dp-ring.yml"
+    trial.write_text(trials.PATIENT)
     with _clock_is_ahead():
-        yield Orchestrator(bed=bed)
+        yield Orchestrator(bed=bed, trial=trial)
 
 
 @pytest.fixture(scope="module")
 def reference(orchestrator: Orchestrator) -> list[dict[str, Any]]:
     """The lines of a history that nobody disturbed (its twin is cached from then on)."""
-    before = set(orchestrator.bed.runs.iterdir())
-    process = orchestrator.start("run", *TRIAL, "--runs-dir", str(orchestrator.bed.runs))
-    directory = _new_run(orchestrator.bed.runs, before, process)
+    process, directory = orchestrator.begin()
     assert process.wait(PATIENCE_S) == 0
     return [json.loads(line) for line in (directory / bundle.HISTORY).read_text().splitlines()]
 

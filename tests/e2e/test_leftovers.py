@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model.trial import Liveness
 from orchestrator.store import index
 
 from . import trials
@@ -51,7 +50,7 @@ def test_a_failed_run_is_kept_until_it_is_pruned(bed: Bed, tmp_path: Path) -> No
 
 
 def test_an_interrupted_run_is_resumed_after_a_prune(bed: Bed) -> None:
-    trial = replace(trials.dp(params={"step_min_ms": 200}, checks=()), liveness=Liveness(wall_s=120.0))
+    trial = trials.dp(params={"step_min_ms": 200}, checks=(), liveness=replace(trials.LIVENESS, wall_s=600.0))
     done = bed.run(trial, on_event=at("checkpoint.commit", ctrl_c))
     assert done.code == 130
     assert bed.ccbed("prune", "--older-than", "0s", "--keep-size", "0", "--runs", "--runs-dir", str(bed.runs))[0] == 0

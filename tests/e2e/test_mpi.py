@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.core.bed import links
 from orchestrator.model.schedule import OPERATIONS
-from orchestrator.model.trial import Liveness, Recovery, Trial, World
+from orchestrator.model.trial import Recovery, Trial, World
 from orchestrator.providers.process import fabric
 from orchestrator.rank.collective import algorithm_choice, cases
 from orchestrator.rank.collective.cases import REDUCING
@@ -19,6 +20,7 @@ from orchestrator.rank.open_mpi import installed, names
 from orchestrator.store import beds
 from orchestrator.workloads import emulate
 
+from . import trials
 from .conftest import ROOT, Bed, ccbed, with_damage
 
 pytestmark = pytest.mark.e2e
@@ -37,7 +39,7 @@ def open_mpi() -> None:
 def trial(workload: str, nodes: int = 4, **params: Any) -> Trial:
     return Trial(
         name="mpi", workload=workload, params={"warmup": 1, "probe": False, **params}, world=World(nodes=nodes),
-        recovery=Recovery(policy=("none",)), liveness=Liveness(lost_s=12),
+        recovery=Recovery(policy=("none",)), liveness=replace(trials.LIVENESS, lost_s=12),
     )  # fmt: skip
 
 

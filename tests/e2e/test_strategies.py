@@ -26,7 +26,7 @@ def made(bed: Bed, workload: str, params: dict[str, Any], **more: Any) -> Trial:
     return Trial(
         name=f"e2e-{workload}", workload=workload, params=params, faults=faults, world=World(nodes=more.pop("nodes", 4)),
         recovery=Recovery(policy=("spare", "restart"), max_restarts=3),
-        checks=tuple(CheckSpec(name=name) for name in module.CHECKS),
+        checks=tuple(CheckSpec(name=name) for name in module.CHECKS), liveness=trials.LIVENESS,
     )  # fmt: skip
 
 

@@ -6,14 +6,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.trial import CheckSpec, FaultPlan, Recovery, Trial, Trigger, World
+from orchestrator.model.trial import CheckSpec, FaultPlan, Liveness, Recovery, Trial, Trigger, World
 
 PARAMS: dict[str, Any] = {
     "model": "mnist-mlp", "algorithm": "ring", "batch": 64, "epochs": 1, "checkpoint_every": 5,
 }  # fmt: skip
 CHECKS = ("bit-exact", "baseline-clean")
+#: A busy disk may take ten seconds to store a checkpoint, or the history before a fault.
+LIVENESS = Liveness(stalled_s=60.0, hold_s=60.0)
 #: Plugins that damage what the checkers judge.
 DAMAGE = Path(__file__).parents[1] / "damage"
+#: dp-ring with these limits, as a file for the command line.
+PATIENT = f"""
+trial: dp-ring
+workload: train-dp
+params: {{model: mnist-mlp, algorithm: ring, batch: 64, epochs: 3, checkpoint_every: 5}}
+recovery: {{policy: auto, max_restarts: 3}}
+liveness: {{stalled_s: {LIVENESS.stalled_s:g}, hold_s: {LIVENESS.hold_s:g}}}
+"""
 
 
 def crash(node: int | str = 2, id: str = "f0", **at: Any) -> FaultPlan:
@@ -32,6 +42,7 @@ def slow(node: int | str = 2, **params: Any) -> FaultPlan:
 def dp(*faults: FaultPlan, policy: tuple[str, ...] = ("spare", "restart"), **more: Any) -> Trial:
     """20 steps of train-dp on four nodes."""
     checks = more.pop("checks", CHECKS)
+    more.setdefault("liveness", LIVENESS)
     params = {**PARAMS, **more.pop("params", {})}
     return Trial(
         name="e2e", workload="train-dp", params=params, faults=faults, world=more.pop("world", World(nodes=4)),

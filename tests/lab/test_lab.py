@@ -136,28 +136,35 @@ def test_a_host_sees_its_own_processes_its_own_link_and_no_other_disk(ran: Ran) 
 
 
 def test_links_have_the_rate_that_was_asked_for(ran: Ran) -> None:
-    """Measured where the bytes arrive, after the bucket is empty."""
-    listen = "import socket,time; s=socket.create_server(('',5001)); c=s.accept()[0]; n=0; t=None"
-    count = "    n+=len(b)\n    if t is None and n>2e6: t=time.monotonic(); n=0"
-    receive = f"{listen}\nwhile b:=c.recv(1<<20):\n{count}\nprint(n*8/(time.monotonic()-t))"
-    send = f"import socket; c=socket.create_connection(('{ran.lab.host('h1').address}',5001)); c.sendall(bytes(30_000_000))"
+    """A machine that is busy only delays bytes: no measurement is faster than the link, and one is about as fast."""
+    rates: list[float] = []
+    while not rates or (rates[-1] <= 0.6 * RATE and len(rates) < 10):
+        rates.append(_rate(ran))
+    assert rates[-1] > 0.6 * RATE and max(rates) < 1.02 * RATE, rates
+
+
+def _rate(ran: Ran) -> float:
+    """From before the first byte is sent until the last one has come, without the 2 MB that buckets let through at once."""
+    listen = "import socket,time; s=socket.create_server(('',5001)); c=s.accept()[0]; n=0"
+    receive = f"{listen}\nwhile b:=c.recv(1<<20): n+=len(b)\nprint(n, time.monotonic())"
+    connect = f"import socket,time; c=socket.create_connection(('{ran.lab.host('h1').address}',5001))"
+    send = f"{connect}; print(time.monotonic()); c.sendall(bytes(30_000_000))"
     with subprocess.Popen(
         ["nsenter", "-t", str(processes.first(ran.lab)["h1"]), "--net", sys.executable, "-c", receive],
         stdout=subprocess.PIPE, text=True,
     ) as receiver:  # fmt: skip
         pid = processes.first(ran.lab)["h2"]
-        _retried([sys.executable, "-c", send], pid)
-        measured = float(receiver.communicate(timeout=60)[0])
-    assert 0.6 * RATE < measured < 1.02 * RATE
+        begin = float(_retried([sys.executable, "-c", send], pid))
+        count, end = receiver.communicate(timeout=60)[0].split()
+    return (int(count) - 2_000_000) * 8 / (float(end) - begin)
 
 
-def _retried(argv: list[str], pid: int) -> None:
-    """Until the other side listens."""
+def _retried(argv: list[str], pid: int) -> str:
+    """Until the other side listens; its output."""
     end = time.monotonic() + 60
     while True:
         try:
-            processes.inside(pid, argv, net_only=True)
-            return
+            return processes.inside(pid, argv, net_only=True)
         except RuntimeError:
             assert time.monotonic() < end
             time.sleep(0.1)
