@@ -1,6 +1,6 @@
 """Evidence that was edited and sealed again is noticed: 500 edits over all classes of files, 96 % at least.
 
-A sample of them may miss that by two standard deviations.
+A sample of them may miss that by three standard deviations: which edits are drawn depends on what a run happened to record.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_edits_that_were_sealed_again_are_noticed(
         restore(copy, pristine)
     _report(made, tally)
     unnoticed = [edit for edit, noticed in made if not noticed]
-    error = 2 * math.sqrt(NOTICED * (1 - NOTICED) * len(made)) if len(made) < EDITS else 0
+    error = 3 * math.sqrt(NOTICED * (1 - NOTICED) * len(made)) if len(made) < EDITS else 0
     assert len(unnoticed) <= (1 - NOTICED) * len(made) + error, unnoticed
 
 

@@ -73,7 +73,7 @@ class Stage:
         gangs = [codec.plain(self._gang(node, world, epoch, out, spec)) for node in range(world)]
         for spec_ in gangs:
             Path(spec_["out"]).mkdir(parents=True)
-        request = {"events": str(events), "gangs": gangs, "release": {}, "deadline_s": 60, **(more or {})}
+        request = {"events": str(events), "gangs": gangs, "release": {}, "deadline_s": 300, **(more or {})}
         assert self._warm.stdin and self._warm.stdout
         self._warm.stdin.write(json.dumps(request) + "\n")
         self._warm.stdin.flush()
@@ -128,7 +128,7 @@ class Stage:
     def _gang(self, node: int, world: int, epoch: int, out: Path, spec: Mapping[str, Any]) -> gang.GangSpec:
         base: dict[str, Any] = {
             "run": "r", "epoch": epoch, "world_size": world, "nodes": world, "group_rank": node, "ranks": (node,),
-            "master_addr": "127.0.0.1", "master_port": 0, "backend": "gloo", "timeout_s": 10.0, "max_restarts": 3,
+            "master_addr": "127.0.0.1", "master_port": 0, "backend": "gloo", "timeout_s": 60.0, "max_restarts": 3,
             "workload": "train-dp", "params": {}, "seed": 7, "payload": str(ROOT), "out": str(out / f"n{node}"),
             "checkpoints": str(self.checkpoints), "interface": "lo",
         }  # fmt: skip

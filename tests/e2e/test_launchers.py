@@ -71,7 +71,7 @@ def replaced(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, P
         "file": str(script), "cwd": str(directory), "launcher": "{python} {script} {rank} {args}", "args": (str(directory),),
     }  # fmt: skip
     trial = Trial(
-        name="launched", workload="script", params=params, faults=(trials.crash(2, after_s=4.0),), world=World(nodes=4),
+        name="launched", workload="script", params=params, faults=(trials.crash(2, after_s=10.0),), world=World(nodes=4),
         recovery=Recovery(policy=("theirs",)), checks=(CheckSpec(name="planned-faults-only"),),
     )  # fmt: skip
     return bed.run(trial, twin=False), directory
@@ -118,15 +118,17 @@ def test_a_second_start_without_a_replacement_fails(replaced: tuple[Ran, Path]) 
     assert "rank 2 of 4 was assigned 2 times" in str(verdict.evidence)
 
 
+#: Steps of both starts together: far more than the first one makes until an order to hold its ranks has come.
+STOP = 300
 #: A launcher as torchrun: it starts the workers of a node, and all of them again when one fails.
 RESTARTING = """
 import os, socket, subprocess, sys, time
 count, script, *args = int(sys.argv[1]), *sys.argv[2:]
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]
 for restart in range(3):
-    common = {**os.environ, "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port + restart)}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {**os.environ, "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     common["TORCHELASTIC_RESTART_COUNT"] = str(restart)
     ranks = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
     workers = [subprocess.Popen([sys.executable, script, *args], env=own) for own in ranks]
@@ -147,9 +149,9 @@ def restarted(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     directory = tmp_path_factory.mktemp("restarted")
     job = shutil.copytree(ROOT / "orchestrator/examples", directory / "job")
     (directory / "launch.py").write_text(RESTARTING)
-    args = ("--steps", "400", "--save-every", "3", "--checkpoint", str(directory / "c.pt"))
+    args = ("--steps", "1000", "--save-every", "3", "--checkpoint", str(directory / "c.pt"))
     params = {
-        "file": str(job / "gpt_ddp.py"), "cwd": str(job), "args": args, "nproc": 2, "stop_at": "step=80",
+        "file": str(job / "gpt_ddp.py"), "cwd": str(job), "args": args, "nproc": 2, "stop_at": f"step={STOP}",
         "launcher": f"{{python}} {directory}/launch.py {{nproc}} {{script}} {{args}}",
     }  # fmt: skip
     at = Trigger(phase="backward", after_save=2, steps_later=3)
@@ -177,10 +179,10 @@ def test_a_fault_holds_and_kills_the_workers_of_a_launcher(restarted: Ran) -> No
 
 def test_the_planned_stop_counts_the_steps_of_both_starts(restarted: Ran) -> None:
     stops = restarted.run.history.of(events.RunStopped)
-    assert [(stop.data.steps or 0) >= 80 for stop in stops] == [True], restarted.bad()
+    assert [(stop.data.steps or 0) >= STOP for stop in stops] == [True], restarted.bad()
     starts = [file for file in restarted.run.files.watch() if file.rank == 0]
     assert len(starts) == 2
-    assert len(starts[0].of(watch.Step)) < 80, "the first start alone had fewer steps"
+    assert len(starts[0].of(watch.Step)) < STOP, "the first start alone had fewer steps"
     assert (restarted.outcome("finished"), restarted.outcome("resumed-from")) == ("pass", "pass"), restarted.bad()
     (held,) = restarted.run.history.of(events.RankHeld)
     newest = ((held.data.step or 0) - 1) // 3 * 3  # the checkpoint after the ninth step may precede the hold
