@@ -25,6 +25,8 @@ from .state import FaultStage, FaultState, Result, State, note, then, timer
 
 #: The time for which a held fault waits for the other ranks to enter the same collective.
 INSIDE_S = 0.25
+#: Then, the time for which it waits for the ranks of the faults with the same trigger, but at most half the limit of the hold.
+TOGETHER_S = 5.0
 
 
 def planned_notes(trial: Trial) -> tuple[Command, ...]:
@@ -209,7 +211,9 @@ def fired(trial: Trial, state: State, event: Event) -> Result:
     fault = state.faults[id]
     if what == "after" and fault.stage == "planned":
         return act(trial, state, id)
-    if what == "inside" and fault.stage == "held" and epoch == [f"e{state.epoch}"]:
+    if what in ("inside", "together") and fault.stage == "held" and epoch == [f"e{state.epoch}"]:
+        if what == "inside" and not _all_held(trial, state, id):
+            return state, (timer(f"f/{id}/together/e{state.epoch}", min(TOGETHER_S, trial.liveness.hold_s / 2)),)
         return _act_together(trial, state, id)
     if what == "heal-after" and fault.stage == "acted":
         return heal(state, id)
@@ -348,11 +352,15 @@ def _together(trial: Trial, state: State, id: str) -> tuple[str, ...]:
     return tuple(chosen[slot] for slot in chosen if slot is not None)
 
 
+def _all_held(trial: Trial, state: State, id: str) -> bool:
+    return all(state.faults[fault_id].stage == "held" for fault_id in _together(trial, state, id))
+
+
 def _ready(trial: Trial, state: State, id: str) -> bool:
     """Whether all of these faults are held, and, inside a collective or a script's step, every other rank waits for them."""
-    faults = [state.faults[fault_id] for fault_id in _together(trial, state, id)]
-    if any(fault.stage != "held" for fault in faults):
+    if not _all_held(trial, state, id):
         return False
+    faults = [state.faults[fault_id] for fault_id in _together(trial, state, id)]
     ranks = range(len(state.slots) * trial.workers_per_node)
     if _plan(trial, id).at.phase not in (INSIDE if trial.workload != SCRIPT else STEP_PHASES):
         return True
