@@ -31,7 +31,7 @@ from . import trials
 from .conftest import ROOT, Bed
 
 #: Some hundred runs, one after the other.
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 OPTIONS = ["--epochs", "1", "--fail-node", "2"]
 PATIENCE_S = 600.0
