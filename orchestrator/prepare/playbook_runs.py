@@ -94,13 +94,13 @@ class PlaybookResult:
 
 def run(wanted: PlaybookRun, on_step: OnStep) -> PlaybookResult:
     """Run a playbook; ``on_step`` is called for every task that ends. Raises UsageError without Ansible, KeyboardInterrupt."""
-    listener = _Listener(on_step=on_step)
     end = time.monotonic() + wanted.deadline_s
     stopped = threading.Event()
 
     def cancelled() -> bool:
         return stopped.is_set() or time.monotonic() > end
 
+    listener = _Listener(on_step=on_step, is_over=cancelled)
     with tempfile.TemporaryDirectory(prefix="ccbed-ansible-") as folder, arguments(wanted.vault) as options:
         worker = threading.Thread(
             target=_run, args=(wanted, Path(folder), options, listener, cancelled), name="ansible", daemon=True
@@ -190,7 +190,10 @@ def forks(hosts: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class _Listener:
+    """``is_over``: Ansible is being ended. What it reports from then on says nothing of the hosts, and is not handled."""
+
     on_step: OnStep
+    is_over: Callable[[], bool]
     failures: dict[str, Step] = field(default_factory=dict)
     facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     stats: Mapping[str, Any] = field(default_factory=dict)
@@ -201,6 +204,8 @@ class _Listener:
 
     def handle_event(self, event: Mapping[str, Any]) -> bool:
         """Handle an event; it is never written to a file, because it may hold secrets."""
+        if self.is_over():
+            return False
         name, data = str(event.get("event")), event.get("event_data") or {}
         if name == "playbook_on_stats":
             self.stats = data
