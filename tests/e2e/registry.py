@@ -16,7 +16,7 @@ import bcrypt
 from .sshd import free_port
 
 USER, PASSWORD = "ccbed", "geheim-7f3a"
-_START_S = 20.0
+_START_S = 180.0
 
 
 def lacking() -> str:
@@ -43,7 +43,7 @@ def running(folder: Path) -> Iterator[str]:
         yield address
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(_START_S)
 
 
 def _await(address: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import random
 import shutil
 import signal
 import socket
@@ -36,9 +37,12 @@ def program(name: str) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind((ADDRESS, 0))
-        return int(listener.getsockname()[1])
+    """A port below those that the kernel gives to connections: no other process gets it before, or between two servers."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind((ADDRESS, port))
+            return port
 
 
 def make_key(path: Path, passphrase: str = "") -> Path:

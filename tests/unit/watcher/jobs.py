@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -38,7 +40,7 @@ def run(folder: Path, text: str, *arguments: str, options: tuple[str, ...] = (),
         **os.environ, "RANK": "0", "CCBED_WATCH": str(records), "PYTHONPATH": str(SITE), "OMP_NUM_THREADS": "1", **environment,
     }  # fmt: skip
     command = [sys.executable, *options, str(script), *arguments]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600, check=False)
     return Watched(done.returncode, done.stdout + done.stderr, read(records))
 
 
@@ -87,9 +89,12 @@ def _child(
 
 
 def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
+    """A port below those that the kernel gives to connections: no other process gets it before the ranks listen."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with socket.socket() as server, contextlib.suppress(OSError):
+            server.bind(("127.0.0.1", port))
+            return port
 
 
 def of(lines: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
