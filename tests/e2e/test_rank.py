@@ -160,8 +160,8 @@ def test_a_share_that_is_away_for_a_moment_loses_nothing(stage: Stage, workload:
         while not stage.has_event("progress") or stage.last_step(0) < 10:
             time.sleep(0.002)
         time.sleep(0.3)
+        back.append(time.monotonic())  # a rank may commit before this thread continues after the rename
         away.rename(stage.checkpoints)
-        back.append(time.monotonic())
 
     thread = threading.Thread(target=take_away)
     thread.start()
@@ -201,5 +201,7 @@ def test_a_damaged_data_file_is_named(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "train-images-idx3-ubyte").write_bytes(b"nonsense")
     played = stage.play(world=2, params=SHORT, data=str(tmp_path))
     assert played.codes == {0: 1, 1: 1}
-    assert {value["kind"] for value in played.of("rank.error")} == {"data"}
-    assert "train-images-idx3-ubyte" in played.of("rank.error")[0]["message"]
+    messages = [value["message"] for value in played.of("rank.error") if value["kind"] == "data"]
+    assert messages and all(
+        "train-images-idx3-ubyte" in message for message in messages
+    )  # a rank that is late may miss its peer instead
