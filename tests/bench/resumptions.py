@@ -149,7 +149,7 @@ def attempt(case: Case, directory: Path, number: int) -> dict[int, int]:
     port = _free_port()
     running = {_fork(case, directory, number, rank, ranks, port): rank for rank in range(ranks)}
     codes: dict[int, int] = {}
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:

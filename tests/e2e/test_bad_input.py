@@ -259,11 +259,11 @@ def test_a_script_that_hangs_is_a_failed_verdict_with_stacks(bed: Bed, tmp_path:
     (tmp_path / "job.py").write_text("import time\ndef stuck():\n    time.sleep(1000)\nstuck()\n")
     params = {"file": str(tmp_path / "job.py")}
     trial = replace(
-        trials.dp(checks=(), policy=("none",)), workload="script", params=params, liveness=Liveness(wall_s=5.0)
+        trials.dp(checks=(), policy=("none",)), workload="script", params=params, liveness=Liveness(wall_s=15.0)
     )
     done = bed.run(trial)
     assert done.code == 1
-    assert "not finished after 5 s" in done.verdict("finished").text
+    assert "not finished after 15 s" in done.verdict("finished").text
     assert done.outcome("no-hang") == "fail"
     stacks = [log.read_text() for log in done.directory.glob("nodes/*/*/rank-*.log")]
     assert len(stacks) == 4

@@ -51,7 +51,7 @@ def test_the_snippet_runs_a_night_and_leaves_its_report(
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     state = {"XDG_STATE_HOME": str(bed.state.parent), "GITHUB_STEP_SUMMARY": str(summary), "PATH": path}
     done = subprocess.run(
-        [*shell, "-c", script], cwd=tmp_path, env={**os.environ, **own, **state}, capture_output=True, text=True, timeout=300, check=False
+        [*shell, "-c", script], cwd=tmp_path, env={**os.environ, **own, **state}, capture_output=True, text=True, timeout=900, check=False
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     report = tmp_path / "report"

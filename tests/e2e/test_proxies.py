@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 NAME = "proxytest"
 #: Names that nobody has: only a proxy responds for them.
 PACKAGES, ELSEWHERE, DIRECT = "packages.invalid", "elsewhere.invalid", "direct.invalid"
-READ = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())"
+READ = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=120).read().decode())"
 DOCKERFILE = f"""ARG BASE
 FROM ${{BASE}}
 RUN python3 -c '{READ}' http://{PACKAGES}/wheel
@@ -120,7 +120,7 @@ def test_apt_uses_the_proxy_that_the_playbooks_export(proxy: Server, tmp_path: P
     script = f'export http_proxy={proxy.url}; . {ROOT}/playbooks/files/apt.sh; apt_get "$@"'
     env = {**without_proxies(), "APT_WAIT_S": "1"}
     subprocess.run(
-        ["sh", "-c", script, "sh", *options, "update"], env=env, capture_output=True, timeout=120, check=False
+        ["sh", "-c", script, "sh", *options, "update"], env=env, capture_output=True, timeout=600, check=False
     )
     assert any(request.startswith(f"http://{PACKAGES}/debian/") for request in proxy.requests)
 

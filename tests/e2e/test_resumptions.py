@@ -18,7 +18,7 @@ pytestmark = pytest.mark.e2e
 def run_campaign(directory: Path, *options: str) -> list[dict[str, Any]]:
     argv = [sys.executable, "-m", "tests.bench.resumptions", "--out", str(directory), *options]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1000, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in (directory / "cases.jsonl").read_text().splitlines()]
 

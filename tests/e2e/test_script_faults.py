@@ -13,7 +13,7 @@ from .conftest import ROOT, Bed, Ran
 TRIAL = """
 trial: t
 workload: script
-params: {{file: {script}, args: [--steps, "60", --save-every, "{save_every}", --checkpoint, {checkpoint}], timeout_s: 10}}
+params: {{file: {script}, args: [--steps, "60", --save-every, "{save_every}", --checkpoint, {checkpoint}], timeout_s: 20}}
 world: {{nodes: 2}}
 faults: [{fault}]
 recovery: {{policy: restart}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -110,8 +111,21 @@ for step in range(4):
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
 """
-    played = stage.script(text, world=2, holds=(hold("backward", 3, rank=1, limit_s=3.0),))
+    is_over = threading.Event()
+
+    def release() -> None:
+        while not stage.has_event("rank.inside") and not is_over.wait(0.01):
+            pass
+        with (stage.directory / "out-0/n1/orders-r1.jsonl").open("a") as orders:
+            orders.write(json.dumps({"release": "backward"}) + "\n")
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    played = stage.script(text, world=2, holds=(hold("backward", 3, rank=1, limit_s=60.0),))
+    is_over.set()
+    thread.join()
     assert played.codes == {0: 0, 1: 0}, played.log(0)
+    assert [value["hold"] for value in played.of("rank.released")] == ["backward"]
     (inside,) = played.of("rank.inside")
     assert (inside["rank"], inside["step"], inside["hold"]) == (0, 3, "backward")
     assert "run_backward" in inside["stack"][0]

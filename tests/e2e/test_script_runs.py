@@ -66,7 +66,7 @@ def wait():
 if os.environ["RANK"] == "0":
     wait()
 """
-    result = ran(lifecycle.launch(bed.request(_script(tmp_path, text, timeout_s=8.0))).directory, bed)
+    result = ran(lifecycle.launch(bed.request(_script(tmp_path, text, timeout_s=15.0))).directory, bed)
     assert result.code == 1
     (stalled,) = result.of("gang.stalled")
     assert stalled.data.culprit == 1
@@ -83,7 +83,7 @@ def download():
 
 download()
 """
-    result = ran(lifecycle.launch(bed.request(_script(tmp_path, text, timeout_s=4.0))).directory, bed)
+    result = ran(lifecycle.launch(bed.request(_script(tmp_path, text, timeout_s=10.0))).directory, bed)
     assert result.code == 1
     assert "job.py:5 (download)" in result.verdict("finished").text
     assert untouched(bed)
@@ -109,7 +109,7 @@ for step in range(10):
 
 
 def test_a_rank_that_stands_still_is_the_cause_and_its_peers_wait(bed: Bed, tmp_path: Path) -> None:
-    result = ran(lifecycle.launch(bed.request(_script(tmp_path, STOPPED, timeout_s=8.0))).directory, bed)
+    result = ran(lifecycle.launch(bed.request(_script(tmp_path, STOPPED, timeout_s=15.0))).directory, bed)
     assert result.code == 1
     (stalled,) = result.of("gang.stalled")
     assert stalled.data.culprit == 1
