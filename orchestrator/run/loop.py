@@ -176,7 +176,10 @@ class Loop:
             self._perform(command, numbered.at.mono)
 
     def _perform(self, command: Command, since: float) -> None:
-        """Send a command; the reply comes as an event."""
+        """Send a command; the reply comes as an event. Its deadline begins after the sync: a slow disk is no late reply."""
+        if command.kind in _SYNCED:
+            self.journal.sync()
+            since = max(since, self.now().mono)
         self._open[command.key] = (command, since + command.deadline_s)
         if isinstance(command.data, Timer):
             heapq.heappush(self._timers, (since + (command.data.after_s or 0.0), command.key))
@@ -184,8 +187,6 @@ class Loop:
             self._write(self._raw("ok", Gather.NAME, self._gather_and_poll(), key=command.key, epoch=command.epoch))
         else:
             heapq.heappush(self._deadlines, (since + command.deadline_s, command.key))
-            if command.kind in _SYNCED:
-                self.journal.sync()
             self._send(command)
 
     def _send(self, command: Command) -> None:
@@ -287,6 +288,7 @@ class Loop:
             return []
         previous = self._watch
         self._watch, late = liveness.check(previous, now, self._heartbeats(state))
+        self._pace = liveness.delayed(self._pace, late, now)
         delays = [self._event(ControllerLate(late_s=round(late, 3)))] if late > 0.5 else []
         return [
             *delays,

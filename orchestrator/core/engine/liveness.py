@@ -1,7 +1,7 @@
 """Liveness: detect silent nodes and stalled gangs by the controller's clock.
 
 A node is suspect when its heartbeat count has not changed for ``suspect_s``, and lost after ``lost_s``; the caller
-confirms a loss by observation. Time in which the controller itself was late does not count as silence.
+confirms a loss by observation. Time in which the controller itself was late does not count as silence or standstill.
 """
 
 from __future__ import annotations
@@ -137,6 +137,16 @@ def started(pace: Pace, now: float) -> Pace:
 def with_exit(pace: Pace, rank: int, now: float) -> Pace:
     """The pace after a rank left with exit code 0."""
     return replace(pace, left=pace.left | {rank}, left_at=now)
+
+
+def delayed(pace: Pace, late_s: float, now: float) -> Pace:
+    """The pace after the controller itself was late by ``late_s``: in that time it saw no step, whoever stood still."""
+    if not late_s:
+        return pace
+    at, started_at, left_at = (
+        None if time is None else min(time + late_s, now) for time in (pace.at, pace.started_at, pace.left_at)
+    )
+    return replace(pace, at=at, started_at=started_at, left_at=left_at)
 
 
 def quiet(pace: Pace, now: float, limits: Liveness, timeout_s: float | None) -> GangQuiet | None:
