@@ -35,7 +35,10 @@ NODES = ("n1", "n2", "n3", "n4")
 #: Its processes have it in their environment, with the node's name; so do those that Slurm starts for a step.
 MARK = "CCBED_LAB_SLURM"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_START_S = 60.0
+#: Limits of hangs: of a cluster that gets into a state, and of one client of Slurm.
+_START_S, _CLIENT_S = 300.0, 120.0
+#: How long a daemon may take to save its state, which it syncs to the disk.
+_STOP_S = {"controller": 180.0}
 _CONFIG = """\
 ClusterName=ccbed
 SlurmctldHost={hostname}({address})
@@ -66,6 +69,9 @@ MpiDefault=none
 ReturnToService=2
 MailProg=/bin/true
 KillWait=5
+MinJobAge=7200
+MessageTimeout=60
+Epilog={folder}/epilog
 {settings}
 NodeName=DEFAULT CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=1000 Gres=gpu:2
 {nodes}
@@ -77,6 +83,11 @@ PartitionName=requeue Nodes=ALL MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE St
 PartitionName=closed Nodes=ALL MaxTime=60 AllowGroups=nogroup State=UP
 PartitionName=paid Nodes=ALL MaxTime=60 AllowAccounts=paying State=UP
 PartitionName=stopped Nodes=ALL MaxTime=60 State=DOWN
+"""
+#: A job completes as long as there is the file ``completing``.
+_EPILOG = """\
+#!/bin/sh
+while [ -e {folder}/completing ]; do sleep 0.1; done
 """
 
 
@@ -96,14 +107,14 @@ class Slurm:
     #: Node -> the command that runs a program in its network namespace.
     namespaces: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def run(self, *argv: str, user: str = "", timeout_s: float = 60.0) -> str:
+    def run(self, *argv: str, user: str = "", timeout_s: float = _CLIENT_S) -> str:
         """Output of a client of Slurm, as another user if so named. Raises RuntimeError with its errors."""
         done = self.attempt(*argv, user=user, timeout_s=timeout_s)
         if done.returncode:
             raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
-    def attempt(self, *argv: str, user: str = "", timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def attempt(self, *argv: str, user: str = "", timeout_s: float = _CLIENT_S) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*as_user(user), *argv],
             capture_output=True, text=True, env=self.environment, timeout=timeout_s, check=False, cwd="/",
@@ -124,7 +135,7 @@ class Slurm:
         names = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         options = [f"--{option}={munge / name}" for option, name in names.items()]
         self._start("munge", "munged", "--foreground", "--force", *options)
-        self._wait((munge / "socket").exists, "munge")
+        self._wait(lambda: _accepts(munge / "socket"), "munge")
 
     def start_controller(self) -> None:
         self._start("controller", "slurmctld", "-D")
@@ -138,7 +149,7 @@ class Slurm:
         daemon = self.daemons.pop(name)
         daemon.send_signal(number)
         try:
-            daemon.wait(20)
+            daemon.wait(_STOP_S.get(name, 20.0))
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
@@ -149,11 +160,16 @@ class Slurm:
         self.start_controller()
 
     def power_off(self, name: str) -> None:
-        """SIGKILL for the slurmd of a node and for everything that it started there. Slurm notices after SlurmdTimeout."""
+        """SIGKILL for the slurmd of a node and for everything that it started there. Slurm notices after SlurmdTimeout.
+
+        All are stopped first: one that saw the end of another would report it.
+        """
         tasks = self.tasks_of(name)
+        stopped = [*self._own(name), *tasks]
+        processes.send_signal(stopped, signal.SIGSTOP)
         self.stop(name, signal.SIGKILL)
+        processes.kill(stopped)
         self._kill(name)
-        processes.kill(tasks)
 
     def tasks_of(self, name: str) -> list[processes.Process]:
         """What the daemons of a node started: descendants of slurmstepd, also those without Slurm's variables."""
@@ -182,15 +198,25 @@ class Slurm:
         """Idempotent."""
         self.attempt("scancel", "--quiet", str(job))
 
-    def cancel_all(self) -> None:
+    @contextlib.contextmanager
+    def jobs_completing(self) -> Iterator[None]:
+        """Jobs that end in the body complete until its end."""
+        file = self.folder / "completing"
+        file.touch()
+        try:
+            yield
+        finally:
+            file.unlink()
+
+    def cancel_all(self, limit_s: float = _START_S) -> None:
         for job in self.jobs():
             self.attempt("scancel", str(job))
-        self._wait(lambda: not self.jobs(), "end of jobs")
+        self._wait(lambda: not self.jobs(), "end of jobs", limit_s)
 
     def close(self) -> None:
         """End all jobs, then all daemons by pid, then what Slurm started and left."""
         with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
-            self.cancel_all()
+            self.cancel_all(60.0)
         for name in [*(name for name in NODES if name in self.daemons), "controller", "munge"]:
             if name in self.daemons:
                 self.stop(name)
@@ -205,8 +231,8 @@ class Slurm:
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, cwd="/", start_new_session=True,
             )  # fmt: skip
 
-    def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + _START_S
+    def _wait(self, is_reached: Callable[[], bool], what: str, limit_s: float = _START_S) -> None:
+        end = time.monotonic() + limit_s
         while not is_reached():
             ended = [name for name, daemon in self.daemons.items() if daemon.poll() is not None]
             ended = [
@@ -214,7 +240,7 @@ class Slurm:
             ]  # its power was cut, and another slurmd runs
             if ended or time.monotonic() > end:
                 logs = [self.folder / f"{name}.out" for name in ended or ("controller",)]
-                raise RuntimeError(f"Slurm: {what}: not within {_START_S:.0f} s: {' / '.join(map(_tail, logs))}")
+                raise RuntimeError(f"Slurm: {what}: not within {limit_s:.0f} s: {' / '.join(map(_tail, logs))}")
             time.sleep(0.05)
 
     def _controller_responds(self) -> bool:
@@ -231,22 +257,41 @@ class Slurm:
         return set(states) == set(NODES) and set(states.values()) == {"idle"}
 
     def _kill(self, name: str = "") -> None:
-        """SIGKILL for processes of this Slurm, of one node if so named: daemons by their mark, steps by their environment."""
+        """SIGKILL for processes of this Slurm, of one node if so named, until none is left. See ``power_off`` for SIGSTOP."""
+        end = time.monotonic() + _START_S
+        while left := self._own(name):
+            if time.monotonic() > end:
+                raise RuntimeError(f"Slurm: not ended within {_START_S:.0f} s: {left}")
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                processes.send_signal(left, number)
+            time.sleep(0.01)
+
+    def _own(self, name: str) -> list[processes.Process]:
+        """The processes of this Slurm, of one node if so named: daemons by their mark, steps by their environment."""
         names = (name,) if name else NODES
         marks = {f"{MARK}={self.folder}:{node}".encode() for node in names}
         steps = {f"SLURMD_NODENAME={node}".encode() for node in names}
         config = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
-        for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+
+        def is_own(pid: int) -> bool:
             variables = _variables(pid)
-            if variables & marks or (variables & steps and config in variables):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            return bool(variables & marks or (variables & steps and config in variables))
+
+        return [process for process in processes.scan() if is_own(process.pid)]
 
 
 def _variables(pid: int) -> set[bytes]:
     with contextlib.suppress(OSError):
         return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
     return set()
+
+
+def _accepts(socket_file: Path) -> bool:
+    """Whether a server listens at the file: it is there before, and stays if the server is killed."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(socket_file))
+        return True
+    return False
 
 
 def as_user(user: str) -> list[str]:
@@ -353,6 +398,9 @@ def _write(folder: Path, settings: str, address: str, addresses: dict[str, str])
         folder=folder, hostname=hostname, address=address, port=port, nodes=nodes, settings=settings
     )  # fmt: skip
     (folder / "slurm.conf").write_text(text)
+    epilog = folder / "epilog"
+    epilog.write_text(_EPILOG.format(folder=folder))
+    epilog.chmod(0o755)
     (folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
     return port
 
@@ -360,7 +408,7 @@ def _write(folder: Path, settings: str, address: str, addresses: dict[str, str])
 def _free_ports(count: int) -> list[int]:
     """Below the ports that Linux gives to connections: one of those could be taken before its daemon listens."""
     ports: list[int] = []
-    for port in random.sample(range(10_000, 30_000), 1000):
+    for port in random.SystemRandom().sample(range(10_000, 30_000), 1000):
         with contextlib.suppress(OSError), socket.socket() as listener:
             listener.bind(("", port))
             ports.append(port)

@@ -12,8 +12,11 @@ import pytest
 from . import slurm as lab_slurm
 from .slurm import NODES, Slurm
 
+#: Of no other run of these tests on this machine.
+_SLEEP_S = f"4321.{os.getpid()}"
 
-def wait_until(is_reached: Callable[[], bool], limit_s: float = 60.0) -> None:
+
+def wait_until(is_reached: Callable[[], bool], limit_s: float = 300.0) -> None:
     end = time.monotonic() + limit_s
     while not is_reached():
         assert time.monotonic() < end
@@ -26,7 +29,9 @@ def test_four_nodes_run_the_steps_of_a_user_without_root(slurm: Slurm) -> None:
 
 
 def test_a_node_that_lost_its_power_leaves_no_process(slurm: Slurm) -> None:
-    job = slurm.run("sbatch", "--parsable", "--nodelist=n2", "--output=/dev/null", "--wrap", "exec sleep 4321").strip()
+    job = slurm.run(
+        "sbatch", "--parsable", "--nodelist=n2", "--output=/dev/null", "--wrap", f"exec sleep {_SLEEP_S}"
+    ).strip()
     wait_until(lambda: bool(_sleepers()))
     slurm.power_off("n2")
     wait_until(lambda: not _sleepers())
@@ -60,7 +65,7 @@ def test_two_are_independent_and_end_with_their_files() -> None:
 
 
 def _sleepers() -> list[int]:
-    return [pid for pid in _pids() if _read(pid, "cmdline").startswith(b"sleep\x004321")]
+    return [pid for pid in _pids() if _read(pid, "cmdline") == f"sleep\0{_SLEEP_S}\0".encode()]
 
 
 def _marked(folder: Path) -> list[int]:
