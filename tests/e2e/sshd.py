@@ -37,17 +37,17 @@ def program(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port below those that the kernel gives to connections: no other process gets it before, or between two servers."""
-    while True:
-        port = random.randrange(10_000, 30_000)
-        with socket.socket() as listener, contextlib.suppress(OSError):
+    """Below the ports that Linux gives to connections: one of those could be taken before its server listens."""
+    for port in random.SystemRandom().sample(range(10_000, 30_000), 1000):
+        with contextlib.suppress(OSError), socket.socket() as listener:
             listener.bind((ADDRESS, port))
             return port
+    raise RuntimeError("no port is free")
 
 
 def make_key(path: Path, passphrase: str = "") -> Path:
     argv = [program("ssh-keygen"), "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(path)]
-    subprocess.run(argv, check=True, timeout=20)
+    subprocess.run(argv, check=True, timeout=120)
     return path
 
 
@@ -92,6 +92,16 @@ class Sshd:
                 os.kill(pid, signal.SIGKILL)
         return len(children)
 
+    def end(self) -> None:
+        """End it and its connections. It is stopped first: a client that is cut would connect again."""
+        self.process.send_signal(signal.SIGSTOP)
+        until = time.monotonic() + 60
+        while self.process.poll() is None and _state(self.process.pid) != "T" and time.monotonic() < until:
+            time.sleep(0.001)
+        self.cut()
+        self.process.kill()
+        self.process.wait(60)
+
     def programs(self) -> list[int]:
         """What runs in sessions of connections: all that descends from the server and is no sshd."""
         family, sessions = {self.process.pid}, []
@@ -125,9 +135,7 @@ def running(directory: Path, *more: str) -> Iterator[Sshd]:
         _wait_for(server)
         yield server
     finally:
-        server.cut()
-        process.terminate()
-        process.wait(60)
+        server.end()
         log.close()
 
 
@@ -179,7 +187,7 @@ def _wait_for(server: Sshd) -> None:
     while True:
         if server.process.poll() is not None or time.monotonic() > until:
             raise RuntimeError((server.directory / "sshd.log").read_text())
-        with contextlib.suppress(OSError), socket.create_connection((ADDRESS, server.port), timeout=1):
+        with contextlib.suppress(OSError), socket.create_connection((ADDRESS, server.port), timeout=10):
             return
         time.sleep(0.01)
 
@@ -188,18 +196,23 @@ def _pids() -> list[int]:
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
-def _stat(pid: int) -> tuple[str, int]:
+def _stat(pid: int) -> tuple[str, str, int]:
     try:
         text = (Path("/proc") / str(pid) / "stat").read_text()
     except OSError:
-        return "", 0
+        return "", "", 0
     name, _, rest = text.partition("(")[2].rpartition(")")
-    return name, int(rest.split()[1])
+    state, parent, *_ = rest.split()
+    return name, state, int(parent)
 
 
 def _name(pid: int) -> str:
     return _stat(pid)[0]
 
 
-def _parent(pid: int) -> int:
+def _state(pid: int) -> str:
     return _stat(pid)[1]
+
+
+def _parent(pid: int) -> int:
+    return _stat(pid)[2]

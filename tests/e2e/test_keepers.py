@@ -75,7 +75,7 @@ def _at_step(step: int, do: Callable[[], None]) -> Callable[[Event], None]:
     return heard
 
 
-SLOW = {"step_min_ms": 40}
+SLOW = {"step_min_ms": 100}
 
 
 def test_a_run_whose_keeper_was_killed_is_no_clean_run_and_up_repairs_the_bed(own: Bed) -> None:

@@ -108,16 +108,17 @@ def test_a_host_that_lost_its_stamp_is_prepared_again_once(remote: Remote) -> No
 
 def test_a_lost_node_comes_back_while_the_connection_is_cut(remote: Remote) -> None:
     """The run's whole life long, whatever serves the connection is killed once its programs are a second or two old: on a
-    busy machine a connection takes longer than that to be there."""
+    busy machine a connection takes longer than that to be there. Each time they may be older, so that one is there."""
     over = threading.Event()
     cuts = []
 
     def cut() -> None:
-        old = set[int]()
-        while not over.wait(1.25):
+        old, pause_s = set[int](), 1.25
+        while not over.wait(pause_s):
             programs = set(remote.server.programs())
             if is_old := bool(programs & old):
                 cuts.append(remote.server.cut())
+                pause_s *= 1.2
             old = set() if is_old else programs
 
     thread = threading.Thread(target=cut)

@@ -170,6 +170,7 @@ def test_the_nodes_outlive_a_restart_and_a_crash_of_their_keeper(desk: Desk) -> 
     assert [state for _, state, _ in nodes] == ["warm", "warm"]
     pids = [desk.keeper_pid()]
     desk.host.inside(*desk.systemctl("restart", unit))
+    until(lambda: desk.keeper_pid() not in (0, *pids), "systemd does not restart the keeper")
     pids.append(desk.keeper_pid())
     desk.host.inside("kill", "-KILL", str(pids[-1]))
     until(lambda: desk.keeper_pid() not in (0, *pids), "systemd does not start the keeper after its crash")

@@ -7,6 +7,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(sshd.lacking()), reason=s
 RUN = "R"
 NODES = ("n0", "n1")
 #: On an idle machine it is under a millisecond; this is what a loaded one may take.
-EVENT_S = 0.05
+EVENT_S = 0.15
+#: The limit of a hang.
+LIMIT_S = 120.0
 
 
 @dataclass(kw_only=True)
@@ -50,9 +53,9 @@ class Wired:
             file.write(data)
 
     def same(self, name: str) -> bool:
-        return (
-            self.local_path(name).exists() and self.local_path(name).read_bytes() == self.remote_path(name).read_bytes()
-        )
+        local, remote = self.local_path(name), self.remote_path(name)
+        is_as_long = local.exists() and local.stat().st_size == remote.stat().st_size
+        return is_as_long and local.read_bytes() == remote.read_bytes()
 
     def follower(self) -> Follower:
         return Follower(
@@ -70,18 +73,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Sshd]:
 def wired(server: sshd.Sshd, tmp_path: Path) -> Iterator[Wired]:
     bed = sshd.bed(tmp_path, server.host())
     site = RemoteSite(bed, server.host())
-    site.open()
+    site.open(LIMIT_S)
     site.watch(RUN, NODES)
     yield Wired(server=server, bed=bed, site=site)
     site.close()
     until(lambda: server.sessions() == 0 and not server.children())
 
 
-def until(done: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def until(done: Callable[[], bool], timeout_s: float = LIMIT_S) -> None:
     end = time.monotonic() + timeout_s
     while not done():
         assert time.monotonic() < end, "it did not come to pass"
         time.sleep(0.002)
+
+
+def cut(wired: Wired) -> None:
+    """Cut the connection, and wait until it is lost, or another one has replaced it already."""
+    before = wired.site.connection_count
+    assert wired.server.cut()
+    until(lambda: not wired.site.is_connected or wired.site.connection_count > before)
 
 
 def line(number: int, node: str = "n0") -> bytes:
@@ -112,10 +122,10 @@ def latencies(wired: Wired, count: int) -> list[float]:
 def test_somebody_new_hears_an_sshd_that_is_there_and_none_that_is_not(tmp_path: Path) -> None:
     with sshd.running(tmp_path / "sshd") as own:
         connection = ssh_connection.connect(own.host())
-        assert connection.is_responding(2.0) is True
+        assert connection.is_responding(LIMIT_S) is True
         own.process.terminate()
         own.process.wait(60)
-        assert connection.is_responding(2.0) is False
+        assert connection.is_responding(LIMIT_S) is False
         connection.close()
 
 
@@ -123,17 +133,17 @@ def test_an_event_is_here_at_once(wired: Wired, record_property: Callable[[str, 
     taken = latencies(wired, 50)
     record_property("median_s", statistics.median(taken))
     print(f"event, host file to follower: median {statistics.median(taken) * 1000:.2f} ms")
-    # Of a file that is polled four times a second three quarters of the events would take longer than 0.06 s.
+    # If the file were polled four times a second, an event, which is appended when the previous one is here, would take 0.25 s.
     assert statistics.quantiles(taken, n=4)[0] < EVENT_S
 
 
 def test_a_big_log_does_not_delay_events(wired: Wired) -> None:
     log = f"nodes/n0/runs/{RUN}/i1-e0/rank-0.log"
-    wired.append(log, os.urandom(40 << 20))
+    wired.append(log, os.urandom(16 << 20) * 6)
     until(lambda: wired.local_path(log).exists())
     taken = latencies(wired, 5)
-    is_first = not wired.same(log)
-    print(f"event beside a 40 MB log: median {statistics.median(taken) * 1000:.2f} ms, most {max(taken) * 1000:.2f} ms")
+    is_first = wired.local_path(log).stat().st_size < wired.remote_path(log).stat().st_size
+    print(f"event beside a 96 MB log: median {statistics.median(taken) * 1000:.2f} ms, most {max(taken) * 1000:.2f} ms")
     assert is_first, "the log, which began earlier, is whole later"
     until(lambda: wired.same(log))
 
@@ -155,8 +165,7 @@ def test_a_cut_connection_goes_on_where_it_was(wired: Wired) -> None:
     wired.append(event, line(0))
     wired.append(log, os.urandom(3 << 20))
     until(lambda: wired.local_path(log).exists())
-    assert wired.server.cut()
-    until(lambda: not wired.site.is_connected)
+    cut(wired)
     wired.append(event, line(1) + line(2))
     wired.append(log, os.urandom(1 << 20))
     until(lambda: wired.site.is_connected)
@@ -168,8 +177,7 @@ def test_commands_of_a_time_without_connection_arrive(wired: Wired) -> None:
     place = Path(wired.bed.hostdir) / "nodes/n0/inbox"
     wired.site.write(f"{place}/R.a.json", b"before")
     until((place / "R.a.json").exists)
-    wired.server.cut()
-    until(lambda: not wired.site.is_connected)
+    cut(wired)
     wired.site.write(f"{place}/R.b.json", b"meanwhile")
     until((place / "R.b.json").exists)
     assert (place / "R.b.json").read_bytes() == b"meanwhile"
@@ -183,7 +191,7 @@ def test_the_mirror_outlives_its_orchestrator(wired: Wired) -> None:
     kept = wired.local_path(name).stat().st_ino
     wired.append(name, line(1))
     second = RemoteSite(wired.bed, wired.server.host())
-    second.open()
+    second.open(LIMIT_S)
     second.watch(RUN, NODES)
     assert wired.same(name)
     assert wired.local_path(name).stat().st_ino == kept, "it was gone on with"
@@ -197,18 +205,17 @@ def test_a_mirror_that_differs_is_fetched_anew(wired: Wired) -> None:
     wired.site.close()
     wired.local_path(name).write_bytes(b"something else\n")
     second = RemoteSite(wired.bed, wired.server.host())
-    second.open()
+    second.open(LIMIT_S)
     second.watch(RUN, NODES)
     assert wired.same(name)
     second.close()
 
 
 def test_the_wheel_is_taken_again_after_a_cut(wired: Wired) -> None:
-    wired.server.cut()
-    until(lambda: not wired.site.is_connected)
+    cut(wired)
     until(lambda: wired.site.is_connected)
     other = RemoteSite(wired.bed, wired.server.host())
-    other.open()
+    other.open(LIMIT_S)
     with pytest.raises(
         OSError, match=rf"run {RUN} of {ssh_connection.own_name()} \(pid {os.getpid()}\) drives this bed"
     ):
@@ -242,17 +249,18 @@ def test_a_lost_host_is_missing_with_its_reason(server: sshd.Sshd, tmp_path: Pat
     with sshd.running(tmp_path / "sshd") as own:
         bed = sshd.bed(tmp_path, own.host())
         site = RemoteSite(bed, own.host())
-        site.open()
+        site.open(LIMIT_S)
         site.watch(RUN, ["n0"])
         remote_path = tmp_path / "host/nodes/n0/agent.log"
         remote_path.parent.mkdir(parents=True)
         remote_path.write_bytes(b"early\n")
-        until((tmp_path / "mirror/nodes/n0/agent.log").exists)
+        mirrored = tmp_path / "mirror/nodes/n0/agent.log"
+        until(lambda: mirrored.exists() and mirrored.read_bytes() == b"early\n")
     until(lambda: not site.is_connected)
     before = time.monotonic()
-    got = site.fetch("n0", "agent.log", tmp_path / "to", 1000)
-    gone = site.fetch("n0", f"runs/{RUN}", tmp_path / "none", 1000)
-    assert time.monotonic() - before < 20
+    got = site.fetch("n0", "agent.log", tmp_path / "to", 1000, 10 * LIMIT_S)
+    gone = site.fetch("n0", f"runs/{RUN}", tmp_path / "none", 1000, 10 * LIMIT_S)
+    assert time.monotonic() - before < LIMIT_S
     assert (tmp_path / "to").read_bytes() == b"early\n"
     assert "refuses connections" in got.reason
     assert "what had come before is here" in got.reason
@@ -265,14 +273,14 @@ def test_a_lost_host_is_missing_with_its_reason(server: sshd.Sshd, tmp_path: Pat
 def test_a_host_that_falls_silent_holds_nobody_up(wired: Wired) -> None:
     helper = wired.server.programs()[0]
     os.kill(helper, signal.SIGSTOP)
-    before = time.monotonic()
+    count, before = wired.site.connection_count, time.monotonic()
     with pytest.raises(OSError, match="no response from it"):
-        wired.site.call("look", 30.0)
-    assert time.monotonic() - before < 20
-    until(lambda: not wired.site.is_connected)
-    until(lambda: wired.site.is_connected)
-    assert wired.site.ping().error_s < 10
-    os.kill(helper, signal.SIGCONT)
+        wired.site.call("look", 10 * LIMIT_S)
+    assert time.monotonic() - before < LIMIT_S
+    until(lambda: wired.site.connection_count > count and wired.site.is_connected)
+    assert wired.site.ping(LIMIT_S).error_s < LIMIT_S
+    with suppress(ProcessLookupError):
+        os.kill(helper, signal.SIGCONT)
 
 
 def test_one_session_serves_everything(wired: Wired) -> None:
@@ -291,14 +299,14 @@ def test_a_login_shell_that_talks_is_passed_over(tmp_path: Path) -> None:
     Path(talk).chmod(0o755)
     with sshd.running(tmp_path / "sshd", f"ForceCommand {talk}") as own:
         site = RemoteSite(sshd.bed(tmp_path, own.host()), own.host())
-        site.open()
+        site.open(LIMIT_S)
         assert site.ping().error_s < 10
         site.close()
 
 
 def test_who_only_looked_leaves_nothing_behind(server: sshd.Sshd, tmp_path: Path) -> None:
     site = RemoteSite(sshd.bed(tmp_path, server.host()), server.host())
-    site.open()
+    site.open(LIMIT_S)
     assert site.ping().error_s < 10
     assert (tmp_path / "host/agent").is_dir()
     site.close()
