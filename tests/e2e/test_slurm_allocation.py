@@ -136,7 +136,10 @@ def test_a_user_without_permission_is_refused(slurm: Slurm, bed: Callable[..., B
     assert "your group may not use this partition" in str(error) and error.exit_code == 3
 
 
-def test_jobs_that_would_never_start_are_refused_at_once(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
+def test_jobs_that_would_never_start_are_refused_at_once(
+    slurm: Slurm, bed: Callable[..., BedSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the scheduler has considered a job, Slurm gives one reason for several."""
     expected: dict[str, tuple[dict[str, Any], str]] = {
         "long": ({"partition": "short", "time": "10m"}, "its time limit exceeds that of the partition"),
         "large": ({"nodes": 5}, "it asks for more nodes than the partition has"),
@@ -146,6 +149,17 @@ def test_jobs_that_would_never_start_are_refused_at_once(slurm: Slurm, bed: Call
         ),  # more CPUs, too
         "paid": ({"partition": "paid"}, "Job's account not known"),
     }
+
+    read = job_state.read_job
+
+    def read_considered(job_id: int) -> Job | None:
+        end = time.monotonic() + SOON_S
+        while (job := read(job_id)) and job.name in ("ccbed-long", "ccbed-large") and job.reason == "PartitionConfig":
+            assert time.monotonic() < end, job
+            time.sleep(0.1)
+        return job
+
+    monkeypatch.setattr(job_state, "read_job", read_considered)
 
     def refused(name: str) -> str:
         with pytest.raises(UsageError, match=rf"bed {name}: job \d+ would never start") as caught:

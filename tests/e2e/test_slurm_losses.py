@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ..lab.slurm import Slurm
-from .test_slurm_bed import User, until
+from .test_slurm_bed import LIMIT_S, User, until
 
 pytestmark = pytest.mark.e2e
 
@@ -61,7 +61,7 @@ def run_until_lost(user: User, lose: Callable[[], object], nodes: int = 1, epoch
     ) as process:
         until(trains)
         lose()
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=LIMIT_S)
     return process.returncode, output.decode()
 
 
@@ -146,8 +146,8 @@ def test_a_run_goes_on_without_slurmd_and_a_spare_replaces_a_node_without_power(
     code, output = run_until_lost(user, lambda: user.slurm.stop("n2", signal.SIGKILL), 2, epochs=30)
     assert code == 0 and "PASS" in output, output
     user.slurm.start_node("n2")
-    code, output = run_until_lost(user, lambda: user.slurm.power_off("n2"), 2, epochs=30)
-    assert code == 4 and "n1 lost: spare; rank 1 is now on n2" in output and "600/600" in output, output
+    code, output = run_until_lost(user, lambda: user.slurm.power_off("n2"), 2, epochs=60)
+    assert code == 4 and "n1 lost: spare; rank 1 is now on n2" in output and "1200/1200" in output, output
     assert not user.slurm.tasks_of("n2")
     assert set(user.slurm.jobs().values()) == {"RUNNING"}
 
@@ -177,8 +177,8 @@ def test_a_node_that_slurm_drains_finishes_the_run_and_is_named(user: User, up: 
     assert code == 0 and "PASS" in output, output
     assert "node n2 is draining (bad dimm (by root))" in user.ccbed("status", "lab")
     user.slurm.set_node("n2", "resume")
-    code, output = run_until_lost(user, lambda: user.slurm.set_node("n2", "down", "no power"), 2, epochs=30)
-    assert code == 4 and "n1 lost: spare; rank 1 is now on n2" in output and "600/600" in output, output
+    code, output = run_until_lost(user, lambda: user.slurm.set_node("n2", "down", "no power"), 2, epochs=60)
+    assert code == 4 and "n1 lost: spare; rank 1 is now on n2" in output and "1200/1200" in output, output
     # What srun says is shown if it had said it when the loss was noticed.
     lost = ("node n2 failed, and Slurm removed it from the job", "its job step on n2 has ended")
     assert any(text in output for text in lost) and any(text in report(user) for text in lost), output

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.nightly import night_files
 
 from ..lab.slurm import NODES, Slurm
-from .test_slurm_bed import User, until
+from .test_slurm_bed import LIMIT_S, User, until
 
 pytestmark = pytest.mark.e2e
 
@@ -28,8 +28,6 @@ while not (folder / "go").exists():
 #: The seed runs ``waits`` first.
 SUITE = "suite: s\nseed: {seed}\ntrials: [waits.py, {{trial: gemm, world: {{nodes: all}}, params: {{repeats: 1}}}}]\n"
 SEED = 0
-#: A bed on a busy machine, and a trial on it.
-PATIENCE_S = 180.0
 
 
 @pytest.fixture
@@ -53,12 +51,12 @@ def start(user: User, *args: str) -> subprocess.Popen[str]:
 
 
 def until_it_waits(user: User, process: subprocess.Popen[str]) -> None:
-    until(lambda: (user.home / "waits").exists() or process.poll() is not None, PATIENCE_S)
+    until(lambda: (user.home / "waits").exists() or process.poll() is not None)
     assert process.poll() is None, end(process)
 
 
 def end(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=LIMIT_S)
     return output
 
 
@@ -93,7 +91,7 @@ def test_a_night_allocates_runs_all_cells_and_releases(user: User) -> None:
     (user.home / "go").touch()
     inventory = user.inventory("lab", nodes=2, spares=1)
     argv = user.argv("nightly", suite(user), "-i", inventory, "--record", "--json", *user.runs("night"))
-    done = subprocess.run(argv, env=user.environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(argv, env=user.environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     assert {row["cell"]: row["state"] for row in document["rows"]} == {"waits": "passed", "gemm": "passed"}

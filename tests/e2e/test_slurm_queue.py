@@ -23,6 +23,9 @@ from .conftest import ROOT, ccbed
 
 pytestmark = pytest.mark.e2e
 
+#: The limit of a hang.
+LIMIT_S = 300.0
+
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
@@ -147,14 +150,14 @@ def test_a_detached_run_whose_job_waits_says_so_and_ends_with_its_job(
     command = ("run", "barrier", "--nodes", "2", "--detach", "-i", inventory(tmp_path, "lab", partition="stopped"))
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     argv = [sys.executable, "-m", "orchestrator.cli", *command]
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     (job_id,) = slurm.jobs()
     assert f"job {job_id} waits in partition stopped: the partition is down" in done.stdout
     match = re.search(r"detached, pid (\d+) +it begins with its job; to end it: kill \1 ", done.stdout)
     assert match, done.stdout
     os.kill(int(match[1]), signal.SIGTERM)
-    end = time.monotonic() + 60
+    end = time.monotonic() + LIMIT_S
     while slurm.jobs() or list(state.glob("beds/*.json")):
         assert time.monotonic() < end, slurm.jobs()
         time.sleep(0.05)
