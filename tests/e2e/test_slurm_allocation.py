@@ -99,7 +99,7 @@ def test_two_beds_at_once_have_jobs_of_their_own(slurm: Slurm, bed: Callable[...
         "--comment=ccbed:/elsewhere",
         "--output=/dev/null",
         "--wrap",
-        "sleep 99",
+        "sleep 999",
     )
     slurm.run(*submit)
     allocation.release(red, held_red)
@@ -188,7 +188,7 @@ def test_a_job_that_waits_starts_at_once_when_nodes_are_free(
     """The next question to the controller would come much later."""
     monkeypatch.setattr(allocation, "POLL_S", 2 * SOON_S)
     other = slurm.run(
-        "sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 99"
+        "sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 999"
     ).strip()
     reports: list[tuple[str, float]] = []
 
@@ -261,7 +261,7 @@ def test_a_failure_after_the_start_of_the_job_leaves_no_job(
 def test_a_controller_that_is_away_for_a_moment_costs_neither_the_place_in_the_queue_nor_the_nodes(
     slurm: Slurm, bed: Callable[..., BedSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = slurm.run("sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 99")
+    other = slurm.run("sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 999")
     failures = {"read_job": 2, "read_nodes": 1}
 
     def flaky(name: str, read: Callable[..., Any]) -> Callable[..., Any]:
@@ -303,7 +303,7 @@ def test_a_job_that_ends_now_does_not_block_the_next_one(
 def test_a_recorded_job_is_cancelled_only_if_it_is_that_of_the_bed(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
     """Job ids are used again; `scontrol update` may alter a comment."""
     held = allocation.acquire(bed(nodes=1))
-    other = int(slurm.run("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 99"))
+    other = int(slurm.run("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 999"))
     wait_until(lambda: states(slurm) == ["RUNNING", "RUNNING"])
     assert allocation.release(bed(name="second"), replace(held, job_id=other)) == ()
     slurm.run("scontrol", "update", f"JobId={held.job_id}", "Comment=another")
@@ -316,7 +316,7 @@ def test_a_job_of_the_user_is_never_taken_for_one_of_ccbed(slurm: Slurm, bed: Ca
     """Whatever its name and comment are; a newline in a comment is not the end of a row."""
     lab = bed()
     comment = next(option for option in allocation.submit_command(lab) if option.startswith("--comment="))
-    submit = ("sbatch", "--parsable", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 99")
+    submit = ("sbatch", "--parsable", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 999")
     job_id = int(slurm.run(*submit, "--job-name=ccbed-lab", comment))
     two_lines = int(slurm.run(*submit, "--comment=two\n4711 lines"))
     wait_until(lambda: states(slurm) == ["RUNNING", "RUNNING"])
@@ -335,7 +335,7 @@ def test_a_job_waits_for_nodes_that_are_drained(slurm: Slurm, bed: Callable[...,
 
 
 def test_a_job_of_the_user_is_adopted_and_not_cancelled(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
-    job_id = int(slurm.run("sbatch", "--parsable", "--nodes=3", "--output=/dev/null", "--wrap", "sleep 99"))
+    job_id = int(slurm.run("sbatch", "--parsable", "--nodes=3", "--output=/dev/null", "--wrap", "sleep 999"))
     wait_until(lambda: states(slurm) == ["RUNNING"])
     held = allocation.adopt(bed(nodes=2), job_id)
     assert held.nodes == NODES[:2] and not held.is_owned
@@ -379,14 +379,14 @@ def test_ends_of_jobs_are_told_apart(slurm: Slurm, bed: Callable[..., BedSpec]) 
     wait_until(lambda: failing not in slurm.jobs())
     assert job_state.read_state(failing, ()).reason == "it ended (NonZeroExitCode)"
     whole = slurm.run(
-        "sbatch", "--parsable", "--nodes=2", "--no-requeue", "--output=/dev/null", "--wrap", "sleep 99"
+        "sbatch", "--parsable", "--nodes=2", "--no-requeue", "--output=/dev/null", "--wrap", "sleep 999"
     ).strip()
     wait_until(lambda: slurm.jobs().get(int(whole)) == "RUNNING")
     slurm.set_node("n1", "down", "died")
     wait_until(lambda: job_state.read_state(int(whole), ("n1", "n2")).kind != "completing")
     assert job_state.read_state(int(whole), ("n1", "n2")).kind == "node failed"
     requeued = slurm.run(
-        "sbatch", "--parsable", "--nodelist=n2", "--requeue", "--output=/dev/null", "--wrap", "sleep 99"
+        "sbatch", "--parsable", "--nodelist=n2", "--requeue", "--output=/dev/null", "--wrap", "sleep 999"
     ).strip()
     wait_until(lambda: slurm.jobs().get(int(requeued)) == "RUNNING")
     slurm.run("scontrol", "requeue", requeued)

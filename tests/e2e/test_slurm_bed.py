@@ -293,7 +293,8 @@ def test_an_ephemeral_bed_is_released_when_its_run_is_ended(end: str, user: User
 
     with subprocess.Popen(argv, env=user.environment, stdin=own, stdout=own, stderr=own) as process:
         os.close(own)
-        until(trains)
+        until(lambda: trains() or process.poll() is not None)
+        assert process.poll() is None
         if end == "SIGTERM":
             process.terminate()
 
@@ -343,7 +344,14 @@ def test_a_run_whose_command_was_killed_keeps_its_job_until_it_is_resumed(user: 
     run = ["run", "dp-ring", "--nodes", "2", "--no-twin", "--epochs", "60"]
     run += ["-i", user.inventory("left", nodes=2), *user.runs("left")]
     with subprocess.Popen(user.argv(*run), env=user.environment, stdout=subprocess.DEVNULL) as process:
-        until(lambda: any(b'"progress"' in file.read_bytes() for file in user.home.glob("left-runs/*/history.jsonl")))
+        files = user.home.glob
+        until(
+            lambda: (
+                process.poll() is not None
+                or any(b'"progress"' in file.read_bytes() for file in files("left-runs/*/history.jsonl"))
+            )
+        )
+        assert process.poll() is None
         process.kill()
     job_id = max(user.slurm.jobs())
     output = user.ccbed(*run, code=3)

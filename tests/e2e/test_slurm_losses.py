@@ -59,7 +59,8 @@ def run_until_lost(user: User, lose: Callable[[], object], nodes: int = 1, epoch
     with subprocess.Popen(
         user.argv(*args), env=user.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
-        until(trains)
+        until(lambda: trains() or process.poll() is not None)
+        assert process.poll() is None, process.communicate()[0].decode()
         lose()
         output, _ = process.communicate(timeout=LIMIT_S)
     return process.returncode, output.decode()
@@ -81,7 +82,7 @@ def end_now(slurm: Slurm, job: int) -> None:
 
 def take_nodes(slurm: Slurm, job: int) -> None:
     """A job of a partition of higher priority needs all nodes."""
-    slurm.run("sbatch", "--partition=main", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 99")
+    slurm.run("sbatch", "--partition=main", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 999")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_a_job_of_the_user_that_is_requeued_ends_the_run_with_that_reason(
         "--output=/dev/null",
         f"--partition={partition}",
         "--wrap",
-        "sleep 300",
+        "sleep 3000",
     )
     job = int(user.slurm.run(*submit))
     until(lambda: user.slurm.jobs()[job] == "RUNNING")

@@ -184,7 +184,7 @@ def test_a_night_whose_job_is_preempted_goes_on_with_another_one(user: User) -> 
             "--exclusive",
             "--output=/dev/null",
             "--wrap",
-            "sleep 99",
+            "sleep 999",
         )
         other = user.slurm.run(*submit).strip()
         until(lambda: "PENDING" in [state for number, state in user.slurm.jobs().items() if number > int(other)])
