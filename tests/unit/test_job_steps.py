@@ -6,6 +6,8 @@ import hashlib
 import os
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from orchestrator.model.bed import BedSpec, HostSpec, Machine, NodeSpec, SlurmSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.node.oslayer import host_facts, processes
-from orchestrator.providers.slurm import job_steps
+from orchestrator.providers.slurm import job_steps, slurm_commands
 from orchestrator.providers.slurm.allocation import Allocation
 
 ALLOCATION = Allocation(
@@ -251,3 +253,35 @@ def test_a_step_of_another_machine_is_taken_to_run(clients: Path, monkeypatch: p
     assert job_steps.end_reason(spec, ALLOCATION, "h0") == ""
     assert job_steps.end(spec, HOSTS, 0.0) == []
     processes.kill(started_since(others))
+
+
+def test_the_end_of_a_step_that_is_noticed_while_its_bed_goes_leaves_no_file(
+    clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once while Slurm is asked, and once while the directory of the records is removed."""
+    monkeypatch.setattr(job_steps, "ASK_S", 0.0)
+    spec = replace(bed(clients), hostdir=str(clients / "shared"))
+    kill_srun(spec, clients, "h0")
+    run, rmdir = slurm_commands.run, os.rmdir
+
+    def end_while_asked(argv: Sequence[str], deadline_s: float | None = None) -> str:
+        output = run(argv, deadline_s)
+        job_steps.forget(spec)
+        return output
+
+    monkeypatch.setattr(slurm_commands, "run", end_while_asked)
+    assert "has ended" in job_steps.end_reason(spec, ALLOCATION, "h0")
+    assert list(Path(spec.workdir).iterdir()) == []
+    monkeypatch.setattr(slurm_commands, "run", run)
+    kill_srun(spec, clients, "h0")
+    step = job_steps._read(spec, "h0")
+    assert step
+
+    def note_first(path: str, *, dir_fd: int | None = None) -> None:
+        with suppress(FileNotFoundError):
+            job_steps._write(spec, "h0", step)
+        rmdir(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", note_first)
+    job_steps.forget(spec)
+    assert list(Path(spec.workdir).iterdir()) == []

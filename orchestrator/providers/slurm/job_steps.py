@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +171,16 @@ def abandon(bed: BedSpec, host: str, deadline_s: float) -> None:
         processes.kill([*processes.descendants(step.pid), *_sruns(step)])
 
 
+def forget(bed: BedSpec) -> None:
+    """Remove the records of all steps, under another name: else a thread that notes the end of a step now could leave a file."""
+    records = _records(bed)
+    removed = records.with_name("steps.removed")
+    shutil.rmtree(removed, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        records.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
+
+
 def _sruns(step: Step) -> list[processes.Process]:
     process = processes.find(step.pid)
     return [process] if process else []
@@ -179,7 +191,8 @@ def _has_ended(bed: BedSpec, host: str, step: Step) -> bool:
     running = _running_steps(bed, step.job)
     if running is None or _name(host) in running:
         return False
-    _write(bed, host, replace(step, is_ended=True))
+    with suppress(FileNotFoundError):  # the bed is down by now
+        _write(bed, host, replace(step, is_ended=True))
     return True
 
 
@@ -196,7 +209,8 @@ def _running_steps(bed: BedSpec, job_id: int) -> list[str] | None:
         names = [row["StepName"] for row in slurm_commands.rows(output, _STEP)]
     except CcbedError:
         names = None
-    plain_files.write_json(_answer(bed), {"job": job_id, "at": time.monotonic(), "names": names})
+    with suppress(FileNotFoundError):
+        plain_files.write_json(_answer(bed), {"job": job_id, "at": time.monotonic(), "names": names})
     return names
 
 
@@ -225,16 +239,20 @@ def _write(bed: BedSpec, host: str, step: Step) -> None:
     plain_files.write_json(_record(bed, host), {name: getattr(step, name) for name in Step.__slots__})
 
 
+def _records(bed: BedSpec) -> Path:
+    return Path(bed.workdir) / "steps"
+
+
 def _record(bed: BedSpec, host: str) -> Path:
-    return Path(bed.workdir) / "steps" / f"{host}.json"
+    return _records(bed) / f"{host}.json"
 
 
 def _answer(bed: BedSpec) -> Path:
-    return Path(bed.workdir) / "steps" / "running.json"
+    return _records(bed) / "running.json"
 
 
 def _errors(bed: BedSpec, host: str) -> Path:
-    return Path(bed.workdir) / "steps" / f"{host}.srun"
+    return _records(bed) / f"{host}.srun"
 
 
 def _tail(path: Path) -> str:

@@ -400,7 +400,7 @@ def _remove_files(bed: BedSpec) -> None:
         shutil.rmtree(Path(bed.hostdir) / name, ignore_errors=True)
     (Path(bed.workdir) / credentials.KEY).unlink(missing_ok=True)
     (Path(bed.workdir) / allocations.FILE).unlink(missing_ok=True)
-    shutil.rmtree(Path(bed.workdir) / "steps", ignore_errors=True)
+    job_steps.forget(bed)
     bed_leftovers.remove_bed(bed)
     with suppress(OSError):
         Path(bed.hostdir).rmdir()
