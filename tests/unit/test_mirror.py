@@ -27,6 +27,13 @@ def test_files_lie_as_on_the_host_and_the_keepers_by_host(mirror: Mirror, tmp_pa
     assert (tmp_path / "keeper-h1/events.jsonl").read_bytes() == b"{}\n"
 
 
+def test_nothing_is_written_once_the_files_may_be_removed(mirror: Mirror, tmp_path: Path) -> None:
+    """What the thread of a link still has to write would leave a directory of a bed that is down."""
+    mirror.close()
+    assert mirror.write({"file": "keeper/events.jsonl", "at": 0}, b"{}\n"), "it is not requested again"
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["../x", "nodes/../../x", "/etc/passwd", "shared/x", ""])
 def test_no_name_leads_elsewhere(mirror: Mirror, name: str) -> None:
     with pytest.raises(ValueError):

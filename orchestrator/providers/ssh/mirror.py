@@ -23,6 +23,12 @@ class Mirror:
         self.root = root
         self._keeper = f"{KEEPER_DIR}-{host}"
         self._lock = threading.Lock()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """From now on nothing is written: the files may be removed."""
+        with self._lock:
+            self._is_closed = True
 
     def path(self, name: str) -> Path:
         """The path of a host's file on this machine. Raises ValueError for a name that leaves the bed's directories."""
@@ -50,6 +56,8 @@ class Mirror:
         name, offset = str(header["file"]), int(header["at"])
         path = self.path(name)
         with self._lock:
+            if self._is_closed:
+                return True
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if offset == 0 and header.get("end") and name.endswith(tails.REPLACED):
                 plain_files.replace_file(path, data)

@@ -285,6 +285,7 @@ class RemoteSite:
         with connection.state:
             connection.state.wait_for(lambda: not self._unsent or not connection.link, FLUSH_S)
         connection.close()
+        self._mirror.close()
 
     def _initialize(self, link: Link, deadline_s: float) -> None:
         """Bring a new helper to the state of the previous one."""
