@@ -176,7 +176,7 @@ class Loop:
             self._perform(command, numbered.at.mono)
 
     def _perform(self, command: Command, since: float) -> None:
-        """Send a command; the reply comes as an event. Its deadline begins after the sync: a slow disk is no late reply."""
+        """Send a command; the reply comes as an event. Its deadline begins when it is sent: a slow disk is no late reply."""
         if command.kind in _SYNCED:
             self.journal.sync()
             since = max(since, self.now().mono)
@@ -186,8 +186,11 @@ class Loop:
         elif isinstance(command.data, Gather):
             self._write(self._raw("ok", Gather.NAME, self._gather_and_poll(), key=command.key, epoch=command.epoch))
         else:
-            heapq.heappush(self._deadlines, (since + command.deadline_s, command.key))
             self._send(command)
+            due = max(since, self.now().mono) + command.deadline_s
+            heapq.heappush(self._deadlines, (due, command.key))
+            if command.key in self._open:
+                self._open[command.key] = (command, due)
 
     def _send(self, command: Command) -> None:
         """Send a command. Without a connection to its host the reply is ``info``; an error of a file is raised."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from orchestrator.core.engine import liveness
+from orchestrator.model.event import Command
 from orchestrator.model.events import GangQuiet
 from orchestrator.model.trial import Liveness
 from orchestrator.testing.fake import FakeBed
@@ -41,6 +42,26 @@ def test_a_disk_that_is_slow_to_sync_makes_no_reply_late_and_no_gang_stalled(for
     assert disk.syncs > 1
     assert world.names(disk, "gang.stalled", "node.silent") == []
     assert [e.value for e in disk.events if e.type == "info" and "no reply" in str(e.value.get("reason"))] == []
+
+
+def test_a_command_that_takes_long_to_send_is_no_late_reply() -> None:
+    """As a fault whose process on this machine must be started first. The reply takes nearly as long as it may."""
+    trial = world.trial(world.crash(2), policy=("spare", "restart"))
+    trial = replace(trial, liveness=replace(trial.liveness, hold_s=600.0))
+    bed, book = world.bed(), world.Memory()
+    perform = bed.perform
+
+    def perform_late(command: Command) -> None:
+        if command.f == "fault.act":
+            world.wait(bed, SLOW_S)
+            bed.cluster.later(command.deadline_s - 1.0, lambda: perform(command))
+        else:
+            perform(command)
+
+    bed.perform = perform_late  # type: ignore[method-assign]
+    state = world.loop(trial, world.plan(trial), bed, book).run()
+    assert state.over and book.events[-1].value["outcome"] == "finished"
+    assert [e.value for e in book.events if e.type == "info" and "no reply" in str(e.value.get("reason"))] == []
 
 
 def test_time_in_which_the_controller_was_late_is_no_standstill() -> None:

@@ -91,7 +91,7 @@ def _child(
 def free_port() -> int:
     """A port below those that the kernel gives to connections: no other process gets it before the ranks listen."""
     while True:
-        port = random.randrange(10_000, 30_000)
+        port = random.SystemRandom().randrange(10_000, 30_000)
         with socket.socket() as server, contextlib.suppress(OSError):
             server.bind(("127.0.0.1", port))
             return port
