@@ -30,7 +30,7 @@ def of_command(session: Session, bed: BedSpec, *, is_wanted: bool, quiet: bool =
         try:
             yield
         finally:
-            if session.job.is_ephemeral and bed.name in session.obtained:
+            if session.releases(bed.name):
                 at_end = replace(session, terminal=session.terminal.silent()) if quiet else session
                 _release(at_end, store.read(session.state, bed.name) or bed)
 

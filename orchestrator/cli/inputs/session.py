@@ -137,6 +137,10 @@ class Session:
             values["provider"] = self.provider(bed)
         return Request(trial=trial, bed=bed, catalogue=self.catalogue, runs=str(runs), state=str(self.state), **values)
 
+    def releases(self, bed: str) -> bool:
+        """Whether the bed goes down when this command ends: its Slurm job was obtained for the command alone."""
+        return self.job.is_ephemeral and bed in self.obtained
+
     def close(self) -> None:
         """Disconnect the hosts."""
         for provider in self._opened:

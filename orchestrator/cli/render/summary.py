@@ -62,7 +62,7 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
     )
     terminal.lines(_failed_reports(directory))
     if not terminal.quiet:
-        terminal.lines(_next(result))
+        terminal.lines(_next(session, result))
     return code
 
 
@@ -273,12 +273,15 @@ def _failed_reports(directory: Path) -> Iterator[str]:
         yield f"report    {name} could not be written (internal error); traceback: {where}/{bundle.REPORT}/{name}{_FAILED}"
 
 
-def _next(result: Result) -> Iterator[str]:
+def _next(session: Session, result: Result) -> Iterator[str]:
     directory = Path(result.directory)
     where = run_path(directory)
     ccbed = f"ccbed --plugins {where}/{bundle.PLUGINS}" if (directory / bundle.PLUGINS).is_dir() else "ccbed"
     if result.code == 130 and not bundle.is_sealed(directory):
-        yield f"next      {ccbed} resume {where}"
+        if session.releases(bundle.load_plan(directory).bed):
+            yield f"next      the bed is released; again: {ccbed} run {where}/{bundle.TRIAL} -i INVENTORY"
+        else:
+            yield f"next      {ccbed} resume {where}"
         return
     page = directory / bundle.REPORT / "index.html"
     report = f"report    {where}/{bundle.REPORT}/index.html      " if page.exists() else ""
