@@ -1,4 +1,4 @@
-"""Faults with one trigger are injected together, also where the rank of one of them reaches its point late."""
+"""A held fault waits for ranks that are late: those of faults with its trigger, and one that is inside the same collective."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ import pytest
 from orchestrator.core.engine import engine
 from orchestrator.core.engine.state import Result, State
 from orchestrator.model.event import Clock, Command, Source, event
-from orchestrator.model.events import FaultAct, RankHeld, TimerDone
+from orchestrator.model.events import FaultAct, RankHeld, RankInside, TimerDone
 from orchestrator.model.payload import Payload
+from orchestrator.model.trial import Trial
 
 from ..sim import world
 
 TRIAL = world.trial(world.crash(1), world.crash(3, id="f1"))
 
 
-def step(state: State, payload: Payload, node: str | None = None, key: str | None = None) -> Result:
+def step(
+    state: State, payload: Payload, node: str | None = None, key: str | None = None, trial: Trial = TRIAL
+) -> Result:
     source = Source(writer="rank" if node else "ctl", n=1, node=node, incarnation=node and f"{node}-1")
     at = Clock(boot="b", mono=1.0, wall=1.0)
     about = {"key": key, "type": "ok"} if key else {"node": node, "epoch": 0}
-    return engine.step(TRIAL, state, event(payload, at=at, source=source, **about))
+    return engine.step(trial, state, event(payload, at=at, source=source, **about))
 
 
 def held(state: State, rank: int, fault: str) -> Result:
@@ -61,3 +64,19 @@ def test_a_rank_that_does_not_come_is_not_waited_for_until_the_hold_is_over(wait
     (timer,) = commands
     assert 0 < timer.value["after_s"] <= TRIAL.liveness.hold_s / 2
     assert hit(fired(state, commands)[1]) == ["n1"]
+
+
+def test_a_rank_that_enters_the_collective_late_is_waited_for() -> None:
+    """Else nothing would show that the fault was in its midst. All others come 0.3 s after the held rank."""
+    trial = world.trial(world.crash(1))
+    state, _ = engine.begin(trial, world.plan(trial))
+    state = replace(state, stage="run", awaited=frozenset(), lineage=((0, 0),))
+    state, commands = step(state, RankHeld(rank=1, step=30, phase="allreduce", hold="f0"), node="n1", trial=trial)
+    (order,) = commands
+    state, commands = step(state, TimerDone(), key=order.key, trial=trial)
+    assert hit(commands) == []
+    for rank in (0, 2, 3):
+        assert hit(commands) == []
+        entered = RankInside(rank=rank, step=30, phase="allreduce", hold="f0")
+        state, commands = step(state, entered, node=f"n{rank}", trial=trial)
+    assert hit(commands) == ["n1"]

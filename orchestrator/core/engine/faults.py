@@ -25,8 +25,9 @@ from .state import FaultStage, FaultState, Result, State, note, then, timer
 
 #: The time for which a held fault waits for the other ranks to enter the same collective.
 INSIDE_S = 0.25
-#: Then, the time for which it waits for the ranks of the faults with the same trigger, but at most half the limit of the hold.
-TOGETHER_S = 5.0
+#: Then, the time for which it waits for the ranks of the faults with the same trigger, and, if no other rank is inside, for one;
+#: but at most half the limit of the hold.
+LATE_S = 5.0
 
 
 def planned_notes(trial: Trial) -> tuple[Command, ...]:
@@ -211,9 +212,9 @@ def fired(trial: Trial, state: State, event: Event) -> Result:
     fault = state.faults[id]
     if what == "after" and fault.stage == "planned":
         return act(trial, state, id)
-    if what in ("inside", "together") and fault.stage == "held" and epoch == [f"e{state.epoch}"]:
-        if what == "inside" and not _all_held(trial, state, id):
-            return state, (timer(f"f/{id}/together/e{state.epoch}", min(TOGETHER_S, trial.liveness.hold_s / 2)),)
+    if what in ("inside", "late") and fault.stage == "held" and epoch == [f"e{state.epoch}"]:
+        if what == "inside" and not (_all_held(trial, state, id) and _is_shared(trial, state, id)):
+            return state, (timer(f"f/{id}/late/e{state.epoch}", min(LATE_S, trial.liveness.hold_s / 2)),)
         return _act_together(trial, state, id)
     if what == "heal-after" and fault.stage == "acted":
         return heal(state, id)
@@ -354,6 +355,13 @@ def _together(trial: Trial, state: State, id: str) -> tuple[str, ...]:
 
 def _all_held(trial: Trial, state: State, id: str) -> bool:
     return all(state.faults[fault_id].stage == "held" for fault_id in _together(trial, state, id))
+
+
+def _is_shared(trial: Trial, state: State, id: str) -> bool:
+    """Whether another rank is inside the collective, without which the fault is not shown to be in its midst."""
+    return (
+        _plan(trial, id).at.phase not in INSIDE or bool(state.faults[id].inside) or len(_together(trial, state, id)) > 1
+    )
 
 
 def _ready(trial: Trial, state: State, id: str) -> bool:
