@@ -10,8 +10,9 @@ import hypothesis
 hypothesis.settings.register_profile("no deadline", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
-# A shell ignores Ctrl-C in what it starts in the background, and so would every program that the tests start.
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell ignores these signals in what it starts in the background, and so would every program that the tests start.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
 
 pytest_plugins = ("tests.lab.engine", "tests.lab.desk", "tests.lab.slurm")
