@@ -190,7 +190,7 @@ def forks(hosts: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class _Listener:
-    """``is_over``: Ansible is being ended. What it reports from then on says nothing of the hosts, and is not handled."""
+    """``is_over``: whether Ansible is being stopped. Later reports describe the stop, not the hosts, and are ignored."""
 
     on_step: OnStep
     is_over: Callable[[], bool]

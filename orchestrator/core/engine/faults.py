@@ -25,8 +25,8 @@ from .state import FaultStage, FaultState, Result, State, note, then, timer
 
 #: The time for which a held fault waits for the other ranks to enter the same collective.
 INSIDE_S = 0.25
-#: Then, the time for which it waits for the ranks of the faults with the same trigger, and, if no other rank is inside, for one;
-#: but at most half the limit of the hold.
+#: After that, the time for which it waits for the targets of faults with the same trigger and, inside a collective, for a first
+#: other rank; at most half the limit of the hold.
 LATE_S = 5.0
 
 
@@ -358,7 +358,7 @@ def _all_held(trial: Trial, state: State, id: str) -> bool:
 
 
 def _is_shared(trial: Trial, state: State, id: str) -> bool:
-    """Whether another rank is inside the collective, without which the fault is not shown to be in its midst."""
+    """Whether another rank is inside the collective. Without one, no evidence shows that the fault acted during it."""
     return (
         _plan(trial, id).at.phase not in INSIDE or bool(state.faults[id].inside) or len(_together(trial, state, id)) > 1
     )

@@ -140,7 +140,7 @@ def with_exit(pace: Pace, rank: int, now: float) -> Pace:
 
 
 def delayed(pace: Pace, late_s: float, now: float) -> Pace:
-    """The pace after the controller itself was late by ``late_s``: in that time it saw no step, whoever stood still."""
+    """The pace after the controller itself was late by ``late_s``: during that time it could not observe a step."""
     if not late_s:
         return pace
     at, started_at, left_at = (

@@ -172,7 +172,7 @@ def abandon(bed: BedSpec, host: str, deadline_s: float) -> None:
 
 
 def forget(bed: BedSpec) -> None:
-    """Remove the records of all steps, under another name: else a thread that notes the end of a step now could leave a file."""
+    """Remove the records of all steps. They are renamed first, so that a thread that records the end of a step leaves no file."""
     records = _records(bed)
     removed = records.with_name("steps.removed")
     shutil.rmtree(removed, ignore_errors=True)

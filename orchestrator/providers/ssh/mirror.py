@@ -26,7 +26,7 @@ class Mirror:
         self._is_closed = False
 
     def close(self) -> None:
-        """From now on nothing is written: the files may be removed."""
+        """Write nothing from now on, so that the files can be removed."""
         with self._lock:
             self._is_closed = True
 
