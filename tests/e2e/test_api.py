@@ -122,20 +122,23 @@ def test_a_project_that_does_not_use_it_loads_none_of_ccbed_but_the_plugin(pytes
         import sys
 
         def test_modules():
-            loaded = {name for name in sys.modules if name.startswith("orchestrator")}
-            assert loaded <= {"orchestrator", "orchestrator.pytest_plugin"}
-            assert "torch" not in sys.modules
+            assert "ccbed.pytest_plugin" in sys.modules, "the control"
+            assert not {"orchestrator", "torch"} & sys.modules.keys()
         """
     )
-    result = pytester.runpytest_subprocess("-p", "no:xdist")
-    result.assert_outcomes(passed=1)
-    assert "ccbed" in pytester.runpytest_subprocess("--help").stdout.str(), "the control: the plugin is loaded"
+    pytester.runpytest_subprocess("-p", "no:xdist").assert_outcomes(passed=1)
+
+
+def test_a_project_may_have_a_package_named_orchestrator(pytester: pytest.Pytester) -> None:
+    pytester.mkpydir("orchestrator")
+    pytester.makepyfile(f"import orchestrator\ndef test_own(): assert '{pytester.path}' in orchestrator.__file__")
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
 def test_a_project_with_a_package_of_the_same_name_leaves_the_plugin_out(pytester: pytest.Pytester) -> None:
-    pytester.mkpydir("orchestrator")
-    pytester.makepyfile(f"import orchestrator\ndef test_own(): assert '{pytester.path}' in orchestrator.__file__")
-    assert "No module named 'orchestrator.pytest_plugin'" in pytester.runpytest_subprocess().stderr.str(), "the control"
+    pytester.mkpydir("ccbed")
+    pytester.makepyfile(f"import ccbed\ndef test_own(): assert '{pytester.path}' in ccbed.__file__")
+    assert "No module named 'ccbed.pytest_plugin'" in pytester.runpytest_subprocess().stderr.str(), "the control"
     pytester.makeini("[pytest]\naddopts = -p no:ccbed")
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 

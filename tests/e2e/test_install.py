@@ -19,6 +19,9 @@ from orchestrator import __version__
 
 ROOT = Path(__file__).parents[2]
 NEEDED = (
+    "ccbed/__init__.py",
+    "ccbed/py.typed",
+    "ccbed/pytest_plugin.py",
     "orchestrator/_shipped/images/README.md",
     "orchestrator/_shipped/inventories/local.yml",
     "orchestrator/_shipped/playbooks/README.md",
@@ -55,6 +58,24 @@ def drill(inventory: str) -> list[str]:
 
 api.run(3)
 """
+#: A suite of a user: the modules that pytest rewrote are printed once the fixture has loaded what it needs.
+SUITE = """
+import sys
+
+import ccbed.pytest_plugin
+import pytest
+from orchestrator import api
+from orchestrator.cli import main
+
+
+def test_modules(request):
+    with pytest.raises(api.UsageError, match="no inventory is named"):
+        request.getfixturevalue("ccbed_bed")
+    ours = {name: module for name, module in sys.modules.items() if name.startswith(("orchestrator", "test_modules"))}
+    rewritten = [name for name, module in ours.items() if type(module.__loader__).__name__ == "AssertionRewritingHook"]
+    print("plugin:", ccbed.pytest_plugin.__file__)
+    print("modules:", len(ours), "rewritten:", *rewritten)
+"""
 WRONG = 'client.py:11: error: Argument 1 to "run" has incompatible type "int"; expected "str | Path | Mapping[str, Any]"  [arg-type]'
 
 
@@ -81,7 +102,8 @@ def test_the_wheel_is_complete(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as content:
         names = set(content.namelist())
     assert set(NEEDED) <= names
-    assert not [name for name in names if name.startswith(("tests/", "runs/")) or "__pycache__" in name]
+    excess = ("tests/", "runs/", "orchestrator/packages/")
+    assert not [name for name in names if name.startswith(excess) or "__pycache__" in name]
     assert [name for name in names if name.endswith("licenses/LICENSE")]
 
 
@@ -97,28 +119,25 @@ def test_an_installed_ccbed_finds_its_inventories_and_plugins(wheel: Path, tmp_p
     assert reports.split() == ["collectives", "html", "junit", "metrics", "plots", "probes", "summary"]
 
 
-@pytest.fixture(scope="module")
-def venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel alone; what it depends on is found where the tests have it."""
-    folder = tmp_path_factory.mktemp("venv")
+def environment(folder: Path, *packages: str) -> Path:
+    """An environment with ccbed alone; what it depends on is found where the tests have it."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=600)
-    python = folder / "bin" / "python"
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(python),
-        "install",
-        "--no-deps",
-        "--no-index",
-        "--no-compile",
-        str(wheel),
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    pip = (sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"))
     (site,) = (folder / "lib").glob("python3*/site-packages")
     (site / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    options = ("--no-deps", "--no-index", "--no-compile", "--no-build-isolation", "--ignore-installed")
+    subprocess.run([*pip, "install", *options, *packages], check=True, capture_output=True, timeout=600)
     return folder
+
+
+@pytest.fixture(scope="module")
+def venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return environment(tmp_path_factory.mktemp("venv"), str(wheel))
+
+
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return environment(tmp_path_factory.mktemp("editable"), "--editable", str(ROOT))
 
 
 def run(*argv: str | Path, cwd: Path) -> tuple[int, str]:
@@ -157,12 +176,26 @@ def test_mypy_knows_the_types_of_an_installed_ccbed(venv: Path, tmp_path: Path) 
     (tmp_path / "client.py").write_text(CLIENT)
     mypy = (venv / "bin" / "python", "-m", "mypy", "--strict", "--no-error-summary", "client.py")
     assert run(*mypy, cwd=tmp_path) == (1, f"{WRONG}\n")
-    (marker,) = venv.rglob("py.typed")
-    if "orchestrator" in str(marker):
-        marker.unlink()
-        code, out = run(*mypy, cwd=tmp_path)
-        marker.touch()
-        assert (code, "missing library stubs or py.typed marker" in out) == (1, True), "the control"
+    (marker,) = venv.rglob("orchestrator/py.typed")
+    marker.unlink()
+    code, out = run(*mypy, cwd=tmp_path)
+    marker.touch()
+    assert (code, "missing library stubs or py.typed marker" in out) == (1, True), "the control"
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", ["venv", "editable"])
+def test_pytest_rewrites_no_assert_of_an_installed_ccbed(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(kind)
+    (tmp_path / "test_modules.py").write_text(SUITE)
+    (tmp_path / "ccbed").mkdir()  # as a checkout in the current directory: it hides no package
+    suite = (folder / "bin" / "python", "-m", "pytest", "-p", "no:cacheprovider", "-s")
+    code, out = run(*suite, cwd=tmp_path)
+    place = folder if kind == "venv" else ROOT / "orchestrator" / "packages"
+    assert (code, re.findall("rewritten: (.*)", out)) == (0, ["test_modules"]), out
+    assert Path(re.findall("plugin: (.*)", out)[0]).is_relative_to(place)
 
 
 def release(tree: Path, *tag: str) -> tuple[int, str, dict[str, bytes]]:

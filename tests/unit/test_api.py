@@ -56,7 +56,7 @@ def bundle(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("module", ["orchestrator.api", "orchestrator.pytest_plugin"])
+@pytest.mark.parametrize("module", ["orchestrator.api", "ccbed.pytest_plugin"])
 def test_importing_it_loads_nothing_heavy(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORTED.format(module)], capture_output=True, text=True, timeout=60, check=True

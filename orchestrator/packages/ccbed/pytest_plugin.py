@@ -3,7 +3,7 @@
     def test_training_survives_a_lost_node(ccbed_run):
         ccbed_run("dp-ring", fail_node=2)
 
-pytest loads this file in every project of an environment with ccbed: it imports ccbed itself only when a fixture is used.
+pytest loads this file in every project of an environment with ccbed: it imports ``orchestrator`` only when a fixture is used.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import IO, TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from . import api
+    from orchestrator import api
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    # pytest rewrites the asserts of all packages of a plugin's wheel; rewriting those of orchestrator only costs time.
+    getattr(pluginmanager.rewrite_hook, "_must_rewrite", set()).discard("orchestrator")
     group = parser.getgroup("ccbed", "ccbed: a cluster test-bed that injects faults")
     group.addoption("--ccbed-inventory", metavar="FILE", help="The inventory of ccbed_bed.")
     parser.addini("ccbed_inventory", "The inventory of ccbed_bed, unless --ccbed-inventory names one.", default="")
@@ -33,8 +35,8 @@ def ccbed_bed(pytestconfig: pytest.Config) -> Iterator[api.Bed]:
 
     It is taken down when the last pytest that uses it ends, such as the workers of pytest-xdist, unless it was up before.
     """
-    from . import api
-    from .cli.inputs import session
+    from orchestrator import api
+    from orchestrator.cli.inputs import session
 
     inventory = _inventory(pytestconfig)
     state = session.state_dir()
@@ -66,8 +68,8 @@ def ccbed_run(
     ``InfrastructureError``, a wrong trial ``UsageError``. Ctrl-C ends the session. The properties ``ccbed_exit``,
     ``ccbed_bundle`` and ``ccbed_page`` of the test are in the JUnit file.
     """
-    from . import api
-    from .cli.inputs import session
+    from orchestrator import api
+    from orchestrator.cli.inputs import session
 
     def run(trial: api.Trial, **options: Any) -> api.Result:
         __tracebackhide__ = True
@@ -96,7 +98,7 @@ def _inventory(config: pytest.Config) -> Path:
         )
     if ini:
         return config.rootpath / ini if (config.rootpath / ini).exists() else Path(ini)
-    from . import api
+    from orchestrator import api
 
     raise api.UsageError(
         "ccbed_bed: no inventory is named; name one by --ccbed-inventory FILE, or by ccbed_inventory in pytest's ini file"
