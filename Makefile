@@ -10,7 +10,7 @@ BIN := .venv/bin
 # CI sets this: then a skipped test counts as failed.
 export CCBED_REQUIRE ?=
 
-.PHONY: help run test attack fuzz test-gpu test-lab lint format bench clean lab-up lab-down engine
+.PHONY: help run test attack fuzz test-gpu test-lab lint format bench against clean lab-up lab-down engine
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make test-gpu    ranks on GPUs; needs an NVIDIA GPU and TORCH_INDEX of a CUDA build"
 	@echo "make lab-up  three hosts on this machine, as root: ccbed up inventories/lab.yml; make lab-down; make test-lab"
 	@echo "make bench   ratios against torchrun, into tests/bench/out"
+	@echo "make against REF=COMMIT  is this checkout slower than a commit? MEASURES=start,failover,failover-ddp,up,dry-run,check PAIRS=30"
 	@echo "make clean   remove the environment and everything that was built; take beds down first: ccbed down"
 
 .venv/.run-stamp: pyproject.toml .ci/setup
@@ -80,6 +81,14 @@ lint: .venv/.dev-stamp
 format: .venv/.dev-stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Is this checkout slower than a commit?  make against REF=HEAD~1 MEASURES=start,failover PAIRS=10
+REF ?=
+MEASURES ?=
+PAIRS ?=
+
+against: .venv/.dev-stamp
+	$(BIN)/python -m tests.bench.against "$(REF)" --measures "$(MEASURES)" --pairs "$(PAIRS)"
 
 bench: .venv/.dev-stamp
 	$(BIN)/python -m pytest tests/bench -m bench -s

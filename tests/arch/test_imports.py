@@ -49,11 +49,6 @@ def test_the_check_for_torch_can_fail() -> None:
     assert heavy_after(["json"], ("json",)) == "json"
 
 
-def test_the_command_line_starts_light() -> None:
-    slow = ("docker", "paramiko", "jinja2", "yaml", "asyncio", "multiprocessing")
-    assert heavy_after(["orchestrator.cli.main"], (*HEAVY, *slow)) == ""
-
-
 def test_a_run_of_no_collectives_loads_none_of_their_views_and_no_library_of_them() -> None:
     names = [
         "orchestrator.cli.verbs.run",

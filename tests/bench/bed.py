@@ -17,17 +17,17 @@ INVENTORY = """\
 all:
   hosts:
     localhost: {{ansible_connection: local}}
-  vars: {{ccbed_provider: process, ccbed_bed: local, ccbed_nodes: {nodes}, ccbed_spares: 1}}
+  vars: {{ccbed_provider: process, ccbed_bed: local, ccbed_nodes: {nodes}, ccbed_spares: {spares}}}
 """
 
 
 class Bed:
-    """Nodes of this machine and a spare."""
+    """Nodes of this machine, and spares."""
 
-    def __init__(self, folder: Path, nodes: int = 4) -> None:
+    def __init__(self, folder: Path, nodes: int = 4, spares: int = 1) -> None:
         self.folder = folder
         self.inventory = folder / "local.yml"
-        self.inventory.write_text(INVENTORY.format(nodes=nodes))
+        self.inventory.write_text(INVENTORY.format(nodes=nodes, spares=spares))
 
     def call(self, *args: str, expect: int | None = 0, timeout_s: float = 120.0) -> float:
         """Seconds from argv to exit. Raises AssertionError with what was printed for another exit code."""
@@ -44,7 +44,9 @@ class Bed:
     def start(self, *args: str) -> subprocess.Popen[bytes]:
         """Start a command line in the background; what it prints is dropped."""
         silent = subprocess.DEVNULL
-        return subprocess.Popen([program(), *args], cwd=self.folder, env=self._env(), stdout=silent, stderr=silent)
+        return subprocess.Popen(
+            [program(), *args], cwd=self.folder, env=self.environment(), stdout=silent, stderr=silent
+        )
 
     def failover(self, *args: str) -> views.Failover:
         """The one failover of a run of dp-ring that loses node 2 at step 30, read from its sealed bundle."""
@@ -62,22 +64,22 @@ class Bed:
         records = bundle.load((self.folder / "runs" / "latest").resolve()).files.steps()
         return [record.end - record.start for record in records if record.step > 5]
 
+    def environment(self) -> dict[str, str]:
+        """With byte code, as users have it: without it each command would compile its modules, which takes 0.6 s."""
+        environment = {**os.environ, "XDG_STATE_HOME": str(self.folder / "state"), "NO_COLOR": "1"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        return environment
+
     def _done(self, args: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [program(), *args],
             cwd=self.folder,
-            env=self._env(),
+            env=self.environment(),
             capture_output=True,
             text=True,
             timeout=timeout_s,
             check=False,
         )
-
-    def _env(self) -> dict[str, str]:
-        """With byte code, as users have it: without it each command would compile its modules, which takes 0.6 s."""
-        environment = {**os.environ, "XDG_STATE_HOME": str(self.folder / "state"), "NO_COLOR": "1"}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        return environment
 
 
 def program() -> str:

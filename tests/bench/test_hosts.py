@@ -43,10 +43,6 @@ class Hosts(Bed):
         self.inventory.write_text(yaml.safe_dump(document))
         shutil.copy(NOOP, lab.root / "shared" / NOOP.name)
 
-    def _env(self) -> dict[str, str]:
-        """Compiled once, as an installed program is."""
-        return {name: value for name, value in super()._env().items() if name != "PYTHONDONTWRITEBYTECODE"}
-
     def anew(self) -> None:
         """As it was before the first `up`; the hosts stay prepared."""
         self.call("down", "bench", expect=None)
