@@ -18,6 +18,7 @@ from typing import Any
 from orchestrator.node.oslayer import processes
 from orchestrator.node.oslayer.processes import Process
 
+from .. import undo
 from ..lab import rising
 from .conftest import ROOT
 
@@ -127,11 +128,16 @@ def running(data: Path = DATA) -> Iterator[tuple[Podman, Any]]:
 
 
 def _running(podman: Podman) -> Iterator[tuple[Podman, Any]]:
-    import docker
-
     # Of tests that were aborted: a `ccbed down` of theirs would remove the network of this bed.
     _await_end(lambda process: True, {UID})
     _make(podman)
+    with undo.by_command(sys.executable, "-m", __name__):
+        yield from _served(podman)
+
+
+def _served(podman: Podman) -> Iterator[tuple[Podman, Any]]:
+    import docker
+
     log = podman.folder / "service.log"
     argv = podman.argv(["podman", "system", "service", "--time=0", f"unix://{podman.socket}"])
     with log.open("wb") as file:
@@ -236,3 +242,8 @@ def _owner(entry: Path) -> int:
         return entry.stat().st_uid
     except OSError:
         return -1
+
+
+if __name__ == "__main__":
+    with rising.locked(DATA):
+        _await_end(lambda process: True)

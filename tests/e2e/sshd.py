@@ -20,6 +20,8 @@ from typing import Any
 from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.providers.ssh import ssh_connection
 
+from .. import undo
+
 ADDRESS = "127.0.0.1"
 #: sshd as root wants this directory, and Debian makes it by the service that does not run here.
 PRIVILEGES = Path("/run/sshd")
@@ -129,7 +131,9 @@ def running(directory: Path, *more: str) -> Iterator[Sshd]:
     name = f"[{ADDRESS}]:{port}"
     (directory / "known_hosts").write_text(f"{name} {(directory / 'host.pub').read_text()}")
     log = (directory / "sshd.log").open("ab")
-    process = subprocess.Popen([program("sshd"), "-D", "-e", "-f", str(config)], stdout=log, stderr=log)
+    # It writes its title over its environment, so it ends with this process by itself.
+    argv = ["setpriv", "--pdeathsig", "TERM", program("sshd"), "-D", "-e", "-f", str(config)]
+    process = subprocess.Popen(argv, stdout=log, stderr=log)
     server = Sshd(directory=directory, port=port, process=process)
     try:
         _wait_for(server)
@@ -176,10 +180,18 @@ def _config(directory: Path, port: int, *more: str) -> str:
             "PasswordAuthentication no",
             "KbdInteractiveAuthentication no",
             "PermitRootLogin prohibit-password",
-            *more,
+            *(line for line in more if not line.startswith("SetEnv ")),
+            _set_env(*more),
             "",
         ]
     )
+
+
+def _set_env(*more: str) -> str:
+    """sshd reads one such line. Its sessions get no other variable of this process."""
+    own = [f'"{name}={value}"' for name, value in undo.variables().items()]
+    others = [line.removeprefix("SetEnv ") for line in more if line.startswith("SetEnv ")]
+    return " ".join(["SetEnv", *own, *others]) if own or others else ""
 
 
 def _wait_for(server: Sshd) -> None:

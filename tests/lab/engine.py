@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .. import undo
 from . import abandoned, images, layout, own_engine, processes, rising
 
 LAB_ROOT = Path(os.environ.get("CCBED_LAB_ROOT", str(layout.DEFAULT_ROOT)))
-_ROOT = Path(__file__).parents[2]
+_ROOT, _TOOL = Path(__file__).parents[2], Path(__file__).with_name("lab.py")
 
 
 @pytest.fixture(scope="session")
@@ -53,10 +55,13 @@ def lab(image: str) -> Iterator[layout.Lab]:
     lab = rising.known(LAB_ROOT)
     was_up = lab is not None and bool(processes.first(lab))
     wanted = lab if lab and was_up else layout.Lab(root=LAB_ROOT)
-    with rising.locked(LAB_ROOT):
-        pids = rising.up(wanted)
-        images.load(wanted, image, pids)
-    yield wanted
-    if not was_up:
+    with contextlib.ExitStack() as stack:
+        if not was_up:
+            stack.enter_context(undo.by_command(sys.executable, _TOOL, "--root", LAB_ROOT, "down"))
         with rising.locked(LAB_ROOT):
-            rising.down(wanted)
+            pids = rising.up(wanted)
+            images.load(wanted, image, pids)
+        yield wanted
+        if not was_up:
+            with rising.locked(LAB_ROOT):
+                rising.down(wanted)

@@ -11,11 +11,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests import undo
 
 #: Images built there are there again the next time.
 ENGINE_DATA = Path(os.environ.get("CCBED_ENGINE_DATA", "/var/lib/ccbed-engine"))
@@ -39,14 +42,15 @@ def running() -> Iterator[Any]:
         raise LackingError("no container engine answers, and only root can start one")
     if shutil.which("dockerd") is None:
         raise LackingError("no container engine answers, and there is no dockerd; next: .ci/setup engine (as root)")
-    with tempfile.TemporaryDirectory(prefix="ccbed-engine-") as folder:
-        process, client = _start(Path(folder))
+    with undo.temporary_directory("ccbed-engine-") as folder:
+        process, client = _start(folder)
         try:
-            yield client
+            with undo.by_itself(process):
+                yield client
             client.close()
         finally:
             _stop(process)
-            _unmount(Path(folder))
+            _unmount(folder)
 
 
 def main(command: list[str]) -> int:

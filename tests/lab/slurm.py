@@ -19,7 +19,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -29,6 +28,8 @@ from typing import Any
 import pytest
 
 from orchestrator.node.oslayer import processes
+
+from .. import undo
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "squeue", "srun", "salloc", "sbatch", "scancel", "scontrol", "sinfo")
 NODES = ("n1", "n2", "n3", "n4")
@@ -224,7 +225,7 @@ class Slurm:
 
     def _start(self, name: str, *argv: str) -> None:
         """It ends with this process, also when that is killed."""
-        environment = {**self.environment, MARK: f"{self.folder}:{name}"}
+        environment = {**self.environment, **undo.variables(), MARK: f"{self.folder}:{name}"}
         with (self.folder / f"{name}.out").open("ab") as file:
             self.daemons[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "TERM", *argv],
@@ -318,9 +319,7 @@ def running(settings: str = "", isolated: str = "") -> Iterator[Slurm]:
     if reason := lack():
         raise LackingError(reason)
     with contextlib.ExitStack() as stack:
-        folder = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="ccbed-slurm-", ignore_cleanup_errors=True))
-        )
+        folder = stack.enter_context(undo.temporary_directory("ccbed-slurm-"))
         address, addresses = "127.0.0.1", dict.fromkeys(NODES, "127.0.0.1")
         namespaces: dict[str, tuple[str, ...]] = {}
         if isolated:

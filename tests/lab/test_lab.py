@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from .. import undo
 from . import layout, processes, rising
 
 TOOL = Path(__file__).with_name("lab.py")
@@ -50,9 +51,15 @@ class Ran:
         return next(row for row in rows if row["name"] == host)
 
 
-def fresh_root() -> Path:
+@contextlib.contextmanager
+def fresh_lab() -> Iterator[Ran]:
     """Not under pytest's own directory: it is removed with the lab, engines' layers and all."""
-    return Path(tempfile.mkdtemp(prefix="ccbed-lab-"))
+    lab_run = Ran(Path(tempfile.mkdtemp(prefix="ccbed-lab-")))
+    with undo.by_command(sys.executable, TOOL, "--root", lab_run.root, "down", "--purge"):
+        try:
+            yield lab_run
+        finally:
+            lab_run.tool("down", "--purge")
 
 
 def traces(lab: layout.Lab) -> list[str]:
@@ -88,12 +95,9 @@ def able() -> None:
 
 @pytest.fixture(scope="module")
 def ran(able: None) -> Iterator[Ran]:
-    lab_run = Ran(fresh_root())
-    try:
+    with fresh_lab() as lab_run:
         lab_run.tool("up", "--hosts", "2", "--rate", "200mbit")
         yield lab_run
-    finally:
-        lab_run.tool("down", "--purge")
     assert traces(lab_run.lab) == []
     assert not lab_run.root.exists()
 
@@ -223,8 +227,7 @@ def test_a_directory_of_somebody_else_is_left_alone(able: None, tmp_path: Path) 
 
 
 def test_down_takes_namespaces_away_and_keeps_the_keys(able: None) -> None:
-    lab_run = Ran(fresh_root())
-    try:
+    with fresh_lab() as lab_run:
         lab_run.tool("up", "--hosts", "2", "--rate", "200mbit")
         wanted = spaces(lab_run.lab)
         assert len(wanted) == 3
@@ -234,16 +237,13 @@ def test_down_takes_namespaces_away_and_keeps_the_keys(able: None) -> None:
         assert living_in(wanted) == []
         lab_run.tool("up", "--hosts", "2", "--rate", "200mbit")
         assert lab_run.lab.known_hosts.read_text() == key
-    finally:
-        lab_run.tool("down", "--purge")
     assert not lab_run.root.exists()
 
 
 @pytest.mark.parametrize("after_s", [0.1, 0.25, 0.4, 0.6])
 def test_down_takes_away_what_a_killed_up_left(able: None, after_s: float) -> None:
     """Also where the lab's own notes are gone."""
-    lab_run = Ran(fresh_root())
-    try:
+    with fresh_lab() as lab_run:
         argv = [sys.executable, str(TOOL), "up", "--hosts", "2", "--root", str(lab_run.root)]
         with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
             time.sleep(after_s)
@@ -253,6 +253,4 @@ def test_down_takes_away_what_a_killed_up_left(able: None, after_s: float) -> No
         lab_run.tool("down")
         assert traces(lab_run.lab) == []
         assert living_in(wanted) == []
-    finally:
-        lab_run.tool("down", "--purge")
-        shutil.rmtree(lab_run.root, ignore_errors=True)
+    shutil.rmtree(lab_run.root, ignore_errors=True)

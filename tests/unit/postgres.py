@@ -7,12 +7,13 @@ import os
 import pwd
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+
+from tests import undo
 
 #: Where Debian keeps the programs, beside PATH.
 _DEBIAN = Path("/usr/lib/postgresql")
@@ -54,33 +55,21 @@ def empty(url: str) -> str:
 @contextlib.contextmanager
 def server(folder: Path) -> Iterator[str]:
     """The URL of the database ``postgres`` of a new server. As root, the server runs as another user: it refuses root."""
-    directory = Path(tempfile.mkdtemp(prefix="ccbed-pg-"))
-    data = directory / "data"
-    try:
+    with undo.temporary_directory("ccbed-pg-") as directory:
+        data = directory / "data"
         as_user = _as_user(directory)
         options = f"-c listen_addresses='' -c unix_socket_directories={directory} -c fsync=off"
-        _call(
-            as_user,
-            folder / "initdb",
-            "-D",
-            data,
-            "-U",
-            "ccbed",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--no-locale",
-            "--no-sync",
-        )
+        words = ("-U", "ccbed", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+        _call(as_user, folder / "initdb", "-D", data, *words)
         control = (folder / "pg_ctl", "-D", data, "-w", "-t", "120", "-l", directory / "log")
-        _call(as_user, *control, "-o", options, "start")
-        try:
-            yield f"postgresql+psycopg://ccbed@/postgres?host={directory}"
-        finally:
-            _call(as_user, *control, "-m", "immediate", "stop")
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        stop = (*control, "-m", "immediate", "stop")
+        # Its processes write their titles over their environment, in which they could be recognised.
+        with undo.by_command(*as_user, *stop):
+            _call(as_user, *control, "-o", options, "start")
+            try:
+                yield f"postgresql+psycopg://ccbed@/postgres?host={directory}"
+            finally:
+                _call(as_user, *stop)
 
 
 def _as_user(directory: Path) -> Sequence[str]:
