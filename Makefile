@@ -9,13 +9,18 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 # CI sets this: then a skipped test counts as failed.
 export CCBED_REQUIRE ?=
+# Without bytecode each start compiles again: collection takes twice as long.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test attack fuzz test-gpu test-lab lint format bench against clean lab-up lab-down engine
+.PHONY: help run check test test-all durations mutants attack fuzz test-gpu test-lab lint format bench against clean lab-up lab-down engine
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run     set up, bring up a bed of five local nodes, train, lose node 2, recover, verify"
-	@echo "make test    all tests        make lint    style, types, imports"
+	@echo "make check   style, types, imports, walls and all fast tests: a minute; run it after each change"
+	@echo "make test    everything real once, as CI does      make lint    style, types, imports"
+	@echo "make test-all    every axis; its parts: make test-units test-beds test-containers test-hosts test-slurm test-attack test-lab"
+	@echo "make durations   renews the list of slow tests      make mutants   how many of 60 faults of the product do the tests notice?"
 	@echo "make attack  kills, edits, hostile bundles and fuzzed inputs, all of them; make fuzz SCALE=10 SEED=3: more inputs"
 	@echo "make test-gpu    ranks on GPUs; needs an NVIDIA GPU and TORCH_INDEX of a CUDA build"
 	@echo "make lab-up  three hosts on this machine, as root: ccbed up inventories/lab.yml; make lab-down; make test-lab"
@@ -36,9 +41,28 @@ run: .venv/.run-stamp
 
 # Files of tests run side by side: most of them wait for processes.
 JOBS ?= 3
+SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder -n
+
+check: lint
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --circle check tests/arch tests/unit tests/sim tests/contract
 
 test: .venv/.dev-stamp engine
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(JOBS) --circle test
+
+# Every axis. The parts need different machines and can run side by side elsewhere: the workflow of CI has a job for each.
+PARTS := units beds containers hosts slurm attack lab
+
+test-all: $(PARTS:%=test-%)
+
+$(PARTS:%=test-%): test-%: .venv/.dev-stamp engine
+	$(if $(filter lab,$*),CCBED_LAB=1) $(BIN)/python -m pytest $(SIDE_BY_SIDE) $(JOBS) --part $*
+
+# On an idle machine, beside nothing else.
+durations: .venv/.dev-stamp engine
+	$(eval RECORDS := $(shell mktemp -d))
+	CCBED_DURATIONS=$(RECORDS) $(BIN)/python -m pytest $(SIDE_BY_SIDE) $(JOBS) --circle test
+	$(BIN)/python -m tests.durations $(RECORDS)
+	rm -r $(RECORDS)
 
 # Attacks are seeded; SCALE 1 makes all of them, 0.1 those of `make test`.
 SCALE ?= 1
@@ -68,9 +92,6 @@ lab-up: .venv/.run-stamp engine
 
 lab-down:
 	$(PYTHON) tests/lab/lab.py down
-
-test-lab: .venv/.dev-stamp engine
-	CCBED_LAB=1 $(BIN)/python -m pytest tests/lab
 
 lint: .venv/.dev-stamp
 	$(BIN)/ruff check .

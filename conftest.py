@@ -8,4 +8,12 @@ import hypothesis
 hypothesis.settings.register_profile("no deadline", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
-pytest_plugins = ("tests.session_end", "tests.lab.engine", "tests.lab.desk", "tests.lab.slurm")
+pytest_plugins = (
+    "tests.durations",
+    "tests.workers",
+    "tests.circles",
+    "tests.session_end",
+    "tests.lab.engine",
+    "tests.lab.desk",
+    "tests.lab.slurm",
+)

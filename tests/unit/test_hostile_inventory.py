@@ -120,25 +120,49 @@ def is_rejected(where: str, text: str) -> bool:
     return where not in FREE_TEXT or "\0" in text or "{{" in text
 
 
-@pytest.mark.parametrize("read", [plain, listed])
-@pytest.mark.parametrize("hostile", HOSTILE)
 @pytest.mark.parametrize("where", WHERE)
 def test_a_hostile_value_is_rejected_with_its_place_or_is_plain_data(
-    where: str,
-    hostile: str,
-    read: Callable[[str, str], Inventory],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = HOSTILE[hostile]
+    wrong = [
+        f"{hostile}, {read.__name__}: {reason}"
+        for hostile, text in HOSTILE.items()
+        for read in (plain, listed)
+        for reason in _what_is_wrong(read, where, text)
+    ]
+    assert wrong == []
+
+
+def _what_is_wrong(read: Callable[[str, str], Inventory], where: str, text: str) -> Iterator[str]:
     bed, problems = _assembled(read, where, text)
-    assert all(problem.startswith("lab.yml") and problem.isprintable() for problem in problems), problems
+    if not all(problem.startswith("lab.yml") and problem.isprintable() for problem in problems):
+        yield f"problems without a place, or with control characters: {problems!r}"
     if bed is not None:
-        assert not is_rejected(where, text) or _is_harmless(where, text), f"{where} accepts {text[:99]!r}"
-        assert text in _strings(codec.plain(bed))
+        if is_rejected(where, text) and not _is_harmless(where, text):
+            yield f"accepts {text[:99]!r}"
+        if text not in _strings(codec.plain(bed)):
+            yield f"is changed on its way: {text[:99]!r}"
         _use(bed)
-    assert not Path(CANARY).exists()
+    if Path(CANARY).exists():
+        Path(CANARY).unlink()
+        yield "was executed"
+
+
+def test_an_accepted_hostile_value_and_an_executed_one_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: a reader that lets all through, and one that runs what it reads."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(globals(), "is_rejected", lambda where, text: True)
+    assert list(_what_is_wrong(plain, "env value", "a b")) == ["accepts 'a b'"]
+
+    def careless(where: str, text: str) -> Inventory:
+        Path(CANARY).touch()
+        return plain(where, text)
+
+    monkeypatch.setitem(globals(), "is_rejected", lambda where, text: False)
+    assert list(_what_is_wrong(careless, "env value", "a b")) == ["was executed"]
 
 
 def _assembled(read: Callable[[str, str], Inventory], where: str, text: str) -> tuple[BedSpec | None, Sequence[str]]:
@@ -229,7 +253,7 @@ def _tasks(content: Any) -> Iterator[dict[str, Any]]:
 
 
 SCRIPTS = dict(_scripts())
-STUBS = ("docker", "zstd", "firewall-cmd", "kill")
+STUBS = ("docker", "zstd", "firewall-cmd", "kill", "sleep", "apt-get")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
