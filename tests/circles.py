@@ -61,13 +61,29 @@ class Axis:
         return nodeid == self.tests or nodeid.startswith((f"{self.tests}[", f"{self.tests}::"))
 
     def leaves_out(self, nodeid: str) -> bool:
-        parameters = nodeid.partition("[")[2].removesuffix("]")
-        return self.holds(nodeid) and parameters not in self.keep
+        return self.holds(nodeid) and not (self.keep and parameters_of(nodeid) in self.keep)
 
 
 def axes() -> tuple[Axis, ...]:
     entries = tomllib.loads(AXES.read_text())["axis"]
     return tuple(Axis(**{**entry, "keep": tuple(entry.get("keep", ()))}) for entry in entries)
+
+
+def stale(known: Iterable[Axis], nodeids: Iterable[str]) -> list[str]:
+    """Axes without tests, and parameters to keep that no test has: the reader of the list would believe them."""
+    nodeids = list(nodeids)
+    parameters = {axis: {parameters_of(nodeid) for nodeid in nodeids if axis.holds(nodeid)} for axis in known}
+    missing = [f"{axis.tests}: no such test" for axis, names in parameters.items() if not names]
+    return missing + [
+        f"{axis.tests}: no test has the parameters {name!r}"
+        for axis, names in parameters.items()
+        for name in axis.keep
+        if names and name not in names
+    ]
+
+
+def parameters_of(nodeid: str) -> str:
+    return nodeid.partition("[")[2].removesuffix("]")
 
 
 def part_of(nodeid: str) -> str:
@@ -97,6 +113,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leaves out by selection, not by skips: nothing is missing."""
     circle, part = config.getoption("--circle"), config.getoption("--part")
     outside = left_out((item.nodeid for item in items), circle, part)
+    if circle == "test" and (wrong := stale(axes(), [item.nodeid for item in items])):
+        raise pytest.UsageError(f"{AXES}: {'; '.join(wrong)}")
     if circle == "check":
         outside |= {item.nodeid for item in items if item.get_closest_marker("slow")}
     deselected = [item for item in items if item.nodeid in outside]
