@@ -128,7 +128,7 @@ def test_no_report_takes_text_for_markup() -> None:
 def test_check_judges_on_a_medium_that_is_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with export.unpacked(BUNDLE) as directory:
         mount = f"mount --bind {directory} {directory}; mount -o remount,ro,bind {directory}"
-        script = f"{mount}; exec {sys.executable} -m orchestrator.cli check {directory}"
+        script = f"{mount}; exec '{sys.executable}' -m orchestrator.cli check {directory}"
         before = (directory / "verdicts.json").read_bytes()
         done = subprocess.run(
             ["unshare", "--mount", "--map-root-user", "sh", "-ec", script],

@@ -141,7 +141,7 @@ def warmed() -> Iterator[subprocess.Popen[str]]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [sys.executable, str(TEMPLATE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True, env=env,
+        text=True, env=env, start_new_session=True,
     )  # fmt: skip
     yield process
     assert process.stdin

@@ -30,6 +30,8 @@ INCARNATION = "i1"
 
 
 def main() -> None:
+    """Ranks begin with the signals of an agent's ranks, also under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for line in sys.stdin:
         request = json.loads(line)
         store, port = _open_store()

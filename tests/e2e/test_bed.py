@@ -478,7 +478,7 @@ def test_a_keeper_that_cannot_start_says_why(tmp_path: Path) -> None:
     shadow.mkdir()
     (shadow / "torch.py").write_text("raise ImportError('no torch in here')")
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={shadow} exec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{shadow}" exec "{sys.executable}" "$@"\n')
     python.chmod(0o700)
     with pytest.raises(InfrastructureError, match="no torch in here"):
         ProcessProvider(tmp_path, str(python)).prepare(bed.spec)

@@ -25,7 +25,7 @@ SCRIPT = "import sys; print('in', sys._xoptions['own'], flush=True)"
 
 def test_ranks_run_in_the_named_interpreter_and_a_worse_one_leaves_the_bed_as_it_is(tmp_path: Path) -> None:
     state, python, inventory = tmp_path / "state", tmp_path / "python", tmp_path / "own.yml"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -X own={tmp_path.name} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -X own={tmp_path.name} "$@"\n')
     python.chmod(0o700)
     (tmp_path / "script").mkdir()
     (tmp_path / "script/train.py").write_text(SCRIPT)

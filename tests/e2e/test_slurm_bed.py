@@ -321,7 +321,7 @@ def test_the_script_that_plan_prints_runs_ccbed_in_a_job_of_its_own(user: User) 
     script, program = user.home / "batch.sh", user.home / "bin/ccbed"
     script.write_text("".join(f"{line.removeprefix('  ')}\n" for line in lines[begin : end + 1]))
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m orchestrator.cli "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m orchestrator.cli "$@"\n')
     program.chmod(0o755)
     environment = {**user.environment, "PATH": f"{program.parent}:{os.environ['PATH']}"}
     submit = ["sbatch", "--parsable", f"--chdir={user.home}", f"--output={user.home}/batch.out", str(script)]

@@ -79,7 +79,7 @@ def test_the_evidence_has_the_night_and_the_runs_concerned(tmp_path: Path) -> No
 def test_the_call_is_printed_and_made_only_when_it_is_applied(tmp_path: Path) -> None:
     directory, night, judgement = night_of(tmp_path, 1, "n2")
     script = f"import sys; open({str(tmp_path / 'called')!r}, 'w').write(' '.join(sys.argv[1:]))"
-    command = f'{sys.executable} -c "{script}" {{node}} {{host}} {{evidence}}'
+    command = f'"{sys.executable}" -c "{script}" {{node}} {{host}} {{evidence}}'
     [line] = hook.handle(directory, night, judgement, command, is_applied=False)
     assert line.startswith("n2: would call: ")
     assert not (tmp_path / "called").exists()

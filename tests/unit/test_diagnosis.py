@@ -238,8 +238,8 @@ def test_what_answers_like_no_engine_is_none(monkeypatch: pytest.MonkeyPatch, an
     assert result["images"] == {"x": ""}
 
 
-def test_this_machine_is_examined_without_a_connection() -> None:
-    local = bed(hosts=(HostSpec(name="h1", engine="/nowhere.sock"),), nodes=(node(1),), hostdir="/tmp")
+def test_this_machine_is_examined_without_a_connection(tmp_path: Path) -> None:
+    local = bed(hosts=(HostSpec(name="h1", engine="/nowhere.sock"),), nodes=(node(1),), hostdir=str(tmp_path))
     result = host_checks.examine(local)
     assert [item.name for item in result["h1"]] == ["python", "engine", "disk", "shm"]
     assert result["h1"][1].outcome == "fail"

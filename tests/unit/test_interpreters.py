@@ -148,7 +148,7 @@ def test_what_is_missing_or_not_executable_is_named(tmp_path: Path) -> None:
 def test_a_torch_that_is_broken_is_found_by_importing_it(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise OSError('libcudnn.so.9: cannot open shared object file')")
     file = tmp_path / "python"
-    file.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    file.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}" exec "{sys.executable}" "$@"\n')
     file.chmod(0o700)
     assert interpreters.probe(str(file)).problem == ""
     assert interpreters.probe(str(file), import_torch=True).problem == (

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ def test_one_that_is_started_ends_with_the_command(monkeypatch: pytest.MonkeyPat
 
     def start(folder: Path) -> tuple[Any, Client]:
         messages.append("start")
-        return None, Client()
+        return SimpleNamespace(pid=os.getpid()), Client()
 
     monkeypatch.setattr(own_engine, "_client", lambda: None)
     monkeypatch.setattr(own_engine, "_start", start)

@@ -224,7 +224,7 @@ def test_what_follows_the_end_of_a_run_has_a_line(live: bool, quiet: bool, shown
 @pytest.mark.parametrize(("streams", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&- <&-", 0), ("nope >&-", 3)])
 def test_a_closed_stream_is_no_traceback(tmp_path: Path, streams: str, code: int) -> None:
     """As under cron or a service that closes them; nothing else gets their numbers."""
-    line = f'{sys.executable} -m orchestrator --plugins "$0" status {streams}'
+    line = f'"{sys.executable}" -m orchestrator --plugins "$0" status {streams}'
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(["sh", "-c", line, tmp_path], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == code, done.stderr
