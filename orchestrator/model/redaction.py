@@ -35,11 +35,18 @@ TOKENS = {
     "HTTP": r"(?i:bearer)\s+[\w.~+/-]{20,}|(?i:authorization)[\"']?\s*[:=]\s*[\"']?(?i:bearer|basic)\s+\S{6,}",
 }
 TOKEN = re.compile(r"\b(?:" + "|".join(f"({form})" for form in TOKENS.values()) + ")")
+#: The password among the arguments of a well-known command.
+COMMAND = re.compile(
+    r"""\b(?:(?:curl|wget|https?)\s[^\n|;&]{0,200}?(?:-u|--user)[ =]?["']?[^\s:"'/]+:"""
+    r"""|(?:sshpass|docker\s+login|mysql\w*|mariadb\w*)\s(?:[^\n|;&]{0,200}?\s)??-p[ ]?["']?)(?P<value>[^\s"'|;&$-][^\s"'|;&]+)"""
+)
 #: An assignment, an argument of an option, or a header in any text: ``a=b``, ``"a": "b"``, ``a = 'b'``, ``--a b``.
 ASSIGNED = re.compile(
     r"""(?P<name>(?<![\w$-])(?P<dash>--?)?[A-Za-z_][\w.-]{0,99})"""
-    r"""(?:["']?\]?(?:=>?|[ \t]+=>?[ \t]*|[ \t]*[:=][ \t]*(?=[rbfu]{0,2}["'])|:(?!//)\s*)|(?(dash)\s+(?!-)|(?!)))"""
-    r"""(?:[rbfu]{0,2}(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\])*)(?P=quote)"""
+    r"""(?:["']?\]?(?::[ \t]*[\w. |\[\]]{1,40}(?==))?(?:=>?|[ \t]+[?+:]?=>?[ \t]*|[ \t]*[:=][ \t]*(?=[rbfu]{0,2}["'])"""
+    r"""|:(?!//|=)\s*(?:-\s+)?)"""
+    r"""|(?(dash)\s+(?!-)|(?!)))"""
+    r"""(?:[rbfu]{0,2}(?:""(?=")|''(?='))?(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\])*)(?P=quote)"""
     r"""|(?P<plain>[^\s"',;&][^\s,;&]{0,999}))"""
 )
 #: Shannon entropy in bits per character above which a value looks random, and the fewest characters that are judged.
@@ -154,8 +161,8 @@ def is_trivial(value: str, name: str = "") -> bool:
 
 
 def has_secret_form(text: str) -> bool:
-    """Whether the text contains a private key, a token with a known form, or the user and password of a URL."""
-    return any(form.search(text) for form in (PRIVATE_KEY, TOKEN, USERINFO))
+    """Whether the text contains a private key, a token with a known form, or the password of a URL or a command."""
+    return any(form.search(text) for form in (PRIVATE_KEY, TOKEN, USERINFO, COMMAND))
 
 
 @functools.lru_cache(maxsize=512)
@@ -166,10 +173,15 @@ def looks_secret(value: str, name: str = "") -> bool:
     words = _words(name)
     if words and words[-1] in _DIGESTS:
         return False
-    text = _UUID.sub(" ", _DIGEST.sub(" ", value))
+    text = without_digests(value)
     if _PATH.search(text):
         text = text.replace("/", " ")
     return any(_is_random(run) for run in _RUN.findall(text))
+
+
+def without_digests(text: str) -> str:
+    """The text without digests that say what they are, and without UUIDs."""
+    return _UUID.sub(" ", _DIGEST.sub(" ", text))
 
 
 def entropy(text: str) -> float:
@@ -178,12 +190,19 @@ def entropy(text: str) -> float:
     return -sum(count / len(text) * math.log2(count / len(text)) for count in counts)
 
 
-def assignments(text: str, names: Collection[str] = ()) -> Iterator[tuple[str, str, int, int, bool]]:
-    """(name, quote, beginning and end of the value, whether it is secret by its name), also of those within a value."""
-    position = 0
-    while match := ASSIGNED.search(text, position):
+def assignments(
+    text: str, names: Collection[str] = (), *, begin: int = 0, stop: int | None = None
+) -> Iterator[tuple[str, str, int, int, bool]]:
+    """(name, quote, beginning and end of the value, whether it is secret by its name), also of those within a value.
+
+    ``begin``, ``stop``: where a name may begin.
+    """
+    position = begin
+    while (match := ASSIGNED.search(text, position)) and (stop is None or match.start() < stop):
         start, end = match.span("quoted" if match["quote"] else "plain")
-        secret = is_secret(match["name"], text[start:end], names)
+        secret = match["name"] != "-p" and is_secret(
+            match["name"], text[start:end], names
+        )  # within a text, often mkdir's
         inner = None if secret else ASSIGNED.search(text, start)
         if inner and inner.start() < end:
             position = start

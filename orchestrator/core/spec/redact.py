@@ -89,7 +89,9 @@ class Redaction:
             between, secret = text[position:start], is_secret and not self._is_declared(name, text[start:end])
             position = _WORD.match(text, start).end() if secret and not quote else end  # type: ignore[union-attr]
             value = text[start:position]
-            result += between + (self._placeholder(value) if secret else self._value(value, name))
+            result += between + (
+                self._placeholder(value) if secret else self._value(value, "" if name == "-p" else name)
+            )
             rest += between + " "
         if redaction.has_secret_form(text) or redaction.looks_secret(rest + text[position:], option):
             return self._placeholder(text)
