@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from ..core.spec import redact
+from ..core.spec import redact, redacted_copies
 from ..model import redaction
 from ..model.plan import LeftOut, Redacted
 from ..model.trial import Trial
-from . import redacted_copies
 
 #: The directory of the files beside a script, in payload and bundle.
 USER = "user/"
@@ -84,7 +85,7 @@ def select(project: Project, holds_secret: Callable[[bytes], bool]) -> Selection
         secret = reason_secret(name, content) or (KNOWN if holds_secret(content) else "")
         reason = secret or _reason_other(name, content)
         if not reason:
-            kept[name], lacking = redacted_copies.redact(name, content)
+            kept[name], lacking = redacted_copy(name, content)
             redacted += lacking
             continue
         digest = "" if secret else hashlib.sha256(content).hexdigest()
@@ -95,9 +96,7 @@ def select(project: Project, holds_secret: Callable[[bytes], bool]) -> Selection
 
 def without_secrets(files: Mapping[str, bytes], holds_secret: Callable[[bytes], bool]) -> Selection:
     """Select the files that hold no known secret: for the file of a trial."""
-    copies = {
-        name: redacted_copies.redact(name, content) for name, content in files.items() if not holds_secret(content)
-    }
+    copies = {name: redacted_copy(name, content) for name, content in files.items() if not holds_secret(content)}
     left_out = (LeftOut(path=name, reason=KNOWN) for name in files if name not in copies)
     redacted = (entry for _, lacking in copies.values() for entry in lacking)
     return {name: copy for name, (copy, _) in copies.items()}, tuple(left_out), tuple(redacted)
@@ -105,9 +104,30 @@ def without_secrets(files: Mapping[str, bytes], holds_secret: Callable[[bytes], 
 
 def holds_secret(name: str, content: bytes) -> bool:
     """Whether a bundle does not keep all of a file because of a secret."""
-    return bool(
-        reason_secret(name, content) or (not _reason_other(name, content) and redacted_copies.redact(name, content)[1])
-    )
+    return bool(reason_secret(name, content) or (not _reason_other(name, content) and redacted_copy(name, content)[1]))
+
+
+def redacted_copy(name: str, content: bytes) -> tuple[bytes, tuple[Redacted, ...]]:
+    """(the content of a file without secrets, what was redacted), by our rules and those of the detectors."""
+    return redacted_copies.redact(name, content, detect)
+
+
+def detect(line: str) -> tuple[str, ...] | None:
+    """The secrets in a line by the detectors of bc-detect-secrets, imported when our rules leave a suspect line. None: they failed."""
+    try:
+        return tuple(str(value) for detector in _detectors() for value in detector.analyze_string(line))
+    except Exception:  # noqa: BLE001 - whatever fails in another's code, the caller redacts the line
+        return None
+
+
+@functools.cache
+def _detectors() -> tuple[Any, ...]:
+    """One of each kind that recognizes a form or a name. ``analyze_string`` is the part of a detector that sends nothing."""
+    from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
+    from detect_secrets.plugins.high_entropy_strings import HighEntropyStringsPlugin
+
+    kinds = get_mapping_from_secret_type_to_class().values()
+    return tuple(kind() for kind in kinds if not issubclass(kind, HighEntropyStringsPlugin))
 
 
 def reason_secret(name: str, content: bytes) -> str:

@@ -11,13 +11,13 @@ import uuid
 
 import pytest
 
-from orchestrator.core.spec import redact
+from orchestrator.core.spec import redact, redacted_copies
 from orchestrator.model import redaction
 from orchestrator.model.plan import Redacted
-from orchestrator.store import inputs, redacted_copies
+from orchestrator.store import inputs
 
 RANDOM = random.Random(7)
-WORD = "hunter2-x"
+WORD, SCHEME = "hunter2-x", "https:" + "//"
 MASK = f"<redacted:{'f' * 16}>"
 
 
@@ -66,7 +66,7 @@ FILES = {
 #: Tokens as their issuers write them; in a file they have a name that says nothing.
 TOKENS = [
     "AKIA" + letters(16, string.ascii_uppercase), "ghp_" + letters(36), "gldt-" + letters(20), "hf_" + letters(34), "sk-" + letters(90),
-    "xoxb-" + letters(40), "https://hooks.slack.com/services/T1/B2/" + letters(24), "123456789:AA" + letters(33), "AIza" + letters(35),
+    "xoxb-" + letters(40), SCHEME + "hooks.slack.com/services/T1/B2/" + letters(24), "123456789:AA" + letters(33), "AIza" + letters(35),
     "GOCSPX-" + letters(28), "sk_live_" + letters(24), "SG." + letters(22) + "." + letters(43), "SK" + HEX[:32], HEX[:32] + "-us12",
     "npm_" + letters(36), "pypi-" + letters(60), "hvs." + letters(90), "dapi" + HEX[:32], "dop_v1_" + HEX + HEX[:24], "shpat_" + HEX[:32],
     "glsa_" + letters(41), "sntryu_" + HEX, "NRAK-" + letters(27, string.ascii_uppercase), "rubygems_" + HEX + HEX[:8], "pul-" + HEX,
@@ -75,7 +75,7 @@ TOKENS = [
 CLEAN = {
     "train.py": "token = input()\npassword = os.environ['PASSWORD']\nassert token, 'no token: set HF_TOKEN'\n",
     "model.py": 'pad_token = "[PAD]"\nsort_key = "name"\nx = sorted(a, key="b")\ndef f(password: str, token: str = "") -> str: ...\n',
-    "clone.py": f'"ssh://git@github.com/x"\n"https://github.com/p/p/blob/{HEX}/t"\n"https://{{user}}:{{password}}@h"\n',
+    "clone.py": f'"ssh://git@github.com/x"\n"{SCHEME}github.com/p/p/blob/{HEX}/t"\n"https://{{user}}:{{password}}@h"\n',
     "run.sh": 'python train.py --token $TOKEN --password "${PASSWORD}" --key-dim 64\nmkdir -p out\n',
     "base.yaml": "tokenizer: gpt2-medium\nmax_tokens: 4096000\npassword: ${PASSWORD}\nauth:\n  type: basic\nkey: weight\ntoken: <s>\n",
     "image.yml": f"image: r/t@sha256:{hashlib.sha256(b'x').hexdigest()}\nrevision: {HEX}\nuuid: {uuid.UUID(int=5)}\n",
@@ -87,7 +87,7 @@ def copies(files: dict[str, str]) -> dict[str, tuple[str, tuple[Redacted, ...]]]
     """The copies that a bundle keeps: of a file that counts as secret as a whole, an empty one."""
     result = {}
     for name, text in files.items():
-        content, listed = redacted_copies.redact(name, text.encode())
+        content, listed = inputs.redacted_copy(name, text.encode())
         result[name] = ("", ()) if inputs.reason_secret(name, text.encode()) else (content.decode(), listed)
     return result
 
@@ -104,7 +104,7 @@ def test_no_copy_holds_a_secret_in_any_form_that_files_have() -> None:
 def test_no_copy_holds_a_token_of_a_known_issuer_or_random_value() -> None:
     values = [*TOKENS, *(letters(40) for _ in range(20))]
     assert [
-        value for value in values if value in redacted_copies.redact("a.py", f'x = "{value}"'.encode())[0].decode()
+        value for value in values if value in inputs.redacted_copy("a.py", f'x = "{value}"'.encode())[0].decode()
     ] == []
 
 
@@ -114,7 +114,7 @@ def test_copies_without_secrets_are_equal_to_their_files() -> None:
 
 def test_file_line_and_kind_are_listed_and_never_the_value() -> None:
     text = f"lr: 1\npassword: |\n  {WORD}\n  {WORD}\nurl: https://me:{WORD}@h\nhf: hf_{'aB3d' * 9}\n"
-    copy, listed = redacted_copies.redact("a.yaml", text.encode())
+    copy, listed = inputs.redacted_copy("a.yaml", text.encode())
     assert {entry.path for entry in listed} == {"a.yaml"}
     kinds = [(entry.line, entry.kind) for entry in listed]
     assert kinds == [(2, "value of password"), (5, "user and password of a URL"), (6, "token (models)")]
@@ -124,26 +124,26 @@ def test_file_line_and_kind_are_listed_and_never_the_value() -> None:
 def test_our_rules_and_the_detectors_are_both_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A value that only a detector knows; a detector that is missing or fails redacts the line."""
     line = b'x = my_auth_thing(1, "AKC" + secret_of("abcdefghij"))\n'
-    monkeypatch.setattr(redacted_copies, "detect", lambda line: ("abcdefghij",))
+    monkeypatch.setattr(inputs, "detect", lambda line: ("abcdefghij",))
     redacted_copies.redact.cache_clear()
-    copy, listed = redacted_copies.redact("a.py", line)
-    assert (b"abcdefghij" in copy, [entry.kind for entry in listed]) == (False, ["found by a detector"])
+    copy, listed = inputs.redacted_copy("a.py", line)
+    assert (b"abcdefghij" in copy, [entry.kind for entry in listed]) == (False, ["value that a detector reports"])
     monkeypatch.undo()
-    monkeypatch.setattr(redacted_copies, "_detectors", lambda: 1 / 0)
+    monkeypatch.setattr(inputs, "_detectors", lambda: 1 / 0)
     redacted_copies.redact.cache_clear()
-    assert redacted_copies.redact("a.py", line)[0] == b"<redacted>\n"
+    assert inputs.redacted_copy("a.py", line)[0] == b"<redacted>\n"
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "detect_secrets.core.plugins.util", None)
-    redacted_copies._detectors.cache_clear()
+    inputs._detectors.cache_clear()
     redacted_copies.redact.cache_clear()
-    assert redacted_copies.redact("a.py", line)[0] == b"<redacted>\n"
+    assert inputs.redacted_copy("a.py", line)[0] == b"<redacted>\n"
     redacted_copies.redact.cache_clear()
 
 
 def test_the_detectors_answer_and_have_no_way_to_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("a detector opened a connection"))
-    assert set(redacted_copies.detect(f'password = "{WORD}"') or ()) == {WORD}
-    assert redacted_copies.detect("x = 1") == ()
+    assert set(inputs.detect(f'password = "{WORD}"') or ()) == {WORD}
+    assert inputs.detect("x = 1") == ()
 
 
 def test_names_are_secret_alike_as_option_variable_and_key_of_a_file() -> None:
@@ -176,7 +176,7 @@ def test_names_are_secret_alike_as_option_variable_and_key_of_a_file() -> None:
         shown = {
             "variable": redaction.redacted({name: value})[name],
             "option": hiding.arguments([f"--{name}", value])[1],
-            "key": redacted_copies.redact("a.yaml", f"{name}: {value}".encode())[0].decode(),
+            "key": inputs.redacted_copy("a.yaml", f"{name}: {value}".encode())[0].decode(),
         }
         assert {kind for kind, text in shown.items() if value in text} == (set() if name in secret else set(shown)), (
             name
@@ -205,7 +205,7 @@ def test_identifiers_are_rarely_taken_for_secrets() -> None:
             f"git+https://h/x.git@{digest[:40]}", f"torch-2.{number}.0+cu128-cp311-cp311-manylinux_2_28_x86_64.whl",
         )
     ]  # fmt: skip
-    assert [text for text in exact if redacted_copies.redact("a.py", text.encode())[1]] == []
+    assert [text for text in exact if inputs.redacted_copy("a.py", text.encode())[1]] == []
     words = [
         "Distributed",
         "Data",
@@ -221,14 +221,22 @@ def test_identifiers_are_rarely_taken_for_secrets() -> None:
         "token",
     ]
     names = [mark.join(RANDOM.sample(words, 4)) for mark in ("_", "", "-", "/") for _ in range(500)]
-    alarms = [name for name in names if redacted_copies.redact("a.py", f'x = "{name}"'.encode())[1]]
+    alarms = [name for name in names if inputs.redacted_copy("a.py", f'x = "{name}"'.encode())[1]]
     assert len(alarms) <= 0.005 * len(names), alarms
 
 
 @pytest.mark.parametrize(
-    "content", [b"password" * 2**13, b"a.b-c_" * 2**13, b"key = " * 2**13, b"secrets: [" * 2**12, b"-" * 2**16]
+    "content",
+    [
+        b"password" * 2**13,
+        b"a.b-c_" * 2**13,
+        b"key = " * 2**13,
+        b"secrets: [" * 2**12,
+        b"aB3dE5fG7hJ9kL1mN3pQ5," * 2**12,
+        b"-" * 2**16,
+    ],
 )
 def test_no_content_takes_long_to_copy(content: bytes) -> None:
     began = time.process_time()
-    redacted_copies.redact("large.yaml", content)
+    inputs.redacted_copy("large.yaml", content)
     assert time.process_time() - began < 2.0
