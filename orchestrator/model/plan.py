@@ -85,6 +85,15 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Redacted:
+    """What the copy of a user's file lacks. ``kind``: what was redacted, never the value."""
+
+    path: str
+    line: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Which nodes of a bed a run may use, beyond what the bed says.
 
@@ -119,6 +128,7 @@ class Plan:
     ``grace_s``: from SIGTERM to SIGKILL where ranks are to end.
     ``secret_names``: environment variables that are secret; ``umask``: of the ranks;
     ``inputs_left_out``: files of the user that the run uses, or that are beside its script, and are not in the bundle.
+    ``inputs_redacted``: what the copies of files under ``inputs/`` lack.
     ``work_dir``: where the ranks find the user's script.
     ``substitutes``: node that the run must not use -> the node that has its slot.
     ``replacements``: nodes that may take the place of a lost one by the policy ``replace``: unused ones, and those that are started
@@ -150,6 +160,7 @@ class Plan:
     umask: int = 0o077
     grace_s: float = 0.0
     inputs_left_out: tuple[LeftOut, ...] = ()
+    inputs_redacted: tuple[Redacted, ...] = ()
     work_dir: WorkDir | None = None
     placement: Placement = field(default_factory=Placement)
     substitutes: Mapping[str, str] = field(default_factory=dict)

@@ -6,19 +6,48 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-#: Names of environment variables whose values are not shown.
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|PRIVATE|COOKIE", re.IGNORECASE)
-USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
+USERINFO = re.compile(r"(?<=://)(?!git@)[^/@\s]+@")
 #: The beginning of a private key in a file or a value (PEM, OpenSSH, PGP).
 PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|PuTTY-User-Key-File-")
-#: Tokens with a recognizable form, as their issuers document them: AWS, GitHub, GitLab, Hugging Face, OpenAI,
-#: Slack, Google, JSON web tokens; and the value of an Authorization header.
-TOKEN = re.compile(
-    r"\b(?:A[KS]IA[0-9A-Z]{16}|gh[oprsu]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{30,}"
-    r"|sk-[\w-]{20,}|xox[abeprs]-[\w-]{10,}|AIza[\w-]{35}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+)"
-    r"|\b(?i:bearer)\s+[\w.~+/-]{20,}|\b(?i:authorization)[\"']?\s*[:=]\s*[\"']?(?i:bearer|basic)\s+\S{6,}"
+#: Tokens with a recognizable form, as their issuers document them; the last: the value of an Authorization header.
+TOKENS = {
+    "AWS": r"A[KS]IA[0-9A-Z]{16}",
+    "GitHub": r"gh[oprsu]_[A-Za-z0-9]{36,}|github_pat_\w{22,}",
+    "GitLab": r"gl(?:pat|dt|rt|ptt|cbt|soat|agent|imt|ffct)-[\w-]{20,}",
+    "models": r"hf_[A-Za-z0-9]{30,}|api_org_[A-Za-z0-9]{30,}|(?:gsk|r8|pplx|nvapi|xai|wandb_v1)[_-](?=[\w-]*\d)[\w-]{30,}"
+    r"|sk-(?=[\w-]*\d)[\w-]{20,}",
+    "chat": r"xox[abeprs]-[\w-]{10,}|xapp-[\w-]{10,}|hooks\.slack\.com/services/[\w/]{30,}"
+    r"|discord(?:app)?\.com/api/webhooks/\d+/[\w-]{30,}|[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,}|\d{8,10}:AA[\w-]{33}",
+    "Google": r"AIza[\w-]{35}|GOCSPX-[\w-]{28}|ya29\.[\w-]{20,}",
+    "Azure": r"\w{3}8Q~[\w~.-]{31,34}",
+    "payment": r"[rs]k_(?:live|test)_\w{16,}|whsec_\w{20,}|sq0[a-z]{3}-[\w-]{22,}|shp(?:at|ca|pa|ss)_[0-9a-f]{32}",
+    "mail and calls": r"SG\.[\w-]{20,}\.[\w-]{20,}|SK[0-9a-f]{32}|key-[0-9a-f]{32}|[0-9a-f]{32}-us\d{1,2}",
+    "packages": r"npm_\w{36}|pypi-[\w-]{50,}|rubygems_[0-9a-f]{48}|dckr_(?:pat|oat)_[\w-]{27,}|AKCp\w{69,}|cmVmdGtu\w{50,}",
+    "HashiCorp": r"hv[bsr]\.[\w-]{24,}|\w{14}\.atlasv1\.[\w-]{60,}",
+    "clouds": r"dapi[0-9a-f]{32}|do[opr]_v1_[0-9a-f]{64}|tskey-[\w-]{20,}|nfp_\w{36}|pscale_[a-z]+_[\w.-]{30,}"
+    r"|pul-[0-9a-f]{40}|pnu_\w{36}|dp\.[a-z]{2}\.\w{40,}",
+    "monitoring": r"glsa_\w{32,}|glc_[\w=]{32,}|sntry[su]_[\w=-]{30,}|NRAK-[A-Z0-9]{27}|dt0c01\.[A-Z0-9]{24}\.\w{60,}",
+    "tools": r"lin_api_\w{40}|(?:ntn|secret)_\w{40,}|figd_[\w-]{40}|PMAK-[0-9a-f]{24}-[0-9a-f]{34}|ATATT3[\w=-]{100,}"
+    r"|CFPAT-[\w-]{43}|pat-(?:na|eu)\d-[0-9a-f-]{36}|pat\w{14}\.[0-9a-f]{64}|AGE-SECRET-KEY-1[A-Z0-9]{58}",
+    "JSON web": r"eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+",
+    "HTTP": r"(?i:bearer)\s+[\w.~+/-]{20,}|(?i:authorization)[\"']?\s*[:=]\s*[\"']?(?i:bearer|basic)\s+\S{6,}",
+}
+TOKEN = re.compile(r"\b(?:" + "|".join(f"({form})" for form in TOKENS.values()) + ")")
+#: The password among the arguments of a well-known command.
+COMMAND = re.compile(
+    r"""\b(?:(?:curl|wget|https?)\s[^\n|;&]{0,200}?(?:-u|--user)[ =]?["']?[^\s:"'/]+:"""
+    r"""|(?:sshpass|docker\s+login|mysql\w*|mariadb\w*)\s(?:[^\n|;&]{0,200}?\s)??-p[ ]?["']?)(?P<value>[^\s"'|;&$-][^\s"'|;&]+)"""
+)
+#: An assignment, an argument of an option, or a header in any text: ``a=b``, ``"a": "b"``, ``a = 'b'``, ``--a b``.
+ASSIGNED = re.compile(
+    r"""(?P<name>(?<![\w$-])(?P<dash>--?)?[A-Za-z_][\w.-]{0,99})"""
+    r"""(?:["']?\]?(?::[ \t]*[\w. |\[\]]{1,40}(?==))?(?:=>?|[ \t]+[?+:]?=>?[ \t]*|[ \t]*[:=][ \t]*(?=[rbfu]{0,2}["'])"""
+    r"""|:(?!//|=)\s*(?:-\s+)?)"""
+    r"""|(?(dash)\s+(?!-)|(?!)))"""
+    r"""(?:[rbfu]{0,2}(?:""(?=")|''(?='))?(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\])*)(?P=quote)"""
+    r"""|(?P<plain>[^\s"',;&][^\s,;&]{0,999}))"""
 )
 #: Shannon entropy in bits per character above which a value looks random, and the fewest characters that are judged.
 #: The limits for hex digits (3.0) and base64 (4.5) are those of detect-secrets and truffleHog. Because upper case, lower
@@ -28,36 +57,61 @@ HEX_BITS, HEX_LENGTH = 3.0, 32
 BASE64_BITS, PATH_BITS, BASE64_LENGTH = 4.25, 4.5, 20
 _RUN = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
 _HEX = re.compile(r"[0-9a-f]+|[0-9A-F]+")
-_DIGEST = re.compile(r"\bsha(?:1|224|256|384|512):[0-9a-f]{40,128}\b")
-#: An assignment within a value, such as ``Server=h;Password=x``.
-_INNER = re.compile(r"""(?P<head>(?<![\w-])(?P<name>[A-Za-z_][\w.-]{0,99})["']?[=:]["']?)(?P<value>[^\s"',;&=]+)""")
+#: Digests that say what they are: ``sha256:…``, an integrity of npm, and a commit in a URL.
+_DIGEST = re.compile(
+    r"\bsha(?:1|224|256|384|512)[:=-][\w+/]{27,128}={0,2}|(?:blob|commit|tree|raw|archive)/[0-9a-f]{40}|\.git@[0-9a-f]{40}"
+)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PATH = re.compile(r"(?:^|[=:,])(?:[~.]{0,2}/|\w+://)")
 #: Names of values that are digests or identifiers.
-_DIGESTS = {"commit", "revision", "rev", "sha", "sha1", "sha256", "digest", "hash", "checksum", "uuid", "id", "run"}
+_DIGESTS = {
+    "commit", "revision", "rev", "sha", "sha1", "sha256", "sha512", "integrity", "digest", "hash", "checksum", "etag", "uuid", "guid",
+    "id", "run",
+}  # fmt: skip
 _OWN = ("CCBED_", "TORCHELASTIC_")
 
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
-_ANYWHERE = ("password", "passwd", "passphrase", "secret", "credential", "apikey", "authtoken", "accesstoken")
-_AT_END = {"token", "auth", "authorization", "cookie", "pass", "pat", "bearer", "key", "pwd", "sig"}
-#: Words at the end of a name that make its value something about a secret, and words that make a token or key not secret.
-_ABOUT = {"file", "path", "dir", "directory", "name", "env", "type", "length", "len", "size", "count", "dim", "id"}
-_OF_TEXT = {"pad", "eos", "bos", "unk", "sep", "cls", "mask", "special", "start", "stop", "end", "new", "per", "image"}
-_OF_TABLES = {
-    "sort",
-    "group",
-    "primary",
-    "foreign",
-    "index",
-    "dict",
-    "state",
-    "cache",
-    "label",
-    "text",
-    "data",
-    "column",
+#: What makes a name that of a secret: words anywhere in it, at its end (after any of the words there it means something else),
+#: and a word at its end that is written together with the one before.
+_ANYWHERE = (
+    "password", "passwd", "passphrase", "passcode", "secret", "credential", "apikey", "authkey", "accesskey", "privatekey", "authtoken",
+    "accesstoken", "apitoken",
+)  # fmt: skip
+_ALONE = ("token", "auth", "authorization", "cookie", "pat", "bearer", "jwt", "otp", "sig", "signature", "pwd", "pw")
+_AT_END = {
+    **dict.fromkeys(_ALONE, ""),
+    "pass": "forward backward num one two multi first second single",
+    "pin": "cpu core numa thread gpio",
+    "key": "sort group primary foreign index dict state cache label text data column input output target metric config param feature "
+    "batch sample query map json lookup hash prompt response public",
 }
-_PLAIN = re.compile(r"[-+]?\d{1,5}(\.\d*)?|true|false|yes|no|none|null|auto|", re.IGNORECASE)
+_GLUED = re.compile(r"(?:db|sql|ssh|pg|user|root|admin|smtp|mail|ftp|ldap|redis|mongo|login)(?:pass|pwd|pw|pat|key)\Z")
+_OF_TEXT = {"pad", "eos", "bos", "unk", "sep", "cls", "mask", "special", "start", "stop", "end", "new", "per", "image"}
+#: Words at the end of a name that make its value something about a secret, and words there that change nothing.
+_ABOUT = {"file", "path", "dir", "directory", "name", "env", "type", "length", "len", "size", "count", "dim", "id"}
+_QUALIFIERS = {
+    "prod",
+    "dev",
+    "staging",
+    "test",
+    "backup",
+    "old",
+    "value",
+    "b64",
+    "base64",
+    "data",
+    "str",
+    "string",
+    "plain",
+    "default",
+}
+#: Names whose values may consist of digits.
+_PASSWORDS = re.compile(
+    r"passw|passphrase|passcode|secret|credential|apikey|(?:auth|access|api)token|(?:pass|pwd|pw|pin|otp)\d*\Z"
+)
+_PLAIN = re.compile(r"[-+]?\d{1,5}(\.\d*)?|true|false|yes|no|on|off|none|null|auto|", re.IGNORECASE)
+#: What follows ``-p`` and is no password: a port, an address, a number, a path.
+_NO_PASSWORD = re.compile(r"[\d.:,x-]+|.*[/\\].*|[\w.-]+:\d+")
 
 
 def redacted(environ: Mapping[str, str], names: Collection[str] = ()) -> dict[str, str]:
@@ -67,24 +121,28 @@ def redacted(environ: Mapping[str, str], names: Collection[str] = ()) -> dict[st
 
 def secret_values(environ: Mapping[str, str], names: Collection[str] = ()) -> tuple[str, ...]:
     """The values of an environment that are secret according to the names of their variables."""
-    return tuple(
-        value
-        for name, value in environ.items()
-        if is_named(name, names) or (is_secret_option(name) and not is_trivial(value, name))
-    )
+    return tuple(value for name, value in environ.items() if is_secret(name, value, names))
 
 
-def is_secret_option(name: str, names: Collection[str] = ()) -> bool:
-    """Whether the value of an option (``--api-key``, ``wandb.token``) is secret. ``names``: declared secret by the user."""
-    if is_named(name, names):
-        return True
-    words = [word.lower() for word in _WORDS.findall(name)]
+def is_secret(name: str, value: str, names: Collection[str] = ()) -> bool:
+    """Whether the value of an option, a variable or a key is secret by its name. ``names``: declared secret by the user."""
+    return is_named(name, names) or (is_secret_option(name) and not is_trivial(value, name))
+
+
+@functools.lru_cache(maxsize=2048)
+def is_secret_option(name: str) -> bool:
+    """Whether a name is that of a secret: ``--api-key``, ``wandb.token``, ``DB_PASS``, ``-p``."""
+    words = _words(name)
     if not words or words[-1] in _ABOUT:
-        return False
+        return name == "-p"
+    while len(words) > 1 and (words[-1] in _QUALIFIERS or words[-1].isdigit()):
+        words.pop()
     if any(word in "".join(words) for word in _ANYWHERE):
         return True
-    preceding = words[-2] if len(words) > 1 else ""
-    return words[-1] in _AT_END and preceding not in _OF_TEXT | (_OF_TABLES if words[-1] == "key" else set())
+    last, preceding = words[-1].rstrip("0123456789"), words[-2] if len(words) > 1 else ""
+    if last in _AT_END:
+        return preceding not in _OF_TEXT and preceding not in _AT_END[last].split()
+    return name == "-p" or _GLUED.search(last) is not None
 
 
 def is_named(name: str, names: Collection[str]) -> bool:
@@ -93,14 +151,18 @@ def is_named(name: str, names: Collection[str]) -> bool:
 
 
 def is_trivial(value: str, name: str = "") -> bool:
-    """Whether the value is a word such as ``true``, or a short number without a password's name: not secret."""
-    is_password = any(word in _plain(name).replace("_", "") for word in _ANYWHERE)
-    return _PLAIN.fullmatch(value) is not None and not (is_password and any(map(str.isdigit, value)))
+    """Whether the value is no secret: a word such as ``true``, a short number without a password's name, a directory in PWD."""
+    if name == "-p":
+        return _NO_PASSWORD.fullmatch(value) is not None
+    plain = _plain(name).replace("_", "")
+    if plain in ("pwd", "oldpwd") and value.startswith("/"):
+        return True
+    return _PLAIN.fullmatch(value) is not None and not (_PASSWORDS.search(plain) and any(map(str.isdigit, value)))
 
 
 def has_secret_form(text: str) -> bool:
-    """Whether the text contains a private key, a token with a known form, or the user and password of a URL."""
-    return any(form.search(text) for form in (PRIVATE_KEY, TOKEN, USERINFO))
+    """Whether the text contains a private key, a token with a known form, or the password of a URL or a command."""
+    return any(form.search(text) for form in (PRIVATE_KEY, TOKEN, USERINFO, COMMAND))
 
 
 @functools.lru_cache(maxsize=512)
@@ -108,19 +170,45 @@ def looks_secret(value: str, name: str = "") -> bool:
     """Whether a value looks like a secret by its form or its entropy. ``name``: that of its option or variable."""
     if PRIVATE_KEY.search(value) or TOKEN.search(value):
         return True
-    words = [word.lower() for word in _WORDS.findall(name)]
+    words = _words(name)
     if words and words[-1] in _DIGESTS:
         return False
-    text = _UUID.sub(" ", _DIGEST.sub(" ", value))
+    text = without_digests(value)
     if _PATH.search(text):
         text = text.replace("/", " ")
     return any(_is_random(run) for run in _RUN.findall(text))
+
+
+def without_digests(text: str) -> str:
+    """The text without digests that say what they are, and without UUIDs."""
+    return _UUID.sub(" ", _DIGEST.sub(" ", text))
 
 
 def entropy(text: str) -> float:
     """Shannon's entropy of the characters of ``text``, in bits per character."""
     counts = Counter(text).values()
     return -sum(count / len(text) * math.log2(count / len(text)) for count in counts)
+
+
+def assignments(
+    text: str, names: Collection[str] = (), *, begin: int = 0, stop: int | None = None
+) -> Iterator[tuple[str, str, int, int, bool]]:
+    """(name, quote, beginning and end of the value, whether it is secret by its name), also of those within a value.
+
+    ``begin``, ``stop``: where a name may begin.
+    """
+    position = begin
+    while (match := ASSIGNED.search(text, position)) and (stop is None or match.start() < stop):
+        start, end = match.span("quoted" if match["quote"] else "plain")
+        secret = match["name"] != "-p" and is_secret(
+            match["name"], text[start:end], names
+        )  # within a text, often mkdir's
+        inner = None if secret else ASSIGNED.search(text, start)
+        if inner and inner.start() < end:
+            position = start
+        else:
+            yield match["name"], match["quote"] or "", start, end, secret
+            position = match.end()
 
 
 def _shown(name: str, value: str, names: Collection[str]) -> str:
@@ -130,16 +218,17 @@ def _shown(name: str, value: str, names: Collection[str]) -> str:
 @functools.lru_cache(maxsize=1024)
 def _displayed(name: str, value: str) -> str:
     """Cached, as the ranks of all nodes have nearly the same environment: one process warms up for them."""
-    if SECRET.search(name):
+    if is_secret(name, value) or (not name.startswith(_OWN) and looks_secret(value, name)):
         return "***"
-    if not name.startswith(_OWN) and looks_secret(value, name):
-        return "***"
-    return _INNER.sub(_inner, USERINFO.sub("***@", value))
+    shown, position = "", 0
+    for _, _, start, end, secret in assignments(value):
+        if secret:
+            shown, position = f"{shown}{value[position:start]}***", end
+    return USERINFO.sub("***@", shown + value[position:])
 
 
-def _inner(match: re.Match[str]) -> str:
-    is_secret = is_secret_option(match["name"]) and not is_trivial(match["value"], match["name"])
-    return f"{match['head']}***" if is_secret else match[0]
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in _WORDS.findall(name)]
 
 
 def _is_random(run: str) -> bool:

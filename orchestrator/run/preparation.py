@@ -18,7 +18,7 @@ from ..model.bed import BedSpec, BedStatus
 from ..model.errors import CcbedError
 from ..model.gang import WorkDir
 from ..model.launch import Request
-from ..model.plan import LeftOut, Plan
+from ..model.plan import Plan
 from ..model.provider import Provider
 from ..model.trial import REPLACE, Trial
 from ..node.files import payloads
@@ -92,8 +92,8 @@ def renew(request: Request, plan: Plan, directory: Path) -> Plan:
     checked = _preflight(draft, status)
     new = _plan(draft, status, run_id=plan.run, payload_path=plan.payload, checked=checked, work_dir=plan.work_dir)
     new = replace(
-        new, inputs=plan.inputs, inputs_left_out=plan.inputs_left_out, checks=plan.checks, workload=plan.workload,
-        secret_names=plan.secret_names, umask=plan.umask,
+        new, inputs=plan.inputs, inputs_left_out=plan.inputs_left_out, inputs_redacted=plan.inputs_redacted, checks=plan.checks,
+        workload=plan.workload, secret_names=plan.secret_names, umask=plan.umask,
     )  # fmt: skip
     durable.perform(durable.file(directory / bundle.PLAN, paths.as_json(_shown(new, draft.bed))))
     return new
@@ -145,8 +145,8 @@ def _prepare(draft: Draft, directory: Path) -> Plan:
         plan = _plan(
             draft, status, run_id=name, payload_path=code, checked=checked, work_dir=_work_dir(draft, directory, code)
         )
-        files, left_out = _inputs(draft)
-        plan = replace(plan, inputs=bundle.sums(files), inputs_left_out=left_out)
+        files, left_out, redacted = _inputs(draft)
+        plan = replace(plan, inputs=bundle.sums(files), inputs_left_out=left_out, inputs_redacted=redacted)
         bundle.write_inputs(directory, _documents(draft, plan, facts.result()), files)
     return plan
 
@@ -283,12 +283,13 @@ def _documents(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]])
     }
 
 
-def _inputs(draft: Draft) -> tuple[Mapping[str, bytes], tuple[LeftOut, ...]]:
-    """Return the files under ``inputs/`` (the user's and the plugins), and the user's files that do not exist."""
+def _inputs(draft: Draft) -> inputs.Selection:
+    """Return the files under ``inputs/`` (the user's and the plugins), the user's other files, and what the copies lack."""
     if draft.origin:
-        return bundle.read_inputs(draft.origin), bundle.load_plan(draft.origin).inputs_left_out
+        plan = bundle.load_plan(draft.origin)
+        return bundle.read_inputs(draft.origin), plan.inputs_left_out, plan.inputs_redacted
     request = draft.request
     known = (*request.secrets.values(), *draft.bed.vault)
-    users, left_out = inputs.of_run(draft.project, request.inputs, known)
+    users, left_out, redacted = inputs.of_run(draft.project, request.inputs, known)
     checks = judge.specs(draft.trial, request.catalogue)
-    return {**users, **plugin_files.user_sources(draft.trial, checks, request.catalogue)}, left_out
+    return {**users, **plugin_files.user_sources(draft.trial, checks, request.catalogue)}, left_out, redacted

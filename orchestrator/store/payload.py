@@ -58,7 +58,7 @@ def collect(
             files[f"orchestrator/{folder}/{path.name}"] = path.read_bytes()
     if project is not None:
         files.update({f"{inputs.USER}{name}": content for name, content in project.files.items()})
-        if any(inputs.reason_secret(name, content) for name, content in project.files.items()):
+        if any(inputs.holds_secret(name, content) for name, content in project.files.items()):
             files[SALT] = salt
     return files
 

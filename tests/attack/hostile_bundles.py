@@ -65,7 +65,7 @@ def _of_format_2(hostile: Hostile) -> Hostile:
 
 def _added_by_format_2() -> Iterator[Hostile]:
     """What format 1 does not have."""
-    for key in ("checks", "workload", "inputs", "inputs_left_out", "secret_names", "umask"):
+    for key in ("checks", "workload", "inputs", "inputs_left_out", "inputs_redacted", "secret_names", "umask"):
         for what, value in VALUES.items():
             yield Hostile(
                 name=f"format 2: plan.json {key}: {what}", base=FORMAT_2, codes=(0, 1, 2),

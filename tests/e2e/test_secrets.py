@@ -54,6 +54,7 @@ def script(tmp_path: Path) -> Path:
     (folder / ".env").write_text(f"PASSWORD={PASSWORD}\n")
     (folder / "server.pem").write_text(f"{KEY}\n")
     (folder / "launch.sh").write_text(f"ccbed run train.py -- --token {TOKEN}\n")
+    (folder / "settings.py").write_text(f'LR = 0.1\nDB_PASS = "{PASSWORD}"\n')
     (folder / "data.bin").write_bytes(b"\0" * 100)
     return folder / "train.py"
 
@@ -76,7 +77,9 @@ def test_a_bundle_holds_no_secret_and_the_ranks_get_them_all(bed: Bed, script: P
     assert leaks(script.parent), "the search itself finds them"
     directory = index.resolve("latest", runs)
     plan = json.loads((directory / "plan.json").read_text())
-    assert {path.name for path in (directory / "inputs/user").iterdir()} == {"train.py", "model.py"}
+    assert {path.name for path in (directory / "inputs/user").iterdir()} == {"train.py", "model.py", "settings.py"}
+    redacted = {"path": "user/settings.py", "line": 2, "kind": "value of DB_PASS"}
+    assert plan["inputs_redacted"] == [redacted]
     left_out = {entry["path"]: entry for entry in plan["inputs_left_out"]}
     assert set(left_out) == {"user/.env", "user/server.pem", "user/launch.sh", "user/data.bin"}
     assert [path for path, entry in left_out.items() if entry["sha256"]] == ["user/data.bin"]

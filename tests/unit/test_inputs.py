@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,12 @@ SECRET_FILES = {
     "bed.json": '{"all": {"vars": {"ccbed_nodes": 4}}}',
     "credentials.json": "{}",
     "service-account-1.json": "{}",
+    "notes.txt": "the token is ghp_" + "a1B2" * 9,
+    "manifest.yaml": "kind: Secret\ndata: {login: bWU=}\n",
+}
+REDACTED_FILES = {
     "config.yaml": "lr: 0.1\nwandb:\n  api_key: 0123abcdef\n",
     "settings.toml": 'password = "correct horse"\n',
-    "notes.txt": "the token is ghp_" + "a1B2" * 9,
     "helper.py": 'TOKEN = "hf_' + "aB3d" * 9 + '"\n',
 }
 KEPT_FILES = {
@@ -54,22 +58,43 @@ OTHER_FILES = {"data.bin": "x" * 100, "README.md": "text", "weights.pt": "y"}
 
 @pytest.fixture
 def beside(tmp_path: Path) -> Path:
-    for name, content in {**SECRET_FILES, **KEPT_FILES, **OTHER_FILES, ".git/config": "x", "venv/lib.py": "x"}.items():
+    for name, content in {
+        **SECRET_FILES,
+        **REDACTED_FILES,
+        **KEPT_FILES,
+        **OTHER_FILES,
+        ".git/config": "x",
+        "venv/lib.py": "x",
+    }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
     (tmp_path / "link.py").symlink_to("/etc/hostname")
     return tmp_path
 
 
-def selected(directory: Path) -> tuple[dict[str, bytes], dict[str, LeftOut]]:
+def selected(directory: Path) -> tuple[Mapping[str, bytes], dict[str, LeftOut]]:
     project = payload.read_directory(directory, in_place=False)
-    kept, left_out = inputs.select(project, lambda content: b"known-secret" in content)
+    kept, left_out, _ = inputs.select(project, lambda content: b"known-secret" in content)
     return kept, {entry.path.removeprefix("user/"): entry for entry in left_out}
 
 
 def test_code_and_configuration_are_kept(beside: Path) -> None:
     kept, _ = selected(beside)
-    assert {name.removeprefix("user/") for name in kept} == set(KEPT_FILES)
+    copies = {name.removeprefix("user/"): content.decode() for name, content in kept.items()}
+    assert copies.keys() == {*KEPT_FILES, *REDACTED_FILES}
+    assert {name: copies[name] for name in KEPT_FILES} == KEPT_FILES
+
+
+def test_secrets_in_code_and_configuration_are_redacted_in_the_copies_and_listed(beside: Path) -> None:
+    kept, _, redacted = inputs.select(payload.read_directory(beside, in_place=False), lambda content: False)
+    copies = {name: kept[f"user/{name}"].decode() for name in REDACTED_FILES}
+    assert copies == {
+        "config.yaml": "lr: 0.1\nwandb:\n  api_key: <redacted>\n",
+        "settings.toml": 'password = "<redacted>"\n',
+        "helper.py": 'TOKEN = "<redacted>"\n',
+    }
+    lines = {(entry.path.removeprefix("user/"), entry.line) for entry in redacted}
+    assert lines == {("config.yaml", 3), ("settings.toml", 1), ("helper.py", 1)}
 
 
 @pytest.mark.parametrize("name", SECRET_FILES)
@@ -108,8 +133,10 @@ def test_a_payload_with_secrets_is_salted_and_one_without_is_not(tmp_path: Path)
         return payloads.content_hash(payload.collect(PACKAGE, catalogue, project, salt))
 
     assert digest(b"1") == digest(b"2")
-    (tmp_path / ".env").write_text("PASSWORD=a\n")
-    assert digest(b"1") != digest(b"2")
+    for name, content in {".env": "PASSWORD=a\n", "settings.py": "PASSWORD = 'correct horse'\n"}.items():
+        (tmp_path / name).write_text(content)
+        assert digest(b"1") != digest(b"2")
+        (tmp_path / name).unlink()
 
 
 def test_placeholders_depend_on_a_key_of_the_state_directory(tmp_path: Path) -> None:

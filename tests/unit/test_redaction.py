@@ -166,12 +166,13 @@ def test_values_that_are_secret_by_their_names_are_known() -> None:
 
 def test_an_environment_is_redacted_by_name_form_and_entropy() -> None:
     secret = {
-        "HF_TOKEN": "x", "SSH_AUTH_SOCK": "/tmp/x", "SENTRY": AWS, "WEBHOOK": HEX, "JWT": "eyJhbGciOiJI.eyJzdWIiOiIx.abc_def",
+        "HF_TOKEN": "x", "SENTRY": AWS, "WEBHOOK": HEX, "JWT": "eyJhbGciOiJI.eyJzdWIiOiIx.abc_def",
         "MINE": "x",
     }  # fmt: skip
     plain = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/opt/Conda3/Envs/Torch2/bin", "HOME": "/h", "GIT_COMMIT": SHA,
         "LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu:/usr/local/nvidia/lib64", "CCBED_INCARNATION": HEX, "RANK": "3",
+        "SSH_AUTH_SOCK": "/tmp/x", "PWD": "/w",
         "CUDA_VISIBLE_DEVICES": "GPU-8f3d2c1a-0b4e-4c6d-9e8f-0123456789ab", "LS_COLORS": "rs=0:di=01;34:ln=01;36",
     }  # fmt: skip
     shown = redaction.redacted({**secret, **plain}, names=("mine",))

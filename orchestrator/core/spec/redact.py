@@ -23,10 +23,6 @@ OPTION = "--secret"
 _WHOLE = re.compile(r"(?P<head>(?P<name>(?:--?|\+\+?)?[A-Za-z_][\w.-]*)(?:=|:\s+))(?P<value>.+)", re.DOTALL)
 #: The limit of nested assignments: ``--env=TOKEN=abc`` has two levels.
 _MAX_DEPTH = 8
-_ASSIGNED = re.compile(
-    r"""(?P<name>(?<![\w-])(?P<dash>--?)?[A-Za-z_][\w.-]*)(?:=|["']?:(?!//)\s*|(?(dash)\s+(?!-)|(?!)))"""
-    r"""(?:(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\])*)(?P=quote)|(?P<plain>[^\s"',;&][^\s,;&]{0,999}))"""
-)
 _WORD = re.compile(r"\S*")
 
 Mask = Callable[[str], str]
@@ -78,7 +74,8 @@ class Redaction:
             whole = _WHOLE.fullmatch(argument)
             if not whole:
                 break
-            if self._is_secret_name(whole["name"], whole["value"]):
+            name, value = whole["name"], whole["value"]
+            if redaction.is_secret(name, value, self.names) and not self._is_declared(name, value):
                 return head + whole["head"] + self._placeholder(whole["value"])
             head, argument, option = head + whole["head"], whole["value"], whole["name"]
         return head + self._in_text(argument, option)
@@ -86,17 +83,16 @@ class Redaction:
     def _in_text(self, text: str, option: str) -> str:
         """Redact the values of assignments anywhere in ``text``; judge the rest by its form, as the value of ``option``."""
         result, rest, position = "", "", 0
-        while match := _ASSIGNED.search(text, position):
-            start, end = match.span("quoted" if match["quote"] else "plain")
-            secret = self._is_secret_name(match["name"], text[start:end])
-            if secret and not match["quote"]:
-                end = _WORD.match(text, start).end()  # type: ignore[union-attr]
-            result, rest = result + text[position:start], rest + text[position : match.start()] + " "
-            position = start
-            inner = _ASSIGNED.search(text, start)
-            if secret or not inner or inner.start() >= end:
-                result += self._placeholder(text[start:end]) if secret else self._value(text[start:end], match["name"])
-                position = end
+        for name, quote, start, end, is_secret in redaction.assignments(text, self.names):
+            if start < position:  # within a word that is redacted
+                continue
+            between, secret = text[position:start], is_secret and not self._is_declared(name, text[start:end])
+            position = _WORD.match(text, start).end() if secret and not quote else end  # type: ignore[union-attr]
+            value = text[start:position]
+            result += between + (
+                self._placeholder(value) if secret else self._value(value, "" if name == "-p" else name)
+            )
+            rest += between + " "
         if redaction.has_secret_form(text) or redaction.looks_secret(rest + text[position:], option):
             return self._placeholder(text)
         return result + text[position:]
@@ -107,15 +103,12 @@ class Redaction:
         return self._placeholder(value) if self._is_secret(value, name) or redaction.has_secret_form(value) else value
 
     def _is_secret(self, value: str, name: str) -> bool:
-        is_name = name == OPTION and value in self.names
-        return not is_name and (self._is_secret_name(name, value) or redaction.looks_secret(value, name))
+        return not self._is_declared(name, value) and (
+            redaction.is_secret(name, value, self.names) or redaction.looks_secret(value, name)
+        )
 
-    def _is_secret_name(self, name: str, value: str) -> bool:
-        if name == OPTION and value in self.names:
-            return False
-        if redaction.is_named(name, self.names):
-            return True
-        return redaction.is_secret_option(name) and not redaction.is_trivial(value, name)
+    def _is_declared(self, name: str, value: str) -> bool:
+        return name == OPTION and value in self.names
 
     def _placeholder(self, secret: str) -> str:
         if PLACEHOLDER.search(secret):
