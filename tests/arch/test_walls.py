@@ -94,11 +94,13 @@ def test_files_keep_the_wall(name: str, measured: Mapping[str, walls.Measured]) 
     check(name, measured[name])
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", MODULES)
 def test_a_start_imports_no_more_modules(name: str, bed: beds.Bed) -> None:
     check(name, start_cost.modules(start_cost.imported(MODULES[name], bed.environment(), bed.folder)))
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", CPU)
 def test_a_start_takes_no_more_cpu(name: str, costs: start_cost.Costs) -> None:
     check(name, costs[name])
@@ -150,6 +152,7 @@ def test_every_wall_of_files_has_a_control() -> None:
     assert {name for name in OF_FILES if not ("/" in name and name.startswith("files of "))} == counted
 
 
+@pytest.mark.check
 def test_a_module_more_counts(tmp_path: Path) -> None:
     (tmp_path / "few.py").write_text("")
     (tmp_path / "more.py").write_text("import few\ndef f():\n    import lazy\nf()\n")
@@ -164,6 +167,7 @@ def test_modules_of_another_standard_library_do_not_count() -> None:
     assert [start_cost.modules(names, version).value for version in ("3.11.7", "3.12.1", "3.1.1")] == [4, 2, 2]
 
 
+@pytest.mark.check
 def test_more_work_costs_more(cpu_s: Callable[[Sequence[str]], float]) -> None:
     commands = {name: start_cost.python("-c", f"sum(range({n}))") for name, n in (("few", 10), ("many", 10_000_000))}
     costs = start_cost.cpu(commands, {"few": 10**6, "many": 10**6}, cpu_s)
