@@ -47,13 +47,21 @@ def name(trial: str, now: datetime.datetime, token: str) -> str:
     return f"{now:%Y-%m-%dT%H-%M-%SZ}-{trial}-{token}"
 
 
-def new(runs: Path, trial: str, now: datetime.datetime | None = None) -> Path:
-    """The path of the directory of a new run of ``trial``; only ``runs`` is created. Raises UsageError if it cannot be."""
-    moment = now or datetime.datetime.now(datetime.UTC)
+def new(runs: Path, trial: str, now: datetime.datetime | None = None, *, run: str = "") -> Path:
+    """The path of the directory of a new run of ``trial``; only ``runs`` is created. Raises UsageError if it cannot be.
+
+    ``run``: its name, where ``unused`` has chosen that before.
+    """
     try:
         runs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot_make(runs, error) from None
+    return runs / run if run else unused(runs, trial, now)
+
+
+def unused(runs: Path, trial: str, now: datetime.datetime | None = None) -> Path:
+    """The path of the directory of a new run of ``trial``; nothing is created."""
+    moment = now or datetime.datetime.now(datetime.UTC)
     while True:
         directory = runs / name(trial, moment, secrets.token_hex(2))
         if not os.path.lexists(directory):
