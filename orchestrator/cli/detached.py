@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..model.bed import BedSpec
 from ..model.errors import InfrastructureError
+from . import announcement
 from .inputs.session import Session
 from .render.terminal import short_path
 
@@ -28,11 +29,14 @@ def start(session: Session, bed: BedSpec) -> int:
     begin = session.argv.index("--") if "--" in session.argv else len(session.argv)
     own = [word for word in session.argv[:begin] if word != OPTION]
     command = [sys.executable, "-P", "-m", "orchestrator.cli", *own, *session.argv[begin:]]
+    environment = {**os.environ, "CCBED_DETACH": "", "XDG_STATE_HOME": str(session.state.parent)}
+    if session.announcer:
+        environment[announcement.INHERITED] = str(session.announcer.file)
+        session.announcer = None
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, "CCBED_DETACH": "", "XDG_STATE_HOME": str(session.state.parent)},
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, env=environment
         )  # fmt: skip
     until = time.monotonic() + BEGIN_S
     while process.poll() is None and time.monotonic() < until and not (_directory(log) or _waits(log)):

@@ -36,6 +36,8 @@ _BROKEN_PIPE = 141
 _WITHOUT_SETTINGS = ("config", "init", "completion")
 #: click's variable: a shell sets it when it asks for completions.
 _COMPLETING = "_CCBED_COMPLETE"
+#: Options with which `run` starts nothing.
+_STARTS_NOTHING = {"-h", "--help", "--version", "--dry-run"}
 #: The option that an error begins with.
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?=[ :])")
 #: click's text for an unknown verb below a verb.
@@ -115,12 +117,19 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
     screen = session.terminal  # a verb may replace that of its session
     session.argv = tuple(args)
     session.umask = os.umask(0o077)  # only the user may read what ccbed writes
+    if _begins_run(session.argv):
+        from . import announcement
+
+        session.announcer = announcement.Announcer(session.state, session.argv)
     if _COMPLETING in os.environ:
         from . import bash_completion
 
         bash_completion.install()
     try:
-        return _invoke(list(args), session)
+        code = _invoke(list(args), session)
+        if session.announcer:
+            session.announcer.end(code)
+        return code
     except (BrokenPipeError, _ReaderGoneError):
         _silence()
         return _BROKEN_PIPE
@@ -133,6 +142,15 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
             session.terminal.note(_used(session))
         session.close()
         os.umask(session.umask)
+
+
+def _begins_run(args: Sequence[str]) -> bool:
+    """Whether the line starts a run, or was to start one: it is announced before it is parsed."""
+    own = args[: args.index("--")] if "--" in args else args
+    verb = next((word for word in own if word in VERBS), "")
+    misspelt = next((word for word in own if not word.startswith("-")), "")
+    is_run = verb == "run" or (not verb and difflib.get_close_matches(misspelt, VERBS, n=1) == ["run"])
+    return is_run and _COMPLETING not in os.environ and not _STARTS_NOTHING & set(own)
 
 
 def _invoke(args: list[str], session: sessions.Session) -> int:
@@ -152,6 +170,8 @@ def _used(session: sessions.Session) -> str:
 def _report(error: errors.CcbedError, session: sessions.Session, screen: terminal.Terminal) -> int:
     """Print an error on stderr, with --json also as the document on stdout unless one is there; return its exit code."""
     screen.error(error.problems, error.hint)
+    if session.announcer:
+        session.announcer.end(error.exit_code, error)
     line = session.argv[: session.argv.index("--")] if "--" in session.argv else session.argv
     if (session.is_json or "--json" in line) and "json" not in screen.formats:
         failure = {"problems": list(error.problems), "next": error.hint}

@@ -117,11 +117,24 @@ def run(session: Session, bed: BedSpec, trial: Trial, once: Once, command: str, 
     else:
         night = _begin(bed, trial.name, options["repeat"], Path(options["runs_dir"]), command)
         directory = Path(options["runs_dir"]) / night.name
+    session.announce(directory)
     repeats = _Repeats(session=session, directory=directory, once=once, quiet=options["as_json"])
     repeats.conclude(row for row in night_files.read_rows(directory) if row.run)
     with suppress(Interrupted):  # ``error`` has it
         runner.Runner(directory=directory, night=night, trials=repeats, now=time.monotonic, broken=1).run()
     return _finish(session, night, repeats, options)
+
+
+def show_ended(session: Session, directory: Path, *, as_json: bool) -> int:
+    """Show runs that have ended. Returns their exit code."""
+    document = paths.document(directory, DOCUMENT)
+    if as_json:
+        session.terminal.json(document)
+    else:
+        session.terminal.line(
+            f"repeat   has ended, exit {document['exit']}; report: {short_path(directory)}/report/index.html"
+        )
+    return int(document["exit"])
 
 
 def _finish(session: Session, night: Night, repeats: _Repeats, options: Mapping[str, Any]) -> int:

@@ -23,7 +23,7 @@ from ..model.plan import Placement
 from ..model.trial import Trial
 from ..nightly import baselines
 from ..store import beds as store
-from ..store import secrets
+from ..store import bundle, secrets
 from . import audited_runs, detached, ephemeral_bed, spare_probe
 from .inputs import beds, slurm_jobs, trials
 from .inputs.session import Session
@@ -49,6 +49,7 @@ class CheckedTrial:
 
 def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> int:
     """Return the exit code. ``options``: those of `run`, and those of the workload as ``param_NAME``."""
+    name = _announced_run(session, source, options)
     checked = check(session, source, options)
     if options["dry_run"]:
         return _dry_run(session, checked, options)
@@ -56,11 +57,20 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
         return detached.start(session, checked.bed)
     with _on_bed(session, checked, options) as placed:
         once = functools.partial(run_once, session, placed, options)
-        if options["repeat"] is None and options["resume"] is None:
-            return summary.show(session, once(), as_json=options["as_json"])
+        if name:
+            return summary.show(session, once(name=name), as_json=options["as_json"])
         from . import repeated_run
 
         return repeated_run.run(session, placed.bed, placed.trial, once, _command(session, placed.redaction), options)
+
+
+def _announced_run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> str:
+    """Return the name of the run, which is announced before anything slow; empty where another process or directory has its runs."""
+    if options["repeat"] is not None or options["resume"] is not None or options["detach"]:
+        return ""
+    directory = bundle.unused(options["runs_dir"], source.trial_name)
+    session.announce(directory)
+    return directory.name
 
 
 def run_single(session: Session, source: trials.Source, options: Mapping[str, Any]) -> Result:
@@ -262,8 +272,9 @@ def run_once(
     runs: Path | None = None,
     reason: str = "by hand",
     resume: Path | None = None,
+    name: str = "",
 ) -> Result:
-    """``resume``: the directory of an open run, which is resumed in place of a new one."""
+    """``resume``: the directory of an open run, which is resumed in place of a new one; ``name``: that of the new one."""
     source, trial, redaction, bed = checked.source, checked.trial, checked.redaction, checked.bed
     quiet = bool(options["as_json"])
     if options["inventory"]:
@@ -302,6 +313,7 @@ def run_once(
             command=_command(session, redaction),
             data_dir=checked.data_dir,
             resume=str(resume) if resume else "",
+            run=name,
             twin=has_twin(source, trial, choice),
             twin_after=choice is None and is_local_script and bool(trial.faults),
             inputs=source.inputs,

@@ -20,6 +20,7 @@ class Request:
     """A run to start, or to resume.
 
     ``runs``: the directory of runs; ``state``: the state directory; ``resume``: the directory of an open run, else empty.
+    ``run``: the name of the new run; empty: it gets one.
     ``stop``: resume the run only to heal the bed and to stop its gang; the run stays open.
     ``command``: the exact command line; ``reason``: why it was started; ``inputs``: relative path -> the user's files.
     ``trial``, ``command`` and ``inputs`` hold placeholders for secrets; ``secrets``: placeholder -> secret;
@@ -46,6 +47,7 @@ class Request:
     reason: str = "by hand"
     data_dir: str | None = None
     resume: str = ""
+    run: str = ""
     stop: bool = False
     twin: bool = True
     twin_after: bool = False

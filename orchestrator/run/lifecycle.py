@@ -28,7 +28,7 @@ def launch(request: Request) -> Result:
         request.trial, request.bed, is_copied=request.twin and preparation.needs_twin(request)
     )
     files = payload.collect(Path(__file__).parents[1], request.catalogue, project, salt)
-    directory = bundle.new(Path(request.runs), request.trial.name)
+    directory = bundle.new(Path(request.runs), request.trial.name, run=request.run)
     if project and not project.in_place and (missing := payload.large_files(project)):
         request.on_note(f"does not travel to the nodes: {missing}")
     with beds.run_lock(Path(request.bed.workdir), directory.name, directory), _disconnecting(request):

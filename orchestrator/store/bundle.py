@@ -36,6 +36,8 @@ REPORT = "report"
 #: The files of the plugins that the run uses; a folder for ``--plugins``.
 PLUGINS = "inputs/plugins"
 LATEST = "latest"
+#: A directory with it is a night of a suite.
+NIGHT = "night.json"
 EXTRAS: Mapping[str, Any] = {PLAN: Plan, FINGERPRINT: decoder.Fingerprint, BUNDLE: decoder.About}
 #: The format that is written. Format 1 is still read, but its contents cannot be compared: its run.begin has no inputs.
 FORMAT = 2
@@ -47,13 +49,24 @@ def name(trial: str, now: datetime.datetime, token: str) -> str:
     return f"{now:%Y-%m-%dT%H-%M-%SZ}-{trial}-{token}"
 
 
-def new(runs: Path, trial: str, now: datetime.datetime | None = None) -> Path:
-    """The path of the directory of a new run of ``trial``; only ``runs`` is created. Raises UsageError if it cannot be."""
-    moment = now or datetime.datetime.now(datetime.UTC)
+def new(runs: Path, trial: str, now: datetime.datetime | None = None, *, run: str = "") -> Path:
+    """The path of the directory of a new run of ``trial``; only ``runs`` is created. Raises UsageError if it cannot be.
+
+    ``run``: its name, where ``unused`` has chosen that before. git does not track ``runs``, unless it was there before.
+    """
     try:
+        is_new = not runs.exists()
         runs.mkdir(parents=True, exist_ok=True)
+        if is_new and not (runs.parent / NIGHT).exists():  # that of a night is in a directory of runs
+            (runs / ".gitignore").write_text("*\n")
     except OSError as error:
         raise _cannot_make(runs, error) from None
+    return runs / run if run else unused(runs, trial, now)
+
+
+def unused(runs: Path, trial: str, now: datetime.datetime | None = None) -> Path:
+    """The path of the directory of a new run of ``trial``; nothing is created."""
+    moment = now or datetime.datetime.now(datetime.UTC)
     while True:
         directory = runs / name(trial, moment, secrets.token_hex(2))
         if not os.path.lexists(directory):

@@ -18,7 +18,7 @@ from . import bundle, paths
 _TAIL_BYTES = 65536
 
 #: A directory with NIGHT is a night of a suite; the bundles of its runs are in NIGHT_RUNS.
-NIGHT, NIGHT_RUNS = "night.json", "runs"
+NIGHT, NIGHT_RUNS = bundle.NIGHT, "runs"
 
 _RUN = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z-(?P<trial>.+)-(?P<token>[0-9a-f]{4,})")
 

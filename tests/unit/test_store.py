@@ -54,6 +54,18 @@ def test_a_run_is_named_after_its_time_and_trial(tmp_path: Path) -> None:
     assert len(name.rpartition("-")[2]) == 4
 
 
+def test_git_tracks_no_runs_in_a_directory_that_ccbed_made(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / "mine").mkdir()
+    for runs in (tmp_path / "runs", tmp_path / "mine"):
+        bundle.make(directory := bundle.new(runs, "t", NOW))
+        (directory / bundle.NIGHT).touch()
+        bundle.make(bundle.new(directory / index.NIGHT_RUNS, "t", NOW))
+    git = ["git", "-C", tmp_path, "status", "--porcelain"]
+    assert subprocess.run(git, capture_output=True, text=True, check=True).stdout == "?? mine/\n"
+    assert [file.parent for file in tmp_path.rglob(".gitignore")] == [tmp_path / "runs"]
+
+
 def test_latest_is_the_last_run_that_was_linked(tmp_path: Path) -> None:
     first, second = run(tmp_path), run(tmp_path)
     bundle.link_latest(tmp_path, first.name)

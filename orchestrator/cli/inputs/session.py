@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ...model.plugin import Catalogue
     from ...model.provider import Provider
     from ...model.trial import Trial
+    from ..announcement import Announcer
 
 
 def state_dir() -> Path:
@@ -87,6 +88,7 @@ class Session:
 
     ``settings``: the files that were read; ``set_in``: option -> its place in them.
     ``umask``: that of the user, for the files of the user's programs.
+    ``announcer``: tells a later `resume` of the same shell about the run of this `run`.
     ``is_json``: the output is a document. ``obtained``: beds whose Slurm job this invocation submitted, adopted or took over.
     """
 
@@ -95,6 +97,7 @@ class Session:
     argv: tuple[str, ...] = ()
     umask: int = 0o077
     is_json: bool = False
+    announcer: Announcer | None = None
     plugins: tuple[Path, ...] = ()
     settings: tuple[Path, ...] = ()
     set_in: Mapping[str, str] = field(default_factory=dict)
@@ -136,6 +139,11 @@ class Session:
         if "provider" not in values:
             values["provider"] = self.provider(bed)
         return Request(trial=trial, bed=bed, catalogue=self.catalogue, runs=str(runs), state=str(self.state), **values)
+
+    def announce(self, directory: Path) -> None:
+        """Tell a later `resume` of this shell the directory of the run."""
+        if self.announcer:
+            self.announcer.run(directory)
 
     def releases(self, bed: str) -> bool:
         """Whether the bed goes down when this command ends: its Slurm job was obtained for the command alone."""

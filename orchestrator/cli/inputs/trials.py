@@ -48,6 +48,11 @@ class Source:
     secret_names: tuple[str, ...] = ()
 
     @property
+    def trial_name(self) -> str:
+        """Its own name, which may be invalid."""
+        return str(self.document.content.get("trial")) if isinstance(self.document.content, dict) else ""
+
+    @property
     def workload(self) -> str:
         return str(self.document.content.get("workload")) if isinstance(self.document.content, dict) else ""
 

@@ -20,7 +20,10 @@ UNINTERRUPTIBLE = "D"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process. ``start`` is field 22 of /proc/<pid>/stat (clock ticks since boot): with the pid it is an identity."""
+    """One process. ``start`` is field 22 of /proc/<pid>/stat (clock ticks since boot): with the pid it is an identity.
+
+    ``terminal``: the device number of its controlling terminal, 0 without one.
+    """
 
     pid: int
     ppid: int
@@ -28,6 +31,7 @@ class Process:
     start: int
     state: str
     tag: str = ""
+    terminal: int = 0
 
 
 def parse_stat(text: bytes) -> Process:
@@ -38,6 +42,7 @@ def parse_stat(text: bytes) -> Process:
         state=fields[0].decode(),
         ppid=int(fields[1]),
         session=int(fields[3]),
+        terminal=int(fields[4]),
         start=int(fields[19]),
     )
 

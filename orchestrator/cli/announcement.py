@@ -1,0 +1,236 @@
+"""What the last `ccbed run` of a shell announced: its run, or why none began. `ccbed resume` without a name acts on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ..model.errors import CcbedError, UsageError
+from ..node.oslayer import host_facts, processes
+
+#: In the state directory: a file for each announcement, named after the process that made it.
+FOLDER = "announced"
+#: Names the shell where ccbed cannot know it, such as on another host.
+SHELL = "CCBED_SHELL"
+#: The announcement that `run --detach` leaves to its process in the background.
+INHERITED = "CCBED_ANNOUNCEMENT"
+#: Variables that name a job of a CI system: GitHub, GitLab, Buildkite, Jenkins.
+_CI_JOB = (
+    SHELL,
+    "GITHUB_RUN_ID",
+    "GITHUB_RUN_ATTEMPT",
+    "GITHUB_JOB",
+    "RUNNER_NAME",
+    "CI_JOB_ID",
+    "BUILDKITE_JOB_ID",
+    "BUILD_TAG",
+)
+#: Variables that name a terminal, which srun passes to other hosts.
+_TERMINAL = ("SSH_CONNECTION", "SSH_TTY", "TMUX_PANE", "STY", "WINDOW", "WINDOWID")
+_KEPT_S = 30 * 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """``ancestors`` of a process, nearest first, each ``pid:start``. ``ci``: the job of a CI system, else empty.
+
+    ``callers``: Slurm's job, and where `srun` was called, of a process that may be no descendant of its shell. ``places``:
+    those, and this place.
+    """
+
+    boot: str
+    ancestors: tuple[str, ...] = ()
+    ci: str = ""
+    callers: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+
+    def distance(self, other: Shell) -> int | None:
+        """How far up the first common ancestor of the two is; None if they are different shells."""
+        common = [position for position, process in enumerate(self.ancestors) if process in other.ancestors]
+        if self.ci != other.ci:
+            return None
+        if common and self.boot == other.boot:
+            return common[0]
+        return 0 if self.ci or set(self.places) & set(other.callers) else None
+
+    def is_alive(self, *, without: Shell) -> bool:
+        """Whether an ancestor that ``without`` lacks still runs."""
+        return self.boot == without.boot and any(map(_is_alive, set(self.ancestors) - set(without.ancestors)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """``process``: the `ccbed run` with this ``command``. ``directory``: of its run, once that has a name.
+
+    ``code``: its exit code, None until it ends at ``until``. ``problems``, ``hint``: the error that ended it before its run began.
+    """
+
+    at: float
+    process: str
+    shell: Shell
+    command: str
+    directory: str = ""
+    code: int | None = None
+    until: float = 0.0
+    problems: tuple[str, ...] = ()
+    hint: str | None = None
+
+    @property
+    def has_run(self) -> bool:
+        """Whether its run exists: its inputs are written."""
+        from ..store import bundle, index
+
+        directory = Path(self.directory)
+        return bool(self.directory) and (index.is_night(directory) or bundle.stage(directory) != "none")
+
+    def is_running(self, boot: str) -> bool:
+        return self.code is None and (self.shell.boot != boot or _is_alive(self.process))
+
+    def why_no_run(self) -> UsageError:
+        """The error of a `resume` that has nothing to resume."""
+        if self.problems:
+            ended = f"{self.command}: failed before its run began, with exit code {self.code}"
+            return UsageError(ended, *self.problems, hint=self.hint or f"run it again: {self.command}")
+        if self.is_running(self.shell.boot):
+            return UsageError(f"{self.command}: still prepares its run (process {self.process})", hint="wait for it")
+        run = f"run {Path(self.directory).name}" if self.directory else "run"
+        reason = f"its {run} was removed" if self.code is not None else f"it was killed before its {run} began"
+        return UsageError(f"{self.command}: {reason}", hint=f"run it again: {self.command}")
+
+
+class Announcer:
+    """Announces a `ccbed run`, and with that clears what earlier ones of the same shell announced.
+
+    It does so before most of ccbed is loaded: a process that is killed earlier leaves the announcement of another run.
+    """
+
+    def __init__(self, state: Path, arguments: tuple[str, ...]) -> None:
+        own = processes.parse_stat(Path("/proc/self/stat").read_bytes())
+        shell, process = current_shell(os.environ), f"{own.pid}:{own.start}"
+        self._content = Announcement(at=time.time(), process=process, shell=shell, command="ccbed run")
+        inherited = os.environ.pop(INHERITED, "")
+        self.file = Path(inherited) if inherited else state / FOLDER / f"{own.pid}-{own.start}.json"
+        if inherited:
+            self._content = replace(_parse(self.file) or self._content, process=process)
+        else:
+            _clear(state, shell)
+        self._write()
+        from ..core.spec import redact
+
+        self._content = replace(self._content, command=redact.command_line(["ccbed", *arguments]))
+        self._write()
+
+    def run(self, directory: Path) -> None:
+        """The run has a name, and is about to be prepared."""
+        self._content = replace(self._content, directory=str(directory.resolve()))
+        self._write()
+
+    def end(self, code: int, error: CcbedError | None = None) -> None:
+        """The command ends. ``error``: what ended it."""
+        has_run = True
+        with suppress(CcbedError):  # damaged evidence is that of a run
+            has_run = self._content.has_run
+        if code == 0 and not has_run:  # it was not asked to run anything
+            self.file.unlink(missing_ok=True)
+            return
+        problems = () if has_run else tuple(error.problems) if error else (f"exit code {code}",)
+        hint = error.hint if error else None
+        self._content = replace(self._content, code=code, until=time.time(), problems=problems, hint=hint)
+        self._write()
+
+    def _write(self) -> None:
+        """Without space there is no announcement; that of an earlier run is gone."""
+        with suppress(OSError):
+            self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary = self.file.with_suffix(".new")
+            temporary.write_text(json.dumps(asdict(self._content)))
+            temporary.replace(self.file)
+
+
+def last(state: Path, shell: Shell) -> Announcement | None:
+    """What the last `ccbed run` of the shell announced, if any did. Raises UsageError where it is not known which was the last."""
+    known = [announcement for _, announcement in _read(state)]
+    distances = [(shell.distance(item.shell), item) for item in known]
+    least = min((distance for distance, _ in distances if distance is not None), default=None)
+    if least is None:
+        return None
+    nearest = [item for distance, item in distances if distance == least]
+    ended = [item for item in nearest if not item.is_running(shell.boot)] or nearest
+    newest = max(item.at for item in ended)
+    ended = [item for item in ended if item.at == newest or item.code is None or item.until > newest]
+    unclear = [
+        item for distance, item in distances
+        if distance is None and item.at > newest and not (item.shell.ci or item.shell.callers) and not item.shell.is_alive(without=shell)
+    ]  # fmt: skip
+    if len(ended) + len(unclear) == 1:
+        return ended[0]
+    names = ", ".join(f"{item.command} ({Path(item.directory).name or 'no run'})" for item in (*ended, *unclear))
+    raise UsageError(
+        f"it is not known which was the last run of this shell: {names}",
+        hint="name the run: ccbed resume RUN; a shell that ccbed cannot recognise is named by " + SHELL,
+    )
+
+
+def current_shell(environment: Mapping[str, str]) -> Shell:
+    """The shell of this process, also through timeout, sudo, srun or a script between them."""
+
+    def values(names: tuple[str, ...]) -> str:
+        return " ".join(f"{name}={environment[name]}" for name in names if environment.get(name))
+
+    terminal = values(_TERMINAL)
+    callers: tuple[str, ...] = ()
+    if job := environment.get("SLURM_JOB_ID"):
+        caller = f"{environment.get('SLURM_SUBMIT_HOST')} {environment.get('SLURM_SUBMIT_DIR')} {terminal}"
+        callers = (f"job {job}", caller)
+    places = (f"{socket.gethostname()} {os.getcwd()} {terminal}", *callers)  # noqa: PTH109
+    return Shell(boot=host_facts.boot_id(), ancestors=_ancestors(), ci=values(_CI_JOB), callers=callers, places=places)
+
+
+def _ancestors() -> tuple[str, ...]:
+    """The ancestors of this process up to what starts other shells too: a daemon, or the program of a terminal.
+
+    That is a process of another session without a terminal. sudo with a terminal of its own has its caller's as well. In a
+    session of its own, as under setsid, this process still has its caller.
+    """
+    own = child = processes.find(os.getpid())
+    ancestors: list[str] = []
+    while child and (parent := processes.find(child.ppid)):
+        is_leader = child is own and child.pid == child.session and parent.ppid > 1
+        if parent.session != child.session and not parent.terminal and not is_leader:
+            break
+        ancestors.append(f"{parent.pid}:{parent.start}")
+        child = parent
+    return tuple(ancestors)
+
+
+def _clear(state: Path, shell: Shell) -> None:
+    """Remove what ended runs of the shell announced, and what is old. Those of a part of a script that still runs are its own."""
+    for file, item in _read(state):
+        is_old = time.time() - item.at > _KEPT_S
+        is_replaced = shell.distance(item.shell) is not None and not item.shell.is_alive(without=shell)
+        if (is_old or is_replaced) and not item.is_running(shell.boot):
+            file.unlink(missing_ok=True)
+
+
+def _read(state: Path) -> Iterator[tuple[Path, Announcement]]:
+    for file in sorted((state / FOLDER).glob("*.json")):
+        if item := _parse(file):
+            yield file, item
+
+
+def _parse(file: Path) -> Announcement | None:
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        content = json.loads(file.read_bytes())
+        return Announcement(**{**content, "shell": Shell(**content["shell"])})
+    return None
+
+
+def _is_alive(process: str) -> bool:
+    pid, _, start = process.partition(":")
+    return processes.is_alive(int(pid), int(start))
