@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import importlib_bootstrap, imports, record, steps
+from . import importlib_bootstrap, imports, record, stack_signal, steps
 from .holds import worker
 
 #: Seconds between two reports of the newest step: of rank 0, and of the others.
@@ -64,6 +64,7 @@ class Progress:
         if self._reported is None or now - self._reported >= self._pause_s:
             mark = "first" if self._reported is None else "newest"
             self._reported = now
+            stack_signal.verify()
             record.notify("rank.step", step=steps.completed(), mark=mark, pid=os.getpid())
 
 
