@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .act import Act
 from .bed import LinkSpec
-from .gang import WorkDir
+from .gang import Isolation, WorkDir
 from .plugin import BUILT_IN
 from .trial import CheckSpec
 
@@ -119,7 +119,7 @@ class Plan:
     ``grace_s``: from SIGTERM to SIGKILL where ranks are to end.
     ``secret_names``: environment variables that are secret; ``umask``: of the ranks;
     ``inputs_left_out``: files of the user that the run uses, or that are beside its script, and are not in the bundle.
-    ``work_dir``: where the ranks find the user's script.
+    ``work_dir``: where the ranks find the user's script. ``isolation``: of a script's reference run.
     ``substitutes``: node that the run must not use -> the node that has its slot.
     ``replacements``: nodes that may take the place of a lost one by the policy ``replace``: unused ones, and those that are started
     for it. ``hosts``: with this policy, every host of the bed -> why it gets no replacement; empty: it may.
@@ -151,6 +151,7 @@ class Plan:
     grace_s: float = 0.0
     inputs_left_out: tuple[LeftOut, ...] = ()
     work_dir: WorkDir | None = None
+    isolation: Isolation | None = None
     placement: Placement = field(default_factory=Placement)
     substitutes: Mapping[str, str] = field(default_factory=dict)
     replacements: tuple[str, ...] = ()

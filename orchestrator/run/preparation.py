@@ -13,10 +13,11 @@ from .. import __version__
 from ..core.spec import plan as planning
 from ..core.spec import plugin_files, required_programs
 from ..core.verdict import judge
+from ..core.verdict import twin as twins
 from ..model import codec, vaulted
 from ..model.bed import BedSpec, BedStatus
 from ..model.errors import CcbedError
-from ..model.gang import WorkDir
+from ..model.gang import Isolation, WorkDir
 from ..model.launch import Request
 from ..model.plan import LeftOut, Plan
 from ..model.provider import Provider
@@ -226,14 +227,24 @@ def _plan(
     work_dir: WorkDir | None,
 ) -> Plan:
     request, provider = draft.request, draft.request.provider
+    isolation = _isolation(draft, run_id, work_dir) if draft.origin else None
     return planning.plan(
         draft.trial, draft.bed, status, request.catalogue, run=run_id, payload=payload_path,
         capabilities={node.host: provider.capabilities(node.host) for node in draft.bed.all_nodes},
         data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, free_memory=checked.free_memory,
         twin=request.twin or request.twin_after,
         secret_names=request.secret_names, umask=request.umask, work_dir=work_dir,
+        isolation=isolation,
         placement=request.placement, machines=provider.machines(draft.bed), refused=_refused_hosts(draft),
     )  # fmt: skip
+
+
+def _isolation(draft: Draft, run_id: str, work_dir: WorkDir | None) -> Isolation | None:
+    """What keeps a reference run from the user's files; None for a workload of ccbed, which writes none."""
+    if not twins.is_script(draft.trial):
+        return None
+    copy = (work_dir.path,) if work_dir and draft.bed.shares_file_system else ()
+    return Isolation(writable=(f"{draft.bed.shared_dir}/{run_id}", *copy))
 
 
 def _refused_hosts(draft: Draft) -> Mapping[str, str]:

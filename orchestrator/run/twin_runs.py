@@ -42,7 +42,11 @@ def provide_after(request: Request, directory: Path) -> bool:
     work, is_interrupted = directory / paths.WORK, False
     if not request.twin_after or not bundle.has_ended(directory):
         return False
-    if work.is_dir() and _is_comparable(directory):
+    is_comparable = work.is_dir() and _is_comparable(directory)
+    outside = _outside_saves(directory) if is_comparable else ""
+    if outside:
+        request.on_note(f"no twin follows: it would begin with what the run saved outside of its project, {outside}")
+    elif is_comparable:
         try:
             _store(_make(request, directory), directory)
         except Interrupted as interruption:
@@ -51,6 +55,13 @@ def provide_after(request: Request, directory: Path) -> bool:
         beds.end_twin(Path(request.bed.workdir))
     shutil.rmtree(work, ignore_errors=True)
     return is_interrupted
+
+
+def _outside_saves(directory: Path) -> str:
+    """What a run saved outside of its project, and the remedy; empty: nothing."""
+    saves = sorted(training.outside_paths(bundle.load(directory)))
+    others = f" and {len(saves) - 1} more" if saves[1:] else ""
+    return f"{saves[0]}{others}: save below the project, or --twin, which runs the twin first" if saves else ""
 
 
 def remove_copies(directory: Path) -> None:

@@ -24,6 +24,7 @@ def test_an_interrupted_twin_leaves_the_run_complete(
     ended: list[Path] = []
     monkeypatch.setattr(bundle, "has_ended", lambda directory: True)
     monkeypatch.setattr(twin_runs, "_is_comparable", lambda directory: True)
+    monkeypatch.setattr(twin_runs, "_outside_saves", lambda directory: "")
     monkeypatch.setattr(twin_runs, "_make", make)
     monkeypatch.setattr(beds, "end_twin", ended.append)
     notes: list[str] = []

@@ -269,6 +269,7 @@ def _gang_spec(trial: Trial, state: State, name: str) -> GangSpec:
         holds=faults.holds(trial, state), env=node.env, threads=plan.threads, deadline_s=trial.liveness.wall_s + 5.0,
         link=plan.link, leaves=tuple(plan.nodes[member].leaf for member in state.slots for _ in range(ranks_per_node)) if plan.link else (),
         secret_names=plan.secret_names, umask=plan.umask, begin=state.begin, work_dir=plan.work_dir,
+        isolation=plan.isolation,
         is_elastic=trial.world.can_shrink or None,
     )  # fmt: skip
 

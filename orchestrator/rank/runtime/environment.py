@@ -101,6 +101,9 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
         "CCBED_RESUME": gang.resume.path if gang.resume else "",
         "CCBED_DATA": gang.data or "",
     }
+    if gang.isolation:
+        values["TMPDIR"] = gang_model.temporary_directory(os.getpid())
+        values["TRITON_CACHE_DIR"] = f"{values['TMPDIR']}/triton"
     if gang.workload == "script":
         values["CCBED_WATCH_HOLDS"] = json.dumps(codec.plain(gang.holds))
         if patterns := gang.params.get("checkpoints"):
