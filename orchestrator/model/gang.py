@@ -56,10 +56,12 @@ class WorkDir:
 class Isolation:
     """What keeps the ranks of a script's reference run from the user's files: they may write below ``writable`` only.
 
-    They may also write into the files of their own gang and into a temporary directory of their own.
+    They may also write into the files of their own gang and into a temporary directory of their own. ``env``: variables that
+    keep them off the services that the job reports to, unless the user sets them with ``--env``.
     """
 
     writable: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def temporary_directory(pid: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def provide_after(request: Request, directory: Path) -> bool:
     if not request.twin_after or not bundle.has_ended(directory):
         return False
     is_comparable = work.is_dir() and _is_comparable(directory)
-    outside = _outside_saves(directory) if is_comparable else ""
+    outside = _outside_saves(directory, request.trial.params.get("map") or ()) if is_comparable else ""
     if outside:
         request.on_note(f"no twin follows: it would begin with what the run saved outside of its project, {outside}")
     elif is_comparable:
@@ -57,11 +58,17 @@ def provide_after(request: Request, directory: Path) -> bool:
     return is_interrupted
 
 
-def _outside_saves(directory: Path) -> str:
-    """What a run saved outside of its project, and the remedy; empty: nothing."""
-    saves = sorted(training.outside_paths(bundle.load(directory)))
+def _outside_saves(directory: Path, maps: Sequence[str]) -> str:
+    """What a run saved outside of its project and of mapped paths, and the remedy; empty: nothing."""
+    mapped = [text.partition("=")[0] for text in maps]
+    outside = training.outside_paths(bundle.load(directory))
+    saves = sorted(path for path in outside if not any(map(Path(path).is_relative_to, mapped)))
     others = f" and {len(saves) - 1} more" if saves[1:] else ""
-    return f"{saves[0]}{others}: save below the project, or --twin, which runs the twin first" if saves else ""
+    return (
+        f"{saves[0]}{others}: use {{out}} in its arguments, --map, or --twin, which runs the twin first"
+        if saves
+        else ""
+    )
 
 
 def remove_copies(directory: Path) -> None:
@@ -69,7 +76,8 @@ def remove_copies(directory: Path) -> None:
     document = paths.document(directory, bundle.TWIN) if (directory / bundle.TWIN).exists() else {}
     control = document.get("control") or {}
     for run in filter(None, (document.get("run"), control.get("run"))):
-        shutil.rmtree(directory.parent / Path(run).name / paths.WORK, ignore_errors=True)
+        for name in (paths.WORK, paths.OUT):
+            shutil.rmtree(directory.parent / Path(run).name / name, ignore_errors=True)
 
 
 def _is_comparable(directory: Path) -> bool:

@@ -41,6 +41,7 @@ def plan(
     umask: int = 0o077,
     work_dir: WorkDir | None = None,
     isolation: Isolation | None = None,
+    paths: Mapping[str, str] = MappingProxyType({}),
     placement: Placement = ANY_NODE,
     machines: Mapping[str, Machine] = MappingProxyType({}),
     refused: Mapping[str, str] = MappingProxyType({}),
@@ -49,7 +50,7 @@ def plan(
 
     ``clocks``: as preflight measured them; ``gaps``: nodes that do not share the directory for checkpoints;
     ``free_memory``: of the hosts and containers of the ranks; ``twin``: the run is compared with an undisturbed twin;
-    ``work_dir``, ``isolation``: see model/plan.py; ``placement``: nodes that it must not use;
+    ``work_dir``, ``isolation``, ``paths``: see model/plan.py; ``placement``: nodes that it must not use;
     ``machines``: host -> what it is outside of the bed; ``refused``: host -> why no replacement can be started there.
 
     Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm, or too few
@@ -108,6 +109,7 @@ def plan(
         umask=umask,
         work_dir=work_dir,
         isolation=isolation,
+        paths=paths,
         placement=placement,
         substitutes=assigned.substitutes,
         replacements=tuple(node.name for node in room.nodes),

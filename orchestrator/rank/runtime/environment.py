@@ -85,6 +85,7 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
         **_network(gang.interface),
         **({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{gang.out}/nccl_trace_rank_"} if gang.backend == "nccl" else {}),
         **(DETERMINISTIC if gang.backend == "nccl" and gang.workload != "script" else {}),
+        **(gang.isolation.env if gang.isolation else {}),
         **gang.env,
         **_torchrun(gang, rank),
         "OMP_NUM_THREADS": gang.threads,
