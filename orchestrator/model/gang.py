@@ -53,12 +53,29 @@ class WorkDir:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """What keeps the ranks of a script's reference run from the user's files: they may write below ``writable`` only.
+
+    They may also write into the files of their own gang and into a temporary directory of their own. ``env``: variables that
+    keep them off the services that the job reports to, unless the user sets them with ``--env``.
+    """
+
+    writable: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def temporary_directory(pid: int) -> str:
+    """The temporary directory of an isolated rank. The path is short, because names of sockets have at most 107 bytes."""
+    return f"/tmp/ccbed-{pid}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:
     """A node's ranks of a gang (value of ``gang.start``). ``link``: the shaping of the bed's links.
 
     ``leaves``: rank -> the leaf switch of its node in the fabric.
     ``secret_names``: environment variables that are secret. ``umask``: of the user who began the run.
-    ``work_dir``: of the user's script or module.
+    ``work_dir``: of the user's script or module. ``isolation``: of a script's reference run.
     ``begin``: SHA-256 of the value of ``run.begin``; the agent writes it into its own events, so that every node confirms it.
     ``is_elastic``: a later attempt may have fewer ranks, so what a rank draws must not depend on their number.
     ``environment``: the user's variables, which replace those of the node; None: the ranks have those of the node. Never in
@@ -95,6 +112,7 @@ class GangSpec:
     secret_names: tuple[str, ...] = ()
     umask: int = 0o077
     work_dir: WorkDir | None = None
+    isolation: Isolation | None = None
     is_elastic: bool | None = None
     environment: Mapping[str, str] | None = field(default=None, repr=False)
     links: Mapping[str, Any] | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .act import Act
 from .bed import LinkSpec
-from .gang import WorkDir
+from .gang import Isolation, WorkDir
 from .plugin import BUILT_IN
 from .trial import CheckSpec
 
@@ -129,7 +129,8 @@ class Plan:
     ``secret_names``: environment variables that are secret; ``umask``: of the ranks;
     ``inputs_left_out``: files of the user that the run uses, or that are beside its script, and are not in the bundle.
     ``inputs_redacted``: what the copies of files under ``inputs/`` lack.
-    ``work_dir``: where the ranks find the user's script.
+    ``work_dir``: where the ranks find the user's script. ``isolation``: of a script's reference run.
+    ``paths``: text in the script's arguments -> the path that stands there in this run.
     ``substitutes``: node that the run must not use -> the node that has its slot.
     ``replacements``: nodes that may take the place of a lost one by the policy ``replace``: unused ones, and those that are started
     for it. ``hosts``: with this policy, every host of the bed -> why it gets no replacement; empty: it may.
@@ -163,6 +164,8 @@ class Plan:
     inputs_left_out: tuple[LeftOut, ...] = ()
     inputs_redacted: tuple[Redacted, ...] = ()
     work_dir: WorkDir | None = None
+    isolation: Isolation | None = None
+    paths: Mapping[str, str] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
     substitutes: Mapping[str, str] = field(default_factory=dict)
     replacements: tuple[str, ...] = ()

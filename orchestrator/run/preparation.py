@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..core.spec import offline, own_paths, plugin_files, required_programs
 from ..core.spec import plan as planning
-from ..core.spec import plugin_files, required_programs
 from ..core.verdict import judge
+from ..core.verdict import twin as twins
 from ..model import codec, vaulted
 from ..model.bed import BedSpec, BedStatus
 from ..model.errors import CcbedError
-from ..model.gang import WorkDir
+from ..model.gang import Isolation, WorkDir
 from ..model.launch import Request
 from ..model.plan import Plan
 from ..model.provider import Provider
@@ -90,7 +91,7 @@ def renew(request: Request, plan: Plan, directory: Path) -> Plan:
     draft = Draft(request=replace(request, placement=plan.placement))
     status = request.provider.observe(draft.bed)
     checked = _preflight(draft, status)
-    new = _plan(draft, status, run_id=plan.run, payload_path=plan.payload, checked=checked, work_dir=plan.work_dir)
+    new = _plan(draft, status, directory, payload_path=plan.payload, checked=checked, work_dir=plan.work_dir)
     new = replace(
         new, inputs=plan.inputs, inputs_left_out=plan.inputs_left_out, inputs_redacted=plan.inputs_redacted, checks=plan.checks,
         workload=plan.workload, secret_names=plan.secret_names, umask=plan.umask,
@@ -143,7 +144,7 @@ def _prepare(draft: Draft, directory: Path) -> Plan:
         checked = _preflight(draft, status)
         code = installed.result()
         plan = _plan(
-            draft, status, run_id=name, payload_path=code, checked=checked, work_dir=_work_dir(draft, directory, code)
+            draft, status, directory, payload_path=code, checked=checked, work_dir=_work_dir(draft, directory, code)
         )
         files, left_out, redacted = _inputs(draft)
         plan = replace(plan, inputs=bundle.sums(files), inputs_left_out=left_out, inputs_redacted=redacted)
@@ -219,21 +220,33 @@ def _work_dir(draft: Draft, directory: Path, payload_path: str) -> WorkDir | Non
 def _plan(
     draft: Draft,
     status: BedStatus,
+    directory: Path,
     *,
-    run_id: str,
     payload_path: str,
     checked: preflight.Checked,
     work_dir: WorkDir | None,
 ) -> Plan:
     request, provider = draft.request, draft.request.provider
+    params, run_id = draft.trial.params, directory.name
+    shared = f"{draft.bed.shared_dir}/{run_id}"
+    own = str(directory.resolve()) if draft.bed.shares_file_system else shared
+    words = own_paths.of_run(params, f"{own}/{paths.OUT}", run_id, is_reference=draft.origin is not None)
+    mapped = (path for text, path in words.items() if text != own_paths.OUT)
     return planning.plan(
         draft.trial, draft.bed, status, request.catalogue, run=run_id, payload=payload_path,
         capabilities={node.host: provider.capabilities(node.host) for node in draft.bed.all_nodes},
         data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, free_memory=checked.free_memory,
         twin=request.twin or request.twin_after,
         secret_names=request.secret_names, umask=request.umask, work_dir=work_dir,
+        isolation=_isolation(draft, (shared, own, *mapped)), paths=words,
         placement=request.placement, machines=provider.machines(draft.bed), refused=_refused_hosts(draft),
     )  # fmt: skip
+
+
+def _isolation(draft: Draft, writable: tuple[str, ...]) -> Isolation | None:
+    """What keeps a script's reference run from the user's files; None for other runs."""
+    is_isolated = draft.origin and twins.is_script(draft.trial)
+    return Isolation(writable=writable, env=offline.VARIABLES) if is_isolated else None
 
 
 def _refused_hosts(draft: Draft) -> Mapping[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,7 +43,11 @@ def provide_after(request: Request, directory: Path) -> bool:
     work, is_interrupted = directory / paths.WORK, False
     if not request.twin_after or not bundle.has_ended(directory):
         return False
-    if work.is_dir() and _is_comparable(directory):
+    is_comparable = work.is_dir() and _is_comparable(directory)
+    outside = _outside_saves(directory, request.trial.params.get("map") or ()) if is_comparable else ""
+    if outside:
+        request.on_note(f"no twin follows: it would begin with what the run saved outside of its project, {outside}")
+    elif is_comparable:
         try:
             _store(_make(request, directory), directory)
         except Interrupted as interruption:
@@ -53,12 +58,26 @@ def provide_after(request: Request, directory: Path) -> bool:
     return is_interrupted
 
 
+def _outside_saves(directory: Path, maps: Sequence[str]) -> str:
+    """What a run saved outside of its project and of mapped paths, and the remedy; empty: nothing."""
+    mapped = [text.partition("=")[0] for text in maps]
+    outside = training.outside_paths(bundle.load(directory))
+    saves = sorted(path for path in outside if not any(map(Path(path).is_relative_to, mapped)))
+    others = f" and {len(saves) - 1} more" if saves[1:] else ""
+    return (
+        f"{saves[0]}{others}: use {{out}} in its arguments, --map, or --twin, which runs the twin first"
+        if saves
+        else ""
+    )
+
+
 def remove_copies(directory: Path) -> None:
     """Remove the copies of the project in which the twin and the control of a run that passed have worked."""
     document = paths.document(directory, bundle.TWIN) if (directory / bundle.TWIN).exists() else {}
     control = document.get("control") or {}
     for run in filter(None, (document.get("run"), control.get("run"))):
-        shutil.rmtree(directory.parent / Path(run).name / paths.WORK, ignore_errors=True)
+        for name in (paths.WORK, paths.OUT):
+            shutil.rmtree(directory.parent / Path(run).name / name, ignore_errors=True)
 
 
 def _is_comparable(directory: Path) -> bool:

@@ -25,8 +25,8 @@ FILE = 256 * 1024 * 1024
 #: Directories within directories, and files of a bundle.
 LEVELS = 32
 FILES = 200_000
-#: The directory of a script's copy and outputs, in the directory of its run. It is no evidence.
-WORK = "work"
+#: The directories of a script's copy, and of its outputs (``{out}``), in the directory of its run. They are no evidence.
+WORK, OUT = "work", "out"
 
 
 _TEMPORARY = re.compile(r"\..+\.\d+")
@@ -62,7 +62,7 @@ def _walk(root: Path, prefix: str) -> Iterator[str]:
             path = f"{prefix}{entry.name}"
             if _UNPRINTABLE.search(entry.name):
                 raise TornBundleError(f"{root}: {path!r}: an unprintable name is not allowed in a bundle")
-            if path == WORK and (root / "trial.json").exists():
+            if path in (WORK, OUT) and (root / "trial.json").exists():
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(root, f"{path}/")

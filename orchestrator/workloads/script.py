@@ -38,7 +38,7 @@ class Params:
 
     file         the script
     module       a module that is run instead of a script, as by python -m
-    args         arguments of the script
+    args         arguments of the script; {out} in them is a directory that each run has for itself
     exec_        a program with its first arguments that is started as a new process instead of the warm rank
     step_regex   regular expression for steps in the output: group step (or the first group), and optionally loss
     cwd          the working directory
@@ -51,6 +51,7 @@ class Params:
     exit_timeout_s   seconds for the script's threads and exit handlers after its last line; then the rank fails
     launcher     the job's own launcher, once per node: torchrun, torchrun-best, or a command with {rank} {nnodes} {master_addr} …
     checkpoints  patterns of files that are checkpoints although torch does not write them: out/*.bin
+    map          in references, a path in the arguments becomes a directory of their own below another one: /ckpt=/scratch/references
     nproc        of a launcher: workers per node ({nproc})
     """
 
@@ -70,6 +71,7 @@ class Params:
     launcher: str = ""
     nproc: int = 1
     checkpoints: tuple[str, ...] = ()
+    map: tuple[str, ...] = ()
 
 
 def check(params: Params) -> list[str]:
@@ -85,6 +87,9 @@ def check(params: Params) -> list[str]:
         from ..rank.runtime import launcher
 
         problems += [f"launcher: {problem}" for problem in launcher.find_problems(params.launcher)]
+    problems += [
+        f"map: must be /PATH=/DIRECTORY (got {text!r})" for text in params.map if not re.fullmatch(r"/[^=]+=/.*", text)
+    ]
     if params.nproc < 1:
         problems.append(f"nproc: must be >= 1 (got {params.nproc})")
     if not params.exit_timeout_s > 0:

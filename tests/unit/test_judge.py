@@ -142,7 +142,9 @@ def test_the_reason_why_a_run_is_no_twin_is_named() -> None:
     failed = history.changed(run, "run.end", value={"outcome": "failed", "reason": "the budget is spent"})
     assert twin.unfit(failed) == f"{history.RUN} failed: rank 2 left with exit code 3"
     script = dataclasses.replace(failed, trial=dataclasses.replace(failed.trial, workload="script"))
-    assert twin.unfit(script).endswith("; it ran in a copy of the project, and --root names what belongs to it")
+    assert twin.unfit(script).endswith(
+        "; it may write only in its copy of the project, and --root names what belongs to it"
+    )
     assert twin.unfit(history.reference()) == "it was disturbed"
     bare = dataclasses.replace(history.clean(), trial=script.trial)
     assert twin.unfit(bare) == "it recorded no digest of its weights"

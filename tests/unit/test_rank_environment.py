@@ -70,3 +70,12 @@ def test_a_script_is_watched_with_the_patterns_of_its_checkpoints() -> None:
     script = replace(GANG, workload="script", params={"checkpoints": ("out/*.bin", "/ckpt/*.npz")})
     assert environment.variables(script, 6, "n3", "ab12")["CCBED_CHECKPOINT_GLOBS"] == "out/*.bin:/ckpt/*.npz"
     assert "CCBED_CHECKPOINT_GLOBS" not in environment.variables(replace(script, params={}), 6, "n3", "ab12")
+
+
+def test_a_reference_run_reports_to_no_service_unless_the_user_asks_for_it() -> None:
+    isolated = replace(
+        GANG, isolation=gang.Isolation(env={"WANDB_MODE": "offline"}), environment={"WANDB_MODE": "online"}
+    )
+    assert environment.complete(isolated, 7, "n0", "i", {})["WANDB_MODE"] == "offline"
+    chosen = replace(isolated, env={"WANDB_MODE": "online"})
+    assert environment.complete(chosen, 7, "n0", "i", {})["WANDB_MODE"] == "online"

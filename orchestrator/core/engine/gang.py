@@ -27,6 +27,7 @@ from ...model.gang import GangSpec, Resume
 from ...model.payload import Payload
 from ...model.plugin import BUILT_IN
 from ...model.trial import Trial
+from ..spec import own_paths
 from . import faults
 from .state import Commands, Node, Result, State, note, timer
 
@@ -270,12 +271,13 @@ def _gang_spec(trial: Trial, state: State, name: str) -> GangSpec:
         run=plan.run, epoch=state.epoch, world_size=state.world_size(trial), nodes=len(state.slots), group_rank=slot,
         ranks=tuple(range(slot * ranks_per_node, (slot + 1) * ranks_per_node)), master_addr=address, master_port=port,
         backend=plan.backend, timeout_s=trial.world.timeout_s, max_restarts=trial.recovery.max_restarts,
-        workload=trial.workload, params=trial.params, seed=trial.seed, payload=plan.payload,
+        workload=trial.workload, params=own_paths.applied(trial.params, plan.paths), seed=trial.seed, payload=plan.payload,
         out=f"{node.directory}/runs/{plan.run}/i{state.nodes[name].ordinal}-e{state.epoch}",
         checkpoints=plan.checkpoints, interface=node.interface, data=plan.data, resume=_resume(state),
         holds=faults.holds(trial, state), env=node.env, threads=plan.threads, deadline_s=trial.liveness.wall_s + 5.0,
         link=plan.link, leaves=tuple(plan.nodes[member].leaf for member in state.slots for _ in range(ranks_per_node)) if plan.link else (),
         secret_names=plan.secret_names, umask=plan.umask, begin=state.begin, work_dir=plan.work_dir,
+        isolation=plan.isolation,
         is_elastic=trial.world.can_shrink or None,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from ...model import redaction, vaulted
 from ...model.bed import BedSpec, BedStatus, Machine, NodeSpec
 from ...model.errors import InfrastructureError, UsageError
 from ...model.free_memory import FreeMemory
-from ...model.gang import WorkDir
+from ...model.gang import Isolation, WorkDir
 from ...model.plan import Gap, HostClock, Placement, Plan, PlanNode
 from ...model.plugin import Catalogue
 from ...model.trial import SHRINK, THEIRS, Trial
@@ -40,6 +40,8 @@ def plan(
     secret_names: Sequence[str] = (),
     umask: int = 0o077,
     work_dir: WorkDir | None = None,
+    isolation: Isolation | None = None,
+    paths: Mapping[str, str] = MappingProxyType({}),
     placement: Placement = ANY_NODE,
     machines: Mapping[str, Machine] = MappingProxyType({}),
     refused: Mapping[str, str] = MappingProxyType({}),
@@ -48,7 +50,7 @@ def plan(
 
     ``clocks``: as preflight measured them; ``gaps``: nodes that do not share the directory for checkpoints;
     ``free_memory``: of the hosts and containers of the ranks; ``twin``: the run is compared with an undisturbed twin;
-    ``work_dir``: where the ranks find the user's script; ``placement``: nodes that it must not use;
+    ``work_dir``, ``isolation``, ``paths``: see model/plan.py; ``placement``: nodes that it must not use;
     ``machines``: host -> what it is outside of the bed; ``refused``: host -> why no replacement can be started there.
 
     Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm, or too few
@@ -107,6 +109,8 @@ def plan(
         secret_names=tuple(dict.fromkeys((*secret_names, *_vaulted(bed)))),
         umask=umask,
         work_dir=work_dir,
+        isolation=isolation,
+        paths=paths,
         placement=placement,
         substitutes=assigned.substitutes,
         replacements=tuple(node.name for node in room.nodes),

@@ -77,7 +77,11 @@ def unfit(run: Run) -> str:
         gangs = views.gangs(run.history)
         cause = views.root_cause(run.history, gangs[-1]) if gangs else None
         why = f"rank {cause.rank} {cause.how}" if cause else reason
-        hint = "; it ran in a copy of the project, and --root names what belongs to it" if is_script(run.trial) else ""
+        hint = (
+            "; it may write only in its copy of the project, and --root names what belongs to it"
+            if is_script(run.trial)
+            else ""
+        )
         return f"{_name(run)} {outcome}: {why}{hint}"
     if _disturbed(run):
         return "it was disturbed"

@@ -7,6 +7,7 @@ import importlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -18,7 +19,7 @@ from typing import Any
 from ...model import codec
 from ...model.events.commands import GangStopDone
 from ...model.events.ranks import RankExit
-from ...model.gang import GangSpec
+from ...model.gang import GangSpec, temporary_directory
 from ...model.trial import SCRIPT
 from .. import rank_imports
 from ..files import label, plain_files, rank_orders
@@ -200,6 +201,8 @@ class RankProcesses:
                 rank = gang.alive.pop(pid)
                 self._exiting.discard(pid)
                 os.close(gang.release.pop(rank))
+                if gang.spec.isolation:
+                    shutil.rmtree(temporary_directory(pid), ignore_errors=True)
                 error = read_error(gang.spec.out, rank) if code else None
                 rank_exit = RankExit(
                     rank=rank, pid=pid, code=code, last_step=last_step(gang.spec.out, rank), error=error

@@ -85,6 +85,7 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
         **_network(gang.interface),
         **({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{gang.out}/nccl_trace_rank_"} if gang.backend == "nccl" else {}),
         **(DETERMINISTIC if gang.backend == "nccl" and gang.workload != "script" else {}),
+        **(gang.isolation.env if gang.isolation else {}),
         **gang.env,
         **_torchrun(gang, rank),
         "OMP_NUM_THREADS": gang.threads,
@@ -101,6 +102,9 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
         "CCBED_RESUME": gang.resume.path if gang.resume else "",
         "CCBED_DATA": gang.data or "",
     }
+    if gang.isolation:
+        values["TMPDIR"] = gang_model.temporary_directory(os.getpid())
+        values["TRITON_CACHE_DIR"] = f"{values['TMPDIR']}/triton"
     if gang.workload == "script":
         values["CCBED_WATCH_HOLDS"] = json.dumps(codec.plain(gang.holds))
         if patterns := gang.params.get("checkpoints"):

@@ -18,7 +18,7 @@ from ...model import gang as gang_model
 from ...model.events import RankError, RankFinished, RankStart, Traffic
 from ..checkpoint import commit
 from ..watcher import stack_signal
-from . import environment, interpreter, recorder, seeds
+from . import environment, interpreter, isolation, recorder, seeds
 
 if TYPE_CHECKING:
     from . import context
@@ -41,6 +41,7 @@ def main(
 
     def begin() -> tuple[str, ...]:
         """The environment is written before the event: a rank that reports its start has recorded its environment."""
+        isolation.enter(gang, events_path)
         start_only = set_environment(gang, rank, node, incarnation)
         files = recorder.sums(Path(gang.out), (f"env-r{rank}.json",))
         notes.note(

@@ -51,15 +51,17 @@ def kept_facts(lines: Lineage) -> KeptFacts:
 
 
 def outside_paths(run: Run) -> frozenset[str]:
-    """The paths of saves outside of the run's own work directory, which another run may read or write as well."""
-    work_dir = mapping(mapping(run.extras.get("plan.json")).get("work_dir"))
-    own, links = str(work_dir.get("path", "")), mapping(work_dir.get("links"))
+    """The paths of saves outside of the run's own directories, which another run may read or write as well."""
+    plan = mapping(run.extras.get("plan.json"))
+    work_dir = mapping(plan.get("work_dir"))
+    links = mapping(work_dir.get("links"))
+    own = [str(path) for path in (work_dir.get("path"), *mapping(plan.get("paths")).values()) if path]
     paths: set[str] = set()
     for file in run.files.watch():
         paths.update(line.path for line in file.of(watch.Save) if line.path)
         paths.update(line.path for line in file.of(watch.Committed) if line.path)
     real = {_without_link(path, links) for path in paths}
-    return frozenset(path for path in real if not (own and PurePosixPath(path).is_relative_to(own)))
+    return frozenset(path for path in real if not any(map(PurePosixPath(path).is_relative_to, own)))
 
 
 def _without_link(path: str, links: Mapping[str, object]) -> str:
