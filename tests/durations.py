@@ -101,7 +101,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     cpu, wall = _cpu(), time.monotonic()
     result = yield
-    definitions = item._fixtureinfo.name2fixturedefs.values()
+    definitions = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
     names = {f"{one.baseid}::{one.argname}" for several in definitions for one in several if one.scope != "function"}
     _RECORD.add((item.nodeid, max(_cpu() - cpu, of_call(item) + _RECORD.shared(names)), time.monotonic() - wall))
     return result
