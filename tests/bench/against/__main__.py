@@ -16,7 +16,7 @@ import platformdirs
 from . import checkouts, ratios
 from .measures import MEASURES
 from .sides import Side
-from .turns import SIDES, FailedError, Turns
+from .turns import SIDES, FailedError, Times, Turns
 
 TOO_SLOW, FAILED, INTERRUPTED = 1, 2, 130
 #: The most pairs of a measure, unless another number is named.
@@ -54,7 +54,7 @@ def compare(commit: str, names: Sequence[str], most: int) -> int:
     with _sides(commit) as sides:
         turns = Turns(
             titles={name: MEASURES[name].titles for name in warmed_up(names, sides)},
-            take=lambda name, side: MEASURES[name].take(sides[side]),
+            take=lambda name, side: take(name, sides[side]),
             report=report,
         )
         try:
@@ -71,6 +71,15 @@ def describe(commit: str, names: Sequence[str], samples: Mapping[str, Sequence[r
     return f"\nThe checkout against {checkouts.subject_of(commit)}; {load}\n\n{ratios.table(rows)}"
 
 
+def take(name: str, side: Side) -> Times:
+    """Measure once. Raises FailedError; the bed is a new one then."""
+    try:
+        return MEASURES[name].take(side)
+    except FailedError:
+        side.renew()
+        raise
+
+
 def warmed_up(names: Sequence[str], sides: Mapping[str, Side]) -> Iterator[str]:
     """The measures that both sides have, each taken once. Raises FailedError if one fails in the checkout."""
     for name in names:
@@ -84,7 +93,7 @@ def _warmed_up(name: str, side: Side, role: str) -> bool:
         return False
     report(f"{role}: {name}, once before it counts")
     try:
-        MEASURES[name].take(side)
+        take(name, side)
     except FailedError as error:
         if role == "now":
             raise

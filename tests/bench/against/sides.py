@@ -57,6 +57,11 @@ class Side:
     def up(self) -> Cost:
         return self.ccbed("up", str(self.inventory))
 
+    def renew(self) -> None:
+        """A run that failed may have left a node behind that is lost."""
+        self.down()
+        self.up()
+
     def down(self) -> None:
         """Take the bed down, also if it never came up."""
         with suppress(FailedError):
