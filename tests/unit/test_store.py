@@ -61,7 +61,7 @@ def test_git_tracks_no_runs_in_a_directory_that_ccbed_made(tmp_path: Path) -> No
         bundle.make(directory := bundle.new(runs, "t", NOW))
         (directory / bundle.NIGHT).touch()
         bundle.make(bundle.new(directory / index.NIGHT_RUNS, "t", NOW))
-    git = ["git", "-C", tmp_path, "status", "--porcelain"]
+    git = ["git", "-C", str(tmp_path), "status", "--porcelain"]
     assert subprocess.run(git, capture_output=True, text=True, check=True).stdout == "?? mine/\n"
     assert [file.parent for file in tmp_path.rglob(".gitignore")] == [tmp_path / "runs"]
 
