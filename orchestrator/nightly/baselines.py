@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import json
 import re
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ _ACCEPTED = ("floor", "measured", "margin", "n", "evidence", "accepted")
 _LINE = re.compile(
     r"""(?P<key>\s*(?:-\s+)?\w+:)\s*(?P<value>"(?:[^"\\]|\\.)*"|\[[^\]]*\]|[^#]*?)(?P<comment>\s+#.*)?"""
 )
+_ROUNDING = {"higher": decimal.ROUND_FLOOR, "lower": decimal.ROUND_CEILING}
 _PLAIN = re.compile(r"[A-Za-z][\w ./+-]*[\w/+]")
 _HEADER = """\
 # Floors of one hardware model, written by `ccbed baseline accept` and reviewed by people. A night fails a node that is worse
@@ -34,8 +35,8 @@ _HEADER = """\
 class Floor:
     """An absolute limit of a metric. ``floor`` and ``measured`` in ``unit``; ``margin``: between them, 0.1 is 10 %.
 
-    ``n``: values of which ``measured`` is the median; ``evidence``: the runs; ``accepted``: a date; ``gang``: the hardware of
-    the gang, for a figure of a whole gang.
+    ``measured``: the median of the worst node; ``n``: values of all nodes; ``evidence``: the runs; ``accepted``: a date;
+    ``gang``: the hardware of the gang, for a figure of a whole gang.
     """
 
     metric: str
@@ -72,13 +73,17 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A metric that may become a floor: the values of all nodes with this key, and the runs. ``trial``: of the runs."""
+    """A metric that becomes a floor: the values of all nodes with this key, and the runs. ``trial``: of the runs.
+
+    ``worst``: the median of the worst node.
+    """
 
     metric: str
     unit: str
     better: Better
     key: Key
     trial: str
+    worst: float
     values: tuple[float, ...]
     runs: tuple[str, ...]
     gang: bool = False
@@ -174,19 +179,19 @@ def _floor(draft: trial_draft.Draft, where: source_positions.Path, item: Any) ->
 
 
 def accept(measured: Sequence[Measured], margin: float, day: datetime.date) -> dict[str, tuple[Floor, ...]]:
-    """Hardware of nodes -> floors at a margin from the median, towards worse. None for a gang of several kinds of nodes, or below zero."""
+    """Hardware of nodes -> floors at a margin from the worst node, towards worse. None for a gang of several kinds of nodes."""
     floors: dict[str, list[Floor]] = {}
     for entry in measured:
         hardware = node_hardware(entry.key.hardware) if entry.gang else entry.key.hardware
-        median = statistics.median(entry.values)
-        if not hardware or median < 0:
+        if not hardware:
             continue
         worse = 1 - margin if entry.better == "higher" else 1 + margin
         floors.setdefault(hardware, []).append(
             Floor(
-                metric=entry.metric, floor=_rounded(median * worse), unit=entry.unit, better=entry.better, measured=_rounded(median),
-                margin=margin, n=len(entry.values), evidence=entry.runs, accepted=day.isoformat(), trial=entry.trial,
-                workload=entry.key.workload, parameters=entry.key.parameters, gang=entry.key.hardware if entry.gang else "",
+                metric=entry.metric, floor=_rounded(entry.worst * worse, entry.better), unit=entry.unit, better=entry.better,
+                measured=_rounded(entry.worst), margin=margin, n=len(entry.values), evidence=entry.runs,
+                accepted=day.isoformat(), trial=entry.trial, workload=entry.key.workload, parameters=entry.key.parameters,
+                gang=entry.key.hardware if entry.gang else "",
             )
         )  # fmt: skip
     return {hardware: tuple(entries) for hardware, entries in floors.items()}
@@ -198,8 +203,10 @@ def node_hardware(gang: str) -> str:
     return kinds[0] if len(kinds) == 1 else ""
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
+def _rounded(value: float, better: Better | None = None) -> float:
+    """Four digits; of a limit, ``better`` says which side is worse: it is rounded to that side."""
+    rounded = decimal.Context(prec=4, rounding=_ROUNDING[better] if better else None)
+    return float(rounded.create_decimal(f"{value:.12g}"))
 
 
 def file_name(hardware: str) -> str:

@@ -69,15 +69,15 @@ CASES: Mapping[str, tuple[list[Shell], Shell, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_run_of_a_shell_is_found_by_its_ancestors_its_job_or_its_place(case: str, tmp_path: Path) -> None:
-    made, asking, expected = CASES[case]
+    made, resuming, expected = CASES[case]
     for number, made_by in enumerate(made):
         announcement._clear(tmp_path, made_by)
         announced(tmp_path, number, made_by)
     if expected == "refused":
         with pytest.raises(UsageError, match="not known which was the last run of this shell"):
-            announcement.last(tmp_path, asking)
+            announcement.last(tmp_path, resuming)
     else:
-        last = announcement.last(tmp_path, asking)
+        last = announcement.last(tmp_path, resuming)
         assert (last.command if last else "") == expected
 
 

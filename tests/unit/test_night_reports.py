@@ -165,6 +165,21 @@ def test_the_page_begins_with_the_verdict_then_the_changes_then_the_culprits() -
     assert order == sorted(order)
 
 
+@pytest.mark.parametrize("is_compared", [True, False])
+def test_medians_that_were_not_compared_are_not_said_to_be_unchanged(is_compared: bool) -> None:
+    """The night before has other metrics, as one of another suite has: its figures have other keys."""
+    report = clean()
+    last = tuple(record for record in report.records if record.night == report.night.number)
+    other = dataclasses.replace(last[0].key, parameters="of another suite")
+    before = [
+        dataclasses.replace(record, night=record.night - 1, key=record.key if is_compared else other) for record in last
+    ]
+    previous = PreviousNight(night=report.night, rows=report.rows, judgement=report.judgement)
+    text = text_of(dataclasses.replace(report, records=(*before, *last), previous=previous))
+    assert ("no median moved by 1 % or more" in text) == is_compared
+    assert ("no median was compared with that of an earlier night" in text) != is_compared
+
+
 def test_every_run_is_linked() -> None:
     text = text_of(bad())
     assert set(bad().links.values()) <= set(re.findall(r'href="([^"]*)"', text))

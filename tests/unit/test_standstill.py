@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from orchestrator.core.engine import engine, liveness, standstill
-from orchestrator.core.engine.state import Inspection, State
+from orchestrator.core.engine.state import FaultState, Inspection, State
+from orchestrator.faults import hang_rank
+from orchestrator.model.act import HostFacts, Target
 from orchestrator.model.event import Clock, Event, Source, event
 from orchestrator.model.events import CommandFailed, GangBusy, GangInspectDone, GangQuiet, GangStalled, Note
 from orchestrator.model.trial import Liveness
@@ -28,11 +30,14 @@ def _done(stacks: dict[int, tuple[str, ...]], cpu_s: dict[int, float] | None = N
     )  # fmt: skip
 
 
-def _decide(quiet: GangQuiet, *replies: GangInspectDone | None) -> Any:
+def _decide(quiet: GangQuiet, *replies: GangInspectDone | None, faults: tuple[FaultState, ...] = ()) -> Any:
     """The payload of the note that follows the replies of the nodes; None: a node did not respond."""
     keys = [f"key{number}" for number in range(len(replies))]
     inspection = Inspection(quiet=quiet, awaited=frozenset(keys))
     state: State = replace(_running(), inspection=inspection, inspections=1)
+    spin = hang_rank.plan(hang_rank.Params(how="spinning"), Target(node="n1", rank=1), FACTS)
+    acts = {f"f{number}": {fault.node: spin} for number, fault in enumerate(faults)}
+    state = replace(state, plan=replace(state.plan, acts=acts), faults=dict(zip(acts, faults, strict=True)))
     commands: Any = ()
     for key, reply in zip(keys, replies, strict=True):
         state, commands = standstill.on_inspected(history.trial(workload="script"), state, _reply(key, reply))
@@ -54,6 +59,7 @@ def _reply(key: str, reply: GangInspectDone | None) -> Event[Any]:
     return event(reply, at=at, source=source, type="ok", key=key)
 
 
+FACTS = HostFacts(name="h", provider="process", capabilities=frozenset())
 QUIET = GangQuiet(since_s=31.0, limit_s=30.0)
 
 
@@ -87,6 +93,26 @@ def test_a_script_whose_ranks_work_or_are_not_known_has_not_stalled(
     replies: tuple[GangInspectDone | None, ...],
 ) -> None:
     assert isinstance(_decide(QUIET, *replies), GangBusy)
+
+
+def test_a_rank_that_a_fault_lets_spin_has_stalled_whatever_cpu_it_uses() -> None:
+    working = _done({0: (), 1: (), 2: (), 3: ()}, {1: 1.0})
+    fault = FaultState(stage="acted", node="n1", epoch=0)
+    report = _decide(QUIET, working, faults=(fault,))
+    assert isinstance(report, GangStalled)
+    assert (report.culprit, report.reason) == (
+        1, "no step for 31 s: rank 1 uses its CPU and makes no step; the others wait",
+    )  # fmt: skip
+    assert isinstance(_decide(QUIET, working, faults=(replace(fault, stage="planned"),)), GangBusy)
+    others = _decide(QUIET, _done({0: (), 1: (), 2: ()}, {1: 1.0, 2: 1.0}), faults=(fault,))
+    assert isinstance(others, GangBusy) and list(others.ranks or ()) == [2], "another rank may evaluate meanwhile"
+
+
+def test_ranks_that_work_have_stalled_once_their_peers_have_waited_as_long_as_nccl_does() -> None:
+    long = replace(QUIET, since_s=601.0)
+    report = _decide(long, _done({0: (), 1: ()}, {1: 1.0}))
+    assert isinstance(report, GangStalled) and report.culprit == 1
+    assert isinstance(_decide(long, _done({0: (), 1: ()}, {0: 1.0, 1: 1.0})), GangBusy), "nobody waits"
 
 
 def test_the_limit_that_a_user_has_set_counts_while_ranks_work() -> None:

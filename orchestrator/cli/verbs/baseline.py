@@ -44,7 +44,11 @@ def command() -> None:
 )
 @options.of_run("handle", metavar="RUN|NIGHT")
 @click.option(
-    "--margin", default="10%", show_default=True, callback=_share, help="From the median to the floor, towards worse."
+    "--margin",
+    default="10%",
+    show_default=True,
+    callback=_share,
+    help="From the worst node to the floor, towards worse.",
 )
 @click.option(
     "--metric", "metrics", multiple=True, metavar="NAME", help="Only these metrics; words of a name, or *. Repeatable."
@@ -63,6 +67,7 @@ def accept(
 ) -> int:  # fmt: skip
     """Write the floors of RUN or NIGHT into the baseline of its hardware model, for review. Comments in it are kept."""
     from ...nightly import baselines as files
+    from ...nightly import night_files
     from ...nightly.judging import evidence
 
     directory = _resolve(handle, runs_dir)
@@ -71,7 +76,9 @@ def accept(
         session.terminal.warn(note)
     accepted = files.accept(measured, margin, datetime.datetime.now(datetime.UTC).date())
     if not accepted:
-        raise UsageError(f"{directory}: its gangs have nodes of several kinds: no hardware model has such a floor")
+        raise UsageError(
+            f"{directory}: no metric of it can have a floor", *notes, hint="see its report for the figures"
+        )
     if output and len(accepted) > 1:
         models = "; ".join(accepted)
         raise UsageError(
@@ -81,6 +88,8 @@ def accept(
         file: files.merge(file, hardware, floors)
         for hardware, floors in accepted.items() for file in [output or baselines / files.file_name(hardware)]
     }  # fmt: skip
+    if night_files.is_night(directory):
+        _require_passed(directory, [files.parse(text, str(file)) for file, text in texts.items()])
     if not dry_run:
         _keep(session, directory, list(texts))
     for (hardware, floors), (file, text) in zip(accepted.items(), texts.items(), strict=True):
@@ -102,6 +111,17 @@ def accept(
             ]
         )
     return 0
+
+
+def _require_passed(night: Path, baselines: list[Baseline]) -> None:
+    """Raises UsageError where the night would fail its own baseline, by the floors that the files had before."""
+    from ...nightly.judging import evidence
+
+    if problems := evidence.refusals(night, baselines):
+        raise UsageError(
+            f"{night}: does not pass the baseline that would be written", *problems,
+            hint="change those floors by hand, accept a better night, or write to another file with -o",
+        )  # fmt: skip
 
 
 def _keep(session: Session, directory: Path, files: list[Path]) -> None:

@@ -310,6 +310,16 @@ def unhealed(state: State) -> tuple[str, ...]:
     )
 
 
+def spinning_ranks(trial: Trial, state: State) -> frozenset[int]:
+    """The ranks of this attempt that a fault lets spin: they use their CPU, and never make a step."""
+    return frozenset(
+        state.slots.index(fault.node) * trial.workers_per_node + item.args.get("local_rank", 0)
+        for id, fault in state.faults.items()
+        if fault.stage == "acted" and fault.epoch == state.epoch and fault.node in state.slots
+        for item in state.plan.acts[id][fault.node].inject if item.args.get("do") == "spin"
+    )  # fmt: skip
+
+
 def ends_node(act: Act) -> bool:
     """Whether the injection ends every process of the node."""
     off = (

@@ -1,7 +1,8 @@
 """A script that stands still: its ranks are inspected before its gang is called stalled.
 
 A script may evaluate, save or wait for data without a step. So it has stalled only if no rank of any node uses its CPU or
-moves data, or if it exceeds the limit that the user has set.
+moves data, but for those that a fault lets spin; if some ranks work while others have waited for ``PEERS_S``; or if it exceeds
+the limit that the user has set.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from dataclasses import replace
 from ...model.event import Event
 from ...model.events import CommandFailed, GangBusy, GangInspectDone, GangQuiet, GangStalled
 from ...model.trial import Trial
-from . import gang
+from . import faults, gang
 from .state import Inspection, Result, State, note
 
 #: A rank that uses more CPU seconds, or moves more bytes, within a second is at work.
 IDLE_CPU_S, IDLE_BYTES = 0.02, 4096
+#: The default limit of NCCL for a collective: one rank may evaluate so long while the others wait.
+PEERS_S = 600.0
 STOPPED = ("T", "t")
 #: Frames of a rank that waits for its peers: a collective, or the backward pass in which gradients are reduced.
 _WAITING = re.compile(r"torch/distributed/|torch/nn/parallel/distributed\.py|_engine_run_backward")
@@ -51,7 +54,11 @@ def on_inspected(trial: Trial, state: State, event: Event[GangInspectDone | Comm
         return replace(state, inspection=inspection if state.active else None), ()
     state = replace(state, inspection=None)
     busy = _busy(inspection)
-    reason, culprit = describe(inspection.quiet, inspection.replies)
+    spinning = tuple(rank for rank in busy if rank in faults.spinning_ranks(trial, state))
+    if 0 < len(busy) < sum(len(reply.states) for reply in inspection.replies) and inspection.quiet.since_s >= PEERS_S:
+        spinning = busy
+    busy = tuple(rank for rank in busy if rank not in spinning)
+    reason, culprit = describe(inspection.quiet, inspection.replies, spinning)
     if (busy or inspection.silent) and not inspection.quiet.is_strict:
         report: GangBusy | GangStalled = GangBusy(ranks=busy, reason=_busy_reason(inspection, busy))
         return state, (note(report, f"e{state.epoch}/busy{state.inspections}", epoch=state.epoch),)
@@ -64,8 +71,13 @@ def _has_no_worker(state: State, event: Event[GangInspectDone | CommandFailed]) 
     return state.plan.has_launcher and isinstance(event.data, GangInspectDone) and not event.data.states
 
 
-def describe(quiet: GangQuiet, replies: Collection[GangInspectDone]) -> tuple[str, int | None]:
-    """Where the ranks stand, and the first rank that did not enter the collective in which others wait."""
+def describe(
+    quiet: GangQuiet, replies: Collection[GangInspectDone], spinning: tuple[int, ...] = ()
+) -> tuple[str, int | None]:
+    """Where the ranks stand, and the first rank that did not enter the collective in which others wait.
+
+    ``spinning``: ranks that use their CPU without a step.
+    """
     stacks = {int(rank): frames for reply in replies for rank, frames in reply.stacks.items()}
     states = {int(rank): state for reply in replies for rank, state in reply.states.items()}
     stopped = sorted(rank for rank, state in states.items() if state in STOPPED)
@@ -79,10 +91,15 @@ def describe(quiet: GangQuiet, replies: Collection[GangInspectDone]) -> tuple[st
         parts.append(
             f"{_ranks(waiting)} {_verb(waiting, 'waits', 'wait')} for peers at {_position(stacks[waiting[0]])}"
         )
+    parts += [
+        f"{_ranks(spinning)} {_verb(spinning, 'uses its', 'use their')} CPU and {_verb(spinning, 'makes', 'make')} no step"
+        if spinning
+        else ""
+    ]
     if not any(stacks.values()):
-        parts.append("no rank uses its CPU; no stack could be taken")
+        parts.append("the others wait" if spinning else "no rank uses its CPU; no stack could be taken")
     parts += _missing_stacks(replies, stopped)
-    culprits = left or stopped or (elsewhere if waiting else ())
+    culprits = left or stopped or spinning or (elsewhere if waiting else ())
     since = f"no step for {quiet.since_s:.0f} s" if not left else f"the gang stands still for {quiet.since_s:.0f} s"
     return f"{since}: {'; '.join(filter(None, parts))}", min(culprits, default=None)
 

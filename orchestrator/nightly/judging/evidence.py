@@ -1,18 +1,21 @@
-"""The figures of a run or of a night from which floors are accepted: of runs that passed."""
+"""The figures of a run or of a night from which floors are accepted: of runs that passed, and without noise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ...model.errors import UsageError
 from ...store import seal
 from .. import bundle_records, night_files
-from ..baselines import Measured
+from ..baselines import Baseline, Measured
 from ..run_record import RunRecord
-from . import figures
-from .floors import matches_name
-from .night import read_runs
+from . import figures, floors
+from .night import judge, read_runs
+
+#: A metric whose worst node is worse than the median by this factor varies too much for a limit.
+NOISE = 1.5
 
 
 def read(directory: Path, metrics: Iterable[str] = ()) -> tuple[tuple[Measured, ...], tuple[str, ...]]:
@@ -37,14 +40,46 @@ def read(directory: Path, metrics: Iterable[str] = ()) -> tuple[tuple[Measured, 
     names = tuple(metrics)
     entries = [
         entry for (name, key), entry in figures.collect(passed).items()
-        if (any(matches_name(wanted, name) for wanted in names) if names else figures.is_judged(name, key))
+        if (any(floors.matches_name(wanted, name) for wanted in names) if names else figures.is_judged(name, key))
     ]  # fmt: skip
     if not entries:
         known = sorted({name for name, _ in figures.collect(passed)})
         raise UsageError(
             f"{directory}: no such metric in its runs", hint=f"--metric takes: {', '.join(known[:8]) or 'none'}"
         )
-    return tuple(measured for entry in entries if (measured := _measured(entry)).values), notes
+    unfit: dict[str, list[str]] = {}
+    for entry in entries:
+        if reason := _unfit(entry):
+            unfit.setdefault(reason, []).append(entry.metric.name)
+    notes += tuple(f"no floor for {', '.join(dict.fromkeys(names))}: {reason}" for reason, names in unfit.items())
+    return tuple(_measured(entry) for entry in entries if not _unfit(entry)), notes
+
+
+def refusals(night: Path, baselines: Sequence[Baseline]) -> tuple[str, ...]:
+    """The floors of ``baselines`` that the night does not pass."""
+    findings = judge(night, (), baselines).findings
+    return tuple(
+        f"{judged.finding.node}: {judged.finding.text}".removeprefix(": ") for judged in findings
+        if judged.finding.gate == floors.GATE and judged.state in ("fail", "unknown")
+    )  # fmt: skip
+
+
+def _unfit(entry: figures.Series) -> str:
+    """Why the metric gets no floor; empty if it gets one."""
+    worst = _worst(entry)
+    middle = statistics.median(map(statistics.median, entry.values.values()))
+    if worst <= 0 or middle <= 0:
+        return "it is 0, and no margin of 0 is a limit"
+    if max(worst / middle, middle / worst) > NOISE:
+        return f"it varies between nodes by more than {NOISE - 1:.0%}"
+    failed = (judged.finding for judged in floors.judge(entry, worst, "", "") if judged.state != "pass")
+    return next((finding.text for finding in failed), "")
+
+
+def _worst(entry: figures.Series) -> float:
+    """The median of the worst node."""
+    worse = min if entry.metric.better == "higher" else max
+    return worse(map(statistics.median, entry.values.values()))
 
 
 def _reason(record: RunRecord) -> str:
@@ -60,7 +95,7 @@ def _measured(entry: figures.Series) -> Measured:
     """A figure of a gang belongs to the gang's hardware, the directions of a link as well."""
     return Measured(
         metric=entry.metric.name, unit=entry.metric.unit, better=entry.metric.better, key=entry.key, trial=entry.trials[0],
-        values=tuple(value for values in entry.values.values() for value in values),
+        worst=_worst(entry), values=tuple(value for values in entry.values.values() for value in values),
         runs=tuple(dict.fromkeys(run for runs in entry.runs.values() for run in runs)),
         gang=any(not node or "->" in node for node in entry.values),
     )  # fmt: skip

@@ -36,7 +36,7 @@ def judge_suite(cell: Cell, series: Iterable[Series]) -> Iterator[Judged]:
             continue
         matched = [entry for entry in measured if matches(rule, entry.metric.name)]
         for entry in matched:
-            yield from _judge(entry, rule.floor, cell.name, f"the floor of the suite for {rule.metric}")
+            yield from judge(entry, rule.floor, cell.name, f"the floor of the suite for {rule.metric}")
         if not matched:
             text = f"{rule.metric} was not measured; its floor is {rule.floor:g}"
             yield _missing(rule.metric, text, cell.name, "the floor of the suite")
@@ -72,7 +72,7 @@ def judge_baseline(baseline: Baseline, tonight: Tonight) -> Iterator[Judged]:
             finding = Finding(gate=GATE, outcome="unknown", metric=floor.metric, text=text)
             yield Judged(finding=finding, state="unknown", cell=entry.cells[0], key=key, reference=reference)
         elif entry is not None:
-            yield from _judge(entry, floor.floor, entry.cells[0], reference)
+            yield from judge(entry, floor.floor, entry.cells[0], reference)
         elif not tonight.can_have(baseline.hardware, floor.metric):
             continue
         elif key in tonight.keys(floor.trial) or _gave_nothing(baseline, floor, tonight):
@@ -158,7 +158,7 @@ def _describe(key: Key, has_hardware: bool) -> str:
     return f"[{key.hardware}; {key.parameters}]" if has_hardware else f"[{key.parameters}]"
 
 
-def _judge(series: Series, floor: float, cell: str, reference: str) -> Iterator[Judged]:
+def judge(series: Series, floor: float, cell: str, reference: str) -> Iterator[Judged]:
     """A finding for every label of the series, and for every node and rank of its runs that has no figure."""
     for node in sorted({*series.values, *_missing_labels(series)}):
         values = tuple(series.values.get(node, ()))

@@ -142,13 +142,8 @@ def _moves(
     earlier: tuple[Record, ...], tonight: tuple[Record, ...], cells: Mapping[tuple[str, Key], str]
 ) -> list[Change]:  # fmt: skip
     """The medians over nodes that both nights have; else a slow node that is missing would look like progress."""
-    before, now = _values(earlier), _values(tonight)
     moves: list[tuple[float, Change]] = []
-    for (metric, key), nodes in now.items():
-        both = sorted(nodes.keys() & before.get((metric, key), {}).keys())
-        if not both or (metric.name, key) not in cells:
-            continue
-        old, new = (statistics.median(values[metric, key][node] for node in both) for values in (before, now))
+    for metric, key, both, old, new in _medians(earlier, tonight, cells):
         if old <= 0 or new <= 0 or abs(new / old - 1) < LEAST_MOVE:
             continue
         direction = "worse" if metric.sign * (new - old) > 0 else "better"
@@ -158,6 +153,23 @@ def _moves(
         moves.append((abs(math.log(new / old)), Change(kind="moved", text=text)))
     moves.sort(key=lambda move: -move[0])
     return [change for _, change in moves[:MOST_MOVES]]
+
+
+def compares_medians(report: NightReport) -> bool:
+    """Whether the last night has figures of tonight: without them no median can have moved."""
+    return any(True for _ in _medians(_last_night(report), _tonight(report), report.judged_metrics()))
+
+
+def _medians(
+    earlier: tuple[Record, ...], tonight: tuple[Record, ...], cells: Mapping[tuple[str, Key], str]
+) -> Iterator[tuple[Metric, Key, list[str], float, float]]:
+    """Metric, key, the nodes that both nights have, and their median then and now."""
+    before, now = _values(earlier), _values(tonight)
+    for (metric, key), nodes in now.items():
+        both = sorted(nodes.keys() & before.get((metric, key), {}).keys())
+        if both and (metric.name, key) in cells:
+            old, new = (statistics.median(values[metric, key][node] for node in both) for values in (before, now))
+            yield metric, key, both, old, new
 
 
 def _values(records: Iterable[Record]) -> Mapping[tuple[Metric, Key], Mapping[str, float]]:

@@ -12,7 +12,7 @@ from ...core.verdict.sentence import count, seconds
 from .. import rows as night_rows
 from ..night_judgement import Judged
 from . import trends
-from .changes import changes
+from .changes import changes, compares_medians
 from .night_report import CellRows, Culprit, NightReport, cells, culprits, floors, grouped, quantity
 
 #: Lines of each table; findings.json has all findings.
@@ -57,6 +57,7 @@ def values(report: NightReport) -> Mapping[str, Any]:
         "subtitle": [night.suite.name, f"bed {night.bed}", night.started, _recorded(report)],
         "figures": figures(report),
         "changes": listed[:CHANGES],
+        "compares_medians": compares_medians(report),
         "more_changes": max(0, len(listed) - CHANGES),
         "culprits": [(part, details(part)) for part in named[:CULPRITS]],
         "more_culprits": max(0, len(named) - CULPRITS),
