@@ -43,24 +43,31 @@ class WorkDir:
     """The directory that holds the user's project: ``root`` on the controller, ``path`` on the node.
 
     ``source``: the directory that is copied to ``path`` before the first rank starts; empty: ``path`` exists.
-    ``links``: links in ``path`` that lead out of it -> their targets, which other runs see as well.
     """
 
     root: str
     path: str
     source: str = ""
-    links: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A mount namespace in which writes change nothing of the user. ``pid``: the process that holds it; ``marker``: a file in it."""
+
+    pid: int
+    marker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """What keeps the ranks of a script's reference run from the user's files: they may write below ``writable`` only.
+    """What keeps the ranks of a script's reference run from the user's files: ``view``, or they may write below ``writable`` only.
 
-    They may also write into the files of their own gang and into a temporary directory of their own. ``env``: variables that
-    keep them off the services that the job reports to, unless the user sets them with ``--env``.
+    Then they may also write into the files of their own gang and into a temporary directory of their own. ``env``: variables
+    that keep them off the services that the job reports to, unless the user sets them with ``--env``.
     """
 
     writable: tuple[str, ...] = ()
+    view: View | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
 

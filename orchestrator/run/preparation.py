@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,20 +25,23 @@ from ..model.trial import REPLACE, Trial
 from ..node.files import payloads
 from ..providers import preflight, systems
 from ..store import beds, bundle, durable, fingerprint, inputs, paths, payload, secrets
-from . import drive, replacement_hosts, work_dirs
+from . import drive, private_views, replacement_hosts, work_dirs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
     """A run to begin: its request, the files of its payload, and the user's project.
 
-    ``origin``: the directory of the run whose twin this is; the twin has its payload and inputs.
+    ``origin``: the directory of the run whose twin this is; the twin has its payload and inputs. ``hidden``: files that a twin
+    must not see; ``views``: ends the view of its files.
     """
 
     request: Request
     files: Mapping[str, bytes] = field(default_factory=dict)
     project: inputs.Project | None = None
     origin: Path | None = None
+    hidden: Sequence[str] = ()
+    views: ExitStack = field(default_factory=ExitStack)
 
     @property
     def trial(self) -> Trial:
@@ -51,6 +54,10 @@ class Draft:
     @property
     def workdir(self) -> Path:
         return Path(self.request.bed.workdir)
+
+
+class NotComparable(CcbedError):
+    """A reference run would not begin as the run did."""
 
 
 def needs_twin(request: Request) -> bool:
@@ -213,8 +220,8 @@ def _work_dir(draft: Draft, directory: Path, payload_path: str) -> WorkDir | Non
         return WorkDir(root=root, path=root)
     kept = draft.origin / paths.WORK if draft.origin else None
     source = kept if kept and kept.is_dir() else Path(original.path if original else root)
-    links = work_dirs.copy_project(source, own, left_out=(directory.parent.resolve(),))
-    return WorkDir(root=root, path=str(own), links=links)
+    work_dirs.copy_project(source, own, left_out=(directory.parent.resolve(),))
+    return WorkDir(root=root, path=str(own))
 
 
 def _plan(
@@ -232,21 +239,43 @@ def _plan(
     own = str(directory.resolve()) if draft.bed.shares_file_system else shared
     words = own_paths.of_run(params, f"{own}/{paths.OUT}", run_id, is_reference=draft.origin is not None)
     mapped = (path for text, path in words.items() if text != own_paths.OUT)
+    isolation, work_dir = _isolated(draft, directory, work_dir, (shared, own, *mapped))
     return planning.plan(
         draft.trial, draft.bed, status, request.catalogue, run=run_id, payload=payload_path,
         capabilities={node.host: provider.capabilities(node.host) for node in draft.bed.all_nodes},
         data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, free_memory=checked.free_memory,
         twin=request.twin or request.twin_after,
         secret_names=request.secret_names, umask=request.umask, work_dir=work_dir,
-        isolation=_isolation(draft, (shared, own, *mapped)), paths=words,
+        isolation=isolation, paths=words,
         placement=request.placement, machines=provider.machines(draft.bed), refused=_refused_hosts(draft),
     )  # fmt: skip
 
 
-def _isolation(draft: Draft, writable: tuple[str, ...]) -> Isolation | None:
-    """What keeps a script's reference run from the user's files; None for other runs."""
-    is_isolated = draft.origin and twins.is_script(draft.trial)
-    return Isolation(writable=writable, env=offline.VARIABLES) if is_isolated else None
+def _isolated(
+    draft: Draft, directory: Path, work_dir: WorkDir | None, writable: tuple[str, ...]
+) -> tuple[Isolation | None, WorkDir | None]:
+    """What keeps a script's reference run from the user's files, and its project: in a view it lies where the run's lay.
+
+    Raises NotComparable.
+    """
+    if not draft.origin or not twins.is_script(draft.trial):
+        return None, work_dir
+    original, view = bundle.load_plan(draft.origin).work_dir, None
+    if draft.bed.shares_file_system:
+        is_moved = work_dir is not None and original is not None and original.path == original.root
+        moved = {str(Path(work_dir.root).resolve()): work_dir.path} if is_moved and work_dir else {}
+        Path(writable[0]).mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep = [str(Path(path).resolve()) for path in (draft.bed.workdir, *writable[:2])]
+        view = private_views.open_view(draft.views, directory, keep=keep, moved=moved, hidden=draft.hidden)
+        if view and is_moved and work_dir:
+            work_dir = replace(work_dir, path=work_dir.root)
+    if draft.hidden and not view:
+        others = f" and {len(draft.hidden) - 1} more" if draft.hidden[1:] else ""
+        raise NotComparable(
+            f"it would begin with what the run wrote outside of its project, {draft.hidden[0]}{others}:"
+            " use {out} in its arguments, --map, or --twin, which runs the twin first"
+        )
+    return Isolation(writable=writable, view=view, env=offline.VARIABLES), work_dir
 
 
 def _refused_hosts(draft: Draft) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from ..store import beds, bundle, durable, paths
 from ..store import twins as cache
 from ..store.journal import JournalError
 from ..views import training
-from . import abandon, drive, judging, preparation
+from . import abandon, drive, judging, outside_files, preparation
 
 #: A longer run has a twin only with ``--twin``, in seconds.
 SHORT_S = 60.0
@@ -44,12 +45,11 @@ def provide_after(request: Request, directory: Path) -> bool:
     if not request.twin_after or not bundle.has_ended(directory):
         return False
     is_comparable = work.is_dir() and _is_comparable(directory)
-    outside = _outside_saves(directory, request.trial.params.get("map") or ()) if is_comparable else ""
-    if outside:
-        request.on_note(f"no twin follows: it would begin with what the run saved outside of its project, {outside}")
-    elif is_comparable:
+    if is_comparable:
         try:
-            _store(_make(request, directory), directory)
+            _store(_make(request, directory, _outside_files(request, directory)), directory)
+        except preparation.NotComparable as error:
+            request.on_note(f"no twin follows: {error.problems[0]}")
         except Interrupted as interruption:
             is_interrupted = True
             request.on_note(f"{interruption.problems[0]}; the run itself is complete and is judged without a twin")
@@ -58,17 +58,19 @@ def provide_after(request: Request, directory: Path) -> bool:
     return is_interrupted
 
 
-def _outside_saves(directory: Path, maps: Sequence[str]) -> str:
-    """What a run saved outside of its project and of mapped paths, and the remedy; empty: nothing."""
-    mapped = [text.partition("=")[0] for text in maps]
-    outside = training.outside_paths(bundle.load(directory))
-    saves = sorted(path for path in outside if not any(map(Path(path).is_relative_to, mapped)))
-    others = f" and {len(saves) - 1} more" if saves[1:] else ""
-    return (
-        f"{saves[0]}{others}: use {{out}} in its arguments, --map, or --twin, which runs the twin first"
-        if saves
-        else ""
-    )
+def _outside_files(request: Request, directory: Path) -> tuple[str, ...]:
+    """What a run created outside of its project and of mapped paths. Raises NotComparable where it changed other files."""
+    plan, params = bundle.load_plan(directory), request.trial.params
+    own = [directory.parent, request.state, request.bed.workdir, *plan.paths.values()]
+    own += [plan.work_dir.root] if plan.work_dir else []
+    own += [text.partition("=")[0] for text in params.get("map") or ()]
+    began = (directory / bundle.TRIAL).stat().st_mtime
+    changes = outside_files.changes(bundle.load(directory), began, params, map(str, own))
+    if changes.lost:
+        raise preparation.NotComparable(
+            f"the run changed {min(changes.lost)}, which was there before it: --twin runs the twin first, or use {{out}} in its arguments"
+        )
+    return tuple(sorted(changes.created))
 
 
 def remove_copies(directory: Path) -> None:
@@ -128,7 +130,9 @@ def resume(request: Request, origin: Path) -> None:
         request = replace(request, trial=bundle.load_trial(directory))
     if stage == "none":
         preparation.discard(request.provider, request.bed, directory)
-    elif stage == "open" and (request.stop or bundle.read_history(directory).last(RunInterrupted)):
+    elif stage == "open" and (
+        request.stop or bundle.read_history(directory).last(RunInterrupted) or _has_view(directory)
+    ):
         _abandon(request, directory)
     elif stage == "open":
         request.on_begin(str(directory))
@@ -162,39 +166,46 @@ def _without_faults(request: Request) -> Request:
     return replace(request, trial=trial, twin=False, twin_after=False, reason=reason, on_event=lambda event: None)
 
 
-def _make(request: Request, origin: Path) -> Twin | None:
-    """Run the twin, and the restart control of a script; None where the twin did not finish as planned."""
+def _has_view(directory: Path) -> bool:
+    """Whether the view of its files has ended with the orchestrator that made it."""
+    isolation = bundle.load_plan(directory).isolation
+    return isolation is not None and isolation.view is not None
+
+
+def _make(request: Request, origin: Path, hidden: Sequence[str] = ()) -> Twin | None:
+    """Run the twin, and the restart control of a script; None where the twin did not finish as planned. ``hidden``: from both."""
     request = with_interval(request, origin)
-    twin = _run_twin(_without_faults(request), origin)
+    twin = _run_twin(_without_faults(request), origin, hidden)
     if twin is not None and twins.is_script(request.trial):
-        return replace(twin, control=_run_control(_at_interval(request, twin.every), origin))
+        return replace(twin, control=_run_control(_at_interval(request, twin.every), origin, hidden))
     return twin
 
 
-def _run_twin(request: Request, origin: Path) -> Twin | None:
-    plan, directory = _begin(request, origin, "twin")
-    _drive(request, plan, directory, origin)
+def _run_twin(request: Request, origin: Path, hidden: Sequence[str]) -> Twin | None:
+    directory = _run(request, origin, "twin", hidden)
     return _judge_and_cache(request, directory)
 
 
-def _run_control(request: Request, origin: Path) -> Control | None:
+def _run_control(request: Request, origin: Path, hidden: Sequence[str]) -> Control | None:
     """Run the restart control: the trial with a restart where its faults act. None where it has no such faults."""
     trial = twins.control_trial(request.trial)
     if trial is None:
         return None
     beds.end_twin(Path(request.bed.workdir))
     request = replace(_without_faults(request), trial=trial, reason=f"restart control of trial {request.trial.id}")
-    plan, directory = _begin(request, origin, "twin-control")
-    _drive(request, plan, directory, origin)
+    directory = _run(request, origin, "twin-control", hidden)
     judging.finish(request.catalogue, directory, Path(request.bed.workdir))
     return twins.make_control(bundle.load(directory))
 
 
-def _begin(request: Request, origin: Path, kind: str) -> tuple[Plan, Path]:
+def _run(request: Request, origin: Path, kind: str, hidden: Sequence[str]) -> Path:
     directory = bundle.new(origin.parent, f"{request.trial.name}-{kind}")
-    plan = preparation.begin(preparation.Draft(request=request, origin=origin), directory)
-    request.on_begin(str(directory))
-    return plan, directory
+    with ExitStack() as views:
+        draft = preparation.Draft(request=request, origin=origin, hidden=hidden, views=views)
+        plan = preparation.begin(draft, directory)
+        request.on_begin(str(directory))
+        _drive(request, plan, directory, origin)
+    return directory
 
 
 def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> None:

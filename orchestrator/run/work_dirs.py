@@ -24,15 +24,13 @@ SKIPPED = ("__pycache__",)
 _NO_REFLINK = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.EXDEV)
 
 
-def copy_project(root: Path, target: Path, left_out: Collection[Path] = ()) -> dict[str, str]:
+def copy_project(root: Path, target: Path, left_out: Collection[Path] = ()) -> None:
     """Copy ``root`` to ``target``, which must not exist, with modes, times and links. ``left_out``: paths that are not copied.
 
-    A link that leads out of the project leads to the same file as before. Returns these links with their targets.
+    A link that leads out of the project leads to the same file as before.
     Raises UsageError above the limit, and OSError.
     """
-    copy = _Copy(root, target, left_out)
-    copy.run()
-    return copy.links
+    _Copy(root, target, left_out).run()
 
 
 def keep_snapshot(root: Path, target: Path, left_out: Collection[Path] = ()) -> None:
@@ -50,7 +48,6 @@ class _Copy:
     ) -> None:
         self._root, self._target, self._left_out = root, target, left_out
         self._limit, self._entries = LIMIT if limit is None else limit, entries
-        self.links: dict[str, str] = {}
         self._copied = 0
         self._can_share = True
 
@@ -88,7 +85,6 @@ class _Copy:
         link = entry.readlink()
         leads_to = Path(os.path.normpath(entry.parent / link))
         if not leads_to.is_relative_to(self._root):
-            self.links[str(target)] = os.path.realpath(leads_to)
             return str(leads_to)
         return str(self._target / leads_to.relative_to(self._root) if link.is_absolute() else link)
 

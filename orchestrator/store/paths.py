@@ -25,8 +25,9 @@ FILE = 256 * 1024 * 1024
 #: Directories within directories, and files of a bundle.
 LEVELS = 32
 FILES = 200_000
-#: The directories of a script's copy, and of its outputs (``{out}``), in the directory of its run. They are no evidence.
-WORK, OUT = "work", "out"
+#: The directories of a script's copy, of its outputs (``{out}``), and of what a reference run changes elsewhere, in the
+#: directory of its run. They are no evidence.
+WORK, OUT, VIEW = "work", "out", "view"
 
 
 _TEMPORARY = re.compile(r"\..+\.\d+")
@@ -62,7 +63,7 @@ def _walk(root: Path, prefix: str) -> Iterator[str]:
             path = f"{prefix}{entry.name}"
             if _UNPRINTABLE.search(entry.name):
                 raise TornBundleError(f"{root}: {path!r}: an unprintable name is not allowed in a bundle")
-            if path in (WORK, OUT) and (root / "trial.json").exists():
+            if path in (WORK, OUT, VIEW) and (root / "trial.json").exists():
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(root, f"{path}/")

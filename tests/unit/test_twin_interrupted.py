@@ -24,13 +24,11 @@ def test_an_interrupted_twin_leaves_the_run_complete(
     ended: list[Path] = []
     monkeypatch.setattr(bundle, "has_ended", lambda directory: True)
     monkeypatch.setattr(twin_runs, "_is_comparable", lambda directory: True)
-    monkeypatch.setattr(twin_runs, "_outside_saves", lambda directory, maps: "")
+    monkeypatch.setattr(twin_runs, "_outside_files", lambda request, directory: ())
     monkeypatch.setattr(twin_runs, "_make", make)
     monkeypatch.setattr(beds, "end_twin", ended.append)
     notes: list[str] = []
-    request: Any = SimpleNamespace(
-        twin_after=True, trial=SimpleNamespace(params={}), bed=SimpleNamespace(workdir="/bed"), on_note=notes.append
-    )
+    request: Any = SimpleNamespace(twin_after=True, bed=SimpleNamespace(workdir="/bed"), on_note=notes.append)
     (tmp_path / "work").mkdir()
     assert twin_runs.provide_after(request, tmp_path) == is_interrupted
     note = "interrupted in the twin, t-twin; the run itself is complete and is judged without a twin"

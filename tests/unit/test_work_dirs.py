@@ -25,8 +25,7 @@ def project(tmp_path: Path) -> Path:
 
 def test_a_copy_has_modes_links_and_content_and_no_file_in_common(project: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
-    links = work_dirs.copy_project(project, copy, left_out=(project / "runs",))
-    assert links == {str(copy / "outside"): str(tmp_path / "shared/b.bin")}
+    work_dirs.copy_project(project, copy, left_out=(project / "runs",))
     assert (copy / "pkg/train.py").stat().st_mode & 0o777 == 0o755
     assert not (copy / "runs").exists() and not (copy / "__pycache__").exists()
     (copy / "data/a.bin").write_text("changed")

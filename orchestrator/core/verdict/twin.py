@@ -98,8 +98,7 @@ def _script_twin(run: Run) -> Twin | None:
         return None
     return Twin(
         key=twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))), run=_name(run), losses=facts.losses,
-        digests=facts.digests, steps=facts.steps, faults=0, restarts=0, final_loss=0.0,
-        paths=tuple(sorted(training.outside_paths(run))), every=training.cost.state_interval(lines),
+        digests=facts.digests, steps=facts.steps, faults=0, restarts=0, final_loss=0.0, every=training.cost.state_interval(lines),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Linux namespaces held by file descriptors: nothing is mounted, so a namespace ends with its last holder."""
+"""Linux namespaces held by file descriptors and processes: a namespace ends with its last holder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
+CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
 _MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
 _NET = "/proc/self/ns/net"
@@ -20,7 +21,7 @@ _SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40
 
 def unshare(kinds: int) -> None:
     """Move this process into new namespaces of these kinds. Raises OSError."""
-    _call("unshare", kinds)
+    call("unshare", kinds)
 
 
 def create() -> int:
@@ -50,7 +51,7 @@ def has_own_network(pid: int) -> bool:
 
 def enter(fd: int) -> None:
     """Move this process into a network namespace. Raises OSError."""
-    _call("setns", fd, CLONE_NEWNET)
+    call("setns", fd, CLONE_NEWNET)
 
 
 @contextlib.contextmanager
@@ -97,12 +98,18 @@ def has_carrier(interface: str) -> bool:
 
 def set_host_name_and_hosts(hostname: str, hosts: str) -> None:
     """In new mount and UTS namespaces: set the host name, and mount ``hosts`` over /etc/hosts. Raises OSError."""
-    _call("sethostname", hostname.encode(), len(hostname.encode()))
-    _call("mount", b"none", b"/", None, _MS_REC | _MS_SLAVE, None)
-    _call("mount", hosts.encode(), b"/etc/hosts", None, _MS_BIND, None)
+    call("sethostname", hostname.encode(), len(hostname.encode()))
+    mount("none", "/", None, _MS_REC | _MS_SLAVE)
+    mount(hosts, "/etc/hosts", None, _MS_BIND)
 
 
-def _call(function: str, *arguments: int | bytes | None) -> None:
+def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    """``mount(2)``. Raises OSError."""
+    call("mount", source.encode(), target.encode(), kind.encode() if kind else None, flags, options.encode() or None)
+
+
+def call(function: str, *arguments: int | bytes | None) -> None:
+    """Call a function of libc. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     converted = [ctypes.c_ulong(item) if function == "mount" and isinstance(item, int) else item for item in arguments]
     if getattr(libc, function)(*converted):

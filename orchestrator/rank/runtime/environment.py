@@ -102,7 +102,7 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
         "CCBED_RESUME": gang.resume.path if gang.resume else "",
         "CCBED_DATA": gang.data or "",
     }
-    if gang.isolation:
+    if gang.isolation and not gang.isolation.view:
         values["TMPDIR"] = gang_model.temporary_directory(os.getpid())
         values["TRITON_CACHE_DIR"] = f"{values['TMPDIR']}/triton"
     if gang.workload == "script":

@@ -1,6 +1,7 @@
-"""What a rank of a reference run may write: its run's own directories. Landlock holds it and all that it starts (Linux 5.13; no root).
+"""Keeps a rank of a reference run, and all that it starts, from the user's files.
 
-Modes, times and owners of other files are the only things that Landlock does not guard.
+It enters the view of the run, in which all writes are private, or may write in the run's own directories only (Landlock, Linux
+5.13, no root; modes, times and owners of other files are not guarded then).
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ class NotIsolated(Exception):
 
 
 def enter(gang: gang_model.GangSpec, events_path: str) -> None:
-    """Allow this process to write only what belongs to the reference run. Raises NotIsolated."""
+    """Let this process write only what belongs to the reference run. Raises NotIsolated."""
     isolation = gang.isolation
     if isolation is None:
+        return
+    if isolation.view:
+        _join(isolation.view)
         return
     temporary = gang_model.temporary_directory(os.getpid())
     try:
@@ -44,6 +48,30 @@ def enter(gang: gang_model.GangSpec, events_path: str) -> None:
             f"this kernel cannot keep a reference run from the user's files (Landlock: {error}); --no-twin runs without it"
         ) from None
     tempfile.tempdir = None
+
+
+def _join(view: gang_model.View) -> None:
+    """Enter the namespaces of the view, with the names of hosts that this node has. Raises NotIsolated."""
+    libc, cwd, hosts = ctypes.CDLL(None, use_errno=True), Path.cwd(), _hosts()
+    for kind in ("user", "mnt"):
+        target, own = f"/proc/{view.pid}/ns/{kind}", f"/proc/self/ns/{kind}"
+        with contextlib.suppress(FileNotFoundError):
+            if Path(target).readlink() != Path(own).readlink():
+                fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+                libc.setns(fd, 0)
+                os.close(fd)
+    if not Path(view.marker).exists():
+        raise NotIsolated(
+            f"process {view.pid}, which holds the view of the reference run, is gone; ccbed resume starts another"
+        )
+    os.chdir(cwd)
+    if hosts != _hosts():
+        Path("/etc/hosts").write_bytes(hosts)
+
+
+def _hosts() -> bytes:
+    path = Path("/etc/hosts")
+    return path.read_bytes() if path.is_file() else b""
 
 
 def _restrict(writable: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from . import claims, completeness, cost, replicas, world_sizes
 from .attempts import Attempt, Process, attempts
 from .checkpoints import Checkpoint, Damage, checkpoints, damages, lack, usable
 from .doubts import job_doubts, lost_lines, missing_ranks, nothing_to_resume, unknown_starts, unobserved, why_unreached
-from .kept import KeptFacts, is_as_restarted, kept_facts, outside_paths, step_of
+from .kept import KeptFacts, is_as_restarted, kept_facts, step_of
 from .overview import kept_steps, resumes, steps, view, watched
 from .recovery import RecoveryFigures, recovery_figures
 from .replay import Replay, redone, replays
@@ -41,7 +41,6 @@ __all__ = [
     "lost_lines",
     "missing_ranks",
     "nothing_to_resume",
-    "outside_paths",
     "recoveries",
     "recovery_figures",
     "redone",

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from ...model import watch
-from ...model.run import Control, Run
-from ..values import mapping
+from ...model.run import Control
 from .resumption import Lineage
 
 
@@ -48,27 +46,6 @@ def kept_facts(lines: Lineage) -> KeptFacts:
     undisturbed = min(later) if later else steps + 1
     newest = lines.attempts[-1].index if lines.attempts else -1
     return KeptFacts(losses=losses, digests=digests, steps=steps, base=lines.bases.get(newest), undisturbed=undisturbed)
-
-
-def outside_paths(run: Run) -> frozenset[str]:
-    """The paths of saves outside of the run's own directories, which another run may read or write as well."""
-    plan = mapping(run.extras.get("plan.json"))
-    work_dir = mapping(plan.get("work_dir"))
-    links = mapping(work_dir.get("links"))
-    own = [str(path) for path in (work_dir.get("path"), *mapping(plan.get("paths")).values()) if path]
-    paths: set[str] = set()
-    for file in run.files.watch():
-        paths.update(line.path for line in file.of(watch.Save) if line.path)
-        paths.update(line.path for line in file.of(watch.Committed) if line.path)
-    real = {_without_link(path, links) for path in paths}
-    return frozenset(path for path in real if not any(map(PurePosixPath(path).is_relative_to, own)))
-
-
-def _without_link(path: str, links: Mapping[str, object]) -> str:
-    for link, target in links.items():
-        if PurePosixPath(path).is_relative_to(link):
-            return str(PurePosixPath(str(target), PurePosixPath(path).relative_to(link)))
-    return path
 
 
 def is_as_restarted(facts: KeptFacts, control: Control | None) -> bool | None:

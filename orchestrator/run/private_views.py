@@ -1,0 +1,58 @@
+"""The view of this machine's files in which a reference run's ranks run: what they write there, only they see."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from ..model.gang import View
+from ..node.files import private_view
+from ..store import paths
+
+_PROGRAM = (
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r});"
+    " from orchestrator.node.files import private_view; private_view.hold()"
+)
+
+
+def open_view(
+    stack: ExitStack, directory: Path, *, keep: Sequence[str], moved: Mapping[str, str], hidden: Sequence[str]
+) -> View | None:
+    """Make a view that ends with ``stack``; None where this machine allows none. See ``node/files/private_view.py``."""
+    marker = f"/.ccbed-view-{directory.name}"
+    for parent in (directory / paths.VIEW, Path(tempfile.gettempdir()), Path("/dev/shm")):
+        with ExitStack() as attempt, suppress(OSError):
+            parent.mkdir(exist_ok=True)
+            scratch = tempfile.mkdtemp(prefix="ccbed-view-", dir=parent)
+            attempt.callback(_remove, Path(scratch))
+            holder = subprocess.Popen(
+                [sys.executable, "-I", "-c", _PROGRAM],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            )  # fmt: skip
+            attempt.callback(holder.communicate)
+            assert holder.stdin is not None and holder.stdout is not None
+            about = private_view.request(scratch=scratch, marker=marker, keep=keep, moved=moved, hidden=hidden)
+            holder.stdin.write(about)
+            holder.stdin.flush()
+            if holder.stdout.readline().strip() == private_view.READY:
+                stack.push(attempt.pop_all())
+                return View(pid=holder.pid, marker=marker)
+    return None
+
+
+def _remove(scratch: Path) -> None:
+    """overlayfs leaves a directory that its owner may not enter."""
+
+    def retry(function: Callable[[str], Any], path: str, _: object) -> None:
+        with suppress(OSError):
+            Path(path).chmod(0o700)
+            function(path)
+
+    shutil.rmtree(scratch, onerror=retry)
+    shutil.rmtree(scratch, ignore_errors=True)
