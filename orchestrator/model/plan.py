@@ -116,7 +116,7 @@ class Plan:
     ``inputs``: path under ``inputs/`` of the bundle -> SHA-256;
     ``link``: the shaped links of an emulated fabric; ``left_out``: warm spares that cannot take part -> the reason;
     ``checks``: the checks that judge the run; None: a bundle of format 1, which does not list them.
-    ``grace_s``: from SIGTERM to SIGKILL where ranks are to end.
+    ``grace_s``: from SIGTERM to SIGKILL where ranks are to end; ``save_grace_s``: the longest wait for a save that is under way.
     ``secret_names``: environment variables that are secret; ``umask``: of the ranks;
     ``inputs_left_out``: files of the user that the run uses, or that are beside its script, and are not in the bundle.
     ``work_dir``: where the ranks find the user's script.
@@ -149,6 +149,7 @@ class Plan:
     secret_names: tuple[str, ...] = ()
     umask: int = 0o077
     grace_s: float = 0.0
+    save_grace_s: float = 0.0
     inputs_left_out: tuple[LeftOut, ...] = ()
     work_dir: WorkDir | None = None
     placement: Placement = field(default_factory=Placement)

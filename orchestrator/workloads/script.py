@@ -44,6 +44,7 @@ class Params:
     root         the project, which is copied where nodes cannot run the script in place (default: its git work tree, or its directory)
     cold         start a new interpreter instead of the warm rank
     grace_s      seconds from SIGTERM to SIGKILL where the ranks are to end
+    save_grace_s   seconds for which a node whose ranks are to end waits for a save that is under way (default: it is cut off)
     timeout_s    seconds without a step: then the script has stalled (default: 30 s or 20 steps, and only while no rank works)
     exit_timeout_s   seconds for the script's threads and exit handlers after its last line; then the rank fails
     launcher     the job's own launcher, once per node: torchrun, torchrun-best, or a command with {rank} {nnodes} {master_addr} …
@@ -61,6 +62,7 @@ class Params:
     cold: bool = False
     stop_at: str | None = None
     grace_s: float = 0.0
+    save_grace_s: float = 0.0
     timeout_s: float | None = None
     exit_timeout_s: float = 300.0
     launcher: str = ""
@@ -85,8 +87,8 @@ def check(params: Params) -> list[str]:
         problems.append(f"nproc: must be >= 1 (got {params.nproc})")
     if not params.exit_timeout_s > 0:
         problems.append(f"exit_timeout_s: must be > 0 (got {params.exit_timeout_s})")
-    if params.grace_s < 0:
-        problems.append(f"grace_s: must be >= 0 (got {params.grace_s})")
+    graces = {"grace_s": params.grace_s, "save_grace_s": params.save_grace_s}
+    problems += [f"{name}: must be >= 0 (got {value})" for name, value in graces.items() if value < 0]
     if params.timeout_s is not None and not params.timeout_s > 0:
         problems.append(f"timeout_s: must be > 0 (got {params.timeout_s})")
     return problems

@@ -130,3 +130,8 @@ def test_after_an_inspection_the_next_one_waits_longer_until_a_step_is_done() ->
 def test_ranks_that_left_count_without_steps() -> None:
     pace = liveness.with_exit(liveness.Pace(), 1, 5.0)
     assert liveness.quiet(pace, 36.0, Liveness(), None) == GangQuiet(since_s=31.0, limit_s=30.0, left=(1,))
+
+
+def test_a_rank_without_a_stack_is_named_with_the_reason() -> None:
+    replies = (replace(_done({0: REDUCE, 1: ()}), no_stack={"1": "it blocks signal 58"}), _done({2: LOAD}))
+    assert "; no stack of rank 1: it blocks signal 58" in _decide(QUIET, *replies).reason

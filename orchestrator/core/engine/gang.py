@@ -133,7 +133,7 @@ def stop(trial: Trial, state: State, *, dump: bool = False) -> Result:
     state = replace(state, awaited=frozenset(command.key for command in commands))
     return state, (
         *commands,
-        timer(settle_key(state), trial.liveness.settle_s + state.plan.grace_s),
+        timer(settle_key(state), trial.liveness.settle_s + _longest_grace_s(state)),
     ) if commands else ()
 
 
@@ -148,9 +148,16 @@ def stop_command(
 ) -> Command:
     """``response_s``: how long the node may take after the grace."""
     incarnation = state.nodes[name].incarnation
-    grace_s = state.plan.grace_s
-    payload = GangStop(epoch=state.epoch, dump=dump, grace_s=grace_s or None, accepts_exiting=accepts_exiting or None)
-    return command(payload, key, node=name, incarnation=incarnation, epoch=state.epoch, deadline_s=response_s + grace_s)
+    payload = GangStop(
+        epoch=state.epoch, dump=dump, grace_s=state.plan.grace_s or None, save_grace_s=state.plan.save_grace_s or None,
+        accepts_exiting=accepts_exiting or None,
+    )  # fmt: skip
+    deadline_s = response_s + _longest_grace_s(state)
+    return command(payload, key, node=name, incarnation=incarnation, epoch=state.epoch, deadline_s=deadline_s)
+
+
+def _longest_grace_s(state: State) -> float:
+    return max(state.plan.grace_s, state.plan.save_grace_s)
 
 
 def inspect_command(state: State, name: str, count: int, *, stacks: bool) -> Command:

@@ -7,7 +7,7 @@ moves data, or if it exceeds the limit that the user has set.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from ...model.event import Event
@@ -64,7 +64,7 @@ def _has_no_worker(state: State, event: Event[GangInspectDone | CommandFailed]) 
     return state.plan.has_launcher and isinstance(event.data, GangInspectDone) and not event.data.states
 
 
-def describe(quiet: GangQuiet, replies: Iterable[GangInspectDone]) -> tuple[str, int | None]:
+def describe(quiet: GangQuiet, replies: Collection[GangInspectDone]) -> tuple[str, int | None]:
     """Where the ranks stand, and the first rank that did not enter the collective in which others wait."""
     stacks = {int(rank): frames for reply in replies for rank, frames in reply.stacks.items()}
     states = {int(rank): state for reply in replies for rank, state in reply.states.items()}
@@ -81,9 +81,20 @@ def describe(quiet: GangQuiet, replies: Iterable[GangInspectDone]) -> tuple[str,
         )
     if not any(stacks.values()):
         parts.append("no rank uses its CPU; no stack could be taken")
+    parts += _missing_stacks(replies, stopped)
     culprits = left or stopped or (elsewhere if waiting else ())
     since = f"no step for {quiet.since_s:.0f} s" if not left else f"the gang stands still for {quiet.since_s:.0f} s"
     return f"{since}: {'; '.join(filter(None, parts))}", min(culprits, default=None)
+
+
+def _missing_stacks(replies: Iterable[GangInspectDone], stopped: Collection[int]) -> Iterator[str]:
+    reasons: dict[str, list[int]] = {}
+    for reply in replies:
+        for rank, reason in (reply.no_stack or {}).items():
+            reasons.setdefault(reason, []).append(int(rank))
+    for reason, ranks in reasons.items():
+        if not set(ranks) <= set(stopped):
+            yield f"no stack of {_ranks(sorted(ranks))}: {reason}"
 
 
 def _busy(inspection: Inspection) -> tuple[int, ...]:

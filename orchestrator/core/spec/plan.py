@@ -98,6 +98,7 @@ def plan(
         acts=acts,
         keep=int(trial.params.get("keep", 3)),
         grace_s=float(trial.params.get("grace_s") or 0.0),
+        save_grace_s=float(trial.params.get("save_grace_s") or 0.0),
         clocks=clocks,
         link=bed.link,
         left_out=left_out,

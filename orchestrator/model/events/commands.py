@@ -162,24 +162,30 @@ class GangStartDone(Payload):
 class GangStop(Order):
     """End the ranks of the attempt. ``dump``: they write their stacks into their logs first.
 
-    ``grace_s``: from SIGTERM to SIGKILL; without it they are killed at once. ``accepts_exiting``: respond once they run
-    no more code, while the kernel still frees their memory.
+    ``grace_s``: from SIGTERM to SIGKILL; without it they are killed at once. ``save_grace_s``: the ranks of a node are killed so
+    much later, or once none of them is inside a save. ``accepts_exiting``: respond once they run no more code, while the kernel
+    still frees their memory.
     """
 
     epoch: Attempt | None = None
     dump: bool | None = None
     grace_s: Seconds | None = None
+    save_grace_s: Seconds | None = None
     accepts_exiting: bool | None = None
 
 
 @payload("gang.stop", "ok", "fail", "info", writer="agent")
 class GangStopDone(Payload):
-    """``left``: processes that can still run code; ``exiting``: pids of those that exit; ``last_step``: by rank."""
+    """``left``: processes that can still run code; ``exiting``: pids of those that exit; ``last_step``: by rank.
+
+    ``had_s``: by rank, the time from its notice, SIGTERM or the order to stop, to its end or SIGKILL.
+    """
 
     killed: tuple[Whole, ...] | None = None
     left: Count | None = None
     exiting: tuple[Whole, ...] | None = None
     last_step: Mapping[str, Step | None] | None = None
+    had_s: Mapping[str, Seconds] | None = None
     reason: str | None = None
 
 
@@ -193,13 +199,17 @@ class GangInspect(Order):
 
 @payload("gang.inspect", "ok", writer="agent")
 class GangInspectDone(Payload):
-    """What each rank did within ``window_s``. ``states``: as in /proc/<pid>/stat; ``stacks``: innermost frame first."""
+    """What each rank did within ``window_s``. ``states``: as in /proc/<pid>/stat; ``stacks``: innermost frame first.
+
+    ``no_stack``: why the stack of a rank could not be taken.
+    """
 
     window_s: Seconds
     cpu_s: Mapping[str, Seconds]
     bytes: Mapping[str, Whole]
     states: Mapping[str, str]
     stacks: Mapping[str, tuple[str, ...]]
+    no_stack: Mapping[str, str] | None = None
 
 
 @payload("node.apply", "invoke", writer="ctl")

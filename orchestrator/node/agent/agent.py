@@ -306,7 +306,7 @@ class Agent:
 
         self._ranks.stop(
             item.run, epoch, dump=bool(order.dump), limit_s=item.command.deadline_s - REPLY_S, grace_s=order.grace_s or 0.0,
-            accepts_exiting=bool(order.accepts_exiting), spare=spare, respond=self._responder(item),
+            save_grace_s=order.save_grace_s or 0.0, accepts_exiting=bool(order.accepts_exiting), spare=spare, respond=self._responder(item),
         )  # fmt: skip
 
     def _hold_rank(self, item: Item, order: RankHold) -> None:

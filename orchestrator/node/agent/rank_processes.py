@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import importlib
 import itertools
 import json
@@ -29,9 +28,9 @@ from ..oslayer import forks, launched_workers, processes
 from ..oslayer.event_loop import Loop, Timer
 from ..oslayer.processes import Process
 from . import inspection
+from . import stacks as rank_stacks
 from .reserve_ranks import ReserveRanks
 
-DUMP_S = 0.5
 EXIT_POLL_S = 0.02
 #: The pause between two checks of a stop: a hundredth of the time that it has taken, from the first to EXIT_POLL_S.
 STOP_POLL_S = 0.001
@@ -40,6 +39,8 @@ RECOVERED_S = 5.0
 #: An error file is read up to this size, and its message up to this length.
 ERROR_BYTES = 1 << 20
 ERROR_LETTERS = 500
+#: The end of a watcher's record that is read for a save that has not ended.
+RECORD_BYTES = 1 << 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +60,8 @@ class Stop:
     """A gang.stop in progress. ``until``: when it fails; ``terminated``: the pids that got SIGTERM; ``killed``: pid -> start time
     of what got SIGKILL.
 
-    ``accepts_exiting``: a killed process that runs no more code is not waited for.
+    ``accepts_exiting``: a killed process that runs no more code is not waited for. ``grace_s``, ``save_grace_s``: as in GangStop.
+    ``noticed``: when the ranks got their notice; ``had_s``: rank -> time from then to its end or SIGKILL.
     """
 
     run: str
@@ -68,6 +70,10 @@ class Stop:
     began: float
     until: float
     accepts_exiting: bool = False
+    grace_s: float = 0.0
+    save_grace_s: float = 0.0
+    noticed: float = 0.0
+    had_s: dict[int, float] = field(default_factory=dict)
     killed: dict[int, int] = field(default_factory=dict)
     terminated: frozenset[int] = frozenset()
 
@@ -159,32 +165,33 @@ class RankProcesses:
         dump: bool,
         limit_s: float,
         grace_s: float = 0.0,
+        save_grace_s: float = 0.0,
         accepts_exiting: bool = False,
         spare: Callable[[], Collection[int]],
         respond: Respond,
     ) -> None:
         """Kill every descendant of the agent outside the process groups of ``spare``; respond once none is left.
 
-        ``limit_s``: after this time respond with what is left. ``dump``: the ranks first write their stacks into their logs.
-        ``grace_s``: they get SIGTERM first, and this time.
+        ``limit_s``: after this time respond with what is left. ``dump``: the stacks of the ranks are first written into their logs.
+        ``grace_s``: they get SIGTERM first, and this time. ``save_grace_s``: they get this time while one of them is inside a save.
         ``accepts_exiting``: respond once all of them run no more code, while the kernel still frees their memory.
         """
         began = time.monotonic()
         stop = Stop(
-            run=run, epoch=epoch, respond=respond, began=began, until=began + limit_s, accepts_exiting=accepts_exiting
-        )
+            run=run, epoch=epoch, respond=respond, began=began, until=began + limit_s, accepts_exiting=accepts_exiting,
+            grace_s=grace_s, save_grace_s=save_grace_s,
+        )  # fmt: skip
         gang = self._gangs.get((run, epoch))
         if dump and gang and gang.alive:
-            _signal_ranks(gang, signal.SIGUSR1)
-            self._loop.call_later(DUMP_S, lambda: self._end_until_stopped(stop, gang, grace_s, spare))
+            rank_stacks.dump(self._loop, _inspected(gang), lambda: self._end_until_stopped(stop, gang, spare))
         else:
-            self._end_until_stopped(stop, gang, grace_s, spare)
+            self._end_until_stopped(stop, gang, spare)
 
     def inspect(self, run: str, epoch: int, *, stacks: bool, respond: Respond) -> None:
         """Respond with what the ranks of a gang do."""
         gang = self._gangs.get((run, epoch))
-        ranks = _inspected(gang) if gang else {}
-        inspection.inspect(self._loop, ranks, stacks=stacks, respond=lambda done: respond("ok", done))
+        pids = {rank: pid for rank, (pid, _) in _inspected(gang).items()} if gang else {}
+        inspection.inspect(self._loop, pids, stacks=stacks, respond=lambda done: respond("ok", done))
 
     def exited(self, pid: int, code: int) -> bool:
         """A child was reaped: report the exit if it was a rank; whether it was."""
@@ -237,23 +244,28 @@ class RankProcesses:
         }
         plain_files.write_json(self._directory / label.RANKS, content)
 
-    def _end_until_stopped(
-        self, stop: Stop, gang: Gang | None, grace_s: float, spare: Callable[[], Collection[int]]
-    ) -> None:
-        """Send SIGTERM to the ranks and wait until they have left or the grace is over; then kill what is left."""
-        if gang and gang.alive and grace_s:
+    def _end_until_stopped(self, stop: Stop, gang: Gang | None, spare: Callable[[], Collection[int]]) -> None:
+        """Send SIGTERM to the ranks and wait until they have left or their time is over; then kill what is left."""
+        stop.noticed = time.monotonic()
+        if gang and gang.alive and stop.grace_s:
             stop.terminated = frozenset(gang.alive)
             _signal_ranks(gang, signal.SIGTERM)
-        self._wait_for_exits(stop, gang, time.monotonic() + grace_s, spare)
+        self._wait_for_exits(stop, gang, frozenset(gang.alive.values()) if gang else frozenset(), spare)
 
     def _wait_for_exits(
-        self, stop: Stop, gang: Gang | None, until: float, spare: Callable[[], Collection[int]]
+        self, stop: Stop, gang: Gang | None, ranks: frozenset[int], spare: Callable[[], Collection[int]]
     ) -> None:
+        """``ranks``: those whose end is awaited."""
         self._reap()
-        if gang and gang.alive and time.monotonic() < until:
-            self._loop.call_later(EXIT_POLL_S, lambda: self._wait_for_exits(stop, gang, until, spare))
-            return
-        self._kill_until_stopped(stop, spare)
+        left = ranks.intersection(gang.alive.values()) if gang else frozenset()
+        had_s = time.monotonic() - stop.noticed
+        may_save = had_s < stop.save_grace_s
+        may_go_on = gang and left and (had_s < stop.grace_s or (may_save and _is_saving(gang)))
+        stop.had_s |= dict.fromkeys(ranks if not may_go_on else ranks - left, round(had_s, 3))
+        if may_go_on:
+            self._loop.call_later(EXIT_POLL_S, lambda: self._wait_for_exits(stop, gang, left, spare))
+        else:
+            self._kill_until_stopped(stop, spare)
 
     def _kill_until_stopped(self, stop: Stop, spare: Callable[[], Collection[int]]) -> None:
         """Kill the remaining processes and check again shortly; respond when none is left.
@@ -293,15 +305,15 @@ class RankProcesses:
             left=left,
             exiting=tuple(sorted(exiting)) or None,
             last_step=steps,
+            had_s={str(rank): had_s for rank, had_s in sorted(stop.had_s.items())} or None,
             reason=f"{left} processes still live {stop.until - stop.began:g} s after the stop began" if left else None,
         )
         stop.respond("fail" if left else "ok", done)
 
     def _expire(self, gang: Gang) -> None:
-        """The hard deadline is over: the ranks write their stacks into their logs and are killed."""
+        """The hard deadline is over: the stacks of the ranks are written into their logs, then they are killed."""
         print(f"deadline of {gang.spec.deadline_s:g} s is over: ranks {sorted(gang.alive.values())}", file=sys.stderr)
-        for number, wait in ((signal.SIGUSR1, 0.0), (signal.SIGKILL, DUMP_S)):
-            self._loop.call_later(wait, lambda number=number: _signal_ranks(gang, number))  # type: ignore[misc]
+        rank_stacks.dump(self._loop, _inspected(gang), lambda: _signal_ranks(gang, signal.SIGKILL))
 
 
 def run_order(order: Mapping[str, Any], release_fd: int) -> int:
@@ -325,7 +337,6 @@ def run_rank(
     forks.die_with_parent(parent)
     forks.redirect_output(Path(gang.out) / f"rank-{rank}.log")
     os.umask(gang.umask)
-    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     _import_from(gang.payload)
     main = importlib.import_module("orchestrator.rank.runtime.main")
     return int(
@@ -350,12 +361,35 @@ def _import_from(payload: str) -> None:
 
 
 def _inspected(gang: Gang) -> dict[int, tuple[int, Path]]:
-    """Rank -> pid, and the file for its stacks; under a job's own launcher of its workers, as it numbers them."""
-    out = Path(gang.spec.out)
+    """Rank -> pid, and the file for its stacks."""
+    name = "stacks-r{}-{}.txt" if workers_per_node(gang.spec) else "rank-{}.log"
+    return {rank: (pid, Path(gang.spec.out) / name.format(rank, number)) for rank, pid, number in _living(gang)}
+
+
+def _living(gang: Gang) -> Iterator[tuple[int, int, int]]:
+    """Rank, pid, and the pid that the process knows; under a job's own launcher of its workers, as it numbers them."""
     if not workers_per_node(gang.spec):
-        return {rank: (pid, out / f"rank-{rank}.log") for pid, rank in gang.alive.items()}
-    workers = (worker for pid in gang.alive for worker in launched_workers.find(out, pid).values())
-    return {item.rank: (item.process.pid, out / f"stacks-r{item.rank}-{item.number}.txt") for item in workers}
+        yield from ((rank, pid, pid) for pid, rank in gang.alive.items())
+    else:
+        for pid in gang.alive:
+            for worker in launched_workers.find(Path(gang.spec.out), pid).values():
+                yield worker.rank, worker.process.pid, worker.number
+
+
+def _is_saving(gang: Gang) -> bool:
+    """Is a rank of this node inside a save, by the tails of the watcher's records?"""
+    return any(_has_open_save(f"{gang.spec.out}/watch-r{rank}-{number}.jsonl") for rank, _, number in _living(gang))
+
+
+def _has_open_save(record: str) -> bool:
+    begun: set[object] = set()
+    with contextlib.suppress(OSError):
+        for line in plain_files.read_tail(record, RECORD_BYTES).split(b"\n"):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                entry = json.loads(line)
+                if entry["k"] in ("save", "saved", "failed"):
+                    (begun.add if entry["k"] == "save" else begun.discard)(entry["id"])
+    return bool(begun)
 
 
 def workers_per_node(gang: GangSpec) -> int:

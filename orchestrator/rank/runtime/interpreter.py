@@ -1,6 +1,6 @@
 """Makes the warm interpreter of a rank equal to one that has just been started with ``python -u FILE.py ARGS``.
 
-What stays different: modules of torch are imported, stdin is /dev/null, SIGUSR1 writes the stacks to stderr, all ranks of a
+What stays different: modules of torch are imported, stdin is /dev/null, a real-time signal is set aside for stacks, all ranks of a
 node share the hash seed of the process that forked them, and the directory of ``ccbed_events`` is the last on sys.path.
 """
 

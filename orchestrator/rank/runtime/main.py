@@ -17,6 +17,7 @@ from ...model import codec
 from ...model import gang as gang_model
 from ...model.events import RankError, RankFinished, RankStart, Traffic
 from ..checkpoint import commit
+from ..watcher.holds import stack_signal
 from . import environment, interpreter, recorder, seeds
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ def _work(
 
     package = (__package__ or "orchestrator").partition(".")[0]
     workload = importlib.import_module(f"{package}.workloads.{gang.workload.replace('-', '_')}")
+    if gang.workload != environment.SCRIPT:  # else the watcher does so in the process that runs the script
+        stack_signal.register()
     torch.set_num_threads(environment.threads(gang, os.environ))
     if torch.distributed.is_available():
         torch.distributed.set_debug_level_from_env()  # type: ignore[attr-defined]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import faulthandler
 import importlib
 import os
 import resource
-import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,13 +16,12 @@ from . import importlib_bootstrap, imports, live, record, states, steps, tracing
 from .checkpoints import install as checkpoints
 from .checkpoints import saves
 from .engines import deepspeed, master_weights, megatron
-from .holds import points, worker
+from .holds import points, stack_signal
 from .measures import batches, losses, time_split
 
 _installed: list[int] = []
 #: Begins the record of this process; whether it has one.
 _starters: list[Callable[[], bool]] = []
-_open_files: list[Any] = []
 
 
 def install(directory: str, *, via: str, notify: Callable[..., None] | None = None) -> None:
@@ -79,7 +75,8 @@ def _hook(torch: Any, directory: str) -> None:
     checkpoints.install(torch)
     states.watch()
     points.install(directory)
-    _write_stacks_on_signal(directory)
+    if "CCBED_INCARNATION" in os.environ:  # a bed may ask for stacks
+        _set_signal_aside()
     live.watch()
     losses.watch()
     batches.watch()
@@ -136,20 +133,6 @@ def _enter_grad(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tracing.call_eagerly(_begin_backward)
 
 
-@record.guarded("stacks")
-def _write_stacks_on_signal(directory: str) -> None:
-    """Under a job's own launcher its bed asks for stacks by SIGUSR1, unless the script has a handler for it."""
-    current = worker.find()
-    if not current.is_launched or signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL:
-        return
-    path = Path(directory) / f"stacks-r{os.environ['RANK']}-{os.getpid()}.txt"
-    file = path.open("w")
-    file.write("Stacks of this worker, where its bed asked for them:\n")
-    file.flush()
-    faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
-    _open_files.append(file)
-
-
 @record.guarded("end")
 def end() -> None:
     """Record the last state and the end of the process."""
@@ -168,3 +151,4 @@ def end() -> None:
 
 
 _record_last_state = record.guarded("states")(states.states.record_end)
+_set_signal_aside = record.guarded("stacks")(stack_signal.register)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import importlib_bootstrap, imports, record, steps
-from .holds import worker
+from .holds import stack_signal, worker
 
 #: Seconds between two reports of the newest step: of rank 0, and of the others.
 PAUSES_S = (0.5, 2.0)
@@ -64,6 +64,7 @@ class Progress:
         if self._reported is None or now - self._reported >= self._pause_s:
             mark = "first" if self._reported is None else "newest"
             self._reported = now
+            stack_signal.verify()
             record.notify("rank.step", step=steps.completed(), mark=mark, pid=os.getpid())
 
 

@@ -101,7 +101,11 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "checkpoint.scan": ("{node} looks for the newest valid checkpoint", "the newest valid checkpoint is {newest}"),
     "store.open": ("{node} hosts the store of attempt {attempt}", "the store listens on {address} port {port}"),
     "gang.start": ("{node} starts its ranks {ranks} of attempt {attempt}", "{node} started {pids}"),
-    "gang.stop": ("{node} ends its ranks of attempt {attempt}", "no rank is left on {node}; processes that can run code: {left}"),
+    "gang.stop": (
+        "{node} ends its ranks of attempt {attempt}",
+        "no rank is left on {node}; processes that can run code: {left}; seconds from their notice to their end: {had_s}",
+        "no rank is left on {node}; processes that can run code: {left}",
+    ),
     "gang.inspect": ("{node} observes whether its ranks work", "{node} observed its ranks for {window_s} s"),
     "node.apply": ("{node} is started", "{node} runs"),
     "node.kill": ("every process of {node} is ended", "every process of {node} is ended; left {left}"),
