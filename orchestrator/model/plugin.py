@@ -56,7 +56,8 @@ class Workload(Protocol):
     needs them, their names in system.json, how to install them; ``traffic(params, world, samples)`` and
     ``once(params, world)`` predict the bytes of every operation of all ranks, in a step with that many samples and before
     the first step; ``PHASES``: the phases of its steps; the first is the default of a fault's trigger;
-    ``CHECKS_OF_FAULTS``: more checks for a trial with planned faults.
+    ``CHECKS_OF_FAULTS``: more checks for a trial with planned faults; ``ACTS``: what its ranks do on the order of a fault
+    (primitive ``inside``).
     """
 
     Params: type[Any]

@@ -26,6 +26,8 @@ CHECKS_OF_FAULTS: tuple[str, ...] = (
 )  # fmt: skip
 #: Where the watcher can hold a rank of a script.
 PHASES = ("backward", "data", "forward", "optimizer", "save", "save-during", "save-after", "load")
+#: What the watcher does inside of a rank on the order of a fault.
+ACTS = ("flip", "run-out-of-memory", "spin", "tear")
 #: A script begins with the random states of ``python FILE.py``, not with seeds of ccbed.
 SEEDED = False
 

@@ -15,6 +15,7 @@ from orchestrator.model.bed import BedSpec, BedStatus, Machine
 from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.model.plan import Plan
 from orchestrator.model.trial import Trial
+from orchestrator.rank.watcher.holds import acts
 
 from . import beds
 
@@ -246,3 +247,37 @@ def test_a_fault_that_changes_nothing_is_refused_by_name(tmp_path: Path) -> None
             parse_trial.parse(text, "t.yml", catalogue, []), beds.local(), beds.up(beds.local()), catalogue,
             run="r", payload="/p", capabilities={"localhost": frozenset({"signal"})},
         )  # fmt: skip
+
+
+#: A fault with what makes it act inside of a rank -> what the ranks must be able to do.
+ACTS_OF_RANKS = {
+    "flip-bit: {node: 2}": "flip",
+    "oom: {node: 2}": "run-out-of-memory",
+    "torn-checkpoint: {node: 2}": "tear",
+    "hang-rank: {node: 2, how: spinning}": "spin",
+}
+CAPABLE = {"localhost": frozenset({"kill", "pause", "stop", "signal", "limit"})}
+
+
+@pytest.mark.parametrize("workload", sorted(set(CATALOGUE.workloads) - {"script"}))
+@pytest.mark.parametrize("fault", ACTS_OF_RANKS)
+def test_a_fault_that_the_ranks_cannot_do_is_refused_with_the_workloads_that_can(fault: str, workload: str) -> None:
+    of = dataclasses.replace(trial(f"faults: [{fault}]"), workload=workload, params={}, checks=())
+    text = (
+        rf"the ranks of {workload} cannot do it \({ACTS_OF_RANKS[fault]}\); it acts on the ranks of script \(a FILE.py"
+    )
+    with pytest.raises(UsageError, match=text):
+        planned(of, capabilities=CAPABLE)
+
+
+@pytest.mark.parametrize("fault", [*ACTS_OF_RANKS, "hang-rank: {node: 2}", "crash-rank: {node: 2}"])
+def test_a_fault_that_the_ranks_can_do_is_planned(fault: str) -> None:
+    """Negative control: on a script; and what needs no help of a rank on any workload."""
+    of = trial(f"faults: [{fault}]")
+    is_inside = fault in ACTS_OF_RANKS
+    of = dataclasses.replace(of, workload="script", params={"file": "/x.py"}) if is_inside else of
+    assert planned(of, capabilities=CAPABLE).acts["f0"]
+
+
+def test_what_the_ranks_of_a_script_can_do_is_what_the_watcher_does() -> None:
+    assert set(CATALOGUE.workloads["script"].module.ACTS) == set(acts._ACTS)

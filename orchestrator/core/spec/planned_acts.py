@@ -11,7 +11,7 @@ from ...model import vaulted
 from ...model.act import SAFETY_ORDER, Act, HostFacts, Safety, Target, objection
 from ...model.bed import BedSpec, HostSpec, Machine, NodeSpec
 from ...model.plugin import Catalogue
-from ...model.trial import FaultPlan, Trial
+from ...model.trial import SCRIPT, FaultPlan, Trial
 from ..bed.slurm_job import NODE_FIELD
 from . import values
 
@@ -60,6 +60,7 @@ def plan_acts(
             act = _plan_act(fault, Target(node=name, rank=ranks.get(name), role=nodes[name].role), facts, catalogue)
             acts[fault.id][name] = act = _with_short_lease(act, bed)
             problems += _find_problems(fault, act, bed, facts, machines.get(host))
+            problems += _beyond_ranks(trial, fault, act, catalogue)
     return acts, list(dict.fromkeys(problems))
 
 
@@ -112,6 +113,19 @@ def _find_problems(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts, m
             f"default: set for_s to at most {SLURM_PAUSE_S:g} s"
         )
     return problems
+
+
+def _beyond_ranks(trial: Trial, fault: FaultPlan, act: Act, catalogue: Catalogue) -> list[str]:
+    """What the act asks ranks to do, if those of the workload cannot do it."""
+    orders = {str(item.args["do"]) for item in (*act.inject, *act.verify) if item.kind == "inside"}
+    able = [name for name, plugin in catalogue.workloads.items() if orders <= set(getattr(plugin.module, "ACTS", ()))]
+    if not orders or trial.workload in able:
+        return []
+    where = ", ".join(
+        "script (a FILE.py of yours, or example:gpt-ddp)" if name == SCRIPT else name for name in sorted(able)
+    )
+    problem = f"the ranks of {trial.workload} cannot do it ({', '.join(sorted(orders))})"
+    return [f"fault {fault.id} ({fault.fault}): {problem}; it acts on the ranks of {where or 'no workload'}"]
 
 
 def _has_node_field(host: HostSpec) -> bool:

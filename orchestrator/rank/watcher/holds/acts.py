@@ -169,8 +169,12 @@ def _local(tensor: Any) -> Any:
 
 
 def _flip_first(tensor: Any, bit: int) -> tuple[str, str]:
-    """Flip a bit of the first element in place; its values before and after as ``float.hex``, which may be huge or not finite."""
+    """Flip a bit of the first element in place; its values before and after as ``float.hex``, which may be huge or not finite.
+
+    ``data`` counts its versions apart: autograd does not notice the change, as it notices none in a broken memory.
+    """
     torch: Any = sys.modules["torch"]
+    tensor = tensor.data
     width = 8 * tensor.element_size()
     if tensor.numel() == 0 or bit >= width:
         raise Unable(f"the tensor has {tensor.numel()} elements of {width} bits here")
