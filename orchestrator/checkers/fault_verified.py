@@ -37,6 +37,7 @@ def check(run: Run, params: Params) -> Verdict:
         *views.not_ended(run.history),
     ]
     doubts += [finding for trace in traces for finding in _survived(run, trace, times)]
+    doubts += [finding for trace in traces for finding in _undone(run, trace, times)]
     if not any(views.not_ended(run.history)):
         failures += [finding for trace in traces for finding in _unhealed(trace) if trace.is_proved]
     return views.conclude("fault-verified", _text(traces), failures=failures, doubts=doubts)
@@ -75,6 +76,7 @@ def _wrong_acts(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
         *trace.of(events.FaultBefore),
         *injected,
         *trace.of(events.FaultVerified),
+        *trace.of(events.FaultLasted),
         *trace.of(events.FaultHealed),
     ):
         if trace.node is not None and event.node != trace.node:
@@ -209,6 +211,19 @@ def _survived(run: Run, trace: views.FaultTrace, times: views.Clocks) -> Iterato
         yield views.finding(
             f"{UNPROVED}: {trace.node} still lived after {trace.plan.id} had cut its power", verified, after[0]
         )
+
+
+def _undone(run: Run, trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Finding]:
+    """Signs that the state of a verified fault did not last until its healing, or never was."""
+    id, verified, lasted = trace.plan.id, trace.first(events.FaultVerified), trace.first(events.FaultLasted)
+    for text, event in views.contradictions(trace):
+        yield views.finding(f"{UNPROVED}: the evidence of {event.f} of {id} says {text}", event)
+    if verified is not None and verified.data.lasts and lasted is None and trace.of(events.FaultHealed):
+        yield views.finding(f"{UNPROVED}: {id} was not observed until its healing", verified)
+    if lasted is not None and lasted.data.held is False:
+        yield views.finding(f"{UNPROVED}: {id} was undone before it was healed ({lasted.data.evidence})", lasted)
+    if sign := next(views.signs_of_life(run, trace, times), None):
+        yield views.finding(f"{UNPROVED}: {sign[0]} on {trace.node} while {id} had stopped it", verified, sign[1])
 
 
 def _shows_life(event: Event, *, of_host: bool) -> bool:

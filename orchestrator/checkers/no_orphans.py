@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import views
@@ -83,7 +83,10 @@ def _proves(run: Run, event: Event, epoch: int) -> bool:
     if event.type == "ok" and event.kind in (events.GangStopDone, events.NodeKillDone):
         is_covered = event.epoch is None or event.epoch >= epoch
         return event.data.left == 0 and is_covered and not _still_exiting(run, event)
-    return event.kind is events.FaultVerified and _powers_off(run, event.data.id)
+    if event.kind is not events.FaultVerified or not _powers_off(run, event.data.id):
+        return False
+    evidence = event.data.evidence
+    return not (isinstance(evidence, Mapping) and evidence.get("left"))
 
 
 def _still_exiting(run: Run, event: Event) -> set[int]:

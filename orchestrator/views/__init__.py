@@ -5,7 +5,7 @@ from .clock import Clocks, clock, clocks
 from .command_outcomes import Operation, operations, unrequested
 from .event_times import event_times, uncertain_times
 from .failovers import MILESTONES, PHASES, Failover, Milestone, failovers, fault_start
-from .faults import FaultTrace, FaultView, faults, traces
+from .faults import FaultTrace, FaultView, contradictions, faults, signs_of_life, traces
 from .findings import Finding, conclude, finding, not_ended, not_started, unknown
 from .gangs import (
     WINDOW_S,
@@ -71,6 +71,7 @@ __all__ = [
     "clocks",
     "committed_checkpoints",
     "conclude",
+    "contradictions",
     "counts_steps",
     "culprit_of",
     "disorder",
@@ -107,6 +108,7 @@ __all__ = [
     "replacements",
     "resume_steps",
     "root_cause",
+    "signs_of_life",
     "slots_at",
     "timeline",
     "traces",

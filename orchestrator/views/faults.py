@@ -1,17 +1,18 @@
-"""Each planned fault and how far it got: the events of its operation, and the time of each stage."""
+"""Each planned fault and how far it got: the events of its operation, the time of each stage, and what contradicts its proof."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ..model import events
-from ..model.act import Primitive
+from ..model import events, watch
+from ..model.act import ENDING_SIGNALS, Act, Primitive
 from ..model.event import Event, History
 from ..model.payload import Payload
+from ..model.run import Run
 from ..model.trial import FaultPlan, Trial
-from .clock import clock
+from .clock import Clocks, clock
 from .command_outcomes import Operation, operations
 
 P = TypeVar("P", bound=Payload)
@@ -27,9 +28,11 @@ STAGES: Mapping[str, type[Payload]] = {
 }
 _OF_FAULTS = (
     events.FaultPlanned, events.FaultTarget, events.FaultUnreached, events.FaultBefore, events.FaultInjected,
-    events.FaultVerified, events.FaultHealed, events.HealVerified,
+    events.FaultVerified, events.FaultLasted, events.FaultHealed, events.HealVerified,
 )  # fmt: skip
 _OF_HOLDS = (events.RankHeld, events.RankInside, events.RankReleased, events.HoldExpired)
+#: States of processes in /proc.
+_STOPPED = {"T", "t"}
 #: From this format on a bundle says what held before an injection.
 INSPECTED = 2
 
@@ -111,10 +114,19 @@ class FaultTrace:
         return ""
 
     @property
-    def _injects(self) -> list[Primitive]:
-        """The primitives of its injection."""
+    def ordered(self) -> list[Act]:
+        """The acts as they were ordered."""
         acts = (act.invoke.data.act for act in self.acts)
-        return [primitive for act in acts if act is not None for primitive in act.inject]
+        return [act for act in acts if act is not None]
+
+    @property
+    def _injects(self) -> list[Primitive]:
+        return [primitive for act in self.ordered for primitive in act.inject]
+
+    @property
+    def pauses_node(self) -> bool:
+        """Whether it stops every process of its node."""
+        return any(item.kind == "pause" and item.args.get("state") == "on" for item in self._injects)
 
     @property
     def cuts_power(self) -> bool:
@@ -191,3 +203,78 @@ def _belongs(event: Event, plan: str, keys: set[str]) -> bool:
     if event.kind in _OF_HOLDS:
         return bool(event.data.hold == plan)
     return event.kind in _OF_FAULTS and event.data.id == plan
+
+
+def contradictions(trace: FaultTrace) -> Iterator[tuple[str, Event]]:
+    """Observations of a fault, and of its healing, that say something else than what they are said to prove."""
+    for act in trace.ordered[-1:]:
+        for kind, states in ((events.FaultVerified, act.verify), (events.HealVerified, act.verify_heal)):
+            for event in trace.notes:
+                if event.kind is kind:
+                    yield from (
+                        (text, event) for state in states if (text := _contradiction(state, event.data.evidence))
+                    )
+
+
+def _contradiction(state: Primitive, evidence: Any) -> str:
+    fields = evidence if isinstance(evidence, Mapping) else {}
+    is_on, kind, signal = state.args.get("state") in ("on", "up"), state.kind, state.args.get("signal")
+    states = set(str(fields.get("state", "")).split(", ")) - {""}
+    paused = fields.get("states")
+    wrong = {
+        "left": kind == "power" and not is_on and fields.get("left"),
+        "up": kind == "power" and is_on and fields.get("up") is False,
+        "paused": kind == "pause" and fields.get("paused") is (not is_on),
+        "states": kind == "pause" and is_on and isinstance(paused, Mapping) and not set(paused.values()) <= _STOPPED,
+        "eth0": kind == "link" and fields.get("eth0") == ("has no link" if is_on else "has a link"),
+        "state": kind == "signal"
+        and ((signal == "STOP" and not states <= _STOPPED) or (signal in ENDING_SIGNALS and not states <= {"gone"})),
+    }
+    return ", ".join(f"{name}: {fields[name]}" for name, is_wrong in wrong.items() if is_wrong and name in fields)
+
+
+def signs_of_life(run: Run, trace: FaultTrace, times: Clocks) -> Iterator[tuple[str, Event | None]]:
+    """What a stopped rank, or a node whose processes are all stopped, did from the proof of the fault to its healing."""
+    verified, lasted = trace.first(events.FaultVerified), trace.first(events.FaultLasted)
+    end: Event[Any] | None = lasted or trace.first(events.FaultHealed)
+    if verified is None or end is None or run.trial.params.get("launcher"):
+        return
+    ranks = _stopped_ranks(run, trace, verified)
+    own = [event for event in run.history.events if (event.node, event.epoch) == (trace.node, verified.epoch)]
+    before = {event.source.incarnation for event in own if event.seq < verified.seq}
+    for event in own if ranks or trace.pauses_node else ():
+        is_hit = event.source.incarnation in before and _is_of_stopped(event, trace, ranks)
+        if is_hit and times.before(verified, event) and times.before(event, end):
+            yield f"{event.source.writer} wrote {event.f}", event
+    for rank, step, at in _steps(run, trace, verified) if ranks else ():
+        if rank in ranks and verified.at.mono < at < end.at.mono:
+            yield f"rank {rank} completed step {step}", None
+
+
+def _is_of_stopped(event: Event, trace: FaultTrace, ranks: Collection[int]) -> bool:
+    writer = event.source.writer
+    is_of_rank = writer.startswith(("rank", "watch")) and getattr(event.data, "rank", None) in ranks
+    return is_of_rank or (trace.pauses_node and writer == "agent")
+
+
+def _stopped_ranks(run: Run, trace: FaultTrace, verified: Event) -> tuple[int, ...]:
+    orders = [e for e in run.history.of(events.GangStart) if e.node == trace.node and e.epoch == verified.epoch]
+    ranks = tuple(sorted(next((order.data.ranks or () for order in orders), ())))
+    if trace.pauses_node:
+        return ranks
+    places = {place for act in trace.ordered for item in act.inject if (place := _place(item)) is not None}
+    return tuple(rank for place, rank in enumerate(ranks) if place in places or "all" in places)
+
+
+def _place(item: Primitive) -> Any:
+    return item.args.get("local_rank") if item.args.get("signal") == "STOP" else None
+
+
+def _steps(run: Run, trace: FaultTrace, verified: Event) -> Iterator[tuple[int, int, float]]:
+    """Rank, number and end (CLOCK_MONOTONIC) of each step on the node in the attempt that the fault hit."""
+    for record in run.files.steps():
+        if (record.node, record.epoch) == (trace.node, verified.epoch):
+            yield record.rank, record.step, record.end
+    for file in run.files.watch():
+        if (file.node, file.attempt) == (trace.node, verified.epoch):
+            yield from ((file.rank, line.n, line.t) for line in file.of(watch.Step))

@@ -20,6 +20,7 @@ from orchestrator.node.keeper import fault_lifecycle, node_primitives
 from orchestrator.node.keeper.fault_lifecycle import FaultLifecycle
 from orchestrator.node.keeper.lease_records import Lease, Leases
 from orchestrator.node.oslayer.event_loop import Loop
+from orchestrator.node.oslayer.processes import Process
 
 ON, OFF = (Primitive(kind="pause", args={"state": state}) for state in ("on", "off"))
 #: A fault that does not show is not verified after this time.
@@ -35,6 +36,11 @@ class Node:
     @staticmethod
     def is_up() -> bool:
         return True
+
+    @staticmethod
+    def processes() -> list[Process]:
+        """None: what such a fault hits is not observed on."""
+        return []
 
 
 @dataclass

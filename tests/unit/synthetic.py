@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.faults import crash_node, crash_rank, pause_node, slow_link, slow_node
+from orchestrator.faults import crash_node, crash_rank, cut_link, hang_rank, pause_node, slow_link, slow_node
 from orchestrator.model import codec
 from orchestrator.model.act import Act, HostFacts, Target
 from orchestrator.model.event import Clock, Event, History, Source
@@ -25,7 +25,8 @@ STEP_S = 0.01
 WARM = ["torch", "torch.distributed", "torch._dynamo"]
 HOST = HostFacts(name="here", provider="process", capabilities=frozenset({"kill", "pause"}))
 ACTS: Mapping[str, Any] = {
-    "crash-node": crash_node, "crash-rank": crash_rank, "pause-node": pause_node, "slow-link": slow_link, "slow-node": slow_node,
+    "crash-node": crash_node, "crash-rank": crash_rank, "cut-link": cut_link, "hang-rank": hang_rank, "pause-node": pause_node,
+    "slow-link": slow_link, "slow-node": slow_node,
 }  # fmt: skip
 
 

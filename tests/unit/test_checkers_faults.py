@@ -6,6 +6,8 @@ import dataclasses
 
 import pytest
 
+from orchestrator import views
+from orchestrator.checkers import fault_verified
 from orchestrator.model.event import Clock
 from orchestrator.model.run import Run
 from orchestrator.model.trial import FaultPlan, Trigger
@@ -64,13 +66,13 @@ def test_a_state_that_held_before_or_was_not_known_proves_nothing(value: dict[st
 @pytest.mark.parametrize(("held", "expected"), [(False, "pass"), (True, "unknown")])
 def test_a_fault_that_changed_nothing_leaves_nothing_to_compare(held: bool, expected: str) -> None:
     """Injected, verified and healed without a loss: a twin shows nothing about recovery from it."""
-    fault = FaultPlan(id="f0", fault="pause-node", node=1, at=Trigger(step=30))
+    fault = FaultPlan(id="f0", fault="slow-node", node=1, at=Trigger(step=30))
     bed = history.Bed(trial=history.trial(fault))
     bed.begin()
     bed.start()
     bed.train(29)
     node = bed.act(fault, held=held)
-    bed.say("keeper", "fault.verified", {"id": "f0", "evidence": {"stopped": 3}}, node=node, epoch=0)
+    bed.say("keeper", "fault.verified", {"id": "f0", "evidence": {"limited": 3}}, node=node, epoch=0)
     bed.answer("keeper", "fault.act", "f/f0/act", node, {"verified": True})
     bed.train(60)
     bed.finish()
@@ -139,3 +141,82 @@ def test_a_fault_that_acted_twice_fails() -> None:
 
 def test_a_bed_that_was_not_seen_to_be_healed_fails() -> None:
     assert ask(history.without(history.reference(), "heal.verified"), "fault-verified").outcome == "fail"
+
+
+CONTRADICTED = {
+    "crash-node": {"left": [4242]},
+    "pause-node": {"states": {"7": "T", "8": "S"}},
+    "hang-rank": {"local_rank": 0, "state": "S"},
+    "crash-rank": {"local_rank": 0, "state": "R"},
+    "cut-link": {"eth0": "has a link"},
+}
+
+
+def _stopped(kind: str, evidence: object, lasted: object = None, *, steps: int = 0, alive: bool = False) -> Run:
+    """n1 is hit at step 30 of 60, and makes ``steps`` more steps; with ``alive`` its agent writes an event."""
+    fault = FaultPlan(id="f0", fault=kind, node=1, at=Trigger(step=30))
+    bed = history.Bed(trial=history.trial(fault))
+    bed.begin()
+    bed.start()
+    bed.train(29)
+    node = bed.act(fault)
+    lasts = {} if lasted is None else {"lasts": True}
+    bed.say("keeper", "fault.verified", {"id": "f0", "evidence": evidence, **lasts}, node=node, epoch=0)
+    bed.answer("keeper", "fault.act", "f/f0/act", node, {"verified": True})
+    bed.train(29 + steps)
+    if alive:
+        bed.say("agent", "agent.ready", {}, node=node, epoch=0)
+    if lasted:
+        bed.say("keeper", "fault.lasted", {"id": "f0", **lasted}, node=node, epoch=0)  # type: ignore[dict-item]
+    if steps or lasted is not None:
+        bed.say("keeper", "fault.healed", {"id": "f0", "evidence": {"signalled": []}}, node=node, epoch=0)
+    return bed.run(history.twin())
+
+
+def _doubts(run: Run) -> list[str]:
+    (trace,), times = views.traces(run.trial, run.history), views.clocks(run.history)
+    texts = [finding.text for finding in fault_verified._undone(run, trace, times)]
+    assert not texts or ask(run, "fault-verified").outcome == "unknown"
+    return texts
+
+
+@pytest.mark.parametrize("kind", CONTRADICTED)
+def test_evidence_that_says_something_else_proves_nothing(kind: str) -> None:
+    field = next(reversed(CONTRADICTED[kind]))  # type: ignore[call-overload]
+    assert any(f"fault.verified of f0 says {field}: " in text for text in _doubts(_stopped(kind, CONTRADICTED[kind])))
+
+
+@pytest.mark.parametrize(("kind", "evidence"), [
+    ("crash-node", {"left": []}), ("pause-node", {"states": {"7": "T"}}), ("pause-node", {"states": [4]}),
+    ("hang-rank", {"state": "T, T"}), ("crash-rank", {"state": "gone"}), ("cut-link", {"eth0": "gone"}), ("hang-rank", None),
+])  # fmt: skip
+def test_evidence_that_agrees_raises_no_doubt(kind: str, evidence: object) -> None:
+    assert _doubts(_stopped(kind, evidence)) == []
+
+
+LASTED = {"held": True, "samples": 9, "evidence": {}}
+
+
+@pytest.mark.parametrize(("lasted", "text"), [
+    ({**LASTED, "held": False, "evidence": {"state": "S"}}, "f0 was undone before it was healed"),
+    ({}, "f0 was not observed until its healing"),
+    (LASTED, ""), ({**LASTED, "held": None}, ""),
+])  # fmt: skip
+def test_a_fault_that_did_not_last_is_not_proved(lasted: dict[str, object], text: str) -> None:
+    doubts = _doubts(_stopped("pause-node", {"states": {"7": "T"}}, lasted))
+    assert (len(doubts), text in "".join(doubts)) == (bool(text), True)
+
+
+@pytest.mark.parametrize("kind", ["pause-node", "hang-rank"])
+def test_a_step_of_a_stopped_rank_is_a_doubt(kind: str) -> None:
+    assert any(
+        "rank 1 completed step 30 on n1 while f0 had stopped it" in text
+        for text in _doubts(_stopped(kind, {}, LASTED, steps=6))
+    )
+    assert _doubts(_stopped("slow-node", {}, LASTED, steps=6)) == [], "a slow node makes steps"
+
+
+@pytest.mark.parametrize(("kind", "count"), [("pause-node", 1), ("hang-rank", 0)])
+def test_a_reply_of_a_stopped_node_is_a_doubt(kind: str, count: int) -> None:
+    """The agent of a node with one stopped rank goes on."""
+    assert len(_doubts(_stopped(kind, {}, LASTED, alive=True))) == count

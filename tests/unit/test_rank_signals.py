@@ -29,7 +29,7 @@ HANDLED = (
 JOB = f"""
 import collections, faulthandler, itertools, os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from orchestrator.rank.watcher import stack_signal
+from orchestrator.rank.watcher.holds import stack_signal
 stack_signal.register()
 os.set_blocking(2, False)
 signal.set_wakeup_fd(2, warn_on_full_buffer=False)

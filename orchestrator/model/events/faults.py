@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..payload import Payload, null, payload
-from .units import Rank, Seconds
+from .units import Count, Rank, Seconds
 
 
 @payload("fault.planned", writer="ctl")
@@ -57,9 +57,23 @@ class FaultInjected(Payload):
 
 @payload("fault.verified", writer="keeper")
 class FaultVerified(Payload):
-    """The faulty state was observed."""
+    """The faulty state was observed. ``lasts``: it is observed on, and ``fault.lasted`` follows before the healing."""
 
     id: str
+    evidence: Any = null()
+    lasts: bool | None = None
+
+
+@payload("fault.lasted", writer="keeper")
+class FaultLasted(Payload):
+    """The observations from the proof to the healing. ``held``: the state held in all of them; None: it ended with its processes.
+
+    ``samples``: how many; ``evidence``: of the first state that did not hold, else of the last one.
+    """
+
+    id: str
+    held: bool | None = null()
+    samples: Count | None = None
     evidence: Any = null()
 
 

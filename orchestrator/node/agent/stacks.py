@@ -1,6 +1,6 @@
 """Takes the stacks of ranks: from outside by py-spy, where it is installed, else by the signal that a rank has set aside for this.
 
-A rank gets no other signal. ``rank/watcher/stack_signal.py`` describes the file in memory that a rank with such a signal keeps open.
+A rank gets no other signal. ``rank/watcher/holds/stack_signal.py`` describes the file in memory that a rank with such a signal keeps open.
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ class FaultLifecycle:
         self._timers: dict[tuple[str, str], Timer] = {}
         #: (node, id) of the faults whose injection is not yet verified, with the time after which it is not waited for.
         self._injecting: dict[tuple[str, str], Timer] = {}
+        self._watches: dict[tuple[str, str], primitive_runner.FaultWatch] = {}
         #: (node, id) of the faults that were rejected before their injection: nothing is to be healed.
         self._rejected: set[tuple[str, str]] = set()
         #: (node, call) of what waits until no fault is being injected on the node.
@@ -81,6 +82,7 @@ class FaultLifecycle:
             primitive_runner.adopt(injected, self._find_node(name))
         for lease in leases:
             self._start_timer(lease)
+            self._watch(lease, self._find_node(lease.node))
 
     def act(self, run: str, command: Command[FaultAct], respond: Respond) -> None:
         """Perform a fault.act: respond ok with evidence once the fault shows on its target, else fail."""
@@ -217,7 +219,8 @@ class FaultLifecycle:
             @respond.guard
             def report(is_verified: bool, evidence: Evidence) -> None:
                 if is_verified:
-                    self._note(lease, FaultVerified(id=lease.id, evidence=evidence))
+                    lasts = self._watch(lease, node)
+                    self._note(lease, FaultVerified(id=lease.id, evidence=evidence, lasts=lasts))
                     respond("ok", FaultActDone(verified=True, evidence=evidence))
                 else:
                     reason = problems[0] if problems else "not verified"
@@ -239,12 +242,23 @@ class FaultLifecycle:
             self._loop, act.inject, node, act.limit_s, may_continue, injected, proofs=act.verify
         )
 
+    def _watch(self, lease: Lease, node: Node) -> bool | None:
+        """Observe a verified fault until it is healed; None if its state cannot be observed on."""
+        watch = primitive_runner.watch(self._loop, lease.act, node)
+        if earlier := self._watches.pop((lease.node, lease.id), None):
+            earlier.end(lease.id)
+        if watch:
+            self._watches[lease.node, lease.id] = watch
+        return True if watch else None
+
     def _is_in_force(self, lease: Lease) -> bool:
         return (lease.node, lease.id) in self._timers
 
     def _heal(self, lease: Lease, respond: Reply) -> None:
         """Perform all primitives, also after one fails, then verify the healing. What was never injected is left as it is."""
         is_rejected = (lease.node, lease.id) in self._rejected
+        if watch := self._watches.pop((lease.node, lease.id), None):
+            self._note(lease, watch.end(lease.id))
         act, node, until = lease.act, self._find_node(lease.node), time.monotonic() + lease.act.limit_s
 
         @respond.guard

@@ -118,6 +118,11 @@ def _amounts(args: Arguments) -> dict[str, int]:
 # --- signal -------------------------------------------------------------------------------------------------------------
 
 
+def find_targets(primitive: Primitive, node: Node) -> list[Process]:
+    """The living processes that a signal is for."""
+    return _targets(primitive.args, node)
+
+
 def _targets(args: Arguments, node: Node) -> list[Process]:
     """The living processes that the signal is for: the agent, one rank by its number or by its place on the node, or all.
 

@@ -1,4 +1,4 @@
-"""Performs the primitives of an act one after the other, and observes until the states that they name are reached."""
+"""Performs the primitives of an act one after the other, observes until their states are reached, and that they last."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...model.act import Primitive
-from ..oslayer import namespaces
-from ..oslayer.event_loop import Loop
+from ...model.act import ENDING_SIGNALS, Act, Primitive
+from ...model.events.faults import FaultLasted
+from ..oslayer import namespaces, processes
+from ..oslayer.event_loop import Loop, Timer
+from ..oslayer.processes import Process
 from . import host_primitives, node_primitives
 from .external_nodes import ExternalNode
 from .node_protocol import Node, Observed, Unsupported
@@ -17,6 +19,10 @@ from .node_protocol import Node, Observed, Unsupported
 POLL_S, LONGEST_POLL_S = 0.002, 0.032
 #: Hosts are observed less often than processes.
 HOST_POLL_S = 0.1
+#: The pauses between two observations, which may scan all processes: while the state holds, and while it does not or is not known.
+PAUSE_S, DOUBT_S = 0.5, 0.05
+#: A state that does not hold for so long, on processes that live, has ended: processes that are being killed end earlier.
+BROKEN_S = 2.0
 #: Primitives that are repeated until the state is reached, as new processes may have started meanwhile.
 REPEATED = ("power", "pause", "limit")
 #: The problem of an injection whose healing was ordered before all of its primitives were performed.
@@ -110,13 +116,13 @@ def observe_until(
     repeated = [item for item in repeatable if item.kind in REPEATED and not host_primitives.is_of_host(item)]
 
     def poll(pause_s: float) -> None:
-        observations = [_observe(primitive, node) for primitive in primitives]
+        observations = [observe(primitive, node) for primitive in primitives]
         is_reached = bool(observations) and all(holds for holds, _ in observations)
         if not is_reached and not is_in_force():
             then(False, {"overtaken": "healed before it was verified"})
             return
         if is_reached or time.monotonic() > until:
-            then(is_reached, _merged(observations))
+            then(is_reached, merged(observations))
             return
         for primitive in repeated:
             _perform(primitive, node)
@@ -133,7 +139,7 @@ def adopt(primitives: Sequence[Primitive], node: Node) -> None:
     """
     stops = [item for item in primitives if item.kind == "pause" or item.args.get("signal") == "STOP"]
     for primitive in sorted(stops, key=lambda item: item.kind == "pause"):
-        if _observe(primitive, node)[0]:
+        if observe(primitive, node)[0]:
             _perform(primitive, node)
 
 
@@ -148,18 +154,85 @@ def observe_once(
     until = time.monotonic() + limit_s
 
     def poll() -> None:
-        observations = [_observe(primitive, node) for primitive in primitives]
+        observations = [observe(primitive, node) for primitive in primitives]
         states = [holds for holds, _ in observations]
         is_unknown = not states or (None in states and False not in states)
         if is_unknown and states and time.monotonic() < until:
             loop.call_later(POLL_S, poll)
             return
-        then(None if is_unknown else all(states), _merged(observations))
+        then(None if is_unknown else all(states), merged(observations))
 
     poll()
 
 
-def _merged(observations: Sequence[Observed]) -> dict[str, Any]:
+class FaultWatch:
+    """``members``: the processes that the fault hit; once none of them lives, nothing is left to observe."""
+
+    def __init__(self, loop: Loop, states: Sequence[Primitive], node: Node, members: Sequence[Process]) -> None:
+        self._loop, self._states, self._node, self._members = loop, states, node, members
+        self._samples = 0
+        self._broken_since: float | None = None
+        self._broken: dict[str, Any] | None = None
+        self._timer: Timer | None = loop.call_later(PAUSE_S, self._sample)
+
+    def end(self, id: str) -> FaultLasted:
+        """Observe for the last time, just before the healing."""
+        if self._timer:
+            self._timer.cancel()
+        living = self._living()
+        holds, evidence = self._observe(living)
+        if self._broken is None and living and holds is False:
+            self._broken = evidence
+        held = False if self._broken is not None else True if living else None
+        return FaultLasted(id=id, held=held, samples=self._samples, evidence=self._broken or evidence)
+
+    def _sample(self) -> None:
+        living, now = self._living(), time.monotonic()
+        holds, evidence = self._observe(living)
+        self._broken_since = (self._broken_since or now) if living and holds is False else None
+        if self._broken_since is not None and now - self._broken_since >= BROKEN_S:
+            self._broken = evidence
+        is_over = not living or self._broken is not None
+        pause_s = PAUSE_S if holds else DOUBT_S
+        self._timer = None if is_over else self._loop.call_later(pause_s, self._sample)
+
+    def _living(self) -> list[Process]:
+        current = [(member, processes.find(member.pid)) for member in self._members]
+        return [
+            now for member, now in current if now and now.start == member.start and now.state not in processes.EXITED
+        ]
+
+    def _observe(self, living: Sequence[Process]) -> Observed:
+        self._samples += 1
+        observations = [self._observe_state(state, living) for state in self._states]
+        known = [holds for holds, _ in observations]
+        return (False if False in known else None if None in known else True), merged(observations)
+
+    def _observe_state(self, state: Primitive, living: Sequence[Process]) -> Observed:
+        """A signal stops its processes for good: those of a later gang have the same ranks."""
+        if state.kind == "signal":
+            return all(map(self._node.is_stopped, living)), {
+                "state": ", ".join(item.state for item in living) or "gone"
+            }
+        return observe(state, self._node)
+
+
+def watch(loop: Loop, act: Act, node: Node) -> FaultWatch | None:
+    """Watch a fault that was just verified; None for a state that is the host's, or that leaves no process."""
+    states = act.verify
+    if not act.heal or any(map(host_primitives.is_of_host, states)) or any(map(_is_final, states)):
+        return None
+    signals = [state for state in states if state.kind == "signal"]
+    members = node_primitives.find_targets(signals[0], node) if signals else node.processes()
+    return FaultWatch(loop, states, node, members) if members else None
+
+
+def _is_final(state: Primitive) -> bool:
+    """Does it leave no process, or an answer that stays?"""
+    return state.kind in ("power", "inside") or state.args.get("signal") in ENDING_SIGNALS
+
+
+def merged(observations: Sequence[Observed]) -> dict[str, Any]:
     return {name: value for _, evidence in observations for name, value in evidence.items()}
 
 
@@ -184,7 +257,8 @@ def _perform(primitive: Primitive, node: Node) -> tuple[dict[str, Any], str]:
         return {}, f"{primitive.kind}: {type(error).__name__}: {error}"
 
 
-def _observe(primitive: Primitive, node: Node) -> Observed:
+def observe(primitive: Primitive, node: Node) -> Observed:
+    """Does the state hold (None: not known), and the evidence. No exception leaves this function."""
     try:
         if host_primitives.is_of_host(primitive):
             sessions = node.sessions if isinstance(node, ExternalNode) else None

@@ -15,6 +15,7 @@ from .processes import Process
 PERIOD_S = 0.1
 #: How long the processes are observed until the part of the time in which they are stopped is known.
 WINDOW_S = 3 * PERIOD_S
+LEAST_SAMPLES = 6
 
 
 class DutyCycle:
@@ -52,10 +53,10 @@ class DutyCycle:
         """Are the processes stopped for at least half of the time that ``percent`` leaves? None: not known yet."""
         now, members = time.monotonic(), self._members()
         self._samples.append((now, bool(members) and all(process.state == processes.STOPPED for process in members)))
-        if now - self._samples[0][0] < WINDOW_S:
-            return None, {}
         while now - self._samples[0][0] > 2 * WINDOW_S:
             self._samples.popleft()
+        if now - self._samples[0][0] < WINDOW_S or len(self._samples) < LEAST_SAMPLES:
+            return None, {}
         stopped = sum(is_stopped for _, is_stopped in self._samples) / len(self._samples)
         return 100 * stopped >= (100 - percent) / 2, {"stopped_percent": round(100 * stopped)}
 

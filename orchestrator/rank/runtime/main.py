@@ -17,7 +17,7 @@ from ...model import codec
 from ...model import gang as gang_model
 from ...model.events import RankError, RankFinished, RankStart, Traffic
 from ..checkpoint import commit
-from ..watcher import stack_signal
+from ..watcher.holds import stack_signal
 from . import environment, interpreter, isolation, recorder, seeds
 
 if TYPE_CHECKING:

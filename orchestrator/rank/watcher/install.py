@@ -12,11 +12,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import importlib_bootstrap, imports, live, record, stack_signal, states, steps, tracing
+from . import importlib_bootstrap, imports, live, record, states, steps, tracing
 from .checkpoints import install as checkpoints
 from .checkpoints import saves
 from .engines import deepspeed, master_weights, megatron
-from .holds import points
+from .holds import points, stack_signal
 from .measures import batches, losses, time_split
 
 _installed: list[int] = []

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import importlib_bootstrap, imports, record, stack_signal, steps
-from .holds import worker
+from . import importlib_bootstrap, imports, record, steps
+from .holds import stack_signal, worker
 
 #: Seconds between two reports of the newest step: of rank 0, and of the others.
 PAUSES_S = (0.5, 2.0)

@@ -61,6 +61,7 @@ NOTES: Mapping[str, Sequence[str]] = {
     "fault.before": ("fault {id}: {node} was observed before the injection ({evidence})",),
     "fault.injected": ("fault {id} was injected on {node} ({evidence})", "fault {id} was injected on {node}"),
     "fault.verified": ("fault {id} was verified on {node} ({evidence})", "fault {id} was verified on {node}"),
+    "fault.lasted": ("fault {id} was observed {samples} times until its healing; held: {held} ({evidence})",),
     "fault.healed": ("fault {id} was healed on {node}",),
     "heal.verified": ("the healing of fault {id} was verified on {node} ({evidence})",),
     "lease.armed": ("{holder} heals the fault after {lease_s} s",),

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import importlib_bootstrap
+from .. import importlib_bootstrap
 
 #: The first number to try; programs count theirs from both ends.
 FIRST = signal.SIGRTMAX - 6
