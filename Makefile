@@ -10,12 +10,13 @@ BIN := .venv/bin
 # CI sets this: then a skipped test counts as failed.
 export CCBED_REQUIRE ?=
 
-.PHONY: help run test attack fuzz test-gpu test-lab lint format bench clean lab-up lab-down engine
+.PHONY: help run test mutants attack fuzz test-gpu test-lab lint format bench clean lab-up lab-down engine
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run     set up, bring up a bed of five local nodes, train, lose node 2, recover, verify"
 	@echo "make test    all tests        make lint    style, types, imports"
+	@echo "make mutants mutations of the product: which tests notice each one; up to an hour"
 	@echo "make attack  kills, edits, hostile bundles and fuzzed inputs, all of them; make fuzz SCALE=10 SEED=3: more inputs"
 	@echo "make test-gpu    ranks on GPUs; needs an NVIDIA GPU and TORCH_INDEX of a CUDA build"
 	@echo "make lab-up  three hosts on this machine, as root: ccbed up inventories/lab.yml; make lab-down; make test-lab"
@@ -38,6 +39,12 @@ JOBS ?= 3
 
 test: .venv/.dev-stamp engine
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+# Mutations of the product, in copies of the tree. ARGS: ids, --jobs 1, or --accept to renew tests/mutants/survivors.txt.
+ARGS ?=
+
+mutants: .venv/.dev-stamp
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 # Attacks are seeded; SCALE 1 makes all of them, 0.1 those of `make test`.
 SCALE ?= 1
