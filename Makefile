@@ -64,6 +64,12 @@ durations: .venv/.dev-stamp engine
 	$(BIN)/python -m tests.durations $(RECORDS)
 	rm -r $(RECORDS)
 
+# Mutations of the product, in copies of the tree. ARGS: ids, --jobs 1, or --accept to renew tests/mutants/survivors.txt.
+ARGS ?=
+
+mutants: .venv/.dev-stamp
+	$(BIN)/python -m tests.mutants $(ARGS)
+
 # Attacks are seeded; SCALE 1 makes all of them, 0.1 those of `make test`.
 SCALE ?= 1
 SEED ?=

@@ -1,0 +1,1 @@
+"""Mutations of the product, and the tests that notice them: ``make mutants``."""
