@@ -12,7 +12,10 @@ export CCBED_REQUIRE ?=
 # Without bytecode each start compiles again: collection takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run check test test-all durations mutants attack fuzz test-gpu test-lab lint format bench against clean lab-up lab-down engine
+# The parts of `make test-all`: every axis. They can run side by side elsewhere; the workflow of CI has a job for each.
+PARTS := units beds containers hosts slurm attack lab
+
+.PHONY: help run check test test-all $(PARTS:%=test-%) durations mutants attack fuzz test-gpu test-lab lint format bench against clean lab-up lab-down engine
 .DEFAULT_GOAL := help
 
 help:
@@ -48,9 +51,6 @@ check: lint
 
 test: .venv/.dev-stamp engine
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(JOBS) --circle test
-
-# Every axis. The parts need different machines and can run side by side elsewhere: the workflow of CI has a job for each.
-PARTS := units beds containers hosts slurm attack lab
 
 test-all: $(PARTS:%=test-%)
 
