@@ -10,6 +10,7 @@ from ..model import events
 from ..model.event import Event
 from ..model.run import Run
 from ..model.verdict import Verdict
+from ..views import training
 
 ALWAYS = True
 TWIN = False
@@ -34,9 +35,28 @@ def check(run: Run, params: Params) -> Verdict:
         return views.unknown("finished", "no gang was started", end)
     stopped = run.history.last(events.RunStopped)
     missing, failures = _exits(run, gangs[-1], stopped) if gangs and not doubts else ([], [])
-    doubts += [*missing, *(_undrilled(run) if stopped else ())]
+    doubts += [*missing, *(_undrilled(run) if stopped else _without_end(run))]
     text = _stop_text(stopped) if stopped else _text(gangs)
     return views.conclude("finished", text + _unsaved(run), failures=failures, doubts=doubts)
+
+
+def _without_end(run: Run) -> Iterator[views.Finding]:
+    """Ranks of a script whose process did not end as Python ends, after other steps than their peers: an error may be hidden.
+
+    A process records a step when the next one begins. So one without an end may have done one more than its peers with an end know.
+    """
+    attempts = training.lineage_of(run).attempts if training.is_observed(run) else ()
+    ranks = tuple(attempts[-1].ranks.values()) if attempts else ()
+    silent = [process for process in ranks if process.end is None]
+    if not silent or any(process.is_claimed for process in ranks):
+        return
+    unknown = len(silent) < len(ranks)
+    least = min(ranks, key=lambda process: process.last + (unknown and process.end is None))
+    most = max(ranks, key=lambda process: process.last)
+    if least.last + (unknown and least.end is None) < most.last:
+        names = "no rank" if len(silent) == len(ranks) else ", ".join(process.name for process in silent) + " never"
+        stopped = f"{least.name} stopped after step {least.last}, {most.name} after step {most.last}"
+        yield views.finding(f"{names} wrote the end of its record, and {stopped}: exit code 0 may hide an error")
 
 
 def _stop_text(stopped: Event[events.RunStopped]) -> str:

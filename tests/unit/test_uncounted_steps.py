@@ -52,6 +52,26 @@ def script(run: Run) -> Run:
     return dataclasses.replace(run, trial=trial, twin=None)
 
 
+@pytest.mark.parametrize(
+    ("steps", "ends", "text"),
+    [
+        ((30, 30, 29, 30), "", "no rank wrote the end of its record, and rank 2 (n2) stopped after step 29, rank 0 (n0) after step 30"),
+        ((30, 30, 30, 30), "", ""),  # a job that leaves by os._exit once it is done
+        ((30, 30, 29, 30), "013", ""),  # the line of the last step of rank 2 is not written yet
+        ((60, 60, 30, 60), "013", "rank 2 (n2) never wrote the end of its record, and rank 2 (n2) stopped after step 30"),
+        ((30, 30, 29, 30), "0123", ""),  # no-step-lost judges it
+    ],
+)  # fmt: skip
+def test_exit_codes_of_0_are_no_end_where_ranks_stopped_elsewhere(steps: tuple[int, ...], ends: str, text: str) -> None:
+    job = Job(world=4, saves=False)
+    for rank, count in enumerate(steps):
+        job.now = 100.0
+        job.attempt(1, 0, count, ends=str(rank) in ends, bare=set(range(4)) - {rank})
+    judged = dataclasses.replace(script(history.reference()), files=Files(processes=job.files))
+    verdict = ask(judged, "finished")
+    assert verdict.outcome == ("unknown" if text else "pass") and verdict.text.startswith(text), verdict.text
+
+
 @pytest.fixture(scope="module")
 def run() -> Run:
     return script(history.reference())
