@@ -56,3 +56,6 @@ def _remove(scratch: Path) -> None:
 
     shutil.rmtree(scratch, onerror=retry)
     shutil.rmtree(scratch, ignore_errors=True)
+    if scratch.parent.name == paths.VIEW:
+        with suppress(OSError):
+            scratch.parent.rmdir()
