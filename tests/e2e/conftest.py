@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -133,6 +134,14 @@ def _arguments(pid: int) -> str:
 @pytest.fixture(scope="session", autouse=True)
 def _quiet_threads() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def own_interrupts() -> Iterator[None]:
+    """SIGINT that a test sends to its own process interrupts what the test calls, and not pytest."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")

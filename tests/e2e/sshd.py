@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.model.bed import BedSpec, HostSpec
+from orchestrator.node.oslayer import processes
 from orchestrator.providers.ssh import ssh_connection
 
 from .. import undo
@@ -89,7 +90,7 @@ class Sshd:
     def cut(self) -> int:
         """Kill whatever serves connections now; how many there were."""
         children = self.children()
-        for pid in children:
+        for pid in (pid for pid in self._descendants() if _name(pid).startswith("sshd")):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return len(children)
@@ -106,15 +107,13 @@ class Sshd:
 
     def programs(self) -> list[int]:
         """What runs in sessions of connections: all that descends from the server and is no sshd."""
-        family, sessions = {self.process.pid}, []
-        for pid in sorted(_pids()):
-            if _parent(pid) in family:
-                family.add(pid)
-                sessions += [] if _name(pid).startswith("sshd") else [pid]
-        return sessions
+        return [pid for pid in self._descendants() if not _name(pid).startswith("sshd")]
 
     def sessions(self) -> int:
         return len(self.programs())
+
+    def _descendants(self) -> list[int]:
+        return [process.pid for process in processes.descendants(self.process.pid)]
 
 
 @contextmanager

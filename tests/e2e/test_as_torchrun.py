@@ -53,7 +53,7 @@ def _shell(directory: Path) -> dict[str, str]:
 
     What this machine sets for every interpreter, as OPENBLAS_CORETYPE, the warm interpreter was started with, too.
     """
-    names = ("PATH", "HOME", "LANG", "USER", "TMPDIR")
+    names = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOCPATH", "USER", "TMPDIR")
     kept = {name: value for name, value in os.environ.items() if name in names or START_ONLY.fullmatch(name)}
     return {**kept, "PYTHONPATH": str(directory / "library"), "NCCL_DEBUG": "WARN", "TOKEN_OF_MINE": "x y", "TZ": "UTC"}
 

@@ -29,7 +29,7 @@ from . import trials
 from .conftest import ROOT, Bed, ccbed, ran
 from .test_interrupted import at, ctrl_c
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("own_interrupts")]
 
 NAME = "boxtest"
 #: The image's interpreter, by its path.

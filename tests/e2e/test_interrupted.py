@@ -29,7 +29,7 @@ from . import trials
 from .conftest import ROOT, Bed, ccbed, ran
 from .test_bad_input import untouched
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("own_interrupts")]
 
 SLOW = {"step_min_ms": 30}
 
@@ -44,14 +44,6 @@ def at(name: str, what: Callable[[], object]) -> Callable[[Event], None]:
             what()
 
     return record
-
-
-@pytest.fixture(autouse=True)
-def _interrupts_are_heard() -> Iterator[None]:
-    """A job in the background of a shell begins with SIGINT ignored, and so would these tests."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def ctrl_c(times: int = 1) -> None:

@@ -15,7 +15,7 @@ from .conftest import Bed
 from .test_bad_input import untouched
 from .test_interrupted import at, ctrl_c
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("own_interrupts")]
 
 
 def of_run(bed: Bed, run: str) -> list[Path]:

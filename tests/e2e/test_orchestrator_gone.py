@@ -15,11 +15,9 @@ from orchestrator.store import bundle
 from . import trials
 from .conftest import Bed, ran
 from .test_bad_input import untouched
-from .test_interrupted import SLOW, _interrupts_are_heard, at, ctrl_c
+from .test_interrupted import SLOW, at, ctrl_c
 
-__all__ = ["_interrupts_are_heard"]
-
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("own_interrupts")]
 
 
 @pytest.fixture

@@ -39,14 +39,11 @@ def _at(name: str, act: Callable[[], object]) -> Callable[[Event], None]:
     return record
 
 
+@pytest.mark.usefixtures("own_interrupts")
 def test_ctrl_c_ends_a_script_and_the_next_run_is_not_refused(bed: Bed, tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        trial = _script(tmp_path, "import time\ntime.sleep(100)\n")
-        interrupt = _at("rank.start", lambda: os.kill(os.getpid(), signal.SIGINT))
-        stopped = ran(lifecycle.launch(bed.request(trial, on_event=interrupt)).directory, bed)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    trial = _script(tmp_path, "import time\ntime.sleep(100)\n")
+    interrupt = _at("rank.start", lambda: os.kill(os.getpid(), signal.SIGINT))
+    stopped = ran(lifecycle.launch(bed.request(trial, on_event=interrupt)).directory, bed)
     assert stopped.code == 130
     assert [line for line in stopped.bad() if line.startswith("fail")] == []
     assert bed.ccbed("bundle", "verify", str(stopped.directory))[0] == 0

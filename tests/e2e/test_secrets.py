@@ -93,6 +93,7 @@ def test_a_bundle_holds_no_secret_and_the_ranks_get_them_all(bed: Bed, script: P
     assert leaks(runs) == []
 
 
+@pytest.mark.usefixtures("own_interrupts")
 def test_a_run_that_was_interrupted_goes_on_with_its_secrets(
     bed: Bed, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
