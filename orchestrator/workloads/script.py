@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -180,6 +181,8 @@ def _run_cold(ctx: context.RankContext, script: str, module: Path) -> None:
     command = [*(params.exec_ or (sys.executable, "-u")), *target, *params.args]
     sys.stdout.flush()
     sys.stderr.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; a program that torchrun starts does not
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, {**os.environ, **watch})  # noqa: S606
     except OSError as error:

@@ -394,8 +394,7 @@ def main(directory: Path, node_label: Mapping[str, Any], env: Mapping[str, str],
     """Become the agent of a node, in a process with its own session and process tag: take the lock, write the label, serve."""
     os.chdir(directory)
     os.environ.update(env)
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
+    _restore_signals()
     label.take_lock(directory)
     pid = os.getpid()
     own = {
@@ -410,3 +409,10 @@ def main(directory: Path, node_label: Mapping[str, Any], env: Mapping[str, str],
     plain_files.write_json(directory / label.NODE_LABEL, own)
     agent.run(ready)
     return 0
+
+
+def _restore_signals() -> None:
+    """Ranks begin with what torchrun's begin with, whatever a shell, the keeper or a step manager ignored for this process."""
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # these two every Python process ignores
+        if number == signal.SIGINT or signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
