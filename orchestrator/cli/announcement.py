@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..model.errors import CcbedError, UsageError
 from ..node.oslayer import host_facts, processes
@@ -22,15 +23,8 @@ SHELL = "CCBED_SHELL"
 INHERITED = "CCBED_ANNOUNCEMENT"
 #: Variables that name a job of a CI system: GitHub, GitLab, Buildkite, Jenkins.
 _CI_JOB = (
-    SHELL,
-    "GITHUB_RUN_ID",
-    "GITHUB_RUN_ATTEMPT",
-    "GITHUB_JOB",
-    "RUNNER_NAME",
-    "CI_JOB_ID",
-    "BUILDKITE_JOB_ID",
-    "BUILD_TAG",
-)
+    SHELL, "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_JOB", "RUNNER_NAME", "CI_JOB_ID", "BUILDKITE_JOB_ID", "BUILD_TAG"
+)  # fmt: skip
 #: Variables that name a terminal, which srun passes to other hosts.
 _TERMINAL = ("SSH_CONNECTION", "SSH_TTY", "TMUX_PANE", "STY", "WINDOW", "WINDOWID")
 _KEPT_S = 30 * 86400.0
@@ -111,25 +105,22 @@ class Announcer:
     """
 
     def __init__(self, state: Path, arguments: tuple[str, ...]) -> None:
-        own = processes.parse_stat(Path("/proc/self/stat").read_bytes())
-        shell, process = current_shell(os.environ), f"{own.pid}:{own.start}"
+        shell, process = current_shell(os.environ), f"{os.getpid()}:{processes.start_time(os.getpid())}"
         self._content = Announcement(at=time.time(), process=process, shell=shell, command="ccbed run")
         inherited = os.environ.pop(INHERITED, "")
-        self.file = Path(inherited) if inherited else state / FOLDER / f"{own.pid}-{own.start}.json"
+        self.file = Path(inherited or state / FOLDER / f"{process}.json")
         if inherited:
-            self._content = replace(_parse(self.file) or self._content, process=process)
+            self._content = _parse(self.file) or self._content
         else:
             _clear(state, shell)
-        self._write()
+        self._write(process=process)
         from ..core.spec import redact
 
-        self._content = replace(self._content, command=redact.command_line(["ccbed", *arguments]))
-        self._write()
+        self._write(command=redact.command_line(["ccbed", *arguments]))
 
     def run(self, directory: Path) -> None:
         """The run has a name, and is about to be prepared."""
-        self._content = replace(self._content, directory=str(directory.resolve()))
-        self._write()
+        self._write(directory=str(directory.resolve()))
 
     def end(self, code: int, error: CcbedError | None = None) -> None:
         """The command ends. ``error``: what ended it."""
@@ -140,12 +131,11 @@ class Announcer:
             self.file.unlink(missing_ok=True)
             return
         problems = () if has_run else tuple(error.problems) if error else (f"exit code {code}",)
-        hint = error.hint if error else None
-        self._content = replace(self._content, code=code, until=time.time(), problems=problems, hint=hint)
-        self._write()
+        self._write(code=code, until=time.time(), problems=problems, hint=error.hint if error else None)
 
-    def _write(self) -> None:
+    def _write(self, **values: Any) -> None:
         """Without space there is no announcement; that of an earlier run is gone."""
+        self._content = replace(self._content, **values)
         with suppress(OSError):
             self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             temporary = self.file.with_suffix(".new")
@@ -183,12 +173,12 @@ def current_shell(environment: Mapping[str, str]) -> Shell:
     def values(names: tuple[str, ...]) -> str:
         return " ".join(f"{name}={environment[name]}" for name in names if environment.get(name))
 
-    terminal = values(_TERMINAL)
-    callers: tuple[str, ...] = ()
-    if job := environment.get("SLURM_JOB_ID"):
-        caller = f"{environment.get('SLURM_SUBMIT_HOST')} {environment.get('SLURM_SUBMIT_DIR')} {terminal}"
-        callers = (f"job {job}", caller)
-    places = (f"{socket.gethostname()} {os.getcwd()} {terminal}", *callers)  # noqa: PTH109
+    terminal, directory, job = values(_TERMINAL), "", values(("SLURM_JOB_ID",))
+    with suppress(OSError):  # it was removed
+        directory = str(Path.cwd())
+    caller = f"{environment.get('SLURM_SUBMIT_HOST')} {environment.get('SLURM_SUBMIT_DIR')} {terminal}"
+    callers = (job, caller) if job else ()
+    places = (f"{socket.gethostname()} {directory} {terminal}", *callers)
     return Shell(boot=host_facts.boot_id(), ancestors=_ancestors(), ci=values(_CI_JOB), callers=callers, places=places)
 
 

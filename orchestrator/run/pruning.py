@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.bed.prune import KEEP_BYTES, MIN_AGE_S, OLDER_THAN_S, Leftover, Removal, removals
+from ..core.bed.prune import KEEP_BYTES, KEPT_ON_BED, MIN_AGE_S, OLDER_THAN_S, Leftover, Removal, removals
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
 from ..model.provider import Provider
@@ -25,9 +25,14 @@ class Limits:
     age: Callable[[float], str] = lambda seconds: f"{seconds:.0f} s"
     size: Callable[[int], str] = lambda count: f"{count} bytes"
 
-    def choose(self, leftovers: Iterable[Leftover]) -> tuple[Removal, ...]:
+    def choose(self, leftovers: Iterable[Leftover], keep: Mapping[str, int] | None = None) -> tuple[Removal, ...]:
         return removals(
-            leftovers, older_than_s=self.older_than_s, keep_bytes=self.keep_bytes, age=self.age, size=self.size
+            leftovers,
+            older_than_s=self.older_than_s,
+            keep_bytes=self.keep_bytes,
+            keep=keep,
+            age=self.age,
+            size=self.size,
         )
 
 
@@ -68,13 +73,13 @@ def prune_bed(report: Report, bed: BedSpec, provider: Provider, limits: Limits, 
     """Remove the leftovers on the bed's hosts. The lock of the bed's run is held, so that no run begins that needs them."""
     try:
         listed = of_bed(bed, provider)
-        if not limits.choose(listed) or dry_run:
-            report.add(listed, limits.choose(listed))
+        if not limits.choose(listed, KEPT_ON_BED) or dry_run:
+            report.add(listed, limits.choose(listed, KEPT_ON_BED))
             return
         with ExitStack() as stack:
             stack.enter_context(beds.run_lock(Path(bed.workdir), "prune", Path(bed.workdir)))
             listed = of_bed(bed, provider)
-            chosen = limits.choose(listed)
+            chosen = limits.choose(listed, KEPT_ON_BED)
             removed = [removal.leftover for removal in chosen]
             provider.remove_leftovers(
                 bed, [(item.location.partition("/")[2], item.kind, item.name) for item in removed]

@@ -189,6 +189,16 @@ def test_an_interrupted_preparation_and_one_that_was_killed_leave_nothing_to_res
     assert f"it was killed before its run {ccbed.launched[-1].run} began" in ccbed.err
 
 
+def test_in_a_directory_that_was_removed_the_shell_is_known(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ccbed("run", "dp-rin") == 3
+    (gone := ccbed.root / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert ccbed("run", "dp-ring") == 4
+    monkeypatch.chdir(ccbed.root)
+    assert ccbed("resume") == 3 and "failed before its run began, with exit code 4" in ccbed.err
+
+
 def test_help_and_plans_are_no_runs(ccbed: Desk) -> None:
     ccbed("run", "dp-ring")
     run = ccbed.launched[-1].run

@@ -7,6 +7,7 @@ import json
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.store import beds as store
 
+from .run_archive import Archive
 from .test_cli import Desk, ccbed
 
 __all__ = ["ccbed"]
@@ -52,6 +53,18 @@ def test_up_prunes_by_the_stated_limits(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     assert "pruned 1 leftovers of ended runs, 3.0 GiB" in ccbed.out
     assert "remove run r1" in ccbed.bed.commands
+
+
+def test_the_leftovers_of_many_runs_are_pruned_and_no_bundle_is(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    ccbed.bed.left = [
+        {**LEFT, "name": f"r{number:03}", "age_s": float(number), "size_bytes": 1} for number in range(200)
+    ]
+    archive = Archive(ccbed.root / "runs")
+    bundles = [archive.run() for _ in range(12)]
+    assert ccbed("prune", "--runs") == 0
+    assert len([line for line in ccbed.bed.commands if line.startswith("remove run")]) == 190
+    assert all(directory.exists() for directory in bundles)
 
 
 def test_an_up_that_fails_says_what_is_left_running_and_how_to_remove_it(ccbed: Desk) -> None:

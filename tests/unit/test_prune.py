@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,18 @@ def test_what_is_minutes_old_stays_for_its_size_unless_a_shorter_age_is_given() 
     young = leftover("a", 60 / DAY, 1000)
     assert chosen(young, keep=0) == []
     assert chosen(young, keep=0, days=0) == ["a"]
+
+
+def test_the_newest_of_each_kind_stay_whatever_their_age_and_others_are_not_counted() -> None:
+    runs = [leftover(f"r{number}", number / DAY) for number in range(4)]
+    others = [replace(item, kind="bundle") for item in runs]
+    elsewhere = [replace(item, location="other") for item in runs[:2]]
+    removals = prune.removals([*runs, *others, *elsewhere], keep={"run": 2})
+    assert [(item.leftover.kind, item.leftover.name, item.reason) for item in removals] == [
+        ("run", "r3", "not of the newest 2"), ("run", "r2", "not of the newest 2"),
+    ]  # fmt: skip
+    held = [replace(runs[3], in_use="it is open"), *runs[:3]]
+    assert [item.leftover.name for item in prune.removals(held, keep={"run": 2})] == ["r2", "r1"]
 
 
 def test_every_removal_has_its_reason() -> None:

@@ -69,12 +69,13 @@ def command(
 
 
 def automatic(session: Session, bed: BedSpec, runs_dir: Path | None = None, *, quiet: bool = False) -> None:
-    """Prune by the default limits after `up`, and after a run on this machine; print only what was removed."""
+    """Prune by the default limits after `up`, and after a run on this machine; print what was removed, but for its number."""
     from ...run.pruning import Limits
 
     report = prune(session, (bed,), Limits(age=age, size=size), runs_dir)
-    if report.removed and not quiet:
-        count, total = _sum(removal.leftover for removal in report.removed)
+    removed = [item.leftover for item in report.removed if not item.reason.startswith(limits_of.TOO_MANY)]
+    if removed and not quiet:
+        count, total = _sum(removed)
         session.terminal.line(f"pruned {count} leftovers of ended runs, {total}     limits: ccbed prune --help")
 
 

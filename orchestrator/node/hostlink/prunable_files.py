@@ -16,20 +16,19 @@ RUN, PAYLOAD, EXEC, ARCHIVE = "run", "payload", "exec", "archive"
 def list_prunable(hostdir: str, shared_dir: str) -> list[dict[str, Any]]:
     """``{kind, name, size_bytes, age_s}`` of each entry; its age counts from its newest file, by the clock of this host."""
     root, shared = Path(hostdir), Path(shared_dir)
-    names = {(kind, name) for kind, name, _ in _entries(root, shared)}
     return [
-        {"kind": kind, "name": name, **measure(_paths(root, shared, kind, name), time.time())}
-        for kind, name in sorted(names)
+        {"kind": kind, "name": name, **measure(paths, time.time())}
+        for (kind, name), paths in sorted(_paths(root, shared).items())
     ]
 
 
 def remove_prunable(hostdir: str, shared_dir: str, entries: Sequence[Sequence[str]]) -> int:
     """Remove entries, given as ``[kind, name]``; how many. Only what ``list_prunable`` lists is removed."""
     root, shared = Path(hostdir), Path(shared_dir)
-    known = {(kind, name) for kind, name, _ in _entries(root, shared)}
+    known = _paths(root, shared)
     chosen = [(str(kind), str(name)) for kind, name in entries if (str(kind), str(name)) in known]
-    for kind, name in chosen:
-        for path in _paths(root, shared, kind, name):
+    for entry in chosen:
+        for path in known[entry]:
             _remove(path)
     return len(chosen)
 
@@ -56,10 +55,13 @@ def _runs_of(root: Path, shared: Path) -> Iterator[Path]:
             yield path.parent
 
 
-def _paths(root: Path, shared: Path, kind: str, name: str) -> list[Path]:
-    paths = [path for other, own, path in _entries(root, shared) if (other, own) == (kind, name)]
-    if kind == RUN:
-        paths += [*root.glob(f"nodes/*/done/{name}.*"), *root.glob(f"keeper/done/{name}.*")]
+def _paths(root: Path, shared: Path) -> dict[tuple[str, str], list[Path]]:
+    paths: dict[tuple[str, str], list[Path]] = {}
+    for kind, name, path in _entries(root, shared):
+        paths.setdefault((kind, name), []).append(path)
+    for (kind, name), own in paths.items():
+        if kind == RUN:
+            own += [*root.glob(f"nodes/*/done/{name}.*"), *root.glob(f"keeper/done/{name}.*")]
     return paths
 
 
