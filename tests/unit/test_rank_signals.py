@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ from orchestrator.model.gang import GangSpec
 from orchestrator.node.agent import inspection
 from orchestrator.node.agent.rank_processes import Gang, RankProcesses
 from orchestrator.node.files.event_log import EventLog
-from orchestrator.node.oslayer import processes
+from orchestrator.node.oslayer import launched_workers, processes
 from orchestrator.node.oslayer.event_loop import Loop
 
 HANDLED = (
@@ -232,3 +233,14 @@ def test_a_save_that_hangs_is_cut_off_after_the_grace(
     _record(job, *kinds)
     assert least_s <= node.stop(save_grace_s=grace_s).had_s["0"] < 10.0
     assert job.process.wait() == -signal.SIGKILL
+
+
+def test_under_a_launcher_its_workers_are_asked_and_not_itself(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, node = begin(SPIN)
+    (process,) = processes.descendants(0)
+    worker = launched_workers.Worker(3, 0, 77, 0.0, process)
+    monkeypatch.setattr(launched_workers, "find", lambda out, launcher: {0: worker})
+    node.gang.spec = dataclasses.replace(node.gang.spec, params={"launcher": "torchrun"})
+    assert node.inspect().stacks["3"][0].endswith(" spin")
+    node.stop(dump=True)
+    assert "in spin\n" in (job.out / "stacks-r3-77.txt").read_text()
