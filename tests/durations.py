@@ -102,7 +102,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     cpu, wall = _cpu(), time.monotonic()
     result = yield
     definitions = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
-    names = {f"{one.baseid}::{one.argname}" for several in definitions for one in several if one.scope != "function"}
+    shared = [definition for several in definitions for definition in several if definition.scope != "function"]
+    names = {f"{definition.baseid}::{definition.argname}" for definition in shared}
     _RECORD.add((item.nodeid, max(_cpu() - cpu, of_call(item) + _RECORD.shared(names)), time.monotonic() - wall))
     return result
 

@@ -80,13 +80,15 @@ def _reason(reason: str, kind: str) -> str:
 def _first_failure(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | None:
     """The root cause of the end of the last gang, if a rank left by itself before the gang was stopped.
 
-    None where a node was lost by then, or the whole bed has ended: the errors of ranks follow from it, and the reason of the run's
-    end names it.
+    None where a node was lost, the gang stood still by then, or the whole bed has ended: the errors of ranks follow from it, and the
+    reason of the run's end names it.
     """
     if any(getattr(event.data, "bed_ended", None) for event in run.history.events):
         return None
     cause = views.root_cause(run.history, gangs[-1]) if gangs else None
-    if cause is None or _follows_loss(run, gangs[-1], cause):
+    stalled = run.history.last(events.GangStalled)
+    is_stopped = stalled is not None and cause is not None and gangs[-1].began.seq < stalled.seq < cause.exit.seq
+    if cause is None or is_stopped or _follows_loss(run, gangs[-1], cause):
         return None
     return _left(cause.exit, gangs[-1], cause.followers)
 

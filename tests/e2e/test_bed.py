@@ -377,7 +377,7 @@ def test_a_lease_that_is_over_heals_without_anybody(run: Bed) -> None:
     assert run.status("n2").state == "paused"
     run.note("heal.verified", "n2")
     names = [e.f for e in run.events if e.type == "note" and e.node == "n2" and e.source.writer == "keeper"]
-    assert names[-3:] == ["lease.over", "fault.healed", "heal.verified"]
+    assert names[-4:] == ["lease.over", "fault.lasted", "fault.healed", "heal.verified"]
     assert replace(run.status("n2"), own_mib=0, shared_mib=0) == replace(before, own_mib=0, shared_mib=0)
 
 

@@ -105,7 +105,7 @@ def test_a_run_and_its_twin_never_see_each_others_files(
     code, output = bed.ccbed("run", "job.py", "--nodes", "1", "--twin", "--runs-dir", str(runs))
     assert code == 2, "nothing is known to compare: the script makes no step"
     assert "bit-exact is unknown" in output
-    directories = [path for path in runs.iterdir() if not path.is_symlink()]
+    directories = [path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()]
     assert len(directories) == 2
     for directory in directories:
         assert f"sees: ['job.py'] {directory}/work" in logs(bed, directory)

@@ -361,7 +361,11 @@ def test_a_run_whose_command_was_killed_keeps_its_job_until_it_is_resumed(user: 
     output = user.ccbed(*run, code=3)
     assert f"job {job_id} of bed left was left by a command that was killed, with run " in output
     assert user.slurm.jobs()[job_id] == "RUNNING"
-    output = user.ccbed("resume", *user.runs("left"))
+    assert "failed before its run began" in user.ccbed("resume", *user.runs("left"), code=3), (
+        "the last run of this shell"
+    )
+    (run_directory,) = user.home.glob("left-runs/*-dp-ring-*")
+    output = user.ccbed("resume", str(run_directory), *user.runs("left"))
     assert f"job {job_id} of bed left was left by a command that was killed; it is used and released" in output
     assert "PASS" in output
     user.require_nothing_left("left")

@@ -55,7 +55,7 @@ def _ignored(code: str, folder: Path, ignored: set[signal.Signals]) -> set[int]:
     )
     mask = re.search(r"SigIgn:\s*(\w+)", done.stdout)
     assert mask, done.stderr
-    return {number for number in range(1, 65) if int(mask[1], 16) >> (number - 1) & 1}
+    return {number for number in signal.valid_signals() if int(mask[1], 16) >> (number - 1) & 1}
 
 
 ALL = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}

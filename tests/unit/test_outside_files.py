@@ -30,22 +30,21 @@ def began(tmp_path: Path) -> Callable[[], float]:
     """The time of a file that is made now: all later ones have a later time."""
 
     def now() -> float:
-        marker = tmp_path / "marker"
-        while True:
-            marker.unlink(missing_ok=True)
-            marker.touch()
-            first = marker.stat().st_mtime
-            (tmp_path / "later").unlink(missing_ok=True)
-            (tmp_path / "later").touch()
-            if outside_files._times(str(tmp_path / "later"))[0] > first:
-                return first + 1e-6
+        (tmp_path / "marker").touch()
+        first = (tmp_path / "marker").stat().st_mtime
+        later = tmp_path / "later"
+        later.touch()
+        while outside_files._times(str(later))[0] <= first:  # the clock of files has ticks of some milliseconds
+            later.unlink()
+            later.touch()
+        return first + 1e-6
 
     return now
 
 
 def changes(run: Any, since: float, *own: Path, **params: Any) -> tuple[set[str], set[str]]:
-    found = outside_files.changes(run, since, params, map(str, own))
-    return found.created, found.lost
+    files = outside_files.changes(run, since, params, map(str, own))
+    return files.created, files.lost
 
 
 def test_new_files_are_told_from_changed_ones_and_old_ones(tmp_path: Path, began: Callable[[], float]) -> None:

@@ -135,7 +135,8 @@ def test_events_are_folded_filtered_and_opened_by_a_link(chromium: Browser, tmp_
         assert all("n2" in text and "crash-node" in text for text in shown)
         assert page.locator("#event-count").text_content() == f"{len(shown)} of {rows.count()} events"
         page.click('.evidence a[href="#e2"]')
-        page.wait_for_function("document.getElementById('event-words').value === ''")
+        page.wait_for_selector("#events tr:visible #e2, #e2:visible")
+        assert page.input_value("#event-words") == ""
         page.fill("#event-words", "crash-node n2")
         assert not page.locator("#e1").is_visible()
         page.click('.evidence a[href="#e2"]')
