@@ -89,6 +89,12 @@ def test_a_script_whose_ranks_work_or_are_not_known_has_not_stalled(
     assert isinstance(_decide(QUIET, *replies), GangBusy)
 
 
+@pytest.mark.parametrize(("cpu_s", "kind"), [(0.09, GangStalled), (0.1, GangBusy)])
+def test_what_counts_as_work_is_the_cpu_time_of_a_second(cpu_s: float, kind: type) -> None:
+    reply = replace(_done({0: LOAD}, {0: cpu_s}), window_s=5.0)
+    assert isinstance(_decide(QUIET, reply), kind)
+
+
 def test_the_limit_that_a_user_has_set_counts_while_ranks_work() -> None:
     report = _decide(replace(QUIET, is_strict=True), _done({0: REDUCE, 1: LOAD}, {1: 1.0}))
     assert isinstance(report, GangStalled)
