@@ -10,11 +10,14 @@ import pytest
 
 from orchestrator.core.engine import engine, fold
 from orchestrator.core.engine.state import State
-from orchestrator.model.event import Event
+from orchestrator.model.event import Event, History
 from orchestrator.model.events import GangStart, RecoveryDecided, RecoveryGrown, ResumeChosen
+from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import FaultPlan, Trial, World
 from orchestrator.testing.fake import FakeBed
 
+from ..unit.synthetic import Files
+from ..unit.verdicts import ask
 from . import world
 from .test_hosts_judged import bad, judged
 
@@ -60,6 +63,22 @@ def test_the_others_go_on_with_dense_ranks_from_the_newest_checkpoint(lost: int)
     (decided,) = of(book, RecoveryDecided)
     assert decided.data.policy == {f"n{lost}": "shrink"}
     assert bad(judged(trial(world.crash(lost)), book)) == []
+
+
+def test_a_rank_that_the_smaller_gang_does_not_have_must_have_done_every_step_before() -> None:
+    made = trial(world.crash(2))
+    history = History(tuple(run(made).events))
+    records = [
+        StepRecord(epoch=epoch, node=f"n{rank}", rank=rank, step=step, loss="0x0p+0", start=0.0, end=0.0)
+        for epoch, count, steps in ((0, 4, range(1, 30)), (1, 3, range(26, 61)))
+        for rank in range(count)
+        for step in steps
+    ]
+    lacking = [record for record in records if (record.epoch, record.rank) != (0, 3) or record.step < 25]
+    for present, outcome in ((records, "pass"), (lacking, "fail")):
+        files, extras = Files(records=present), {"plan.json": {"last_step": 60}}
+        verdict = ask(Run(directory="r", trial=made, history=history, files=files, extras=extras), "no-step-lost")
+        assert verdict.outcome == outcome, verdict.text
 
 
 def test_a_spare_and_a_restart_come_before_a_smaller_gang_where_the_policy_says_so() -> None:

@@ -64,9 +64,11 @@ def test_ranks_that_finished_with_a_different_optimizer_or_a_missing_tensor_fail
     run = history.reference()
     end = next(e for e in run.history.events if e.f == "rank.finished")
     other = {**end.value["digest"], "optimizer.0.exp_avg": "0" * 64}
-    assert ask(history.changed(run, "rank.finished", value={"digest": other}), "replicas-identical").outcome == "fail"
     fewer = {k: v for k, v in end.value["digest"].items() if k != "model.0.bias"}
-    assert ask(history.changed(run, "rank.finished", value={"digest": fewer}), "replicas-identical").outcome == "fail"
+    for rank in (0, 2):  # the first, with which the others are compared, and another
+        for digest in (other, fewer):
+            changed = history.changed(run, "rank.finished", rank, value={"digest": digest})
+            assert ask(changed, "replicas-identical").outcome == "fail"
 
 
 def test_a_step_that_is_missing_doubled_or_beyond_fails() -> None:

@@ -74,6 +74,28 @@ def test_a_name_of_a_host_that_left_is_not_given_to_another() -> None:
     assert bed(left, h1=1, h2=1).departed == ()
 
 
+def test_nodes_and_spares_of_a_host_keep_their_names_when_there_are_more_of_them() -> None:
+    def roles(before: BedSpec | None, nodes: int) -> dict[str, str]:
+        made = nodes_from_inventory.assemble_bed(
+            parse_inventory.parse(text.format(nodes), "lab.yml"), agent="a" * 64, state="/s", home="/h", recorded=lambda name: before
+        )  # fmt: skip
+        beds.append(made)
+        return {node.name: node.role for node in made.nodes}
+
+    text, beds = (
+        "all: {{hosts: {{h1: {{ansible_connection: local, ccbed_nodes: {}, ccbed_spares: 1}}}}}}",
+        list[BedSpec](),
+    )
+    assert roles(None, 1) == {"n0": "node", "n1": "spare"}
+    assert roles(beds[0], 2) == {"n0": "node", "n2": "node", "n1": "spare"}
+
+
+def test_a_host_that_left_and_was_not_observed_is_remembered() -> None:
+    left = bed(bed(h1=1, h2=1), h1=1)
+    assert departed.without_empty_hosts(left, (), ["h1"]).departed == left.departed
+    assert departed.without_empty_hosts(left, (), ["h1", "h2"]).departed == ()
+
+
 # --- what is there ----------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model import codec
-from orchestrator.model.act import Act
+from orchestrator.model.act import Act, Primitive
 from orchestrator.model.event import Command
 from orchestrator.model.payload import Payload
 from orchestrator.node.keeper import primitive_runner
@@ -19,6 +19,7 @@ from orchestrator.node.oslayer.event_loop import Loop
 from .fault_stand import (
     CRASH,
     CUT,
+    JOIN,
     OFF,
     PAUSE,
     Stand,
@@ -122,6 +123,41 @@ def test_a_keeper_that_is_killed_while_it_heals_leaves_the_lease_to_the_next(sta
     close_fifo(fifo)
     stand.run(lambda: "heal.verified" in stand.noted)
     assert Leases(stand.directory).all() == []
+
+
+def test_a_fault_with_a_time_is_healed_by_its_lease_although_its_run_is_driven(stand: Stand) -> None:
+    calls: list[str] = []
+
+    def is_driven(run: str) -> bool:
+        calls.append(run)
+        return True
+
+    stand.acts._is_driven = is_driven
+    stand.act(replace(PAUSE, lease_s=0.05, heal_after_s=0.05))
+    stand.run(lambda: "heal.verified" in stand.noted or len(calls) > 1)
+    assert stand.switches.state["pause"] == "off"
+
+
+def test_a_command_that_arrives_again_while_its_fault_is_healed_keeps_its_lease(stand: Stand) -> None:
+    """The repeated injection follows the healing: a later keeper has to know of it."""
+    fifo = stand.directory / "fifo"
+    act = replace(PAUSE, heal=(make_program(fifo), OFF), limit_s=60.0)
+    stand.act(act)
+    stand.order("fault.heal", act)
+    stand.order("fault.act", act)
+    close_fifo(fifo)
+    stand.run(lambda: len(stand.answers) == 3)
+    assert [kind for kind, _ in stand.answers] == ["ok", "ok", "ok"]
+    assert stand.switches.state["pause"] == "on"
+    assert [lease.id for lease in Leases(stand.directory).all()] == ["f0"]
+
+
+def test_a_part_of_a_healing_that_fails_does_not_keep_the_others_from_being_healed(stand: Stand) -> None:
+    broken = Primitive(kind="file", args={"state": "off"})  # of which the switches know nothing
+    act = replace(PAUSE, inject=(CUT,), verify=(CUT,), heal=(broken, JOIN), verify_heal=(JOIN,))
+    assert stand.act(act)[0] == "ok"
+    assert stand.perform("fault.heal", act)[0] == "ok"
+    assert stand.switches.state["link"] == "up"
 
 
 def test_what_waits_for_two_injections_on_a_node_starts_after_both(stand: Stand) -> None:

@@ -76,6 +76,17 @@ def test_nodes_of_one_bed_share_a_gpu_until_the_last_has_ended(tmp_path: Path) -
     leases(tmp_path, "y").take("n0", ["0"])
 
 
+def test_a_node_that_is_refused_more_gpus_keeps_those_that_it_has(tmp_path: Path) -> None:
+    bed, other = leases(tmp_path), leases(tmp_path, "y")
+    other.take("n0", ["3"])
+    bed.take("n0", ["0"])
+    with pytest.raises(LeaseError):
+        bed.take("n0", ["1", "3"])
+    with pytest.raises(LeaseError):
+        other.take("n1", ["0"])
+    other.take("n1", ["1"])
+
+
 def test_a_killed_owner_frees_its_gpus(tmp_path: Path) -> None:
     process = hold(tmp_path)
     with pytest.raises(LeaseError, match=f"bed theirs of user .* .pid {process.pid},"):

@@ -123,3 +123,11 @@ def test_a_restarted_worker_is_not_held_a_second_time(tmp_path: Path, monkeypatc
         holds.add(waiting.Hold({"id": "f0", "rank": 4, "phase": "save", "nth": 1}))
         holds.reached("save")
     assert held == ["f0"]
+
+
+@pytest.mark.parametrize(("is_late", "held"), [(False, [False, True, False]), (True, [False, True, True])])
+def test_only_a_hold_that_was_ordered_late_is_reached_at_a_later_step(is_late: bool, held: list[bool]) -> None:
+    """A planned fault acts at its step, also where an attempt resumes behind it."""
+    hold = waiting.Hold({"id": "f0", "rank": 0, "phase": "forward", "step": 30}, is_late=is_late)
+    assert [hold.is_at("forward", step, passes=1) for step in (29, 30, 31)] == held
+    assert not hold.is_at("backward", 30, passes=1)

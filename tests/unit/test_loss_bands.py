@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
+import statistics
 
 import pytest
 
@@ -110,3 +112,11 @@ def test_a_run_that_is_named_twice_is_no_second_sample() -> None:
     runs = undisturbed(5)
     result = loss_bands(noisy(right(), 99), [*runs, runs[0]])
     assert result.outcome == "unknown" and "named 2 times" in result.text
+
+
+def test_the_band_is_as_wide_as_students_t_of_so_few_runs_says() -> None:
+    factors = [1 + random.Random(seed).gauss(0, 0.02) for seed in range(6)]
+    scale = statistics.fmean(4 / step**0.5 for step in range(16, 26))
+    band = judged(count=6).bands[0]
+    reach = 4.773 * statistics.stdev(factors) * scale * math.sqrt(1 + 1 / 6)  # 5 degrees of freedom, 1 - 0.01 / 4
+    assert (band.high - band.low) / 2 == pytest.approx(reach)

@@ -216,8 +216,12 @@ def test_a_change_of_the_whole_fleet_names_the_driver_and_fails_no_node() -> Non
 
 
 @pytest.mark.parametrize(
-    ("value", "better", "outcome"), [(9.0, "higher", "fail"), (9.0, "lower", "pass"), (11.0, "lower", "fail")]
-)
+    ("value", "better", "outcome"),
+    [
+        (9.0, "higher", "fail"), (9.0, "lower", "pass"), (11.0, "lower", "fail"),
+        (10.0, "higher", "pass"), (10.0, "lower", "pass"),
+    ],
+)  # fmt: skip
 def test_a_floor_has_a_direction(value: float, better: str, outcome: str) -> None:
     metric = Metric(name="m", unit="s", better="lower" if better == "lower" else "higher")
     assert judgement.judge_floor(metric, "a", (value,), 10.0).outcome == outcome
@@ -238,9 +242,10 @@ def test_the_node_that_differs_from_the_majority_is_the_culprit() -> None:
 
 
 def test_without_a_majority_the_culprit_is_not_known() -> None:
-    (finding,) = digests.judge([digest("a", "x"), digest("b", "y")])
-    assert (finding.outcome, finding.culprits) == ("fail", ())
-    assert "not known" in finding.text
+    for bits in ("xy", "xxyy"):
+        (finding,) = digests.judge([digest(f"n{number}", bit) for number, bit in enumerate(bits)])
+        assert (finding.outcome, finding.culprits) == ("fail", ())
+        assert "not known" in finding.text
 
 
 def test_a_node_that_differs_from_itself_is_the_culprit_alone() -> None:

@@ -45,7 +45,7 @@ all:
     big:
       vars: {ccbed_gpus: 4}
       children:
-        bigger:
+        also_big:
           vars: {ccbed_gpus: 8}
           hosts: {h2: {}, h3: {ccbed_gpus: 2}}
       hosts: {h1: {}}

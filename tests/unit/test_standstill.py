@@ -115,6 +115,12 @@ def test_ranks_that_work_have_stalled_once_their_peers_have_waited_as_long_as_nc
     assert isinstance(_decide(long, _done({0: (), 1: ()}, {0: 1.0, 1: 1.0})), GangBusy), "nobody waits"
 
 
+@pytest.mark.parametrize(("cpu_s", "kind"), [(0.09, GangStalled), (0.1, GangBusy)])
+def test_what_counts_as_work_is_the_cpu_time_of_a_second(cpu_s: float, kind: type) -> None:
+    reply = replace(_done({0: LOAD}, {0: cpu_s}), window_s=5.0)
+    assert isinstance(_decide(QUIET, reply), kind)
+
+
 def test_the_limit_that_a_user_has_set_counts_while_ranks_work() -> None:
     report = _decide(replace(QUIET, is_strict=True), _done({0: REDUCE, 1: LOAD}, {1: 1.0}))
     assert isinstance(report, GangStalled)

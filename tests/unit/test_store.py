@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.documents import decoder
 from orchestrator.model import codec
 from orchestrator.model.errors import EXIT_UNKNOWN, InfrastructureError, UsageError
-from orchestrator.model.event import Event, Source
+from orchestrator.model.event import Clock, Event, Source
 from orchestrator.model.run import Twin
 from orchestrator.model.trial import Trial
 from orchestrator.model.verdict import Verdict
+from orchestrator.node.files.event_log import EventLog
 from orchestrator.reports import html
 from orchestrator.store import beds, bundle, clock, export, index, journal, paths, seal, twins
 
@@ -92,6 +94,13 @@ def test_a_changed_a_missing_and_an_added_file_break_the_seal(tmp_path: Path) ->
     assert "trial.json: changed since" in problems
     assert "inputs/t.yml: listed in manifest-sha256.txt, but missing" in problems
     assert "more.txt: not listed" in problems
+
+
+@pytest.mark.parametrize("name", ["verdicts.json.orig", "baselines.txt.bak", "derived-sha256.txt.1"])
+def test_only_derived_files_themselves_are_left_out_of_the_seal(tmp_path: Path, name: str) -> None:
+    directory = run(tmp_path)
+    (directory / name).write_text("x")
+    assert seal.verify(directory) == (f"{directory / name}: not listed in manifest-sha256.txt",)
 
 
 def test_verdicts_and_report_are_rebuilt_without_touching_the_seal(tmp_path: Path) -> None:
@@ -352,3 +361,28 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         paths.write(tmp_path / "a", None)  # type: ignore[arg-type]
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
     assert hashlib.sha256((tmp_path / "a").read_bytes()).hexdigest() == hashlib.sha256(b"1").hexdigest()
+
+
+def test_after_a_reboot_the_time_of_a_history_goes_on_from_its_last_event(tmp_path: Path) -> None:
+    clocks = [Clock(boot="b1", mono=mono, wall=0.0) for mono in (900.0, 907.5)] + [Clock(boot="b2", mono=3.0, wall=0.0)]
+    with journal.Journal(tmp_path / "history.jsonl") as history:
+        for at in clocks:
+            history.append(Event(type="note", f="progress", at=at, source=Source(writer="ctl", n=0)))
+        assert [event.t for event in history.events] == [0.0, 7.5, 7.5]
+
+
+def test_a_bundle_has_the_events_of_a_keeper_up_to_the_last_one_of_its_run(tmp_path: Path) -> None:
+    directory, workdir = run(tmp_path), tmp_path / "bed"
+    log = EventLog(workdir / "keeper" / "events.jsonl", writer="keeper")
+    log.append("note", "node.exit", {"code": -9}, node="n0")
+    earlier = (workdir / "keeper" / "events.jsonl").stat().st_size
+    for node in ("n1", "n2", "n3"):
+        log.append("note", "node.exit", {"code": -9}, node=node)
+    lines = (workdir / "keeper" / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (directory / bundle.HISTORY).unlink()
+    with journal.Journal(directory / bundle.HISTORY) as history:
+        begin = {"cursors": {"keeper/events.jsonl": earlier}}
+        history.append(Event(type="note", f="run.begin", at=clock.now(), source=Source(writer="ctl", n=0), value=begin))
+        history.append(decoder.event(lines[2]))
+    bundle.keep_keeper_events(directory, workdir)
+    assert (directory / "keepers/keeper/events.jsonl").read_bytes() == b"".join(lines[1:3])

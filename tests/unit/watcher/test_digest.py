@@ -63,6 +63,13 @@ def test_boxes_along_any_axis_add_up(axis: int) -> None:
     assert total % 2**64 == digest_of(full)
 
 
+def test_a_shard_of_more_elements_than_one_pass_takes_has_the_indices_of_the_whole() -> None:
+    """Of the other shard all bits are 0, so that it adds nothing."""
+    full = torch.zeros(digest.CHUNK * 8 + 1, 2, dtype=torch.int8)
+    full[:, 0] = 3
+    assert digest.piece("w", full[:, :1], digest.Box(tuple(full.shape), (0, 0))) == digest_of(full)
+
+
 def test_every_change_shows() -> None:
     item = values(70_000)
     before = digest_of(item)

@@ -3,6 +3,7 @@
 # mypy: disable-error-code="no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+
+from orchestrator.rank.watcher import record, steps
 
 from . import jobs
 
@@ -231,3 +234,30 @@ def test_layers_that_train_later_are_part_of_the_state_from_then_on(tmp_path: Pa
     assert [line["tensors"] for line in jobs.of(lines, "owner")] == [2, 4]
     assert [line["n"] for line in jobs.of(lines, "step")] == list(range(1, ITERATIONS + 1))
     assert {line["n"] for line in jobs.of(lines, "state")} == set(range(ITERATIONS + 1))
+
+
+class Sized:
+    """What the groups of steps read of an optimizer."""
+
+    def __init__(self, count: int) -> None:
+        self.param_groups = [{"params": [torch.zeros(count)]}]
+
+
+def test_of_two_optimizers_in_turn_with_equally_many_parameters_one_counts_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "_recorder", record.Recorder(str(tmp_path)))
+    groups, states = steps.StepGroups(), list[int]()
+    groups.boundaries.append(lambda n, optimizer: states.append(n))
+
+    def step(optimizer: Sized) -> None:
+        groups.begin_step(optimizer, sys._getframe())
+        groups.end_step(optimizer, sys._getframe())
+
+    pair = (Sized(3), Sized(3))
+    for _ in range(ITERATIONS):
+        for optimizer in pair:
+            groups.begin_backward()
+            step(optimizer)
+    groups.flush()
+    assert (groups.n, states) == (ITERATIONS, list(range(ITERATIONS)))

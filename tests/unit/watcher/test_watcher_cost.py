@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from orchestrator.rank.watcher import budget as budgets
-from orchestrator.rank.watcher import digest, record, small_tensors
+from orchestrator.rank.watcher import digest, record, small_tensors, states, steps
 from orchestrator.rank.watcher.measures import batches
 
 from . import jobs
@@ -99,6 +99,17 @@ def test_after_a_save_batches_are_hashed_whatever_the_budget_says() -> None:
     assert [n for n in range(100, 140) if budget.is_batch_due(n)] == [104, 112, 120, 128, 136]
     budget.hash_next(101)
     assert all(budget.is_batch_due(n) for n in range(101, 101 + budgets.ALWAYS))
+
+
+def test_the_request_of_a_full_state_has_the_next_batches_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a save, a load or a hold: an attempt that resumes there does these steps again."""
+    budget, groups = budgets.Budget(), steps.StepGroups()
+    budget.batches_every, groups.n = 8, 100
+    monkeypatch.setattr(states, "budget", budget)
+    monkeypatch.setattr(steps, "groups", groups)
+    states.States().request_full()
+    assert all(budget.is_batch_due(n) for n in range(100, 100 + budgets.ALWAYS))
+    assert not budget.is_batch_due(100 + budgets.ALWAYS + 1)
 
 
 def test_small_tensors_have_the_digest_of_each() -> None:
