@@ -81,9 +81,14 @@ def _state(node: StoppableNode, state: str) -> None:
         assert time.monotonic() < end
 
 
-def _watched(
-    node: StoppableNode, kind: str, meanwhile: Callable[[StoppableNode], object], seconds: float
-) -> FaultLasted:
+Until = Callable[[primitive_runner.FaultWatch], bool]
+OFTEN: Until = lambda watch: watch._samples > 3  # noqa: E731
+AT_ONCE: Until = lambda watch: True  # noqa: E731
+BROKEN: Until = lambda watch: watch._broken is not None  # noqa: E731
+OVER: Until = lambda watch: watch._timer is None  # noqa: E731
+
+
+def _watched(node: StoppableNode, kind: str, meanwhile: Callable[[StoppableNode], object], until: Until) -> FaultLasted:
     """What the watch reports of a fault: ``meanwhile`` happens after its proof."""
     module = CATALOGUE.faults[kind].module
     act = module.plan(module.Params(), Target(node="n2", rank=2), HOST)
@@ -95,9 +100,7 @@ def _watched(
     watch = primitive_runner.watch(loop, act, node)  # type: ignore[arg-type]
     assert watch is not None
     meanwhile(node)
-    end = time.monotonic() + seconds
-    loop.call_every(0.01, lambda: None)
-    while time.monotonic() < end:
+    while not until(watch):
         loop.run_once()
     return watch.end("f0")
 
@@ -119,24 +122,23 @@ def _kill(node: StoppableNode) -> None:
 
 @pytest.mark.parametrize("kind", ["pause-node", "hang-rank", "slow-node"])
 def test_a_fault_that_lasts_held(kind: str, node: StoppableNode) -> None:
-    lasted = _watched(node, kind, lambda node: None, 0.3)
-    assert lasted.held is True and (lasted.samples or 0) > 2
+    assert _watched(node, kind, lambda node: None, OFTEN).held is True
 
 
-@pytest.mark.parametrize("seconds", [0.5, 0.0])
+@pytest.mark.parametrize("until", [BROKEN, AT_ONCE])
 @pytest.mark.parametrize(
     ("kind", "undo"), [("pause-node", _continue), ("hang-rank", _continue), ("slow-node", _release)]
 )
 def test_a_fault_that_is_undone_from_outside_did_not(
-    kind: str, undo: Callable[[StoppableNode], None], seconds: float, node: StoppableNode
+    kind: str, undo: Callable[[StoppableNode], None], until: Until, node: StoppableNode
 ) -> None:
     """Also if it is undone just before its healing."""
-    assert _watched(node, kind, undo, seconds).held is False
+    assert _watched(node, kind, undo, until).held is False
 
 
 @pytest.mark.parametrize("kind", ["pause-node", "hang-rank", "slow-node"])
 def test_a_fault_whose_processes_are_ended_ends_with_them(kind: str, node: StoppableNode) -> None:
-    assert _watched(node, kind, _kill, 0.3).held is None
+    assert _watched(node, kind, _kill, OVER).held is None
 
 
 @pytest.mark.parametrize("kind", ["crash-node", "crash-rank", "flip-bit"])
