@@ -239,12 +239,17 @@ def signs_of_life(run: Run, trace: FaultTrace, times: Clocks) -> Iterator[tuple[
     end: Event[Any] | None = lasted or trace.first(events.FaultHealed)
     if verified is None or end is None or run.trial.params.get("launcher"):
         return
+    # An engine thaws a container to kill it: what its processes do then is the recovery's doing.
+    kills = (
+        event for event in run.history.of(events.NodeKill) if event.node == trace.node and event.seq > verified.seq
+    )
+    until = next(kills, end)
     ranks = _stopped_ranks(run, trace, verified)
     own = [event for event in run.history.events if (event.node, event.epoch) == (trace.node, verified.epoch)]
     before = {event.source.incarnation for event in own if event.seq < verified.seq}
     for event in own if ranks or trace.pauses_node else ():
         is_hit = event.source.incarnation in before and _is_of_stopped(event, trace, ranks)
-        if is_hit and times.before(verified, event) and times.before(event, end):
+        if is_hit and times.before(verified, event) and times.before(event, end) and times.before(event, until):
             yield f"{event.source.writer} wrote {event.f}", event
     for rank, step, at in _steps(run, trace, verified) if ranks else ():
         if rank in ranks and verified.at.mono < at < end.at.mono:
