@@ -20,7 +20,7 @@ PARTS := units beds containers hosts slurm attack lab
 
 help:
 	@echo "make run     set up, bring up a bed of five local nodes, train, lose node 2, recover, verify"
-	@echo "make check   style, types, imports, walls and all fast tests: a minute; run it after each change"
+	@echo "make check   style, types, imports, walls and all fast tests: a minute and a half; run it after each change"
 	@echo "make test    everything real once, as CI does      make lint    style, types, imports"
 	@echo "make test-all    every axis; its parts: make test-units test-beds test-containers test-hosts test-slurm test-attack test-lab"
 	@echo "make durations   renews the list of slow tests      make mutants   how many of 60 faults of the product do the tests notice?"
