@@ -78,7 +78,12 @@ def test_collectives_of_a_world_of_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", ["ring", "library"])
 def test_a_node_is_lost_and_comes_back_bit_exact(bed: Bed, algorithm: str) -> None:
-    trial = trials.dp(trials.crash(0), policy=("restart",), world=World(nodes=1), params={"algorithm": algorithm})
+    trial = trials.dp(
+        trials.crash(0, step=13, phase="backward"),
+        policy=("restart",),
+        world=World(nodes=1),
+        params={"algorithm": algorithm},
+    )
     ran = bed.run(trial)
     assert ran.bad() == []
     assert backends(ran.run) == {device.BACKEND}
