@@ -45,6 +45,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         report.leave_out(item.nodeid for item in outside)
 
 
+@pytest.fixture(autouse=True)
+def _free_memory() -> Iterator[None]:
+    """What this process has allocated is free for the ranks of the next test."""
+    yield
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     """Where files stay after the tests, if a place was named."""

@@ -25,10 +25,9 @@ EXPECTED = {
     "copies": {"copy to device", "copy to host"},
     "gpu-health": {"temperature gpu0", "power gpu0"},
     "versions": set(),
-    "sdc": set(),
 }
 MODULES = {
-    "gemm": gemm, "memory": memory, "copies": copies, "gpu-health": gpu_health, "versions": versions, "sdc": sdc,
+    "gemm": gemm, "memory": memory, "copies": copies, "gpu-health": gpu_health, "versions": versions,
 }  # fmt: skip
 #: Ceilings are of data sheets, at the greatest clock: a measured value may exceed them by rounding only.
 MARGIN = 1.05

@@ -95,7 +95,10 @@ def _run_out_of_memory(act: dict[str, Any], answer: Callable[..., None]) -> Base
         refused: BaseException = error.with_traceback(None)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-    answer(error=f"{type(refused).__name__}: {refused}"[:300], allocated_mib=16 * len(kept))
+        allocated_mib, kept[:] = 16 * len(kept), []
+        if on_device:  # torch would keep the memory, and other ranks on the device would lack it
+            torch.cuda.empty_cache()
+    answer(error=f"{type(refused).__name__}: {refused}"[:300], allocated_mib=allocated_mib)
     return refused
 
 

@@ -149,8 +149,10 @@ def _synchronise() -> bool:
     torch = sys.modules["torch"]
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return True
+    if torch.cuda.is_current_stream_capturing():  # waiting would invalidate the graph
+        return False
     try:
         torch.cuda.synchronize()
-    except RuntimeError:  # for example while a CUDA graph is captured
+    except RuntimeError:
         return False
     return True
