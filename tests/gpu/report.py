@@ -52,8 +52,15 @@ class Report:
         self._tests.update({nodeid: {"outcome": "not rehearsed"} for nodeid in nodeids})
         self._write()
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Where time runs out, the tests that did not run are listed."""
+        self._tests.update({item.nodeid: {"outcome": "not run"} for item in session.items})
+        self._write()
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        entry = self._tests.setdefault(report.nodeid, {"outcome": "passed", "seconds": 0.0})
+        if report.when == "setup":
+            self._tests[report.nodeid] = {"outcome": "passed", "seconds": 0.0}
+        entry = self._tests[report.nodeid]
         entry["seconds"] = round(entry["seconds"] + report.duration, 3)
         if report.outcome != "passed" and entry["outcome"] == "passed":
             entry["outcome"] = report.outcome if report.when == "call" or report.skipped else f"failed in {report.when}"

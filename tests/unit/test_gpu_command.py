@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -60,6 +61,20 @@ def test_parts_are_the_files_of_tests_and_an_unknown_one_lists_them() -> None:
     assert len(command._files("")) == len(command.parts()) == len(list((ROOT / "tests/gpu").glob("test_*.py")))
     with pytest.raises(command.Unusable, match=r"unknown ncl; the parts are checkpoints,"):
         command._files("ncl")
+
+
+def test_tests_for_which_no_time_was_left_are_named_and_no_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    tests = [{"test": "a", "outcome": "passed"}, {"test": "b", "outcome": "not rehearsed"}]
+    report.write_text(json.dumps({"tests": tests}))
+    assert command.conclude(report, 0) == 0
+    report.write_text(json.dumps({"tests": [*tests, {"test": "c", "outcome": "not run"}]}))
+    assert command.conclude(report, 0) == 1
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "  not rehearsed: b", "  not run: c", f"test-gpu: 1 not rehearsed, 1 not run, 1 passed; {report}",
+    ]  # fmt: skip
 
 
 def test_what_is_installed_are_the_dependencies_and_the_tools_of_tests() -> None:
