@@ -155,7 +155,7 @@ def environment(folder: Path, wheels: Path) -> Path:
     lines += [f"import site; site.addsitedir({path!r})" for path in _inherited()]
     (site / "beside.pth").write_text("\n".join(lines) + "\n")
     missing = list(_missing(requirements()))
-    if missing:
+    if missing or any(wheels.glob("*.whl")):  # what the interpreter has may be too old
         _install(python, wheels, missing)
     stamp.write_text(key)
     return python
@@ -182,7 +182,7 @@ def _name(requirement: str) -> str:
 
 
 def _missing(lines: Iterable[str]) -> Iterable[str]:
-    """Requirements without a distribution of that name. pip judges the versions of the others when it installs these."""
+    """Requirements without a distribution of that name."""
     for line in lines:
         try:
             importlib.metadata.version(_name(line))
