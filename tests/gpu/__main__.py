@@ -22,6 +22,7 @@ import venv
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).resolve().parent
@@ -63,7 +64,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def parts() -> list[str]:
     """The names of the parts: a part is a file of tests."""
-    return sorted(path.stem.removeprefix("test_") for path in FOLDER.glob("test_*.py"))
+    return sorted(path.stem[len("test_") :] for path in FOLDER.glob("test_*.py"))
 
 
 def run(names: str, out: Path, folder: Path) -> int:
@@ -133,9 +134,17 @@ def require_torch() -> None:
         ) from None
     if tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2]) < TORCH:
         raise Unusable(f"{sys.executable} has torch {torch.__version__}: 2.4 or newer is needed")
-    if not is_rehearsal() and not torch.cuda.is_available():
-        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
-        raise Unusable(f"torch {torch.__version__} of {sys.executable}, {built}, cannot use the GPU of this machine")
+    if not is_rehearsal() and (obstacle := _obstacle(torch.cuda)):
+        raise Unusable(f"torch {torch.__version__} of {sys.executable} cannot use the GPU of this machine: {obstacle}")
+
+
+def _obstacle(cuda: Any) -> str:
+    """Why torch cannot use the GPU; empty if it can."""
+    try:
+        cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def is_rehearsal() -> bool:
