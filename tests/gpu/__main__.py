@@ -19,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -126,6 +127,7 @@ def require_torch() -> None:
     """Raises Unusable where this interpreter is too old, or has no torch that can use the GPU."""
     if sys.version_info < PYTHON:
         raise Unusable(f"{sys.executable} is Python {_version()}: 3.11 or newer is needed (make test-gpu PYTHON=PATH)")
+    warnings.simplefilter("ignore")  # such as that numpy is missing
     try:
         import torch
     except ImportError as error:
