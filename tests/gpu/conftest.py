@@ -1,4 +1,4 @@
-"""For the tests on a GPU: the report, what a rehearsal leaves out, and beds whose ranks use the GPU."""
+"""Fixtures of the tests on a GPU: the report, what a rehearsal leaves out, and beds whose ranks use the GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REPORT = pytest.StashKey[Report]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Without a GPU nothing is collected, and nothing passes."""
+    """Start the report. Without a GPU nothing is collected, and nothing passes."""
     if not device.IS_REHEARSAL and not torch.cuda.is_available():
         pytest.exit("tests/gpu: torch sees no NVIDIA GPU; see make test-gpu", returncode=3)
     folder = os.environ.get("CCBED_GPU_OUT")
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a rehearsal: leave out the tests whose subject is CUDA, and list them in the report."""
+    """Leave out, in a rehearsal, the tests whose subject is CUDA, and list them in the report."""
     if not device.IS_REHEARSAL:
         return
     outside = [item for item in items if item.get_closest_marker("needs_cuda")]

@@ -53,7 +53,7 @@ class Report:
         self._write()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Where time runs out, the tests that did not run are listed."""
+        """List all tests, so that those for which no time is left are in the report."""
         self._tests.update({item.nodeid: {"outcome": "not run"} for item in session.items})
         self._write()
 

@@ -60,7 +60,7 @@ def test_random_states_of_the_device_are_among_the_generators() -> None:
 
 
 def test_the_rate_of_digests(record_property: Figure) -> None:
-    """Of one tensor, and of as many small ones as a model of transformers has."""
+    """The rate of one large tensor, and the time of as many small ones as a transformer has."""
     size = (1 << 22) if device.IS_REHEARSAL else (1 << 28)
     whole = torch.ones(size, device=device.NAME)
     small = {f"w{index}": torch.ones(4096, device=device.NAME) for index in range(300)}

@@ -52,7 +52,7 @@ def busy() -> Iterator[None]:
 
 
 def report_of_nvidia_smi(path: Path) -> str:
-    """As a node takes it."""
+    """The report as a node takes it, without what identifies the machine."""
     process = gpus.start_report(path)
     assert process is not None
     assert process.wait(60) == 0
@@ -61,7 +61,7 @@ def report_of_nvidia_smi(path: Path) -> str:
 
 
 def utilization(text: str) -> int | None:
-    """Of the first GPU, in percent; None where the driver does not know it, as for a GPU in parts (MIG)."""
+    """The utilization of the first GPU in percent; None where the driver does not know it, as for a GPU in parts (MIG)."""
     root = ElementTree.fromstring(text)
     assert root.tag == "nvidia_smi_log"
     value = str(root.findtext("gpu/utilization/gpu_util")).split()[0]
