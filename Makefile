@@ -13,9 +13,9 @@ export CCBED_REQUIRE ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 # The parts of `make test-all`: every axis. They can run side by side elsewhere; the workflow of CI has a job for each.
-PARTS := units beds containers hosts slurm attack lab
+AXES := units beds containers hosts slurm attack lab
 
-.PHONY: help run check test test-all $(PARTS:%=test-%) durations mutants attack fuzz test-gpu test-lab lint format bench against clean lab-up lab-down engine
+.PHONY: help run check test test-all $(AXES:%=test-%) durations mutants attack fuzz test-gpu wheels lint format bench against clean lab-up lab-down engine
 .DEFAULT_GOAL := help
 
 help:
@@ -25,7 +25,8 @@ help:
 	@echo "make test-all    every axis; its parts: make test-units test-beds test-containers test-hosts test-slurm test-attack test-lab"
 	@echo "make durations   renews the list of slow tests      make mutants   how many of 60 faults of the product do the tests notice?"
 	@echo "make attack  kills, edits, hostile bundles and fuzzed inputs, all of them; make fuzz SCALE=10 SEED=3: more inputs"
-	@echo "make test-gpu    ranks on GPUs; needs an NVIDIA GPU and TORCH_INDEX of a CUDA build"
+	@echo "make test-gpu PYTHON=PATH    tests on one GPU with the CUDA torch of that interpreter, offline; PARTS=nccl,digests: some of them"
+	@echo "make wheels PYTHON_VERSION=3.12    gathers what that interpreter lacks, where there is a network"
 	@echo "make lab-up  three hosts on this machine, as root: ccbed up inventories/lab.yml; make lab-down; make test-lab"
 	@echo "make bench   ratios against torchrun, into tests/bench/out"
 	@echo "make against REF=COMMIT  is this checkout slower than a commit? MEASURES=start,failover,failover-ddp,up,dry-run,check PAIRS=30"
@@ -52,9 +53,9 @@ check: lint
 test: .venv/.dev-stamp engine
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(JOBS) --circle test
 
-test-all: $(PARTS:%=test-%)
+test-all: $(AXES:%=test-%)
 
-$(PARTS:%=test-%): test-%: .venv/.dev-stamp engine
+$(AXES:%=test-%): test-%: .venv/.dev-stamp engine
 	$(if $(filter lab,$*),CCBED_LAB=1) $(BIN)/python -m pytest $(SIDE_BY_SIDE) $(JOBS) --part $*
 
 # On an idle machine, beside nothing else.
@@ -80,8 +81,18 @@ attack: .venv/.dev-stamp
 fuzz: .venv/.dev-stamp
 	CCBED_ATTACK_SCALE=$(SCALE) CCBED_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest tests/attack/test_fuzz.py
 
-test-gpu: .venv/.dev-stamp
-	$(BIN)/python -m pytest tests/gpu -m gpu
+# Tests on a GPU: no root, engine or network. PARTS: names of the files tests/gpu/test_NAME.py; OUT: where report.json is written.
+# Where it cannot run, the program exits with 3, which make prints as "Error 3".
+PARTS ?=
+OUT ?= tests/gpu/out
+PYTHON_VERSION ?= 3.12
+
+test-gpu:
+	@"$(PYTHON)" -m tests.gpu run --parts "$(PARTS)" --out "$(OUT)"
+
+# The wheels that test-gpu installs beside PYTHON's packages, into wheels/PYTHON_VERSION; bring that folder along to the GPU.
+wheels:
+	@"$(PYTHON)" -m tests.gpu wheels "$(PYTHON_VERSION)"
 
 # Installs what tests of containers and hosts need, as root on Debian or Ubuntu; it prints what it installs.
 engine:
@@ -121,5 +132,5 @@ bench: .venv/.dev-stamp
 	$(BIN)/python -m pytest tests/bench -m bench -s
 
 clean:
-	rm -rf .venv .venv-bootstrap build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/bench/out
+	rm -rf .venv .venv-bootstrap .venv-gpu wheels build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/bench/out tests/gpu/out
 	find orchestrator tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,11 @@ def open_view(
 def _remove(scratch: Path) -> None:
     """overlayfs leaves a directory that its owner may not enter."""
 
-    def retry(function: Callable[[str], Any], path: str, _: object) -> None:
+    def allow(_function: Any, path: str, _error: object) -> None:
         with suppress(OSError):
             Path(path).chmod(0o700)
-            function(path)
 
-    shutil.rmtree(scratch, onerror=retry)
+    shutil.rmtree(scratch, onerror=allow)
     shutil.rmtree(scratch, ignore_errors=True)
     if scratch.parent.name == paths.VIEW:
         with suppress(OSError):

@@ -66,6 +66,12 @@ def test_layers_are_cut_unevenly_where_the_world_does_not_divide_them(bed: Bed) 
         assert done.bad() == []
 
 
+def test_a_world_of_one_sends_nothing_whatever_its_torch_calls(bed: Bed) -> None:
+    """FSDP2 gathers and reduces nothing among one rank; earlier versions of it do."""
+    done = bed.run(made(bed, "train-fsdp", SHORT, nodes=1, faults=()))
+    assert done.bad() == []
+
+
 @pytest.mark.parametrize("workload", ["train-tp", "train-pp", "infer-dp"])
 def test_a_step_of_fewer_samples_moves_what_these_say(bed: Bed, workload: str) -> None:
     """1,280 images in batches of 1,281: the first step is the short one."""

@@ -1,29 +1,24 @@
-"""Needs an NVIDIA GPU and a torch built for CUDA (make test-gpu): a bed of processes, a GPU for each node, ranks on NCCL."""
+"""Ranks on NCCL, each with a GPU of its own: a world of one where the machine has one."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from orchestrator import plugins
 from orchestrator.model.run import Run
 from orchestrator.model.trial import World
 from orchestrator.node import warm_up
-from orchestrator.store import beds
 from tests.e2e import trials
-from tests.e2e.conftest import Bed, ccbed
+from tests.e2e.conftest import Bed
+
+from . import device, ranks
 
 pytestmark = pytest.mark.gpu
-INVENTORY = """all:
-  hosts: {{localhost: {{ansible_connection: local}}}}
-  vars: {{ccbed_bed: gpus, ccbed_nodes: {count}, ccbed_gpus: 1}}
-"""
-#: A process that was warmed up as a keeper is, and a fork of it that uses the GPU.
+#: A process that was warmed up as a keeper is, and a fork of it that uses the device.
 FORKED = """
 import os, sys
 from orchestrator.node import warm_up
@@ -31,79 +26,80 @@ warm_up.import_modules()
 pid = os.fork()
 if pid == 0:
     import torch
-    torch.ones(2, device="cuda").sum().item()
+    torch.ones(2, device=sys.argv[1]).sum().item()
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
-
-
-def gpus() -> int:
-    """How many there are; 0 where the driver's tool is not, or does not answer."""
-    try:
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return len([line for line in done.stdout.splitlines() if line.startswith("GPU ")])
-
-
-@pytest.fixture(scope="module")
-def count() -> int:
-    uuids = gpus()
-    if not uuids:
-        pytest.skip("needs an NVIDIA GPU")
-    return uuids
-
-
-@pytest.fixture(scope="module")
-def bed(count: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    """As many nodes as there are GPUs."""
-    state, inventory = tmp_path_factory.mktemp("state") / "ccbed", tmp_path_factory.mktemp("inventory") / "gpus.yml"
-    inventory.write_text(INVENTORY.format(count=count))
-    code, output = ccbed(state, "up", str(inventory))
-    assert code == 0, output
-    spec = beds.read(state, "gpus")
-    assert spec is not None
-    yield Bed(state=state, runs=tmp_path_factory.mktemp("runs"), spec=spec, catalogue=plugins.discover(()))
-    code, output = ccbed(state, "down", "gpus", "--force")
-    assert code == 0, output
-
-
-def world(count: int) -> World:
-    return World(nodes=count)
+#: The operations of the watcher's time split, whose result in a world of one is their input.
+COLLECTIVES = """
+dist.init_process_group(BACKEND)
+flat = torch.arange(1 << 20, dtype=torch.float32, device=DEVICE)
+whole, same = flat.clone(), {}
+for name, call in {
+    "all-reduce": lambda: dist.all_reduce(whole),
+    "broadcast": lambda: dist.broadcast(whole, 0),
+    "reduce": lambda: dist.reduce(whole, 0),
+    "all-gather": lambda: dist.all_gather_into_tensor(whole, flat),
+    "reduce-scatter": lambda: dist.reduce_scatter_tensor(whole, flat),
+    "all-to-all": lambda: dist.all_to_all_single(whole, flat),
+    "barrier": dist.barrier,
+}.items():
+    call()
+    wait()
+    same[name] = bool(torch.equal(whole, flat))
+objects = [None]
+dist.all_gather_object(objects, {"rank": 0})
+report(same=same, objects=objects)
+dist.destroy_process_group()
+"""
 
 
 def backends(run: Run) -> set[str]:
     return {event.value["backend"] for event in run.history.of("rank.joined")}
 
 
-def test_gpu_can_be_used_in_a_fork_of_what_was_warmed_up(count: int) -> None:
+def test_gpu_can_be_used_in_a_fork_of_what_was_warmed_up() -> None:
     env = {
         **dict.fromkeys(warm_up.ONE_THREAD, "1"),
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "PATH": "/usr/bin:/bin",
     }
     done = subprocess.run(
-        [sys.executable, "-c", FORKED], capture_output=True, text=True, env=env, timeout=120, check=False
+        [sys.executable, "-c", FORKED, device.NAME], capture_output=True, text=True, env=env, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
 
 
+def test_collectives_of_a_world_of_one(tmp_path: Path) -> None:
+    (process,) = ranks.run(tmp_path, COLLECTIVES)
+    assert ranks.values(process)["objects"] == [{"rank": 0}]
+    assert set(ranks.values(process)["same"].values()) == {True}
+
+
 @pytest.mark.parametrize("algorithm", ["ring", "library"])
-def test_gpu_ranks_lose_a_node_and_come_back_bit_exact(bed: Bed, count: int, algorithm: str) -> None:
-    crash = trials.crash(count - 1)
-    ran = bed.run(trials.dp(crash, policy=("restart",), world=world(count), params={"algorithm": algorithm}))
+def test_a_node_is_lost_and_comes_back_bit_exact(bed: Bed, algorithm: str) -> None:
+    trial = trials.dp(
+        trials.crash(0, step=13, phase="backward"),
+        policy=("restart",),
+        world=World(nodes=1),
+        params={"algorithm": algorithm},
+    )
+    ran = bed.run(trial)
     assert ran.bad() == []
-    assert backends(ran.run) == {"nccl"}
+    assert backends(ran.run) == {device.BACKEND}
 
 
-def test_gpu_random_states_are_part_of_what_is_compared(bed: Bed, count: int) -> None:
-    ran = bed.run(trials.dp(world=world(count)))
+def test_random_states_are_part_of_what_is_compared_and_facts_of_the_bundle(bed: Bed) -> None:
+    ran = bed.run(trials.dp(world=World(nodes=1)))
     digests = [event.value["digest"] for event in ran.of("rank.finished")]
-    assert digests and all({"rng.cuda", "rng.generator", "rng.torch"} <= digest.keys() for digest in digests)
+    states = {"rng.generator", "rng.torch"} | (set() if device.IS_REHEARSAL else {"rng.cuda"})
+    assert digests and all(states <= digest.keys() for digest in digests)
+    assert {"torch", "cores"} <= json.loads((ran.directory / "fingerprint.json").read_text()).keys()
 
 
-def test_gpu_facts_are_in_the_bundle(bed: Bed, count: int) -> None:
-    ran = bed.run(trials.dp(world=world(count)))
+@device.needs_cuda
+def test_driver_and_libraries_are_facts_of_the_bundle(bed: Bed) -> None:
+    ran = bed.run(trials.dp(world=World(nodes=1)))
     for node in ran.directory.glob("nodes/*"):
         facts = json.loads((node / "system.json").read_text())
         assert facts["driver"] and facts["cuda"] and facts["nccl"] and facts["gpus"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -82,3 +85,28 @@ def test_a_rank_whose_view_is_gone_does_not_start(tmp_path: Path) -> None:
     gang = replace(GANG, isolation=Isolation(view=View(pid=ended.pid, marker=str(tmp_path / "marker"))))
     with pytest.raises(isolation.NotIsolated, match="is gone; ccbed resume"):
         isolation.enter(gang, "/events.jsonl")
+
+
+def test_what_overlayfs_leaves_is_removed_by_a_user_without_root() -> None:
+    """Root may enter every directory, so that only another user shows it. Each mount leaves work/work with mode 0."""
+    root = Path(tempfile.mkdtemp())
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            root.chmod(0o777)
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            for name in ("1", "2"):
+                (root / "scratch" / name / "work/work").mkdir(parents=True)
+                (root / "scratch" / name / "work/work").chmod(0)
+            private_views._remove(root / "scratch")
+            code = int((root / "scratch").exists())
+        finally:
+            os._exit(code)
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        shutil.rmtree(root)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator.model import gang
 from orchestrator.rank.runtime import hold, recorder
+from orchestrator.rank.watcher.holds import waiting
 
 HOLD = gang.Hold(id="f0", rank=2, step=30, phase="allreduce", limit_s=0.1)
 
@@ -67,3 +70,17 @@ def test_an_agent_that_has_gone_leaves_it_to_the_limit(tmp_path: Path) -> None:
     os.close(writer)
     assert [name for name, _ in reach(tmp_path, 2, reader, (30, "allreduce"))] == ["rank.held", "hold.expired"]
     os.close(reader)
+
+
+@pytest.mark.parametrize("is_capturing", [True, False])
+def test_a_device_is_waited_for_unless_a_cuda_graph_is_captured(
+    is_capturing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA invalidates a graph whose capture is waited for: the hold is not exact, and the graph is whole."""
+    waits: list[None] = []
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True, is_current_stream_capturing=lambda: is_capturing, synchronize=lambda: waits.append(None)
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert waiting._synchronise() is not is_capturing
+    assert len(waits) == int(not is_capturing)

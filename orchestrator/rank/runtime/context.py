@@ -153,7 +153,7 @@ class RankContext:
         self.begun = time.monotonic()
 
     def _moved_bytes(self) -> dict[str, int]:
-        return {operation: size for operation, (_, size) in self.comm.counted.items()}
+        return {operation: size for operation, (_, size) in self.comm.counted.items() if self.world > 1}
 
     def end_step(
         self,

@@ -153,7 +153,7 @@ def _work(
             if gang.work_dir:
                 recorder.write_imported(Path(gang.out), rank, Path(gang.work_dir.path), last)
     if ctx.traffic is not None and hasattr(workload, "traffic"):
-        predicted = workload.traffic(ctx.params, ctx.world, ctx.traffic_samples)
+        predicted = workload.traffic(ctx.params, ctx.world, ctx.traffic_samples) if ctx.world > 1 else {}
         once = workload.once(ctx.params, ctx.world) if hasattr(workload, "once") else None
         notes.note(
             Traffic(

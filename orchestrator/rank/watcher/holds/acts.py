@@ -88,14 +88,15 @@ def _run_out_of_memory(act: dict[str, Any], answer: Callable[..., None]) -> Base
         resource.setrlimit(resource.RLIMIT_AS, (_address_space() + _HEADROOM, limits[1]))
     kept: list[Any] = []
     try:
-        size = 16 * _MIB
         while True:
-            kept.append(torch.empty(size, dtype=torch.uint8, device="cuda" if on_device else "cpu"))
+            kept.append(torch.empty(16 * _MIB, dtype=torch.uint8, device="cuda" if on_device else "cpu"))
     except (RuntimeError, MemoryError) as error:
         refused: BaseException = error.with_traceback(None)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-    answer(error=f"{type(refused).__name__}: {refused}"[:300], allocated_mib=16 * len(kept))
+        allocated_mib, kept[:] = 16 * len(kept), []
+        torch.cuda.empty_cache()  # torch would keep the memory, and other ranks on the device would lack it
+    answer(error=f"{type(refused).__name__}: {refused}"[:300], allocated_mib=allocated_mib)
     return refused
 
 

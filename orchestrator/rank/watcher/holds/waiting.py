@@ -147,10 +147,9 @@ def planned() -> list[Hold]:
 def _synchronise() -> bool:
     """Wait for the device: what Python has issued may not have run yet. False: it cannot be known where the device is."""
     torch = sys.modules["torch"]
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():
         return True
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:  # for example while a CUDA graph is captured
+    try:  # to wait while a CUDA graph is captured would invalidate it
+        return not torch.cuda.is_current_stream_capturing() and torch.cuda.synchronize() is None
+    except RuntimeError:
         return False
-    return True
