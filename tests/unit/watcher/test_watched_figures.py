@@ -253,3 +253,27 @@ def test_without_a_data_loader_the_time_of_the_passes_is_not_measured(tmp_path: 
     (lines,) = jobs.fork(tmp_path, body)
     assert all("compute_s" not in step and "data_s" not in step for step in jobs.of(lines, "step"))
     assert not jobs.of(lines, "ddp")
+
+
+@pytest.mark.parametrize("how", ["no gradients", "mode of the model"])
+def test_the_batches_of_an_evaluation_belong_to_no_step(tmp_path: Path, how: str) -> None:
+    """An evaluation within an epoch, as HF Trainer, Accelerate and plain loops make it."""
+
+    def body(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        train = DataLoader(TensorDataset(torch.arange(24.0).view(6, 4)))
+        held_out = DataLoader(TensorDataset(-torch.arange(12.0).view(3, 4)))
+        for n, (batch,) in enumerate(train, 1):
+            model(batch).sum().backward()
+            optimizer.step()
+            if n % 2 == 0:
+                model.train(how != "mode of the model")
+                with torch.set_grad_enabled(how != "no gradients"):
+                    for (other,) in held_out:
+                        model(other)
+                model.train()
+
+    (lines,) = jobs.fork(tmp_path, body)
+    batches = [line["batches"] for line in jobs.of(lines, "step")]
+    assert [len(own) for own in batches] == [1] * 6 and len({own[0] for own in batches}) == 6
