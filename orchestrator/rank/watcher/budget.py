@@ -74,6 +74,10 @@ class Budget:
         if n - self._window > 1:
             self._window = n
 
+    def affords_full(self, seconds: float) -> bool:
+        """May a state be recorded in full because another rank saves, so long after the last one?"""
+        return self._cost_s("full") <= DENSE * seconds
+
     def is_in_window(self, n: int) -> bool:
         """Is all recorded of the step that follows n steps of this process?"""
         return n - self._window <= WINDOW

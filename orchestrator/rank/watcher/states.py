@@ -16,7 +16,7 @@ from typing import Any
 
 from . import digest, names, owner, record, steps, tracing
 from .budget import budget
-from .checkpoints import contents, live_owner, random_states
+from .checkpoints import contents, live_owner, random_states, save_moments
 from .measures import batches, ddp_timers
 
 
@@ -29,6 +29,9 @@ class States:
         self._has_device = self._has_buffers = False
         self._last: tuple[float, float] | None = None
         self._moment: dict[str, Any] | None = None
+        #: When a state was recorded in full.
+        self._full_at = 0.0
+        self.saves: save_moments.SaveMoments | None = None
 
     def request_full(self) -> None:
         """Something was saved or loaded, or a hold has ended: the next state is recorded in full."""
@@ -43,6 +46,9 @@ class States:
             budget.add_step(elapsed_s, elapsed_s if self._has_device else cpu_s)
         if self.owner is None or self.owner.is_outdated(optimizer):
             self._identify(optimizer)
+        assert self.owner is not None
+        if self.saves is not None and self.saves.is_new() and budget.affords_full(now[0] - self._full_at):
+            self.request_full()
         choice = budget.choose(n)
         if choice is not None:
             record.line("every", **choice)
@@ -101,7 +107,7 @@ class States:
             fields.update(self._rest(known))
         elif self._has_buffers:  # each rank has its own, and only the ranks that save record the rest at that moment
             fields["buffers"] = buffers(known.modules)
-        self._is_full_due = False
+        self._is_full_due, self._full_at = False, time.monotonic() if full else self._full_at
         record.line("state", n=n, full=full, **fields, counter=counter, rng=generators(), batch=batches.batches.first())
 
     def _weights(self) -> dict[str, Any]:
@@ -247,5 +253,6 @@ def watch() -> None:
     """Record the state at every boundary of steps."""
     _discount_seeds()
     budget.fix(os.environ.get("CCBED_WATCH_EVERY", "auto"))
+    states.saves = save_moments.SaveMoments()
     steps.measure("states", states.take_moment)
     steps.groups.boundaries.append(record.guarded("states")(states.record_boundary))

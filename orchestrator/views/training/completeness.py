@@ -88,7 +88,9 @@ def rows(
 
 
 def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, str]) -> Row:
-    """A part that is equal to that of the undisturbed run after the same step is whole. A difference shows nothing."""
+    """A part that is equal to that of the undisturbed run after the same step is whole. A difference shows nothing, but for rates."""
+    if step is not None and row.part in ("learning rate", "scheduler") and row.result in ("pass", "unknown"):
+        return _by_rates(row, process, step, twin)
     start = process.states.get(0)
     if row.result != "unknown" or start is None or step is None:
         return row
@@ -99,6 +101,23 @@ def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, s
     if own and known == set(own) and all(digest and twin[f"{name}@{step}"] == digest for name, digest in own.items()):
         return replace(row, result="pass", text=f"equal to that of the twin after step {step}")
     return row
+
+
+def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -> Row:
+    """By the learning rates of all steps that both did after ``step``."""
+    own = {step + n: " ".join(map(str, rates)) for n, rates in sorted(process.rates.items())}
+    common = [(n, rates, twin[f"lr@{n}"]) for n, rates in own.items() if f"lr@{n}" in twin]
+    changed = next(((n, rates, other) for n, rates, other in common if rates != other), None)
+    if changed is not None:
+        n, rates, other = changed
+        text = f"of step {n + 1} is {_shown(rates.split())}, in the reference run {_shown(other.split())}"
+        return replace(row, result="fail", text=text)
+    is_known = row.result == "unknown" and row.part == "scheduler" and len({rates for _, rates, _ in common}) > 1
+    return (
+        replace(row, result="pass", text=f"the learning rates of {len(common)} steps are those of the twin")
+        if is_known
+        else row
+    )
 
 
 def worst(items: tuple[Row, ...]) -> dict[str, Row]:
@@ -384,8 +403,11 @@ def _scheduler(pair: _Pair) -> tuple[Result, str]:
     """
     if not pair.start.scheduler and not pair.before.scheduler and _is_scheduled(pair):
         count = sum(replay.rates is not None for replay in pair.replays)
-        known = ("pass", f"not of torch: the learning rates of {count} redone steps are as before") if count else None
-        return _rates(pair) or known or ("unknown", "not of torch, and no step was redone whose rate was recorded")
+        if differing := _rates(pair):
+            return differing
+        if count:
+            return "pass", f"not of torch: the learning rates of {count} redone steps are as before"
+        return "unknown", "not of torch, and no step was redone whose rate was recorded"
     return _document(_epochs(pair.start.scheduler), _epochs(pair.before.scheduler), "no scheduler")
 
 

@@ -10,6 +10,7 @@ from pathlib import PurePath
 
 from ...model import watch
 from ...model.run import Control, Twin
+from .attempts import Process
 from .checkpoints import Checkpoint, checkpoints
 from .resumption import Lineage
 
@@ -52,9 +53,11 @@ def kept_facts(lines: Lineage) -> KeptFacts:
             saves.setdefault(base + checkpoint.n, {}).update(_saved_keys(checkpoint))
         for rank, process in attempt.ranks.items():
             own = losses.setdefault(str(rank), {})
-            own.update({str(base + n): step.loss for n, step in process.steps.items() if step.loss is not None})
+            own.update({str(base + n): step.loss for n, step in _whole_steps(process) if step.loss is not None})
             for n, state in process.states.items():
                 digests.setdefault(str(rank), {}).update({f"{part}@{base + n}": d for part, d in _parts(state)})
+            for n, rates in process.rates.items():
+                digests.setdefault(str(rank), {})[f"lr@{base + n}"] = " ".join(map(str, rates))
     later = [lines.bases[attempt.index] for attempt in lines.attempts[1:] if attempt.index in lines.bases]
     undisturbed = min(later) if later else steps + 1
     newest = lines.attempts[-1].index if lines.attempts else -1
@@ -62,6 +65,14 @@ def kept_facts(lines: Lineage) -> KeptFacts:
         losses=losses, digests=digests, steps=steps, base=lines.bases.get(newest), undisturbed=undisturbed,
         saves={str(step): keys for step, keys in saves.items() if keys},
     )  # fmt: skip
+
+
+def _whole_steps(process: Process) -> Iterator[tuple[int, watch.Step]]:
+    """The steps whose losses compare: the first one of a GAN has the passes of one network."""
+    for n, step in process.steps.items():
+        following = process.steps.get(n + 1)
+        if n > 2 or following is None or following.passes == step.passes:
+            yield n, step
 
 
 def _saved_keys(checkpoint: Checkpoint) -> dict[str, str]:
