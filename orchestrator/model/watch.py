@@ -119,6 +119,7 @@ class Ddp(Line):
 class Step(Line):
     """A completed step. ``loss``: ``float.hex`` of the sum over its ``passes``; ``batches``: hashes fetched for training since the last.
 
+    ``inputs``: hashes of the model's inputs, where no DataLoader gives batches.
     The hash of a batch that has no digest, for example of a sparse tensor, or that the budget leaves out, is None.
     ``data_s``: waiting for the DataLoader; ``compute_s``: from its return to that of the last backward pass, without ``comm_s``:
     collectives that Python calls, which DDP's are not; ``collectives``: their names, calls and bytes; ``checkpoint_s``: in saves.
@@ -137,6 +138,7 @@ class Step(Line):
     checkpoint_s: float | None = None
     collectives: tuple[tuple[str, int, int], ...] = ()
     batches: tuple[str | None, ...] | None = None
+    inputs: tuple[str | None, ...] | None = None
     skipped: bool = False
     rng: Mapping[str, str | None] | None = None
     lr: tuple[Any, ...] | None = None

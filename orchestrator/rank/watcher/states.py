@@ -156,23 +156,32 @@ def buffers(modules: list[Any]) -> str | None:
 
 
 def copies(modules: list[Any]) -> dict[str, str | None]:
-    """Class of each copy of the model, with its number -> the digest of its parameters and saved buffers."""
+    """Class of each copy of the model, with its number -> the digest of its parameters and saved buffers.
+
+    Of a wrapper, such as an average that counts what it holds, there is a second one without its own buffers: jobs save either.
+    """
     result: dict[str, str | None] = {}
     for number, module in enumerate(modules):
-        tensors = [
-            (prefix + name, p)
-            for prefix, part in names.modules_by_name([module])
-            for name, p in part._parameters.items()
-        ]
-        try:
-            with digest.undisturbed():
-                value = digest.total([*((name, p) for name, p in tensors if p is not None), *saved_buffers([module])])[
-                    0
-                ]
-        except digest.Undigestible:
-            value = None
-        result[f"{type(module).__name__} {number}"] = value
+        name = f"{type(module).__name__} {number}"
+        result[name] = _digest_of_module(module)
+        inner = getattr(module, "module", None)
+        if hasattr(inner, "_parameters"):
+            result[f"{name} inside"] = _digest_of_module(inner)
     return result
+
+
+def _digest_of_module(module: Any) -> str | None:
+    tensors = [
+        (prefix + name, parameter)
+        for prefix, part in names.modules_by_name([module])
+        for name, parameter in part._parameters.items()
+        if parameter is not None
+    ]
+    try:
+        with digest.undisturbed():
+            return digest.total([*tensors, *saved_buffers([module])])[0]
+    except digest.Undigestible:
+        return None
 
 
 def generators() -> dict[str, str]:

@@ -501,10 +501,16 @@ def _data_position(pair: _Pair) -> tuple[Result, str]:
     """Without batches: the loss of the first step follows from weights, buffers, random numbers and the batch."""
     result, text = _data(pair.replays)
     first = next((replay for replay in pair.replays if replay.is_first), None)
-    if result == "unknown" and first and first.batches is None and not first.has_close_losses and _has_same_start(pair):
-        before, after = first.losses or (0.0, 0.0)
-        same = "weights, buffers and random states are as before"
-        return "fail", f"the loss of step {first.step} is {after:g}, it was {before:g}, though {same}"
+    equal = [replay for replay in pair.replays if replay.inputs]
+    if result == "unknown" and first and first.inputs:
+        return "pass", f"the inputs of {len(equal)} redone step{'s' * (len(equal) != 1)} are as before"
+    if result == "unknown" and first and first.batches is None and _has_same_start(pair):
+        if first.inputs is False:
+            return "fail", f"step {first.step} has other inputs than before, though its state is equal"
+        if not first.has_close_losses:
+            before, after = first.losses or (0.0, 0.0)
+            same = "weights, buffers and random states are as before"
+            return "fail", f"the loss of step {first.step} is {after:g}, it was {before:g}, though {same}"
     if result == "unknown" and _has_same_batch(pair):
         return "pass", "the first batch is the one that was due"
     return result, f"not comparable with {pair.sizes}" if pair.sizes and result == "unknown" else text
@@ -514,7 +520,7 @@ def _other_state(pair: _Pair) -> tuple[Result, str]:
     """What the job keeps outside of all other parts shows in the loss of a step that began with the same state and batch."""
     for replay in pair.replays:
         is_same = replay.began_equal or (replay.is_first and _has_same_start(pair))
-        if replay.batches and is_same and not replay.has_close_losses:
+        if (replay.batches or replay.inputs) and is_same and not replay.has_close_losses:
             before, after = replay.losses or (0.0, 0.0)
             same = "weights, optimizer, random states and batch are equal: something that the job keeps outside of them"
             return "fail", f"the loss of step {replay.step} is {after:g}, it was {before:g}; {same}"

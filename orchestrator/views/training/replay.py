@@ -23,6 +23,7 @@ class Replay:
     """A step that a rank executed in two attempts. Each comparison is None where one side is not recorded.
 
     ``losses``: both, where they are of as many backward passes; ``rates``: the learning rates after it, both;
+    ``inputs``: of the model, of data that no DataLoader gives; it may depend on the weights.
     ``began_equal``: whether weights, optimizer and random states before it are known to be equal.
     ``is_first``: the first step of the later attempt. ``is_loaded``: the rank fetches batches from a DataLoader.
     """
@@ -34,6 +35,7 @@ class Replay:
     loss: bool | None
     weights: bool | None
     batches: bool | None
+    inputs: bool | None = None
     buffers: bool | None = None
     copies: bool | None = None
     losses: tuple[float, float] | None = None
@@ -111,6 +113,7 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         batches=_same_batches(other.steps[m].batches, process.steps[n].batches),
         rates=None if None in rates else (rates[0] or (), rates[1] or ()),
         began_equal=_same_states(other, m - 1, process, n - 1),
+        inputs=_same_batches(other.steps[m].inputs, process.steps[n].inputs),
         is_first=n == 1,
         is_loaded=other.steps[m].batches is not None or process.steps[n].batches is not None,
         buffers=_equal(*(state.buffers if state else None for state in states)),

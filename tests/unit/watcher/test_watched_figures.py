@@ -277,3 +277,21 @@ def test_the_batches_of_an_evaluation_belong_to_no_step(tmp_path: Path, how: str
     (lines,) = jobs.fork(tmp_path, body)
     batches = [line["batches"] for line in jobs.of(lines, "step")]
     assert [len(own) for own in batches] == [1] * 6 and len({own[0] for own in batches}) == 6
+
+
+def test_without_a_loader_the_inputs_of_the_wrapped_model_are_hashed_outermost_and_with_gradients(
+    tmp_path: Path,
+) -> None:
+    def body(rank: int) -> None:
+        torch.distributed.init_process_group("gloo", rank=0, world_size=1)
+        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for n in (1, 2, 1):
+            model(torch.full((2, 4), float(n))).sum().backward()
+            optimizer.step()
+            with torch.no_grad():
+                model(torch.zeros(2, 4))
+
+    (lines,) = jobs.fork(tmp_path, body)
+    first, second, third = (line["inputs"] for line in jobs.of(lines, "step"))
+    assert len(first) == 1 and first == third != second

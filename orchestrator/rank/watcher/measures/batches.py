@@ -60,6 +60,10 @@ class Batches:
         hashes, self._hashes = self._hashes, []
         return {"batches": hashes}
 
+    def is_used(self) -> bool:
+        """Does the script train on batches of a DataLoader?"""
+        return self._is_used
+
     def first(self) -> str | None:
         """The first batch of the step that is under way."""
         return self._hashes[0] if self._hashes else None
@@ -69,7 +73,7 @@ def fingerprint(batch: Any) -> str | None:
     """A hash of the tensors, numbers and texts of a batch; of large tensors a sample. None for one with a tensor without digest."""
     state = hashlib.sha256()
     try:
-        for path, item in itertools.islice(_leaves(batch, ""), ITEMS):
+        for path, item in itertools.islice(leaves(batch, ""), ITEMS):
             state.update(path.encode(errors="replace"))
             _add_leaf(state, item)
     except (digest.Undigestible, RuntimeError):
@@ -77,14 +81,14 @@ def fingerprint(batch: Any) -> str | None:
     return state.hexdigest()[:16]
 
 
-def _leaves(item: Any, path: str) -> Iterator[tuple[str, Any]]:
+def leaves(item: Any, path: str) -> Iterator[tuple[str, Any]]:
     """The tensors and values of nested containers, with their paths."""
     if isinstance(item, dict) or (hasattr(item, "items") and hasattr(item, "keys")):
         for key, value in item.items():
-            yield from _leaves(value, f"{path}/{key}")
+            yield from leaves(value, f"{path}/{key}")
     elif isinstance(item, (list, tuple)):
         for index, value in enumerate(item):
-            yield from _leaves(value, f"{path}/{index}")
+            yield from leaves(value, f"{path}/{index}")
     else:
         yield path, item
 
