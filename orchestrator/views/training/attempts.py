@@ -21,6 +21,8 @@ TICK_S = 0.01
 #: Claims of a script that show that its process trains.
 TRAINING = ("step", "resumed", "saved")
 C = TypeVar("C", bound=watch.Line)
+#: Names of types of 16 bits or fewer.
+SHORT = ("bfloat16", "float16", "half", "float8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,13 @@ class Process:
     def is_sharded(self) -> bool:
         """Whether the rank holds a part of the parameters."""
         return self.owner is not None and self.owner.sharded
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether it computes in 16 bits or fewer, as far as it is recorded."""
+        types = {str(entry[0]) for entry in (self.owner.parameters or {}).values()} if self.owner else set()
+        is_short = any(name.rpartition(".")[2].startswith(SHORT) for name in types)
+        return is_short or any(step.mixed for step in self.steps.values())
 
     @property
     def last(self) -> int:

@@ -15,7 +15,8 @@ from .resumption import Lineage, Step
 #: A loss that is equal in any two steps that failed, and so shows nothing.
 NAN = math.nan.hex()
 #: Losses of the same batch with the same weights differ less: the forward pass of a rank sums in the same order each time.
-FORWARD = 1e-5
+#: In 16 bits other hardware rounds more.
+FORWARD, FORWARD_MIXED = 1e-5, 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +44,13 @@ class Replay:
     began_equal: bool | None = None
     is_first: bool = False
     is_loaded: bool = False
+    is_mixed: bool = False
 
     @property
     def has_close_losses(self) -> bool:
         """Whether the losses are those of the same weights and batch; also where one is not known."""
         before, after = self.losses or (0.0, 0.0)
-        return abs(after - before) <= FORWARD * max(abs(before), abs(after))
+        return abs(after - before) <= (FORWARD_MIXED if self.is_mixed else FORWARD) * max(abs(before), abs(after))
 
     @property
     def is_equal(self) -> bool | None:
@@ -115,6 +117,7 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         began_equal=_same_states(other, m - 1, process, n - 1),
         inputs=_same_batches(other.steps[m].inputs, process.steps[n].inputs),
         is_first=n == 1,
+        is_mixed=process.is_mixed,
         is_loaded=other.steps[m].batches is not None or process.steps[n].batches is not None,
         buffers=_equal(*(state.buffers if state else None for state in states)),
         copies=_same_copies(*states),

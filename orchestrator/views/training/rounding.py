@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 
-from ...model import watch
 from .attempts import Attempt
 from .replay import Replay
 from .resumption import Step
@@ -20,18 +19,11 @@ LEAST, LEAST_MIXED = 1e-5, 1e-2
 JUMP = 100.0
 #: A loss counts as at least this part of the first one: near 0 its last bits are a large part of it.
 SMALL = 1e-3
-_SHORT = ("bfloat16", "float16", "half", "float8")
 
 
 def is_mixed(attempts: Iterable[Attempt]) -> bool:
     """Whether a rank computes in 16 bits or fewer, as far as it is recorded."""
-    for process in (process for attempt in attempts for process in attempt.ranks.values()):
-        types = {str(entry[0]) for entry in (process.owner.parameters or {}).values()} if process.owner else set()
-        if any(name.rpartition(".")[2].startswith(_SHORT) for name in types):
-            return True
-        if any(step.mixed for step in process.file.of(watch.Step)[:2]):
-            return True
-    return False
+    return any(process.is_mixed for attempt in attempts for process in attempt.ranks.values())
 
 
 def jump(losses: Mapping[Step, tuple[float, float]], least: float) -> Step | None:
