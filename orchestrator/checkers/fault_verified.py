@@ -194,9 +194,8 @@ def _held_too_early(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding
                 f"{trace.plan.id} waits for checkpoint {at.after_save}; {len(steps)} were committed", held
             )
         elif (held.data.step or 0) < min(order.data.step or 0 for order in ordered):
-            yield views.finding(
-                f"{trace.plan.id} was held fewer than {at.steps_later} steps after the checkpoint", held
-            )
+            due = min(order.data.step or 0 for order in ordered)
+            yield views.finding(f"{trace.plan.id} was held before step {due}, to which it was ordered", held)
 
 
 def _survived(run: Run, trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Finding]:

@@ -89,12 +89,22 @@ def _script(run: Run) -> Verdict:
     doubts += [finding for attempt in lines.attempts for finding in _unreported(attempt)]
     doubts += training.unknown_starts(lines)
     doubts += _endings(run, lines)
+    failures += _done_twice(run, lines)
     count = len(training.redone(lines))
     ranks = lines.attempts[-1].ranks.values() if lines.attempts else ()
     last = max((process.last for process in ranks), default=0) + lines.bases.get(len(lines.attempts) - 1, 0)
     word = training.claims.OWN_WORD if any(process.is_claimed for process in ranks) else ""
     text = f"steps 1 to {last} once on {len(ranks)} rank{'s' * (len(ranks) != 1)}, {count} redone{word}"
     return views.conclude("no-step-lost", text, failures=failures, doubts=doubts, evidence={"redone": count})
+
+
+def _done_twice(run: Run, lines: training.Lineage) -> Iterator[views.Finding]:
+    """More steps than the reference made, as after a restart by itself: work that the job does again without counting it."""
+    steps, twin = training.kept_facts(lines).steps, run.twin
+    if twin is not None and twin.control is not None and steps == twin.control.steps and steps > twin.steps:
+        more = steps - twin.steps
+        text = f"{more} step{'s' * (more != 1)} more than undisturbed ({twin.steps}), after a restart by itself as well"
+        yield views.finding(f"the job made {steps} steps, {text}: work was done twice that is not counted as redone")
 
 
 def _endings(run: Run, lines: training.Lineage) -> Iterator[views.Finding]:

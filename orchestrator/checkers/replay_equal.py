@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import views
+from ..model import watch
 from ..model.run import Run, StepRecord
 from ..model.verdict import Verdict
 from ..views import training
@@ -70,8 +71,11 @@ def _script(run: Run) -> Verdict:
         known = [replay for replay in repeated if replay.is_equal is not None]
         compared += known
         differing = [replay for replay in known if not replay.is_equal]
+        why = training.rounding.unexplained(repeated, _least(lines), repeats=_repeats(run)) if differing else ""
         if differing and (cause := _cause(lines, resumption, repeated)):
             failures.append(views.finding(f"{_differs(differing[0])}: {cause}"))
+        elif why and _has_same_random_states(lines, resumption):
+            failures.append(views.finding(why))
         elif differing and resumption is lines.resumptions[-1] and _is_as_restarted(run, lines):
             restarted += len({replay.step for replay in differing})
         elif differing:
@@ -99,15 +103,28 @@ def _is_complete(lines: training.Lineage, resumption: training.Resumption) -> bo
 
 
 def _has_same_data(repeated: tuple[training.Replay, ...]) -> bool:
-    """Whether the ranks are known to have had the same batches in the first step that differs, and losses that are close.
-
-    The watcher does not hash every batch of a long attempt, so another batch at a later step shows only in the loss.
-    """
+    """Whether the ranks are known to have had the same batches in the first step that differs, and losses that are close."""
     first = min(replay.step for replay in repeated if replay.is_equal is False)
     differing = [replay for replay in repeated if replay.step == first]
-    return all(
-        replay.batches is not False and (replay.batches or not replay.is_loaded) for replay in differing
-    ) and all(replay.has_close_losses for replay in differing)
+    return all(r.batches is not False and (r.batches or not r.is_loaded) and r.has_close_losses for r in differing)
+
+
+def _least(lines: training.Lineage) -> float:
+    is_mixed = training.rounding.is_mixed(lines.attempts)
+    return training.rounding.LEAST_MIXED if is_mixed else training.rounding.LEAST
+
+
+def _repeats(run: Run) -> bool:
+    """Whether the job repeats its own steps while nothing restarts it: as its reference shows, else as CPUs do."""
+    if run.twin is not None:
+        return training.repeats(run.twin, training.kept_facts(training.lineage_of(run)))
+    return not any(line.device != "cpu" for file in run.files.watch() for line in file.of(watch.Torch))
+
+
+def _has_same_random_states(lines: training.Lineage, resumption: training.Resumption) -> bool:
+    """Whether random states do not explain a difference."""
+    row = completeness.worst(completeness.rows(lines, resumption)).get("RNG")
+    return row is not None and row.result in ("pass", "not applicable")
 
 
 def _is_as_restarted(run: Run, lines: training.Lineage) -> bool:

@@ -28,11 +28,14 @@ def check(run: Run, params: Params) -> Verdict:
         [*training.job_doubts(run, lines), *training.nothing_to_resume(run, lines)],
     )
     rows: dict[str, dict[str, dict[str, str]]] = {}
+    saved = training.saved_state.row(training.kept_facts(lines), run.twin) if run.twin else None
     for resumption in lines.resumptions:
         if resumption.is_fresh:
             doubts.append(views.finding(f"{resumption.attempt.name}: began at step 0, no state was resumed"))
             continue
         parts = completeness.worst(completeness.rows(lines, resumption, run.twin.digests if run.twin else None))
+        if saved is not None and resumption is lines.resumptions[-1]:
+            parts[saved.part] = saved
         failures += _findings(parts, "fail")
         doubts += _findings(parts, "unknown")
         if parts:
@@ -49,7 +52,8 @@ def _findings(parts: dict[str, completeness.Row], result: str) -> Iterator[views
 def _text(rows: dict[str, dict[str, dict[str, str]]]) -> str:
     if not rows:
         return "no failover, nothing was resumed"
-    parts = {part: [row[part]["result"] for row in rows.values()] for part in next(iter(rows.values()))}
+    names = dict.fromkeys(part for row in rows.values() for part in row)
+    parts = {part: [row[part]["result"] for row in rows.values() if part in row] for part in names}
     absent = [part for part, results in parts.items() if set(results) == {"not applicable"}]
     text = f"{', '.join(part for part in parts if part not in absent)} as before"
     return f"{text}; not applicable: {', '.join(absent)}" if absent else text

@@ -60,13 +60,15 @@ class ChunkRecord:
 class Control:
     """A run of a script that was restarted on the same nodes where the faults of the trial act.
 
-    ``base``: the step from which its last attempt resumed. ``losses``, ``digests``: as of a twin.
+    ``base``: the step from which its last attempt resumed. ``losses``, ``digests``, ``saves``, ``steps``: as of a twin.
     """
 
     run: str
     base: int
     losses: Mapping[str, Mapping[str, str]]
     digests: Mapping[str, Mapping[str, str]]
+    saves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ class Twin:
     ``final_loss`` is then 0: the watcher knows losses of ranks only. ``paths``: what it saved outside of its work directory.
     ``control``: shows what a restart by itself changes, where the trial plans faults that end ranks.
     ``every``: of a script, the steps between two recorded states: those of the run, if that came first.
+    ``saves``: of a script, step -> key of what it saved -> digest or value.
     """
 
     key: str
@@ -92,6 +95,7 @@ class Twin:
     control: Control | None = None
     batch_losses: Mapping[str, float] = field(default_factory=dict)
     every: int | None = None
+    saves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class NodeFiles(Protocol):

@@ -58,6 +58,10 @@ class World:
         return self.least_nodes < self.nodes
 
 
+#: Steps after a save at which a fault acts by default: what a wrong resumption does shows in several redone steps.
+STEPS_LATER = 6
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
     """When a fault is injected.
@@ -66,7 +70,8 @@ class Trigger:
     the first attempt in which the point is reached). ``after_s``: seconds after all ranks of the first gang have started
     (observed). ``on``: after the ``nth`` occurrence of that event in the history (observed, for faults during a recovery),
     e.g. ``recovery.decided``. ``after_save``: after that many checkpoints of a script were committed, each after another
-    step, the first rank of the target is held ``steps_later`` steps after the step of the last one, or as soon as possible.
+    step, the first rank of the target is held ``steps_later`` steps after the step of the last one, or as soon as possible;
+    None: ``STEPS_LATER``, or one step before the next save is due, if that is earlier.
     """
 
     step: int | None = None

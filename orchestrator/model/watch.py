@@ -117,11 +117,14 @@ class Ddp(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step(Line):
-    """A completed step. ``loss``: ``float.hex`` of the sum over its ``passes``; ``batches``: hashes fetched since the step before.
+    """A completed step. ``loss``: ``float.hex`` of the sum over its ``passes``; ``batches``: hashes fetched for training since the last.
 
+    ``inputs``: hashes of the model's inputs, where no DataLoader gives batches.
     The hash of a batch that has no digest, for example of a sparse tensor, or that the budget leaves out, is None.
     ``data_s``: waiting for the DataLoader; ``compute_s``: from its return to that of the last backward pass, without ``comm_s``:
     collectives that Python calls, which DDP's are not; ``collectives``: their names, calls and bytes; ``checkpoint_s``: in saves.
+    ``rng``, ``lr``: fingerprints of the random generators and the learning rates as the optimizer began it, where no state has them.
+    ``mixed``: its backward pass changes the type of numbers, as in mixed precision; only the first step states it.
     """
 
     n: int
@@ -135,7 +138,11 @@ class Step(Line):
     checkpoint_s: float | None = None
     collectives: tuple[tuple[str, int, int], ...] = ()
     batches: tuple[str | None, ...] | None = None
+    inputs: tuple[str | None, ...] | None = None
     skipped: bool = False
+    rng: Mapping[str, str | None] | None = None
+    lr: tuple[Any, ...] | None = None
+    mixed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +172,7 @@ class State(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rng(Line):
-    """Fingerprints of the random generators after ``n`` steps."""
+    """Fingerprints of the random generators after ``n`` steps: of records until version 0.1, see ``Step``."""
 
     n: int
     rng: Mapping[str, str | None] = field(default_factory=dict)

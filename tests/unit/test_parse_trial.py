@@ -115,7 +115,7 @@ def test_a_policy_may_be_a_list_as_text() -> None:
 @pytest.mark.parametrize(
     ("at", "trigger"),
     [
-        ("", Trigger(after_save=2, steps_later=3, phase="backward")),
+        ("", Trigger(after_save=2, phase="backward")),
         (", at: 4s", Trigger(after_s=4.0, phase="backward")),
         (", at: {step: 4}", Trigger(step=4, phase="backward")),
         (", at: {step: 4, phase: optimizer}", Trigger(step=4, phase="optimizer")),
@@ -143,7 +143,7 @@ def test_a_launcher_recovers_by_itself_and_its_ranks_are_held_as_those_of_script
     trial = parse(LAUNCHED + "faults: [crash-node: {node: 2}]\n")
     assert trial.recovery.policy == ("theirs",)
     at = trial.faults[0].at
-    assert (at.after_save, at.steps_later, at.phase, at.exact) == (2, 3, "backward", True)
+    assert (at.after_save, at.steps_later, at.phase, at.exact) == (2, None, "backward", True)
     assert parse(LAUNCHED + "faults: [crash-node: {node: 2, at: step=20}]\n").faults[0].at.step == 20
 
 

@@ -19,7 +19,7 @@ from .test_script_twins import control, judged, twin
 from .test_watch_files import BEGIN, STEP, write
 from .test_watched_jobs import CHECKS, outcomes, rows, verdicts
 from .verdicts import ask
-from .watched_jobs import Job, digest, right, wrong
+from .watched_jobs import Job, digest, right, rounded, wrong
 
 Change = Callable[[watch.Line], watch.Line | None]
 
@@ -381,7 +381,7 @@ def only_at_the_resumption(restarted: Control) -> Control:
 
 
 def test_a_control_that_is_known_only_as_it_resumed_explains_nothing() -> None:
-    job = wrong("hidden")
+    job = rounded(wrong("hidden"))
     assert judged(job, "replay-equal", only_at_the_resumption(control(job))).outcome == "unknown"
 
 

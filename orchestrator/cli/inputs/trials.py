@@ -17,7 +17,7 @@ from ...model.bed import BedSpec
 from ...model.errors import InfrastructureError, UsageError
 from ...model.plan import Plan
 from ...model.plugin import Catalogue
-from ...model.trial import SAVE_PHASES, THEIRS, Trial
+from ...model.trial import SAVE_PHASES, STEPS_LATER, THEIRS, Trial
 from ...store import bundle, paths, shipped
 from ..render.terminal import Terminal, short_path
 
@@ -362,20 +362,21 @@ def planned(trial: Trial, plan: Plan) -> Iterable[str]:
     yield "nothing was started     all values of trial and plan: --json"
 
 
+def _later(at: Any) -> str:
+    if at.steps_later is None:
+        return f"{STEPS_LATER} steps, or one step less than two saves are apart, after "
+    return f"{at.steps_later} steps after " if at.steps_later else "after "
+
+
 def _when(at: Any) -> str:
     if at.after_s is not None:
         return f"{at.after_s:g} s after the gang joined, once, observed"
     if at.on is not None and at.after_save is not None:
-        return f"{at.steps_later or 0} steps after checkpoint {at.after_save} of the script, once, observed"
+        return f"{_later(at)}checkpoint {at.after_save} of the script, once, observed"
     if at.on is not None:
         return f"on {at.on}, once, observed"
     if at.after_save is not None:
-        later = (
-            f"{at.steps_later} steps after checkpoint {at.after_save}"
-            if at.steps_later
-            else f"after checkpoint {at.after_save}"
-        )
-        return f"{later} of the script, phase {at.phase}, once, exact"
+        return f"{_later(at)}checkpoint {at.after_save} of the script, phase {at.phase}, once, exact"
     if at.phase in SAVE_PHASES:
         return f"at {at.phase} {at.nth} of its rank, once, exact"
     point = f"phase {at.phase}" if at.phase in parse_faults.LIFE_PHASES else f"step {at.step}, phase {at.phase}"

@@ -20,7 +20,7 @@ from ...model.events import (
     SaveCommitted,
 )
 from ...model.gang import Hold
-from ...model.trial import INSIDE, SAVE_PHASES, SCRIPT, STEP_PHASES, FaultPlan, Trial
+from ...model.trial import INSIDE, SAVE_PHASES, SCRIPT, STEP_PHASES, STEPS_LATER, FaultPlan, Trial
 from .state import FaultStage, FaultState, Result, State, note, then, timer
 
 #: The time for which a held fault waits for the other ranks to enter the same collective.
@@ -80,7 +80,7 @@ def _holds_later(trial: Trial, state: State, fault: FaultPlan, slot: int) -> tup
     order = RankHold(
         rank=slot * trial.workers_per_node,
         hold=fault.id,
-        step=saved_at + (fault.at.steps_later or 0),
+        step=saved_at + _steps_later(fault, state),
         phase=fault.at.phase,
         limit_s=trial.liveness.hold_s,
     )
@@ -92,6 +92,15 @@ def _holds_later(trial: Trial, state: State, fault: FaultPlan, slot: int) -> tup
         )
         for node in dict.fromkeys(state.slots) if state.usable(node)
     )  # fmt: skip
+
+
+def _steps_later(fault: FaultPlan, state: State) -> int:
+    """How long after the newest save a fault acts. Saves of one attempt show when the next one is due."""
+    if fault.at.steps_later is not None:
+        return fault.at.steps_later
+    steps = [step for epoch, step in state.saves if epoch == state.epoch]
+    due = steps[-1] - steps[-2] if len(steps) > 1 else STEPS_LATER + 1
+    return max(0, min(STEPS_LATER, due - 1))
 
 
 def after_start(trial: Trial, state: State) -> Result:

@@ -20,7 +20,7 @@ ON_EVENTS = (
     "checkpoint.scan", "checkpoint.commit", "save.committed", "fault.verified", "fault.healed", "progress",
 )  # fmt: skip
 #: Where a fault of a script acts unless its trigger is given: there is a checkpoint to resume from, and work to lose.
-DEFAULT_SAVE, DEFAULT_STEPS_LATER = 2, 3
+DEFAULT_SAVE = 2
 _AT_KEYS = ("step", "phase", "after", "on", "nth", "epoch", "after-save")
 _AFTER_SAVE = re.compile(r"(\d+)(?:\+(\d+))?")
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
@@ -168,7 +168,7 @@ def _trigger(
     if phase in SAVE_PHASES:
         numbers.setdefault("nth", 1 if phase == "load" else DEFAULT_SAVE)
     elif step is None and after is None and on is None and "after_save" not in numbers and points.is_watched:
-        numbers |= {"after_save": DEFAULT_SAVE, "steps_later": DEFAULT_STEPS_LATER}
+        numbers |= {"after_save": DEFAULT_SAVE}
     elif step is None and after is None and on is None and "after_save" not in numbers and phase not in LIFE_PHASES:
         step = points.halfway(phase)
         if step is None and points.has_valid_params:

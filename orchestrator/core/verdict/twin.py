@@ -99,6 +99,7 @@ def _script_twin(run: Run) -> Twin | None:
     return Twin(
         key=twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))), run=_name(run), losses=facts.losses,
         digests=facts.digests, steps=facts.steps, faults=0, restarts=0, final_loss=0.0, every=training.cost.state_interval(lines),
+        saves=facts.saves,
     )  # fmt: skip
 
 
@@ -117,7 +118,14 @@ def make_control(run: Run) -> Control | None:
     facts = training.kept_facts(training.lineage_of(run))
     if outcome != "finished" or facts.base is None or not facts.digests:
         return None
-    return Control(run=_name(run), base=facts.base, losses=facts.losses, digests=facts.digests)
+    return Control(
+        run=_name(run),
+        base=facts.base,
+        losses=facts.losses,
+        digests=facts.digests,
+        saves=facts.saves,
+        steps=facts.steps,
+    )
 
 
 def incomplete(twin: Twin, ranks: int) -> str:

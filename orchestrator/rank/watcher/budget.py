@@ -1,12 +1,14 @@
-"""The watcher's share of a step's time, which controls how often it records states and hashes batches.
+"""The watcher's share of a step's time, which controls how often it records states and moments.
 
-What it does at every step is measured first; what that leaves of ``SHARE`` is for states and for the hashes of batches.
+A *moment* is what is cheap to know of a step: hashes of its batches, learning rates, fingerprints of random generators.
+After a start, a save or a load all of it is recorded for ``WINDOW`` steps: those that a job does again after a failure.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Collection
 from typing import Any
 
 from . import record
@@ -14,14 +16,19 @@ from . import record
 #: The part of a step's time, on CPUs of its CPU time, that the watcher takes by its own account. Reached: 2 %; a quarter
 #: of that remains for what it does not measure, such as the calls of its hooks.
 SHARE = 0.015
-#: The part of ``SHARE`` for states and batches where the rest already takes all of it: on steps of few milliseconds.
+#: The part of ``SHARE`` for states where the rest already takes all of it: on steps of few milliseconds.
 LEAST = 0.1
-#: Steps, states and batches whose medians count.
+#: Steps and costs whose medians count.
 RECENT = 64
-#: Steps after a start, a save or a load whose batches are always hashed: those that a resumed job does again.
-ALWAYS = 16
-#: What has a cost of its own: a state, one with all its parts (always recorded), the hash of a batch.
-KINDS = ("state", "full", "batch")
+#: Steps after a start, a save or a load of which all is recorded.
+WINDOW = 16
+#: Up to this part of a step, a state with all its parts is recorded at each step of a window.
+DENSE = 0.1
+#: Where it costs more: at these steps of a window, the most telling ones first, as far as they take ``WINDOW_SHARE`` of its time.
+SPARSE = (1, 16, 4, 2, 8)
+WINDOW_SHARE = 0.05
+#: What has a cost of its own: a state, one with all its parts, the hash of a batch, the fingerprints of generators.
+KINDS = ("state", "full", "batch", "generators")
 #: The longest interval.
 LONGEST = 1 << 20
 
@@ -30,16 +37,17 @@ class Budget:
     """Chooses after 1, 4, 16, 64, ... steps; both intervals are powers of two, so that different ones share multiples."""
 
     def __init__(self) -> None:
-        #: Steps between two states, and between two steps whose batches are hashed.
-        self.every = self.batches_every = 1
+        #: Steps between two states, and between two moments.
+        self.every = self.moments_every = 1
         self._fixed = 0
         self._steps: deque[float] = deque(maxlen=RECENT)
+        self._elapsed: deque[float] = deque(maxlen=RECENT)
         self._costs: dict[str, deque[float]] = {kind: deque(maxlen=RECENT) for kind in KINDS}
         #: At the last choice: steps, and CPU time of the watcher without states and batches.
         self._n, self._rest_s = 0, 0.0
         self._chosen_s = 0.0
         self._next = 1
-        self._always_until = ALWAYS
+        self._window = 0
         #: Steps of the job before the first one of this process.
         self.offset = 0
 
@@ -48,26 +56,47 @@ class Budget:
         self._fixed = int(setting) if setting.isdigit() and int(setting) else 0
         self.every = self._fixed or 1
 
-    def add_step(self, seconds: float) -> None:
-        """A step has taken this time, the watcher's own included."""
-        self._steps.append(seconds)
+    def add_step(self, elapsed_s: float, cpu_s: float) -> None:
+        """A step has taken this time, the watcher's own included. ``cpu_s``: its CPU time, or ``elapsed_s`` where a device computes.
+
+        Moments may take a share of the time that passes, so that a step that waits has them; states one of the CPU time.
+        """
+        self._elapsed.append(elapsed_s)
+        self._steps.append(min(elapsed_s, cpu_s))
 
     def add_cost(self, kind: str, seconds: float) -> None:
-        """A ``state`` was recorded, or a ``batch`` hashed."""
+        """One of ``KINDS`` was recorded."""
         self._costs[kind].append(seconds)
         self._chosen_s += seconds
 
-    def hash_next(self, n: int) -> None:
-        """Something was saved or loaded after n steps: hash the batches that follow."""
-        self._always_until = n + ALWAYS
+    def begin_window(self, n: int) -> None:
+        """Something was saved or loaded after n steps. What is reported of one save at several steps is one window."""
+        if n - self._window > 1:
+            self._window = n
+
+    def affords_full(self, seconds: float) -> bool:
+        """May a state be recorded in full because another rank saves, so long after the last one?"""
+        return self._cost_s("full") <= DENSE * seconds
+
+    def is_in_window(self, n: int) -> bool:
+        """Is all recorded of the step that follows n steps of this process?"""
+        return n - self._window <= WINDOW
 
     def is_state_due(self, n: int) -> bool:
         """Is the state after n steps of this process recorded?"""
-        return (n + self.offset) % self.every == 0
+        offset = n - self._window
+        return (0 < offset <= WINDOW and offset in self._window_states()) or (n + self.offset) % self.every == 0
 
-    def is_batch_due(self, n: int) -> bool:
-        """Are the batches hashed of the step that follows n steps of this process?"""
-        return n < self._always_until or (n + self.offset) % self.batches_every == 0
+    def is_moment_due(self, n: int) -> bool:
+        """Is the moment recorded of the step that follows n steps of this process?"""
+        return n - self._window <= WINDOW or (n + self.offset) % self.moments_every == 0
+
+    def _window_states(self) -> Collection[int]:
+        """The steps of a window after which states are recorded; the first, after which ranks differ that train on their own, always."""
+        step_s, cost_s = statistics.median(self._steps or (0.0,)), self._cost_s("full")
+        if cost_s <= DENSE * step_s:
+            return range(1, WINDOW + 1)
+        return SPARSE[: max(1, int(WINDOW * WINDOW_SHARE * step_s / cost_s))]
 
     def choose(self, n: int) -> dict[str, Any] | None:
         """Before the state after n steps: choose anew where that is due; the fields of an ``every`` line."""
@@ -78,10 +107,11 @@ class Budget:
             return None
         step_s, each_s = statistics.median(self._steps), self._each_step_s(n)
         self._next *= 4
-        spare_s = max(SHARE * step_s - each_s, LEAST * SHARE * step_s)
-        state_s, batch_s = self._cost_s("state"), self._cost_s("batch")
-        self.batches_every = _interval(batch_s, spare_s / 2)
-        self.every = self._fixed or _interval(state_s, spare_s - batch_s / self.batches_every)
+        state_s = self._cost_s("state") or self._cost_s("full")
+        moment_s = self._cost_s("batch") + self._cost_s("generators")
+        self.moments_every = _interval(moment_s, SHARE * statistics.median(self._elapsed))
+        spare_s = SHARE * step_s - each_s - moment_s / self.moments_every
+        self.every = self._fixed or _interval(state_s, max(spare_s, LEAST * SHARE * step_s))
         return self._fields(step_s, each_s)
 
     def _each_step_s(self, n: int) -> float:
@@ -103,7 +133,7 @@ class Budget:
         rounded = {name: None if value is None else round(value, 7) for name, value in times.items()}
         return {
             "every": self.every,
-            "batches": self.batches_every,
+            "batches": self.moments_every,
             **rounded,
             "budget": SHARE,
             "fixed": bool(self._fixed),

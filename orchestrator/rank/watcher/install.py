@@ -17,7 +17,7 @@ from .checkpoints import install as checkpoints
 from .checkpoints import saves
 from .engines import deepspeed, master_weights, megatron
 from .holds import points, stack_signal
-from .measures import batches, losses, time_split
+from .measures import batches, inputs, losses, time_split
 
 _installed: list[int] = []
 #: Begins the record of this process; whether it has one.
@@ -80,6 +80,7 @@ def _hook(torch: Any, directory: str) -> None:
     live.watch()
     losses.watch()
     batches.watch()
+    inputs.watch()
     time_split.watch()
     deepspeed.watch()
     megatron.watch()

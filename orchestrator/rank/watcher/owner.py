@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import digest, names, sharding, small_tensors
+from . import digest, names, sharding, small_tensors, values
 from .engines import master_weights
 
 #: Owners with more parameters record no shapes.
@@ -118,7 +118,7 @@ class Owner:
     def settings(self) -> list[dict[str, str]]:
         """What else each parameter group states, such as its weight decay: name -> value as text."""
         groups = (group for optimizer in self.owning for group in optimizer.param_groups)
-        return [{name: repr(item) for name, item in group.items() if _is_setting(name, item)} for group in groups]
+        return [{k: str(values.plain(v)) for k, v in group.items() if _is_setting(k, v)} for group in groups]
 
     def shapes(self) -> dict[str, list[Any]] | None:
         """Name -> [type, shape of the full tensor]; None if there are too many."""
@@ -168,9 +168,13 @@ def parameters_of(optimizer: Any) -> Iterator[Any]:
 
 
 def _is_setting(name: str, item: Any) -> bool:
-    is_value = item is None or isinstance(item, (bool, int, float, str))
-    is_values = isinstance(item, (tuple, list)) and all(isinstance(value, (bool, int, float)) for value in item)
-    return name not in NO_SETTINGS and (is_value or is_values)
+    elements = item if isinstance(item, (tuple, list)) else (item,)
+    is_small = all(x is None or isinstance(x, (bool, int, float, str)) or _is_number(x) for x in elements)
+    return name not in NO_SETTINGS and is_small
+
+
+def _is_number(item: Any) -> bool:
+    return hasattr(item, "dtype") and item.numel() == 1
 
 
 def _parameter_names(top: Any) -> set[str]:

@@ -1,6 +1,6 @@
-"""The state after n steps: digests of parameters every k-th step, of everything at the start, after loads and at the end.
+"""The state after n steps: digests of parameters every k-th step, of everything after starts, saves and loads, and at the end.
 
-The budget chooses k.
+The budget chooses k, and the steps after a start, a save or a load.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from . import digest, names, owner, record, steps, tracing
 from .budget import budget
-from .checkpoints import contents, live_owner, random_states
+from .checkpoints import contents, live_owner, random_states, save_moments
 from .measures import batches, ddp_timers
 
 
@@ -28,32 +28,46 @@ class States:
         self._is_full_due = True
         self._has_device = self._has_buffers = False
         self._last: tuple[float, float] | None = None
+        self._moment: dict[str, Any] | None = None
+        #: When a state was recorded in full.
+        self._full_at = 0.0
+        self.saves: save_moments.SaveMoments | None = None
 
     def request_full(self) -> None:
         """Something was saved or loaded, or a hold has ended: the next state is recorded in full."""
         self._is_full_due = True
-        budget.hash_next(steps.completed())
+        budget.begin_window(steps.completed())
 
     def record_boundary(self, n: int, optimizer: Any) -> None:
         """The parameters are those after n steps, and ``optimizer`` is about to change them."""
         now = (time.monotonic(), time.process_time())
         if self._last is not None:
             elapsed_s, cpu_s = now[0] - self._last[0], now[1] - self._last[1]
-            budget.add_step(elapsed_s if self._has_device else min(elapsed_s, cpu_s))
+            budget.add_step(elapsed_s, elapsed_s if self._has_device else cpu_s)
         if self.owner is None or self.owner.is_outdated(optimizer):
             self._identify(optimizer)
+        assert self.owner is not None
+        if self.saves is not None and self.saves.is_new() and budget.affords_full(now[0] - self._full_at):
+            self.request_full()
         choice = budget.choose(n)
         if choice is not None:
             record.line("every", **choice)
             _record_ddp(n, self.owner)
-        if self._is_full_due or n == 1 or budget.is_state_due(n):  # 1: do ranks train on their own?
-            begin, is_full = time.thread_time(), self._is_full_due
+        if self._is_full_due or budget.is_state_due(n):
+            is_full = self._is_full_due or budget.is_in_window(n)
+            begin = time.thread_time()
             self._record(n, full=is_full)
-            cost_s = time.thread_time() - begin
-            budget.add_cost("full" if is_full else "state", cost_s)
-        elif n & (n - 1) == 0:  # short jobs: whether steps draw from a generator is known without a second state
-            record.line("rng", n=n, rng=generators())
+            budget.add_cost("full" if is_full else "state", time.thread_time() - begin)
+        elif budget.is_moment_due(n) or n & (n - 1) == 0:  # of a short job it is known early whether steps draw
+            begin = time.thread_time()
+            self._moment = {"rng": generators(), "lr": self.owner.rates()}
+            budget.add_cost("generators", time.thread_time() - begin)
         self._last = (time.monotonic(), time.process_time())
+
+    def take_moment(self) -> dict[str, Any] | None:
+        """What was known before the step that has just ended, as fields of its line, where no state has it."""
+        moment, self._moment = self._moment, None
+        return moment
 
     def record_end(self, n: int) -> None:
         """The last state, at the normal end of the process: parameters and optimizer."""
@@ -69,6 +83,7 @@ class States:
 
     def _identify(self, optimizer: Any) -> None:
         self.owner = owner.Owner(optimizer)
+        batches.batches.models = self.owner.modules
         digest.prepare(self.owner.devices)
         self._has_device = any(device.type != "cpu" for device in self.owner.devices)
         first, known = self.owner.optimizers[0], self.owner
@@ -92,7 +107,7 @@ class States:
             fields.update(self._rest(known))
         elif self._has_buffers:  # each rank has its own, and only the ranks that save record the rest at that moment
             fields["buffers"] = buffers(known.modules)
-        self._is_full_due = False
+        self._is_full_due, self._full_at = False, time.monotonic() if full else self._full_at
         record.line("state", n=n, full=full, **fields, counter=counter, rng=generators(), batch=batches.batches.first())
 
     def _weights(self) -> dict[str, Any]:
@@ -141,23 +156,32 @@ def buffers(modules: list[Any]) -> str | None:
 
 
 def copies(modules: list[Any]) -> dict[str, str | None]:
-    """Class of each copy of the model, with its number -> the digest of its parameters and saved buffers."""
+    """Class of each copy of the model, with its number -> the digest of its parameters and saved buffers.
+
+    Of a wrapper, such as an average that counts what it holds, there is a second one without its own buffers: jobs save either.
+    """
     result: dict[str, str | None] = {}
     for number, module in enumerate(modules):
-        tensors = [
-            (prefix + name, p)
-            for prefix, part in names.modules_by_name([module])
-            for name, p in part._parameters.items()
-        ]
-        try:
-            with digest.undisturbed():
-                value = digest.total([*((name, p) for name, p in tensors if p is not None), *saved_buffers([module])])[
-                    0
-                ]
-        except digest.Undigestible:
-            value = None
-        result[f"{type(module).__name__} {number}"] = value
+        name = f"{type(module).__name__} {number}"
+        result[name] = _digest_of_module(module)
+        inner = getattr(module, "module", None)
+        if hasattr(inner, "_parameters"):
+            result[f"{name} inside"] = _digest_of_module(inner)
     return result
+
+
+def _digest_of_module(module: Any) -> str | None:
+    tensors = [
+        (prefix + name, parameter)
+        for prefix, part in names.modules_by_name([module])
+        for name, parameter in part._parameters.items()
+        if parameter is not None
+    ]
+    try:
+        with digest.undisturbed():
+            return digest.total([*tensors, *saved_buffers([module])])[0]
+    except digest.Undigestible:
+        return None
 
 
 def generators() -> dict[str, str]:
@@ -238,4 +262,6 @@ def watch() -> None:
     """Record the state at every boundary of steps."""
     _discount_seeds()
     budget.fix(os.environ.get("CCBED_WATCH_EVERY", "auto"))
+    states.saves = save_moments.SaveMoments()
+    steps.measure("states", states.take_moment)
     steps.groups.boundaries.append(record.guarded("states")(states.record_boundary))

@@ -158,14 +158,18 @@ def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]
             yield f"{above}{key}", show(item)
 
 
+def _later(at: Any) -> str:
+    return "some steps " if at.steps_later is None else f"{at.steps_later} steps "
+
+
 def _fault(fault: str, node: int | str, at: Any) -> str:
     who = f"group rank {node}" if isinstance(node, int) else node
     if at.on is not None and at.after_save is not None:
-        return f"{fault} on {who} {at.steps_later or 0} steps after save {at.after_save}, observed"
+        return f"{fault} on {who} {_later(at)}after save {at.after_save}, observed"
     if at.on is not None:
         return f"{fault} on {who} after {at.on}" + (f" (no. {at.nth})" if at.nth > 1 else "")
     if at.after_save is not None:
-        return f"{fault} on {who} {at.steps_later or 0} steps after save {at.after_save}, phase {at.phase}"
+        return f"{fault} on {who} {_later(at)}after save {at.after_save}, phase {at.phase}"
     if at.exact and at.step is None:
         return f"{fault} on {who} at phase {at.phase}"
     if at.step is None:

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...model import watch
 from ...model.events import RecoveryReplaced
@@ -21,11 +21,13 @@ TICK_S = 0.01
 #: Claims of a script that show that its process trains.
 TRAINING = ("step", "resumed", "saved")
 C = TypeVar("C", bound=watch.Line)
+#: Names of types of 16 bits or fewer.
+SHORT = ("bfloat16", "float16", "half", "float8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """The record of one training process by kind; steps, states and fingerprints by ``n``, the steps that it had completed.
+    """The record of one training process by kind; steps, states, fingerprints and learning rates by ``n``, its completed steps.
 
     ``claims``: what the script reports itself. ``origin``: where only the script reports steps, the number that it counts from.
     """
@@ -37,6 +39,7 @@ class Process:
     steps: Mapping[int, watch.Step]
     states: Mapping[int, watch.State]
     rngs: Mapping[int, Mapping[str, str | None]]
+    rates: Mapping[int, tuple[Any, ...]]
     loads: tuple[watch.Load, ...]
     end: watch.End | None
     claims: tuple[watch.Claim, ...] = ()
@@ -74,6 +77,13 @@ class Process:
     def is_sharded(self) -> bool:
         """Whether the rank holds a part of the parameters."""
         return self.owner is not None and self.owner.sharded
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether it computes in 16 bits or fewer, as far as it is recorded."""
+        types = {str(entry[0]) for entry in (self.owner.parameters or {}).values()} if self.owner else set()
+        is_short = any(name.rpartition(".")[2].startswith(SHORT) for name in types)
+        return is_short or any(step.mixed for step in self.steps.values())
 
     @property
     def last(self) -> int:
@@ -357,6 +367,7 @@ def _process(file: watch.WatchFile) -> Process:
         steps=steps if origin is None else _claimed_steps(claims, origin),
         states=states,
         rngs=_generators(file),
+        rates=_rates(file),
         loads=tuple(merged(file.of(watch.Load)).values()),
         end=next(iter(file.of(watch.End)), None),
         claims=claims,
@@ -390,8 +401,15 @@ def _claimed_steps(claims: Sequence[watch.Claim], origin: int) -> Mapping[int, w
 
 def _generators(file: watch.WatchFile) -> Mapping[int, Mapping[str, str | None]]:
     """The fingerprints of the generators by step; a state has them as well."""
+    before = {step.n - 1: step.rng for step in file.of(watch.Step) if step.rng}
     states = {state.n: state.rng for state in file.of(watch.State) if state.rng}
-    return states | {line.n: line.rng for line in file.of(watch.Rng)}
+    return before | states | {line.n: line.rng for line in file.of(watch.Rng)}
+
+
+def _rates(file: watch.WatchFile) -> Mapping[int, tuple[Any, ...]]:
+    """The learning rates by step."""
+    before = {step.n - 1: step.lr for step in file.of(watch.Step) if step.lr is not None}
+    return before | {state.n: state.lr for state in file.of(watch.State) if state.lr is not None}
 
 
 def merged(lines: Iterable[L]) -> dict[str | int, L]:

@@ -25,7 +25,10 @@ PARTS = (
     "scaler",
     "RNG",
     "data position",
+    "other state",
 )
+#: Parts that have a row only where there is something to say.
+_RARE = ("copies of the model", "other state")
 #: The better a result is, the later it stands: a row has the worst result of all ranks.
 _ORDER: tuple[Result, ...] = ("fail", "unknown", "pass", "not applicable")
 #: Part -> its name in a state and in the contents of a checkpoint.
@@ -85,7 +88,9 @@ def rows(
 
 
 def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, str]) -> Row:
-    """A part that is equal to that of the undisturbed run after the same step is whole. A difference shows nothing."""
+    """A part that is equal to that of the undisturbed run after the same step is whole. A difference shows nothing, but for rates."""
+    if step is not None and row.part in ("learning rate", "scheduler") and row.result in ("pass", "unknown"):
+        return _by_rates(row, process, step, twin)
     start = process.states.get(0)
     if row.result != "unknown" or start is None or step is None:
         return row
@@ -96,6 +101,23 @@ def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, s
     if own and known == set(own) and all(digest and twin[f"{name}@{step}"] == digest for name, digest in own.items()):
         return replace(row, result="pass", text=f"equal to that of the twin after step {step}")
     return row
+
+
+def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -> Row:
+    """By the learning rates of all steps that both did after ``step``."""
+    own = {step + n: " ".join(map(str, rates)) for n, rates in sorted(process.rates.items())}
+    common = [(n, rates, twin[f"lr@{n}"]) for n, rates in own.items() if f"lr@{n}" in twin]
+    changed = next(((n, rates, other) for n, rates, other in common if rates != other), None)
+    if changed is not None:
+        n, rates, other = changed
+        text = f"of step {n + 1} is {_shown(rates.split())}, in the reference run {_shown(other.split())}"
+        return replace(row, result="fail", text=text)
+    is_known = row.result == "unknown" and row.part == "scheduler" and len({rates for _, rates, _ in common}) > 1
+    return (
+        replace(row, result="pass", text=f"the learning rates of {len(common)} steps are those of the twin")
+        if is_known
+        else row
+    )
 
 
 def worst(items: tuple[Row, ...]) -> dict[str, Row]:
@@ -127,11 +149,11 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
         process=process, start=start, before=before, own=own, every=every, replays=repeated, namesake=namesake, sizes=sizes,
         saved=_saved_parts(resumption), unobserved=_unobserved_copy(resumption, before),
     )  # fmt: skip
-    for part in PARTS:
-        if part == "copies of the model" and not (start.copies or before.copies or pair.unobserved):
-            continue
-        result, text = _COMPARE[part](pair)
-        yield Row(part=part, result=result, text=text, who=who)
+    results = {part: _COMPARE[part](pair) for part in PARTS}
+    is_explained = any(result == "fail" for part, (result, _) in results.items() if part != "other state")
+    for part, (result, text) in results.items():
+        if part not in _RARE or not (result == "not applicable" or (is_explained and part == "other state")):
+            yield Row(part=part, result=result, text=text, who=who)
 
 
 def _namesake(lines: Lineage, resumption: Resumption, process: Process) -> tuple[str, watch.State | None]:
@@ -215,7 +237,7 @@ def _by_contents(
     checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
     contents = checkpoint.contents if checkpoint else {}
     for part in PARTS:
-        if part == "copies of the model" and not start.copies:
+        if part == "other state" or (part == "copies of the model" and not start.copies):
             continue
         row = Row(part=part, result="unknown", text=reason, who=who)
         if part == "weights" and checkpoint and not process.is_sharded and start.weights in checkpoint.weights:
@@ -292,6 +314,8 @@ def _buffers(pair: _Pair) -> tuple[Result, str]:
 def _copies(pair: _Pair) -> tuple[Result, str]:
     """Averages of the weights, target networks and other models with the same parameters."""
     own, other = pair.start.copies, pair.before.copies
+    if not (own or other or pair.unobserved):
+        return "not applicable", "there is none"
     if pair.unobserved:
         return "unknown", f"the checkpoint has one in {pair.unobserved}, which is no module: it is not observed"
     if not own or not other:
@@ -303,7 +327,13 @@ def _copies(pair: _Pair) -> tuple[Result, str]:
     saved = sorted(name for name, value in other.items() if value in pair.saved)
     if any(other[name] not in own.values() for name in saved):
         return "fail", f"{saved[0].split()[0]} differs from that in the checkpoint"
-    return "unknown", "differ, and no checkpoint holds them"
+    redone = [replay for replay in pair.replays if replay.copies is not None]
+    if any(replay.copies for replay in redone):
+        return "pass", f"made again by step {next(replay.step for replay in redone if replay.copies)}"
+    name = min(set(own) & set(other), default=min(own)).split()[0]
+    if redone:
+        return "fail", f"{name} differs from before, until step {redone[-1].step}, and no checkpoint holds it"
+    return "unknown", f"{name} differs, no checkpoint holds it, and no step shows whether it is made again"
 
 
 def _optimizer(pair: _Pair) -> tuple[Result, str]:
@@ -350,12 +380,40 @@ def _learning_rate(pair: _Pair) -> tuple[Result, str]:
     own, other = pair.start.lr, pair.before.lr
     if own is None or other is None:
         return "unknown", "not recorded"
-    return ("pass", "") if own == other else ("fail", f"is {_shown(own)}, it was {_shown(other)}")
+    if not own and not other:
+        return "unknown", "the optimizer has no group of parameters"
+    if own != other:
+        return "fail", f"is {_shown(own)}, it was {_shown(other)}"
+    return _rates(pair) or ("pass", "")
+
+
+def _rates(pair: _Pair) -> tuple[Result, str] | None:
+    """The first redone step after which the learning rates differ; None if there is none."""
+    for replay in pair.replays:
+        if replay.rates and replay.rates[0] != replay.rates[1]:
+            before, after = replay.rates
+            return "fail", f"of step {replay.step + 1} is {_shown(after)}, it was {_shown(before)}"
+    return None
 
 
 def _scheduler(pair: _Pair) -> tuple[Result, str]:
-    """By the steps that each scheduler has made; its count of calls, ``_step_count``, changes no rate, and a new one begins at 1."""
+    """By the steps that each scheduler has made; its count of calls, ``_step_count``, changes no rate, and a new one begins at 1.
+
+    A schedule that is none of torch's is judged by the learning rates that it sets.
+    """
+    if not pair.start.scheduler and not pair.before.scheduler and _is_scheduled(pair):
+        count = sum(replay.rates is not None for replay in pair.replays)
+        if differing := _rates(pair):
+            return differing
+        if count:
+            return "pass", f"not of torch: the learning rates of {count} redone steps are as before"
+        return "unknown", "not of torch, and no step was redone whose rate was recorded"
     return _document(_epochs(pair.start.scheduler), _epochs(pair.before.scheduler), "no scheduler")
+
+
+def _is_scheduled(pair: _Pair) -> bool:
+    """Whether the learning rates of the rank change."""
+    return len({rates for process in pair.every for rates in process.rates.values()}) > 1
 
 
 def _epochs(schedulers: Any) -> Any:
@@ -375,7 +433,15 @@ def _document(own: Any, other: Any, absent: str) -> tuple[Result, str]:
     if own is None or other is None:
         return "unknown", "recorded in one of the attempts only"
     same = json.dumps(own, sort_keys=True) == json.dumps(other, sort_keys=True)
-    return ("pass", "") if same else ("fail", f"is {_shown(own)}, it was {_shown(other)}")
+    return ("pass", "") if same else ("fail", _changed(own, other))
+
+
+def _changed(own: Any, other: Any) -> str:
+    """``scale is 256, it was 1024`` of two mappings."""
+    if isinstance(own, Mapping) and isinstance(other, Mapping):
+        changes = ((key, own.get(key), other.get(key)) for key in sorted({*own, *other}))
+        return ", ".join(f"{key} is {_shown(a)}, it was {_shown(b)}" for key, a, b in changes if a != b)
+    return f"is {_shown(own)}, it was {_shown(other)}"
 
 
 def _rng(pair: _Pair) -> tuple[Result, str]:
@@ -435,21 +501,36 @@ def _data_position(pair: _Pair) -> tuple[Result, str]:
     """Without batches: the loss of the first step follows from weights, buffers, random numbers and the batch."""
     result, text = _data(pair.replays)
     first = next((replay for replay in pair.replays if replay.is_first), None)
-    if result == "unknown" and first is not None and first.losses is not None and _has_same_start(pair):
-        before, after = first.losses
+    equal = [replay for replay in pair.replays if replay.inputs]
+    if result == "unknown" and first and first.inputs:
+        return "pass", f"the inputs of {len(equal)} redone step{'s' * (len(equal) != 1)} are as before"
+    if result == "unknown" and first and first.batches is None and _has_same_start(pair):
+        if first.inputs is False:
+            return "fail", f"step {first.step} has other inputs than before, though its state is equal"
         if not first.has_close_losses:
-            return (
-                "fail",
-                f"the loss of step {first.step} is {after:g}, it was {before:g}, with the same weights: other data",
-            )
+            before, after = first.losses or (0.0, 0.0)
+            same = "weights, buffers and random states are as before"
+            return "fail", f"the loss of step {first.step} is {after:g}, it was {before:g}, though {same}"
     if result == "unknown" and _has_same_batch(pair):
         return "pass", "the first batch is the one that was due"
     return result, f"not comparable with {pair.sizes}" if pair.sizes and result == "unknown" else text
 
 
+def _other_state(pair: _Pair) -> tuple[Result, str]:
+    """What the job keeps outside of all other parts shows in the loss of a step that began with the same state and batch."""
+    for replay in pair.replays:
+        is_same = replay.began_equal or (replay.is_first and _has_same_start(pair))
+        if (replay.batches or replay.inputs) and is_same and not replay.has_close_losses:
+            before, after = replay.losses or (0.0, 0.0)
+            same = "weights, optimizer, random states and batch are equal: something that the job keeps outside of them"
+            return "fail", f"the loss of step {replay.step} is {after:g}, it was {before:g}; {same}"
+    return "not applicable", ""
+
+
 def _has_same_start(pair: _Pair) -> bool:
-    """Whether weights, buffers and random generators are known to be as before, or not in use."""
-    return all(_COMPARE[part](pair)[0] in ("pass", "not applicable") for part in ("weights", "buffers", "RNG"))
+    """Whether all that a loss follows from, apart from the batch, is known to be as before, or not in use."""
+    parts = ("weights", "buffers", "copies of the model", "RNG")
+    return all(_COMPARE[part](pair)[0] in ("pass", "not applicable") for part in parts)
 
 
 def _has_same_batch(pair: _Pair) -> bool:
@@ -459,7 +540,7 @@ def _has_same_batch(pair: _Pair) -> bool:
 def _data(repeated: tuple[Replay, ...]) -> tuple[Result, str]:
     """By the batches of the steps that were executed again, else by their results."""
     compared = [replay for replay in repeated if replay.batches is not None]
-    differing = [replay for replay in compared if not replay.batches]
+    differing = [replay for replay in compared if not replay.batches and not replay.is_equal]
     if differing:
         return "fail", f"step {differing[0].step} has another batch than before"
     if compared:
@@ -497,4 +578,5 @@ _COMPARE: Mapping[str, Callable[[_Pair], tuple[Result, str]]] = {
     "scaler": _scaler,
     "RNG": _rng,
     "data position": _data_position,
+    "other state": _other_state,
 }

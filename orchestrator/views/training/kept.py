@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import PurePath
 
 from ...model import watch
-from ...model.run import Control
+from ...model.run import Control, Twin
+from .attempts import Process
+from .checkpoints import Checkpoint, checkpoints
 from .resumption import Lineage
+
+_DIGITS = re.compile(r"\d+")
+#: Contents of a save that are judged elsewhere, or are no state.
+_NO_KEYS = ("rng", "copies")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +24,7 @@ class KeptFacts:
     """``losses``: rank -> step -> float.hex; ``digests``: rank -> ``<part>@<step>`` -> digest; ``steps``: the last step.
 
     ``base``: the step from which the newest attempt resumed; None if it is not known. ``undisturbed``: facts of earlier
-    steps are those of the first attempt.
+    steps are those of the first attempt. ``saves``: step -> key, with its rank and file -> digest or value of what was saved.
     """
 
     losses: Mapping[str, Mapping[str, str]]
@@ -23,12 +32,14 @@ class KeptFacts:
     steps: int
     base: int | None
     undisturbed: int
+    saves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def kept_facts(lines: Lineage) -> KeptFacts:
     """The facts of each step as the newest attempt executed it. Attempts from an unknown step are left out."""
     losses: dict[str, dict[str, str]] = {}
     digests: dict[str, dict[str, str]] = {}
+    saves: dict[int, dict[str, str]] = {}
     steps = 0
     for attempt in lines.attempts:
         base = lines.bases.get(attempt.index)
@@ -37,15 +48,46 @@ def kept_facts(lines: Lineage) -> KeptFacts:
         steps = base + max((process.last for process in attempt.ranks.values()), default=0)
         for known in (losses, digests):
             _forget_after(known, base)
+        saves = {step: keys for step, keys in saves.items() if step <= base}
+        for checkpoint in checkpoints(attempt):
+            saves.setdefault(base + checkpoint.n, {}).update(_saved_keys(checkpoint))
         for rank, process in attempt.ranks.items():
             own = losses.setdefault(str(rank), {})
-            own.update({str(base + n): step.loss for n, step in process.steps.items() if step.loss is not None})
+            own.update({str(base + n): step.loss for n, step in _whole_steps(process) if step.loss is not None})
             for n, state in process.states.items():
                 digests.setdefault(str(rank), {}).update({f"{part}@{base + n}": d for part, d in _parts(state)})
+            for n, rates in process.rates.items():
+                digests.setdefault(str(rank), {})[f"lr@{base + n}"] = " ".join(map(str, rates))
     later = [lines.bases[attempt.index] for attempt in lines.attempts[1:] if attempt.index in lines.bases]
     undisturbed = min(later) if later else steps + 1
     newest = lines.attempts[-1].index if lines.attempts else -1
-    return KeptFacts(losses=losses, digests=digests, steps=steps, base=lines.bases.get(newest), undisturbed=undisturbed)
+    return KeptFacts(
+        losses=losses, digests=digests, steps=steps, base=lines.bases.get(newest), undisturbed=undisturbed,
+        saves={str(step): keys for step, keys in saves.items() if keys},
+    )  # fmt: skip
+
+
+def _whole_steps(process: Process) -> Iterator[tuple[int, watch.Step]]:
+    """The steps whose losses compare: the first one of a GAN has the passes of one network."""
+    for n, step in process.steps.items():
+        following = process.steps.get(n + 1)
+        if n > 2 or following is None or following.passes == step.passes:
+            yield n, step
+
+
+def _saved_keys(checkpoint: Checkpoint) -> dict[str, str]:
+    """What each rank saved, key by key; random generators are judged by themselves, and numbers in names of files are left out."""
+    keys: dict[str, str] = {}
+    for write in checkpoint.writes:
+        if write.saved is None or write.committed is None or not checkpoint.is_dated:
+            continue
+        file = _DIGITS.sub("#", PurePath(write.path).name)
+        values = {
+            "weights": write.saved.weights,
+            **{k: v for k, v in write.saved.contents.items() if k not in _NO_KEYS},
+        }
+        keys |= {f"{write.rank} {file} {k}": json.dumps(v, sort_keys=True) for k, v in values.items() if v is not None}
+    return keys
 
 
 def is_as_restarted(facts: KeptFacts, control: Control | None) -> bool | None:
@@ -63,6 +105,18 @@ def is_as_restarted(facts: KeptFacts, control: Control | None) -> bool | None:
             return None
         equal = equal and all(own[name] == other[name] for name in common)
     return equal if facts.digests else None
+
+
+def repeats(twin: Twin, facts: KeptFacts) -> bool:
+    """Whether the job computed the same in the run and its reference, bit by bit, until something was lost; some of it is known."""
+    pairs = [
+        (value, other[rank][name])
+        for own, other in ((facts.losses, twin.losses), (facts.digests, twin.digests))
+        for rank in own.keys() & other.keys()
+        for name, value in own[rank].items()
+        if name in other[rank] and step_of(name) < facts.undisturbed
+    ]
+    return bool(pairs) and all(own == other for own, other in pairs)
 
 
 def step_of(name: str) -> int:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from ...model import watch
 from . import world_sizes
 from .attempts import Attempt, Process
 from .resumption import Lineage, Step
 
 #: A loss that is equal in any two steps that failed, and so shows nothing.
 NAN = math.nan.hex()
-#: Losses of the same batch with the same weights differ less, also where kernels add up in another order, in bfloat16.
-NOISE = 0.02
+#: Losses of the same batch with the same weights differ less: the forward pass of a rank sums in the same order each time.
+#: In 16 bits other hardware rounds more.
+FORWARD, FORWARD_MIXED = 1e-5, 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """A step that a rank executed in two attempts. Each comparison is None where one side is not recorded.
 
-    ``losses``: both, where they are of as many backward passes; ``is_first``: the first step of the later attempt.
-    ``is_loaded``: the rank fetches batches from a DataLoader.
+    ``losses``: both, where they are of as many backward passes; ``rates``: the learning rates after it, both;
+    ``inputs``: of the model, of data that no DataLoader gives; it may depend on the weights.
+    ``began_equal``: whether weights, optimizer and random states before it are known to be equal.
+    ``is_first``: the first step of the later attempt. ``is_loaded``: the rank fetches batches from a DataLoader.
     """
 
     rank: str
@@ -31,16 +36,21 @@ class Replay:
     loss: bool | None
     weights: bool | None
     batches: bool | None
+    inputs: bool | None = None
     buffers: bool | None = None
+    copies: bool | None = None
     losses: tuple[float, float] | None = None
+    rates: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None
+    began_equal: bool | None = None
     is_first: bool = False
     is_loaded: bool = False
+    is_mixed: bool = False
 
     @property
     def has_close_losses(self) -> bool:
-        """Whether the losses differ by no more than kernels do that add up in another order; also where one is not known."""
+        """Whether the losses are those of the same weights and batch; also where one is not known."""
         before, after = self.losses or (0.0, 0.0)
-        return abs(after - before) <= NOISE * max(abs(before), abs(after))
+        return abs(after - before) <= (FORWARD_MIXED if self.is_mixed else FORWARD) * max(abs(before), abs(after))
 
     @property
     def is_equal(self) -> bool | None:
@@ -94,6 +104,7 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         losses = None, None
     states = other.states.get(m), process.states.get(n)
     weights = tuple(state.weights if state else None for state in states)
+    rates = other.rates.get(m), process.rates.get(n)
     return Replay(
         rank=process.name,
         step=step,
@@ -102,11 +113,35 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         loss=_equal(*losses),
         weights=_equal(*weights),
         batches=_same_batches(other.steps[m].batches, process.steps[n].batches),
+        rates=None if None in rates else (rates[0] or (), rates[1] or ()),
+        began_equal=_same_states(other, m - 1, process, n - 1),
+        inputs=_same_batches(other.steps[m].inputs, process.steps[n].inputs),
         is_first=n == 1,
+        is_mixed=process.is_mixed,
         is_loaded=other.steps[m].batches is not None or process.steps[n].batches is not None,
         buffers=_equal(*(state.buffers if state else None for state in states)),
+        copies=_same_copies(*states),
         losses=None if None in losses else (float.fromhex(losses[0] or ""), float.fromhex(losses[1] or "")),
     )
+
+
+def _same_copies(before: watch.State | None, after: watch.State | None) -> bool | None:
+    if before is None or after is None or not before.copies or not after.copies:
+        return None
+    return set(before.copies.values()) == set(after.copies.values())
+
+
+def _same_states(other: Process, m: int, process: Process, n: int) -> bool | None:
+    """Whether weights, optimizer and random generators of two moments are equal; None where one of them is not known."""
+    before, after = other.states.get(m), process.states.get(n)
+    if before is None or after is None or not before.weights or before.optimizer is None or after.optimizer is None:
+        return None
+    generators = other.rngs.get(m), process.rngs.get(n)
+    same = (before.weights, before.optimizer) == (
+        after.weights,
+        after.optimizer,
+    ) and None not in after.optimizer.values()
+    return None if None in generators else same and generators[0] == generators[1]
 
 
 def _equal(first: str | None, second: str | None) -> bool | None:

@@ -74,7 +74,9 @@ def _child(
         import torch
 
         from orchestrator.rank.watcher import install
+        from orchestrator.rank.watcher.budget import budget
 
+        budget.__init__()  # type: ignore[misc]  # tests of this process may have begun a window
         torch.set_num_threads(1)
         install.install(str(folder), via="test")
         torch.manual_seed(0)

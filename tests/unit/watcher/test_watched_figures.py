@@ -176,7 +176,7 @@ def test_a_child_of_the_process_records_nothing(tmp_path: Path) -> None:
     assert jobs.of(lines, "step") == []
 
 
-def test_buffers_are_in_every_state_and_copies_of_the_model_in_full_ones(tmp_path: Path) -> None:
+def test_buffers_and_copies_of_the_model_are_in_the_states_of_the_window(tmp_path: Path) -> None:
     def body(rank: int) -> None:
         model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
         average = torch.optim.swa_utils.AveragedModel(model)
@@ -189,7 +189,7 @@ def test_buffers_are_in_every_state_and_copies_of_the_model_in_full_ones(tmp_pat
     (lines,) = jobs.fork(tmp_path, body, CCBED_WATCH_EVERY="1")
     first, second = jobs.of(lines, "state")[:2]
     assert first["copies"].keys() == {"AveragedModel 0"} and int(first["copies"]["AveragedModel 0"], 16)
-    assert not second["full"] and second["buffers"] != first["buffers"]
+    assert second["buffers"] != first["buffers"]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -253,3 +253,45 @@ def test_without_a_data_loader_the_time_of_the_passes_is_not_measured(tmp_path: 
     (lines,) = jobs.fork(tmp_path, body)
     assert all("compute_s" not in step and "data_s" not in step for step in jobs.of(lines, "step"))
     assert not jobs.of(lines, "ddp")
+
+
+@pytest.mark.parametrize("how", ["no gradients", "mode of the model"])
+def test_the_batches_of_an_evaluation_belong_to_no_step(tmp_path: Path, how: str) -> None:
+    """An evaluation within an epoch, as HF Trainer, Accelerate and plain loops make it."""
+
+    def body(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        train = DataLoader(TensorDataset(torch.arange(24.0).view(6, 4)))
+        held_out = DataLoader(TensorDataset(-torch.arange(12.0).view(3, 4)))
+        for n, (batch,) in enumerate(train, 1):
+            model(batch).sum().backward()
+            optimizer.step()
+            if n % 2 == 0:
+                model.train(how != "mode of the model")
+                with torch.set_grad_enabled(how != "no gradients"):
+                    for (other,) in held_out:
+                        model(other)
+                model.train()
+
+    (lines,) = jobs.fork(tmp_path, body)
+    batches = [line["batches"] for line in jobs.of(lines, "step")]
+    assert [len(own) for own in batches] == [1] * 6 and len({own[0] for own in batches}) == 6
+
+
+def test_without_a_loader_the_inputs_of_the_wrapped_model_are_hashed_outermost_and_with_gradients(
+    tmp_path: Path,
+) -> None:
+    def body(rank: int) -> None:
+        torch.distributed.init_process_group("gloo", rank=0, world_size=1)
+        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for n in (1, 2, 1):
+            model(torch.full((2, 4), float(n))).sum().backward()
+            optimizer.step()
+            with torch.no_grad():
+                model(torch.zeros(2, 4))
+
+    (lines,) = jobs.fork(tmp_path, body)
+    first, second, third = (line["inputs"] for line in jobs.of(lines, "step"))
+    assert len(first) == 1 and first == third != second

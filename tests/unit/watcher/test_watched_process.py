@@ -33,10 +33,12 @@ def test_a_process_with_torch_records_its_steps_and_its_end(tmp_path: Path) -> N
     assert watched.of("problem") == []
 
 
-def test_where_states_are_rare_the_generators_are_known_after_1_2_4_steps(tmp_path: Path) -> None:
+def test_after_a_start_generators_and_rates_are_known_at_each_step(tmp_path: Path) -> None:
     watched = jobs.run(tmp_path, STEPS.replace("range(3)", "range(6)"), CCBED_WATCH_EVERY="64")
-    assert [line["n"] for line in watched.of("state") if "rng" in line] == [0, 1]
-    assert [line["n"] for line in watched.of("rng")] == [2, 4]
+    known = {line["n"]: line for line in watched.of("state") if "rng" in line}
+    known |= {line["n"] - 1: line for line in watched.of("step") if "rng" in line}
+    assert sorted(known) == [*range(6)]
+    assert all(line["lr"] for line in known.values())
 
 
 REPLACED = """

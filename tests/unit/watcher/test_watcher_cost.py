@@ -41,7 +41,7 @@ def test_a_step_is_one_write_and_few_calls(tmp_path: Path) -> None:
             return write(fd, data)
 
         for n, (batch,) in enumerate(DataLoader(TensorDataset(torch.zeros(40, 4)), batch_size=1), 1):
-            if n == 18:  # no choice and no generators until the end: those are after 16, 32 and 64 steps
+            if n == 18:  # after the window of the start, and no choice until the end: those are after 16 and 64 steps
                 os.write = count_write
                 sys.setprofile(count)
             if n == 28:
@@ -75,41 +75,60 @@ def test_at_most_16_kib_of_a_tensor_are_hashed(shape: tuple[int, ...], monkeypat
     assert batches.fingerprint({"x": item}) != batches.fingerprint({"x": item + 1})
 
 
-def test_where_steps_are_short_states_and_batches_are_read_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The budget: of a step of 5 ms 75 us; 50 us are spent at every step, a state costs 1 ms, a batch 20 us."""
+def test_where_steps_are_short_states_and_moments_are_recorded_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The budget: of a step of 5 ms 75 us; 50 us are spent at every step, a state costs 1 ms, a batch 80 us, generators 40 us."""
     budget, used = budgets.Budget(), 0.0
     monkeypatch.setattr(record, "cpu_s", lambda: used)
     assert budget.choose(0) is not None
     for n in range(1, 17):
         used += 50e-6
-        for kind, seconds in (("state", 1e-3), ("batch", 20e-6)):
+        for kind, seconds in (("state", 1e-3), ("batch", 80e-6), ("generators", 40e-6)):
             used += seconds
             budget.add_cost(kind, seconds)
-        budget.add_step(5e-3)
+        budget.add_step(5e-3, 5e-3)
         choice = budget.choose(n)
     assert choice is not None
-    assert (choice["every"], choice["batches"]) == (128, 2)
-    assert budget.every * (budgets.SHARE * 5e-3 - 50e-6 - 10e-6) >= 1e-3
+    assert choice["batches"] == 2, "120 us do not fit into 75 us"
+    assert budget.every * budgets.LEAST * budgets.SHARE * 5e-3 >= 1e-3
     assert choice["each_s"] == pytest.approx(50e-6)
 
 
-def test_after_a_save_batches_are_hashed_whatever_the_budget_says() -> None:
+def _budget(step_s: float, full_s: float) -> budgets.Budget:
     budget = budgets.Budget()
-    budget.batches_every = 8
-    assert [n for n in range(100, 140) if budget.is_batch_due(n)] == [104, 112, 120, 128, 136]
-    budget.hash_next(101)
-    assert all(budget.is_batch_due(n) for n in range(101, 101 + budgets.ALWAYS))
+    budget.every = budget.moments_every = 1 << 10
+    budget.add_step(step_s, step_s)
+    budget.add_cost("full", full_s)
+    return budget
 
 
-def test_the_request_of_a_full_state_has_the_next_batches_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("full_s", "due"),
+    [(1e-3, range(1, 17)), (2e-3, range(1, 17)), (2.1e-3, (1, 2, 4, 8, 16)), (4e-3, (1, 2, 4, 16)), (0.5, (1,))],
+)
+def test_in_the_window_after_a_save_states_are_recorded_as_often_as_they_are_cheap(full_s: float, due: Any) -> None:
+    """Steps of 20 ms. All of it up to a tenth of a step; else at telling steps, within a twentieth of the window's time."""
+    budget = _budget(20e-3, full_s)
+    budget.begin_window(100)
+    assert [n - 100 for n in range(100, 130) if budget.is_state_due(n)] == list(due)
+    assert all(budget.is_moment_due(n) for n in range(100, 117)) and not budget.is_moment_due(117)
+
+
+def test_what_is_reported_of_one_save_at_two_steps_is_one_window() -> None:
+    budget = _budget(20e-3, 4e-3)
+    budget.begin_window(100)
+    budget.begin_window(101)
+    assert [n for n in range(100, 130) if budget.is_state_due(n)] == [101, 102, 104, 116]
+
+
+def test_the_request_of_a_full_state_begins_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a save, a load or a hold: an attempt that resumes there does these steps again."""
     budget, groups = budgets.Budget(), steps.StepGroups()
-    budget.batches_every, groups.n = 8, 100
+    budget.moments_every, groups.n = 8, 100
     monkeypatch.setattr(states, "budget", budget)
     monkeypatch.setattr(steps, "groups", groups)
     states.States().request_full()
-    assert all(budget.is_batch_due(n) for n in range(100, 100 + budgets.ALWAYS))
-    assert not budget.is_batch_due(100 + budgets.ALWAYS + 1)
+    assert all(budget.is_moment_due(n) for n in range(100, 101 + budgets.WINDOW))
+    assert not budget.is_moment_due(102 + budgets.WINDOW)
 
 
 def test_small_tensors_have_the_digest_of_each() -> None:

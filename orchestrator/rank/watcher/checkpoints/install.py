@@ -18,11 +18,17 @@ def install(torch: Any) -> None:
     imports.when_imported("safetensors", safetensors_files.install_open)
     steps.on_step(saves.complete_step)
     steps.measure("saves", saves.take_stall)
+    saves.observe("before", _announce)
     saves.observe("after", _request_full_state)
     saves.observe("committed", _request_full_state)  # also of files that something else writes
     loads.observe("after", _request_full_state)
     contents.owner.observers.append(loads.match)
     file_globs.install()
+
+
+def _announce(number: int) -> None:
+    if states.states.saves is not None:
+        states.states.saves.announce()
 
 
 def _request_full_state(number: int) -> None:

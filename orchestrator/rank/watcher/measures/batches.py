@@ -1,4 +1,4 @@
-"""The batches that DataLoaders give to the script: a hash of each, and the time that it waits for them."""
+"""The batches that DataLoaders give to the script for training: a hash of each, and the time that it waits for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import importlib
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import digest, importlib_bootstrap, record, steps
@@ -23,22 +23,35 @@ ITEMS = 1000
 
 
 class Batches:
-    """Hashes of the batches that were fetched since the last step."""
+    """Hashes of the batches that were fetched for training since the last step.
+
+    Those of an evaluation, within an epoch or before it, are no part of a step: no gradients follow, or the models are in
+    evaluation mode. ``models``: those that are trained.
+    """
 
     def __init__(self) -> None:
         self._hashes: list[str | None] = []
         self._is_used = False
+        self.models: Sequence[Any] = ()
 
     def add(self, batch: Any, seconds: float) -> None:
         """A batch was fetched, in this time."""
-        self._is_used = True
         time_split.split.add_data(seconds)
-        if budget.is_batch_due(steps.completed()):
+        if self._is_evaluation():
+            return
+        self._is_used = True
+        if budget.is_moment_due(steps.completed()):
             begin = time.thread_time()
             self._hashes.append(fingerprint(batch))
             budget.add_cost("batch", time.thread_time() - begin)
         else:
             self._hashes.append(None)
+
+    def _is_evaluation(self) -> bool:
+        import torch
+
+        modes = [getattr(model, "module", model).training for model in self.models]
+        return not torch.is_grad_enabled() or (bool(modes) and not any(modes))
 
     def take(self) -> dict[str, Any]:
         """The field of the step that has just ended."""
@@ -46,6 +59,10 @@ class Batches:
             return {}
         hashes, self._hashes = self._hashes, []
         return {"batches": hashes}
+
+    def is_used(self) -> bool:
+        """Does the script train on batches of a DataLoader?"""
+        return self._is_used
 
     def first(self) -> str | None:
         """The first batch of the step that is under way."""
@@ -56,7 +73,7 @@ def fingerprint(batch: Any) -> str | None:
     """A hash of the tensors, numbers and texts of a batch; of large tensors a sample. None for one with a tensor without digest."""
     state = hashlib.sha256()
     try:
-        for path, item in itertools.islice(_leaves(batch, ""), ITEMS):
+        for path, item in itertools.islice(leaves(batch, ""), ITEMS):
             state.update(path.encode(errors="replace"))
             _add_leaf(state, item)
     except (digest.Undigestible, RuntimeError):
@@ -64,14 +81,14 @@ def fingerprint(batch: Any) -> str | None:
     return state.hexdigest()[:16]
 
 
-def _leaves(item: Any, path: str) -> Iterator[tuple[str, Any]]:
+def leaves(item: Any, path: str) -> Iterator[tuple[str, Any]]:
     """The tensors and values of nested containers, with their paths."""
     if isinstance(item, dict) or (hasattr(item, "items") and hasattr(item, "keys")):
         for key, value in item.items():
-            yield from _leaves(value, f"{path}/{key}")
+            yield from leaves(value, f"{path}/{key}")
     elif isinstance(item, (list, tuple)):
         for index, value in enumerate(item):
-            yield from _leaves(value, f"{path}/{index}")
+            yield from leaves(value, f"{path}/{index}")
     else:
         yield path, item
 

@@ -9,12 +9,18 @@ from typing import Any
 
 from .. import record, steps
 
+#: Nodes of the first graph that are looked through.
+GRAPH = 1000
+
 
 class Losses:
     """The losses of the backward passes since the last step."""
 
     def __init__(self) -> None:
         self._values: list[float] = []
+        #: Whether the first backward pass changes the type of numbers; None before it.
+        self._is_mixed: bool | None = None
+        self._is_reported = False
         self._scaled: dict[int, tuple[weakref.ref[Any], float]] = {}
 
     def add_scaled(self, loss: Any, scaled: Any) -> None:
@@ -25,6 +31,8 @@ class Losses:
     def add(self, tensors: Any) -> None:
         """A backward pass begins from ``tensors``. On a GPU reading a loss would wait for all its work: there it is absent."""
         tensor = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
+        if self._is_mixed is None:
+            self._is_mixed = _changes_types(getattr(tensor, "grad_fn", None))
         if not _is_scalar(tensor):
             return
         if not tensor.is_cpu:
@@ -44,9 +52,25 @@ class Losses:
         values, self._values = self._values, []
         if self._scaled:
             self._scaled.clear()
+        is_news, self._is_reported = bool(self._is_mixed) and not self._is_reported, True
+        mixed = {"mixed": True} if is_news else {}
         if not values:
-            return {}
-        return {"loss": float(sum(values)).hex(), **({"passes": len(values)} if len(values) > 1 else {})}
+            return mixed
+        return {"loss": float(sum(values)).hex(), **({"passes": len(values)} if len(values) > 1 else {}), **mixed}
+
+
+def _changes_types(function: Any) -> bool:
+    """Whether a graph of autograd casts tensors, as under autocast. Its first nodes show it: autocast casts the weights of each layer."""
+    pending, visited = [function], set[Any]()
+    while pending and len(visited) < GRAPH:
+        node = pending.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        if node.name() == "ToCopyBackward0":
+            return True
+        pending += [following for following, _ in node.next_functions]
+    return False
 
 
 def _is_scalar(tensor: Any) -> bool:

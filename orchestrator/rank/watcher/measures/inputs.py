@@ -1,0 +1,85 @@
+"""The inputs of the model that is trained, where no DataLoader gives batches: data that a script draws, reads or computes itself.
+
+They are seen where a wrapper of torch for several ranks is called, outermost, with gradients. Inputs on a device are not read:
+that would wait for its work.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+from .. import importlib_bootstrap, imports, record, steps, tracing
+from ..budget import budget
+from . import batches
+
+#: Module of torch -> its class that wraps a model.
+WRAPPERS = {
+    "torch.nn.parallel.distributed": "DistributedDataParallel",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "FullyShardedDataParallel",
+}
+
+
+class Inputs:
+    """Hashes of the inputs since the last step."""
+
+    def __init__(self) -> None:
+        self._hashes: list[str | None] = []
+        self._depth = 0
+
+    def enter(self, value: Any) -> None:
+        """A wrapper is called. Those inside of it get what the outer one computes."""
+        self._depth += 1
+        import torch
+
+        if self._depth > 1 or not torch.is_grad_enabled() or batches.batches.is_used():
+            return
+        if budget.is_moment_due(steps.completed()) and not any(
+            _is_on_device(item) for _, item in batches.leaves(value, "")
+        ):
+            begin = time.thread_time()
+            self._hashes.append(batches.fingerprint(value))
+            budget.add_cost("batch", time.thread_time() - begin)
+
+    def leave(self) -> None:
+        self._depth -= 1
+
+    def take(self) -> dict[str, Any] | None:
+        """The field of the step that has just ended."""
+        hashes, self._hashes = self._hashes, []
+        return {"inputs": hashes} if hashes else None
+
+
+def _is_on_device(item: Any) -> bool:
+    return hasattr(item, "device") and getattr(item.device, "type", "cpu") != "cpu"
+
+
+inputs = Inputs()
+_enter = record.guarded("inputs")(inputs.enter)
+_leave = record.guarded("inputs")(inputs.leave)
+
+
+def _begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    is_observed = not tracing.is_traced()
+    if is_observed:
+        tracing.call_eagerly(_enter, (args[1:], kwargs))
+    return is_observed
+
+
+def _end(is_observed: bool, result: Any, error: BaseException | None) -> None:
+    if is_observed:
+        tracing.call_eagerly(_leave)
+
+
+def watch() -> None:
+    """Observe the wrappers once they are imported."""
+    for module, name in WRAPPERS.items():
+        imports.when_imported(module, functools.partial(_wrap, name))
+    steps.measure("inputs", inputs.take)
+
+
+def _wrap(name: str, module: Any) -> None:
+    wrapper = getattr(module, name, None)
+    if wrapper is not None:
+        wrapper.forward = importlib_bootstrap.observe(wrapper.forward, _begin, _end)

@@ -1,0 +1,188 @@
+"""Redone steps and saved keys: what is compared at each of them, and which differences a restart explains."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.model import watch
+from orchestrator.model.run import Control, Twin
+from orchestrator.views import training
+from orchestrator.views.training import rounding
+
+from .test_watched_jobs import outcomes, rows
+from .verdicts import ask
+from .watched_jobs import Job, right
+
+
+def changed(job: Job, change: Callable[[watch.WatchFile, watch.Line], watch.Line]) -> Job:
+    job.files = [dataclasses.replace(f, lines=tuple(change(f, line) for line in f.lines)) for f in job.files]
+    return job
+
+
+def scheduled(*, late: int) -> Job:
+    """A schedule of the job's own: the rate follows from the step, ``late`` steps too late after the failure."""
+
+    def change(file: watch.WatchFile, line: watch.Line) -> watch.Line:
+        if isinstance(line, watch.State | watch.Step):
+            n = line.n - isinstance(line, watch.Step)
+            step = n + (15 if file.attempt else 0)
+            lag = late if file.attempt and n else 0
+            fields: Any = {"lr": ((0.1 / (1 + max(step - lag, 0))).hex(),)}
+            fields |= {"scheduler": None} if isinstance(line, watch.State) else {}
+            return dataclasses.replace(line, **fields)
+        return line
+
+    return changed(right(k=100), change)
+
+
+def test_a_schedule_that_is_none_of_torchs_is_judged_by_the_rates_of_redone_steps() -> None:
+    text = ask(scheduled(late=0).run(), "resume-complete").evidence["rows"]["attempt 1"]["scheduler"]
+    assert text == {"result": "pass", "text": "not of torch: the learning rates of 2 redone steps are as before"}
+    failed = [name for name, result in rows(scheduled(late=3)).items() if result == "fail"]
+    assert failed == ["learning rate", "scheduler"], "the first state has the right rate, and the next steps have not"
+    assert "learning rate: of step 17 is 0.00" in ask(scheduled(late=3).run(), "resume-complete").text
+
+
+def copied(*, until: int) -> Job:
+    """An average of the weights that no checkpoint holds: after the failure it is another one until step ``until``."""
+
+    def change(file: watch.WatchFile, line: watch.Line) -> watch.Line:
+        if not isinstance(line, watch.State):
+            return line
+        step = line.n + (15 if file.attempt else 0)
+        is_other = file.attempt and step < until
+        return dataclasses.replace(line, copies={"EMA 0": f"{step + (100 if is_other else 0):016x}"}, full=True)
+
+    return changed(right(), change)
+
+
+def test_an_average_that_nobody_saved_fails_unless_the_job_makes_it_again() -> None:
+    assert rows(copied(until=0))["copies of the model"] == "pass"
+    assert rows(copied(until=99))["copies of the model"] == "fail"
+    assert (
+        "EMA differs from before, until step 17, and no checkpoint holds it"
+        in ask(copied(until=99).run(), "resume-complete").text
+    )
+    assert rows(copied(until=17))["copies of the model"] == "pass"
+
+
+def series(*pairs: tuple[float, float]) -> dict[int, tuple[float, float]]:
+    return dict(enumerate(pairs, 21))
+
+
+@pytest.mark.parametrize(
+    ("losses", "least", "step"),
+    [
+        (series((1.0, 1.0), (1.0, 1.0 + 1e-7), (1.0, 1.0 + 5e-7)), rounding.LEAST, None),
+        (series(*((1.0, 1.0 + 1e-7 * 3**k) for k in range(14))), rounding.LEAST, None),
+        (series((1.0, 1.0), (1.0, 1.001)), rounding.LEAST, 22),
+        (series((1.0, 1.0 + 1e-7), (1.0, 1.0 + 1e-7), (1.0, 1.01)), rounding.LEAST, 23),
+        (series((2.0, 2.0), (1e-9, 2e-9)), rounding.LEAST, None),
+        (series((1.0, 1.004), (1.0, 1.02)), rounding.LEAST_MIXED, None),
+        ({}, rounding.LEAST, None),
+    ],
+    ids=["rounding", "a growth without a jump", "a jump", "a later jump", "near 0", "16 bits", "nothing"],
+)
+def test_a_jump_of_the_loss_is_no_rounding(
+    losses: dict[int, tuple[float, float]], least: float, step: int | None
+) -> None:
+    assert rounding.jump(losses, least) == step
+
+
+def test_weights_that_differ_after_an_equal_step_are_something_outside_of_the_state() -> None:
+    def change(file: watch.WatchFile, line: watch.Line) -> watch.Line:
+        if isinstance(line, watch.State) and file.attempt and line.n >= 2:
+            line = dataclasses.replace(line, weights=f"{line.n:016x}")
+        if isinstance(line, watch.State):
+            return dataclasses.replace(line, full=True, optimizer={"m": "1" * 16}, rng={"torch": "same"})
+        return line
+
+    job = changed(right(dropout=False), change)
+    assert outcomes(job)["replay-equal"] == "fail"
+    assert (
+        "began step 17 with the same weights, optimizer and random states, and ended it with other"
+        in ask(job.run(), "replay-equal").text
+    )
+
+
+def facts(saves: dict[str, dict[str, str]]) -> training.KeptFacts:
+    return training.KeptFacts(losses={}, digests={}, steps=40, base=20, undisturbed=20, saves=saves)
+
+
+def reference(saves: dict[str, dict[str, str]], control: dict[str, dict[str, str]] | None = None) -> Twin:
+    restarted = None if control is None else Control(run="c", base=20, losses={}, digests={}, saves=control)
+    return Twin(
+        key="k", run="t", losses={}, digests={}, steps=40, faults=0, restarts=0, final_loss=0.0, saves=saves, control=restarted
+    )  # fmt: skip
+
+
+def keys(weights: str, **more: str) -> dict[str, str]:
+    return {
+        "0 snap.pt weights": weights,
+        **{f"0 snap.pt {name.replace('__', '.')}": value for name, value in more.items()},
+    }
+
+
+def test_a_key_of_a_checkpoint_that_was_not_resumed_is_named() -> None:
+    own = {"20": keys("a", tensors__ema="1", other__epoch="3"), "30": keys("b", tensors__ema="2", other__epoch="4")}
+    row = training.saved_state.row(facts(own), reference({**own, "30": keys("b", tensors__ema="9", other__epoch="4")}))
+    assert row is not None and (row.result, row.text.rpartition("differs in ")[2]) == ("fail", "ema")
+    equal = training.saved_state.row(facts(own), reference(own))
+    assert equal is not None and (equal.result, equal.text) == (
+        "pass",
+        "3 keys of 1 checkpoints as in the reference run",
+    )
+
+
+def test_keys_that_differ_without_a_failure_and_keys_of_other_weights_prove_nothing() -> None:
+    own = {"20": keys("a", other__spent="1"), "30": keys("b", other__spent="2", other__wall_time="1")}
+    other = {"20": keys("a", other__spent="7"), "30": keys("b", other__spent="8", other__wall_time="2")}
+    row = training.saved_state.row(facts(own), reference(other))
+    assert row is not None and row.result == "pass" and row.text.endswith("without spent, wall_time")
+    by_control = training.saved_state.row(
+        facts({"30": own["30"]}), reference(other, {"20": keys("a", other__spent="6")})
+    )
+    assert by_control is not None and by_control.result == "pass"
+    assert training.saved_state.row(facts({"30": keys("c", other__epoch="1")}), reference(other)) is None
+
+
+def compared(jump: dict[str, float], *, steps: tuple[int, int] = (30, 30)) -> dict[str, tuple[str, str]]:
+    """Outcome and text of checks on a job of 30 steps. The reference differs after the failure by rounding, and by ``jump``.
+
+    A restart by itself computed what the job did. ``steps``: of the reference and of the restart.
+    """
+    facts = training.kept_facts(training.lineage_of(right().run()))
+    factors = {str(n): 1 + 1e-8 * (n > 15) for n in range(31)} | jump
+    losses = {
+        rank: {step: (float.fromhex(loss) * factors[step]).hex() for step, loss in own.items()}
+        for rank, own in facts.losses.items()
+    }
+    digests = {
+        rank: {**own, **{f"weights@{n}": "0" * 16 for n in range(16, 31)}} for rank, own in facts.digests.items()
+    }
+    control = Control(run="c", base=15, losses=facts.losses, digests=facts.digests, steps=steps[1])
+    twin = Twin(
+        key="k", run="t", losses=losses, digests=digests, steps=steps[0], faults=0, restarts=0, final_loss=0.0, control=control
+    )  # fmt: skip
+    run = dataclasses.replace(right().run(), twin=twin)
+    return {name: (ask(run, name).outcome, ask(run, name).text) for name in ("bit-exact", "no-step-lost")}
+
+
+def test_a_flaw_that_a_restart_by_itself_has_as_well_is_no_rounding() -> None:
+    assert {name: outcome for name, (outcome, _) in compared({}).items()} == {
+        "bit-exact": "pass",
+        "no-step-lost": "pass",
+    }
+    outcome, text = compared({"28": 1.01})["bit-exact"]
+    assert outcome == "fail"
+    assert "the loss of step 28" in text and "in another order explain; a restart by itself has the same flaw" in text
+
+
+def test_work_that_is_done_twice_is_a_failure_only_where_every_restart_does_it() -> None:
+    outcome, text = compared({}, steps=(20, 30))["no-step-lost"]
+    assert outcome == "fail" and "10 steps more than undisturbed (20), after a restart by itself as well" in text
+    assert compared({}, steps=(20, 20))["no-step-lost"][0] == "pass"
