@@ -82,6 +82,7 @@ def _samples(gangs: tuple[views.Gang, ...], kept_records: tuple[StepRecord, ...]
     return len(complete), list(wrong.values())
 
 
+@training.by_rank
 def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
     failures = [finding for attempt in lines.attempts for finding in _gaps(lines, attempt)]

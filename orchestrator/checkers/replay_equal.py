@@ -61,6 +61,7 @@ def _resized(steps: int, resized: int) -> Verdict:
     return Verdict(check="replay-equal", outcome="skipped", text=f"not applicable: {reason}{equal}")
 
 
+@training.by_rank
 def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
     failures, doubts = list[views.Finding](), [*training.job_doubts(run, lines), *training.unknown_starts(lines)]

@@ -13,6 +13,7 @@ from ..views import training
 
 ALWAYS = False
 TWIN = False
+SKIPS = True
 
 #: Prefix of random states, which differ from rank to rank on purpose.
 OWN = "rng."
@@ -37,6 +38,8 @@ def check(run: Run, params: Params) -> Verdict:
 
 
 def _script(run: Run) -> Verdict:
+    if training.uneven_ranks(run):
+        return Verdict(check="replicas-identical", outcome="skipped", text="not applicable: ranks do not step together")
     lines = training.lineage_of(run)
     is_corrupted = any(fault.fault == "flip-bit" for fault in run.trial.faults)
     result = training.replicas.compare(lines.attempts, is_corrupted=is_corrupted)

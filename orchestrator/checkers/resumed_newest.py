@@ -39,6 +39,7 @@ def check(run: Run, params: Params) -> Verdict:
     return views.conclude("resumed-newest", _text(run, later), failures=failures, doubts=doubts)
 
 
+@training.by_rank
 def _script(run: Run) -> Verdict:
     """A checkpoint that was overwritten, or that could not be read, does not count."""
     lines = training.lineage_of(run)

@@ -40,6 +40,7 @@ def check(run: Run, params: Params) -> Verdict:
     )
 
 
+@training.by_rank
 def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
     failures, doubts = list[views.Finding](), [*training.job_doubts(run, lines)]

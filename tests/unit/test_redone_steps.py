@@ -186,3 +186,38 @@ def test_work_that_is_done_twice_is_a_failure_only_where_every_restart_does_it()
     outcome, text = compared({}, steps=(20, 30))["no-step-lost"]
     assert outcome == "fail" and "10 steps more than undisturbed (20), after a restart by itself as well" in text
     assert compared({}, steps=(20, 20))["no-step-lost"][0] == "pass"
+
+
+def uneven() -> Job:
+    """Rank 1 makes 22 steps where rank 0 makes 20, as with ``join``; each saves after its own ones."""
+    lines: list[watch.WatchFile] = []
+    for rank, scale in ((0, 10), (1, 11)):
+        job = (
+            Job(world=2, every=scale, sharded=True)
+            .attempt(0, 0, 2 * scale + 3)
+            .attempt(1, 2 * scale, 4 * scale, ends=True)
+        )
+        lines += [file for file in job.files if file.rank == rank]
+    return Job(files=[changed_owner(file) for file in lines])
+
+
+def changed_owner(file: watch.WatchFile) -> watch.WatchFile:
+    whole = (dataclasses.replace(x, sharded=False, shards=()) if isinstance(x, watch.Owner) else x for x in file.lines)
+    return dataclasses.replace(file, lines=tuple(whole))
+
+
+def test_ranks_that_do_not_step_together_are_judged_by_their_own_steps() -> None:
+    run = uneven().run()
+    assert training.uneven_ranks(run) == (0, 1) and training.uneven_ranks(right().run()) == ()
+    names = ("resumed-from", "resumed-newest", "resume-complete", "no-step-lost", "replay-equal")
+    assert {name: ask(run, name).outcome for name in names} == dict.fromkeys(names, "pass")
+    assert ask(run, "replicas-identical").outcome == "skipped"
+    assert "each rank by its own steps" in ask(run, "no-step-lost").text
+
+
+def test_a_rank_that_forgets_a_part_is_found_among_ranks_that_do_not_step_together() -> None:
+    job = uneven()
+    wrong = Job(world=2, every=11, sharded=True).attempt(0, 0, 25).attempt(1, 22, 44, forgets=("optimizer",), ends=True)
+    job.files[-1] = changed_owner(next(f for f in wrong.files if f.rank == 1 and f.attempt == 1))
+    assert ask(job.run(), "resume-complete").outcome == "fail"
+    assert "rank 1" in ask(job.run(), "resume-complete").text

@@ -10,6 +10,7 @@ from .overview import kept_steps, resumes, steps, view, watched
 from .recovery import RecoveryFigures, recovery_figures
 from .replay import Replay, redone, replays
 from .resumption import Lineage, RankResume, Resumption, lineage
+from .uneven import by_rank, uneven_ranks
 from .worker_returns import Return, recoveries, worker_returns
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Resumption",
     "Return",
     "attempts",
+    "by_rank",
     "checkpoints",
     "claims",
     "completeness",
@@ -52,6 +54,7 @@ __all__ = [
     "saved_state",
     "step_of",
     "steps",
+    "uneven_ranks",
     "unknown_starts",
     "unobserved",
     "usable",

@@ -13,6 +13,7 @@ from ...model import watch
 from ...model.events import RecoveryReplaced
 from ...model.run import Run
 from ..gangs import Gang, gangs
+from .uneven import FilesOfRank
 
 MODULUS = 1 << 64
 L = TypeVar("L", watch.Load, watch.Committed, watch.Claim)
@@ -196,6 +197,7 @@ def attempts(run: Run) -> tuple[Attempt, ...]:
             files,
             by_epoch.get(key[0]),
             is_restarted=key[0] in {number for number, _ in keys[:index]},
+            is_alone=isinstance(run.files, FilesOfRank),
         )
         for index, (key, group) in enumerate(zip(keys, groups, strict=True))
     )
@@ -311,7 +313,7 @@ def _trained(file: watch.WatchFile) -> bool:
 
 def _attempt(
     index: int, key: tuple[int, int], group: Mapping[int, watch.WatchFile], files: Iterable[watch.WatchFile], gang: Gang | None,
-    *, is_restarted: bool,
+    *, is_restarted: bool, is_alone: bool,
 ) -> Attempt:  # fmt: skip
     files = tuple(files)
     idle = {file.rank: file for file in files if _key(file) == key and file.rank not in group}
@@ -324,7 +326,7 @@ def _attempt(
         missing={
             rank: _reason(rank, idle.get(rank), gang, was_watched=is_restarted and rank in watched)
             for rank in _expected(group.values(), idle.values(), gang)
-            if rank not in group
+            if rank not in group and not is_alone
         },
         is_restarted=is_restarted,
     )

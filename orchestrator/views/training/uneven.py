@@ -1,0 +1,64 @@
+"""Ranks that do not step together, as those with uneven inputs: each is judged by its own steps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...model import watch
+from ...model.run import NodeFiles, Run
+from ...model.verdict import Verdict
+
+_ORDER = ("fail", "unknown", "pass", "skipped")
+TOGETHER = "each rank by its own steps, as ranks do not step together"
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOfRank:
+    """The records of one rank, as if it trained alone; all other files of the run."""
+
+    files: NodeFiles
+    rank: int
+
+    def watch(self) -> Iterator[watch.WatchFile]:
+        return (file for file in self.files.watch() if file.rank == self.rank)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.files, name)
+
+
+def by_rank(judge: Callable[[Run], Verdict]) -> Callable[[Run], Verdict]:
+    """A judge of a run that judges each rank by itself where ranks do not step together; the worst verdict counts."""
+
+    @functools.wraps(judge)
+    def judged(run: Run) -> Verdict:
+        ranks = uneven_ranks(run)
+        if not ranks:
+            return judge(run)
+        verdicts = [judge(replace(run, files=FilesOfRank(run.files, rank))) for rank in ranks]
+        worst = min(verdicts, key=lambda verdict: _ORDER.index(verdict.outcome))
+        return replace(worst, text=f"{worst.text}; {TOGETHER}") if worst.outcome == "pass" else worst
+
+    return judged
+
+
+def uneven_ranks(run: Run) -> tuple[int, ...]:
+    """The ranks, where each saves, and the same save comes after other numbers of steps on some of them; else none."""
+    if isinstance(run.files, FilesOfRank):
+        return ()
+    starts: dict[tuple[int, int], dict[int, list[int]]] = {}
+    for file in run.files.watch():
+        saves = [save.n for save in file.of(watch.Save) if save.api != "file" and not save.thread]
+        if file.of(watch.Step):
+            starts.setdefault((file.attempt, file.begin.restart if file.begin else 0), {})[file.rank] = saves
+    ranks = {rank for own in starts.values() for rank in own}
+    if len(ranks) < 2 or not any(map(_is_uneven, starts.values())):
+        return ()
+    return tuple(sorted(ranks)) if all(any(own.get(rank) for own in starts.values()) for rank in ranks) else ()
+
+
+def _is_uneven(saves: Mapping[int, list[int]]) -> bool:
+    count = min(map(len, saves.values()))
+    return count > 0 and len({tuple(own[:count]) for own in saves.values()}) > 1
