@@ -212,14 +212,8 @@ def _not_compared(run: Run, facts: training.KeptFacts, unseen: tuple[str, ...]) 
         yield views.finding(f"no digest{what} after step {facts.base or 0} is known both of the run and of its twin")
     if run.trial.faults and len(views.gangs(run.history)) < 2 and not _harmless(run):
         yield views.finding("a fault was planned, but the run recovered from no loss")
-    if run.twin and (steps := _steps_of(run.twin, facts)) != facts.steps and not run.trial.params.get("stop_at"):
-        yield views.finding(f"the run made {facts.steps} steps, its twin {steps}")
-
-
-def _steps_of(twin: Twin, facts: training.KeptFacts) -> int:
-    """The steps of the same ranks: ranks need not step together."""
-    known = [int(step) for rank in facts.losses for step in twin.losses.get(rank, {})]
-    return max(known) if known and len(facts.losses) < len(twin.losses) else twin.steps
+    if run.twin and run.twin.steps != facts.steps and not run.trial.params.get("stop_at"):
+        yield views.finding(f"the run made {facts.steps} steps, its twin {run.twin.steps}")
 
 
 def _first_difference(common: list[tuple[str, str, str, str]]) -> tuple[int, str, str] | None:

@@ -60,7 +60,8 @@ class ChunkRecord:
 class Control:
     """A run of a script that was restarted on the same nodes where the faults of the trial act.
 
-    ``base``: the step from which its last attempt resumed. ``losses``, ``digests``, ``saves``, ``steps``: as of a twin.
+    ``base``: the step from which its last attempt resumed; ``bases``: by rank, where ranks do not step together.
+    ``losses``, ``digests``, ``saves``, ``steps``: as of a twin.
     """
 
     run: str
@@ -69,6 +70,7 @@ class Control:
     digests: Mapping[str, Mapping[str, str]]
     saves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     steps: int | None = None
+    bases: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

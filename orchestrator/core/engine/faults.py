@@ -28,6 +28,8 @@ INSIDE_S = 0.25
 #: After that, the time for which it waits for the targets of faults with the same trigger and, inside a collective, for a first
 #: other rank; at most half the limit of the hold.
 LATE_S = 5.0
+#: Checkpoints of which other ranks may still report their part.
+RECENT = 16
 
 
 def planned_notes(trial: Trial) -> tuple[Command, ...]:
@@ -57,18 +59,28 @@ def holds(trial: Trial, state: State) -> tuple[Hold, ...]:
 def saved(trial: Trial, state: State, event: Event[SaveCommitted]) -> Result:
     """A script committed a checkpoint: hold the targets of the faults that wait for it, some steps later.
 
-    Several files of one step are one checkpoint. State that was saved before the first step proves nothing.
+    Several files of one step are one checkpoint, and so are those of ranks that do not step together. State that was saved before
+    the first step proves nothing.
     """
-    step, epoch = event.data.n, state.epoch
-    if not step or (epoch, step) in state.saves:
+    step, rank, epoch = event.data.n, event.data.rank, state.epoch
+    if not step or _is_part_of_newest(state, step, rank):
         return state, ()
-    state = replace(state, saves=(*state.saves, (epoch, step)))
+    state = replace(state, saves=(*state.saves, (epoch, step, rank)))
     waiting = [f for f in trial.faults if f.at.after_save and state.faults[f.id].stage == "planned"]
     due = [f for f in waiting if len(state.saves) >= (f.at.after_save or 0) and f.at.epoch in (None, epoch)]
     slots = [(fault, _slot(fault, state)) for fault in due]
     return state, tuple(
         order for fault, slot in slots if slot is not None for order in _holds_later(trial, state, fault, slot)
     )
+
+
+def _is_part_of_newest(state: State, step: int, rank: int) -> bool:
+    """Whether a save belongs to a checkpoint that is known: of the same step, or of another rank soon after it."""
+    known = [(at, saver) for epoch, at, saver in state.saves[-RECENT:] if epoch == state.epoch]
+    if any(at == step for at, _ in known) or not known:
+        return bool(known)
+    (last, saver), before = known[-1], known[-2][0] if len(known) > 1 else 0
+    return saver != rank and abs(step - last) < (last - before) / 2
 
 
 def _holds_later(trial: Trial, state: State, fault: FaultPlan, slot: int) -> tuple[Command, ...]:
@@ -98,7 +110,7 @@ def _steps_later(fault: FaultPlan, state: State) -> int:
     """How long after the newest save a fault acts. Saves of one attempt show when the next one is due."""
     if fault.at.steps_later is not None:
         return fault.at.steps_later
-    steps = [step for epoch, step in state.saves if epoch == state.epoch]
+    steps = [step for epoch, step, _ in state.saves[-2:] if epoch == state.epoch]
     due = steps[-1] - steps[-2] if len(steps) > 1 else STEPS_LATER + 1
     return max(0, min(STEPS_LATER, due - 1))
 

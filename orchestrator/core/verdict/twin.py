@@ -115,17 +115,21 @@ def control_trial(trial: Trial) -> Trial | None:
 def make_control(run: Run) -> Control | None:
     """The control from a run that has ended; None if it did not finish, or the step that it resumed from is not known."""
     outcome, _, _ = views.ending(run.history)
-    facts = training.kept_facts(training.lineage_of(run))
-    if outcome != "finished" or facts.base is None or not facts.digests:
+    ranks = training.uneven_ranks(run)
+    parts = [training.of_rank(run, rank) for rank in ranks] or [run]
+    known = [training.kept_facts(training.lineage_of(part)) for part in parts]
+    bases = [part.base for part in known if part.base is not None]
+    if outcome != "finished" or len(bases) < len(known) or not known[0].digests:
         return None
+    saves: dict[str, dict[str, str]] = {}
+    for step, keys in (item for part in known for item in part.saves.items()):
+        saves.setdefault(step, {}).update(keys)
     return Control(
-        run=_name(run),
-        base=facts.base,
-        losses=facts.losses,
-        digests=facts.digests,
-        saves=facts.saves,
-        steps=facts.steps,
-    )
+        run=_name(run), base=bases[0], steps=max(part.steps for part in known), saves=saves,
+        losses={rank: own for part in known for rank, own in part.losses.items()},
+        digests={rank: own for part in known for rank, own in part.digests.items()},
+        bases={str(rank): base for rank, base in zip(ranks, bases, strict=False)},
+    )  # fmt: skip
 
 
 def incomplete(twin: Twin, ranks: int) -> str:

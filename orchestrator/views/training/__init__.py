@@ -10,7 +10,7 @@ from .overview import kept_steps, resumes, steps, view, watched
 from .recovery import RecoveryFigures, recovery_figures
 from .replay import Replay, redone, replays
 from .resumption import Lineage, RankResume, Resumption, lineage
-from .uneven import by_rank, uneven_ranks
+from .uneven import by_rank, of_rank, uneven_ranks
 from .worker_returns import Return, recoveries, worker_returns
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "lost_lines",
     "missing_ranks",
     "nothing_to_resume",
+    "of_rank",
     "recoveries",
     "recovery_figures",
     "redone",

@@ -310,13 +310,16 @@ def _loaded(process: Process, start: watch.State | None, left: Iterable[tuple[Ch
     loads = [load for load in process.loads if not load.error and (load.called or load.t) <= until]
     sums = {load.sha256 for load in loads if load.sha256}
     weights = {load.weights for load in loads if load.weights and load.matched != 0}
-    return frozenset(
+    steps = frozenset(
         step
         for checkpoint, step in left
         if checkpoint.sums & sums
         or checkpoint.weights & weights
         or any(_has_states(load, checkpoint) for load in loads)
     )
+    return (
+        steps - {0} or steps
+    )  # what was saved before the first step, such as a frozen base, is loaded beside a checkpoint
 
 
 def _has_states(load: watch.Load, checkpoint: Checkpoint) -> bool:

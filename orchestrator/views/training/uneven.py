@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...model import watch
-from ...model.run import NodeFiles, Run
+from ...model.run import Control, NodeFiles, Run, Twin
 from ...model.verdict import Verdict
 
 _ORDER = ("fail", "unknown", "pass", "skipped")
@@ -37,11 +37,34 @@ def by_rank(judge: Callable[[Run], Verdict]) -> Callable[[Run], Verdict]:
         ranks = uneven_ranks(run)
         if not ranks:
             return judge(run)
-        verdicts = [judge(replace(run, files=FilesOfRank(run.files, rank))) for rank in ranks]
+        verdicts = [judge(of_rank(run, rank)) for rank in ranks]
         worst = min(verdicts, key=lambda verdict: _ORDER.index(verdict.outcome))
         return replace(worst, text=f"{worst.text}; {TOGETHER}") if worst.outcome == "pass" else worst
 
     return judged
+
+
+def of_rank(run: Run, rank: int) -> Run:
+    """The run as if this rank had trained alone, beside what it did in the reference run."""
+    return replace(
+        run, files=FilesOfRank(run.files, rank), twin=_twin_of_rank(run.twin, str(rank)) if run.twin else None
+    )
+
+
+def _twin_of_rank(twin: Twin, rank: str) -> Twin:
+    own = _facts(twin, rank)
+    steps = max((int(step) for step in own["losses"].get(rank, {})), default=twin.steps)
+    control = twin.control
+    if control is not None:
+        base = control.bases.get(rank, control.base)
+        control = replace(control, base=base, **_facts(control, rank))
+    return replace(twin, steps=steps, control=control, **own)
+
+
+def _facts(source: Twin | Control, rank: str) -> dict[str, Any]:
+    saves = {s: {k: v for k, v in keys.items() if k.startswith(f"{rank} ")} for s, keys in source.saves.items()}
+    of_rank = ({rank: known[rank]} if rank in known else {} for known in (source.losses, source.digests))
+    return {"saves": saves, **dict(zip(("losses", "digests"), of_rank, strict=True))}
 
 
 def uneven_ranks(run: Run) -> tuple[int, ...]:
