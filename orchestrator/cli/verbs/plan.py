@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ...core.bed import diff as differences
 from ...model import codec
 from ...model.bed import BedSpec
 from ..inputs import beds, options, prepared_hosts, slurm_jobs
@@ -38,7 +39,8 @@ def command(session: Session, inventory: Path, limit: tuple[str, ...], as_json: 
     beds.mention_quarantine(session, bed)
     beds.mention_drains(session, bed)
     if diff.empty:
-        session.terminal.line(f"bed {bed.name}: nothing to change")
+        settings = differences.describe_settings(beds.read(session, bed.name) or bed, bed)
+        session.terminal.line(f"bed {bed.name}: {settings or 'nothing to change'}")
     else:
         bed_view.plan(session.terminal, bed, diff)
         part = f" --limit {','.join(hosts)}" if limit else ""

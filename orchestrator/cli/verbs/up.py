@@ -231,11 +231,14 @@ def _up(
     bed_view.away(session.terminal, bed, diff)
     beds.mention_quarantine(session, bed)
     beds.mention_drains(session, bed)
+    settings = differences.describe_settings(beds.read(session, bed.name) or bed, bed)
     if diff.empty:
+        if settings:
+            provider.prepare(selection.reaching(bed, hosts))
         store.write(session.state, bed)
         if store.needs_preflight(session.state, bed.name):
             _preflight(session, bed, hosts, status, provider)
-        session.terminal.line(_unchanged(session, bed, hosts, status))
+        session.terminal.line(_unchanged(session, bed, hosts, status, settings))
         return False
     if not force:
         beds.refuse_open(session, bed, "up has changes to make and")
@@ -312,18 +315,22 @@ def compare(
 
 
 def _refuse_moved(bed: BedSpec, before: BedSpec) -> None:
-    """Raises UsageError where the running bed has another directory or provider."""
-    for was, now in (
-        (before.workdir, bed.workdir),
-        (before.hostdir or before.workdir, bed.hostdir or bed.workdir),
-        (f"provider {before.provider}", f"provider {bed.provider}"),
-        (slurm_jobs.summary(before), slurm_jobs.summary(bed)),
-    ):
-        if was != now:
+    """Raises UsageError where the running bed has another directory, provider, network, engine or job."""
+    now = _identity(bed)
+    for key, was in _identity(before).items():
+        if was != now.get(key, was):
             raise UsageError(
-                f"bed {bed.name} is up in {was}; the inventory now says {now}",
+                f"bed {bed.name} is up in {was}; the inventory now says {now[key]}",
                 hint=f"ccbed down {bed.name}, then: ccbed up {short_path(bed.inventory)}",
             )
+
+
+def _identity(bed: BedSpec) -> dict[str, str]:
+    """What a bed cannot change while it is up, as an error names it."""
+    network = f"the {bed.network} network" if bed.provider == "docker" else ""
+    engines = {f"engine of {host.name}": f"the engine {host.engine} of {host.name}" for host in bed.hosts}
+    places = {"workdir": bed.workdir, "hostdir": bed.hostdir or bed.workdir, "provider": f"provider {bed.provider}"}
+    return {**places, "job": slurm_jobs.summary(bed), "network": network, **engines}
 
 
 def _departed(provider: Provider, bed: BedSpec) -> tuple[Change, ...]:
@@ -435,8 +442,8 @@ def _preflight(session: Session, bed: BedSpec, hosts: Sequence[str], status: Bed
         store.clear_preflight(session.state, bed.name)
 
 
-def _unchanged(session: Session, bed: BedSpec, hosts: Sequence[str], status: BedStatus) -> str:
+def _unchanged(session: Session, bed: BedSpec, hosts: Sequence[str], status: BedStatus, settings: str) -> str:
     run = store.open_run(Path(bed.workdir))
     busy = f", run {run.run} is open" if run else ""
     part = selection.on_hosts(bed, hosts)
-    return f"bed {bed.name}: nothing to change, {bed_view.count(part, status)}{busy} ({session.took()})"
+    return f"bed {bed.name}: {settings or 'nothing to change'}, {bed_view.count(part, status)}{busy} ({session.took()})"
