@@ -85,6 +85,11 @@ def resolve_names(addresses: Sequence[str], limit_s: float) -> list[dict[str, An
     ]
 
 
+def resolve_nodes(names: Sequence[str], limit_s: float) -> dict[str, list[str]]:
+    """Name of a node -> the IPv4 addresses that it has here; none where it has none within ``limit_s``."""
+    return dict(zip(names, _in_parallel(names, lambda name: _forward(name, limit_s, socket.AF_INET)[0]), strict=True))
+
+
 def try_connections(targets: Sequence[Sequence[Any]], limit_s: float) -> list[str]:
     """Connect to each (address, port); for each in order an empty string, or the problem."""
     return _in_parallel(targets, lambda target: _try_connection(str(target[0]), int(target[1]), limit_s))
@@ -191,9 +196,15 @@ def _look_up(address: str, limit_s: float) -> dict[str, Any]:
     name, reverse_s = _timed(lambda: socket.gethostbyaddr(address)[0], limit_s)
     row: dict[str, Any] = {"address": address, "name": name or "", "reverse_s": round(reverse_s, 4)}
     if name:
-        back, forward_s = _timed(lambda: sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)}), limit_s)
-        row |= {"back": back or [], "forward_s": round(forward_s, 4)}
+        back, forward_s = _forward(name, limit_s)
+        row |= {"back": back, "forward_s": round(forward_s, 4)}
     return row
+
+
+def _forward(name: str, limit_s: float, family: int = 0) -> tuple[list[str], float]:
+    """(addresses of a name, seconds)."""
+    result, duration_s = _timed(lambda: {str(info[4][0]) for info in socket.getaddrinfo(name, None, family)}, limit_s)
+    return sorted(result or ()), duration_s
 
 
 def _time_mapped(address: str) -> dict[str, Any]:
@@ -300,6 +311,7 @@ def _checked_name(text: str) -> str:
 #: The checks by the names that requests use.
 OPS: Mapping[str, Callable[..., Any]] = {
     "survey": survey,
+    "resolve": resolve_nodes,
     "meet": check_peers,
     "tidy": clean_up,
     "space": free_space,

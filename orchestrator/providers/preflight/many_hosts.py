@@ -39,7 +39,7 @@ def examine(bed: BedSpec, status: BedStatus, prober: Prober) -> Checked:
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         token = secrets.token_hex(8)
         surveys = _survey(bed, initial, prober, pool, token)
-        pending = _probe_hosts(bed, status, initial, prober, pool)
+        pending = {**_probe_hosts(bed, status, initial, prober, pool), **_resolve_nodes(bed, initial, prober, pool)}
         observed, hosts = (
             _observe_namespaces(bed, initial, prober, pool, surveys, token),
             _hosts(initial, *_done(pending)),
@@ -53,6 +53,7 @@ def examine(bed: BedSpec, status: BedStatus, prober: Prober) -> Checked:
         images=hosts.images,
         spaces=hosts.spaces,
         inside=hosts.inside,
+        resolved=hosts.resolved,
     )
     clocks = dict(observed.clocks.values())
     return Checked(
@@ -186,6 +187,16 @@ def _probe_hosts(bed: BedSpec, status: BedStatus, observed: Observations, prober
     return _submit(pool, probes)
 
 
+def _resolve_nodes(bed: BedSpec, observed: Observations, prober: Prober, pool: Executor) -> Pending:
+    """Let each node that has a hosts file of its own resolve the names of all nodes."""
+    names = sorted(rules.named_addresses(bed, observed))
+    nodes = [node.name for node in bed.nodes if names and (node.container or bed.fabric)]
+    about = {"names": names, "limit_s": rules.LOOKUP_S}
+    return _submit(
+        pool, {("resolve", node): partial(prober.probe_node, node, "resolve", PROBE_S, **about) for node in nodes}
+    )
+
+
 def _hosts(
     observed: Observations, done: Mapping[tuple[str, str], Any], failed: Mapping[tuple[str, str], str]
 ) -> Observations:
@@ -200,6 +211,7 @@ def _hosts(
         gpus={host: result for (_, host), result in _of(done, "gpus")},
         images={host: result for (_, host), result in _of(done, "images")},
         spaces={host: result for (_, host), result in _of(done, "space")},
+        resolved={node: result for (_, node), result in _of(done, "resolve")},
         inside={node: result for _, nodes in _of(done, "inside") for node, result in nodes.items()},
     )
 
