@@ -22,6 +22,7 @@ from orchestrator.providers.docker import docker_provider, engines
 from orchestrator.providers.slurm import allocation, job_steps, step_container
 
 from . import beds
+from .test_cli import Desk
 
 LOCAL = {"ansible_connection": "local"}
 #: Provider -> the hosts, and the variables that are there before the change.
@@ -220,3 +221,55 @@ def test_any_field_of_the_request_counts_and_what_differs_with_each_start_does_n
     assert request_changes.changes(request, other) == ()
     hardened = {**request, "HostConfig": {**request["HostConfig"], "ReadonlyRootfs": False}}
     assert request_changes.changes(hardened, request) == ("HostConfig.ReadonlyRootfs changed",)
+
+
+# --- another inventory of the same name ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """Two inventories with one file name, of which the first is up."""
+    monkeypatch.chdir(tmp_path)
+    for name, count in (("a", 4), ("b", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "hosts.yml").write_text(beds.LOCAL.replace("ccbed_nodes: 4", f"ccbed_nodes: {count}"))
+    desk = Desk(root=tmp_path)
+    assert desk("up", "a/hosts.yml") == 0
+    return desk
+
+
+@pytest.mark.parametrize("args", ["up", "up --dry-run", "plan", "down", "drain localhost --reason x -i", "run dp-ring -i"])
+def test_another_inventory_that_claims_the_name_of_a_bed_is_refused(clusters: Desk, args: str) -> None:
+    before, commands = dict(clusters.bed.nodes), list(clusters.bed.commands)
+    assert clusters(*args.split(), "b/hosts.yml") == 3
+    first, second = (f"{clusters.root}/{name}/hosts.yml" for name in "ab")
+    assert f"bed hosts is up from {first}; {second} describes another bed of this name" in clusters.err
+    assert "ccbed_bed: hosts-2" in clusters.err and "ccbed down hosts" in clusters.err
+    assert (clusters.bed.nodes, clusters.bed.commands) == (before, commands)
+
+
+def test_the_same_inventory_by_a_link_a_copy_of_it_and_its_own_change_are_the_same_bed(clusters: Desk) -> None:
+    root = clusters.root
+    (root / "link").symlink_to("a")
+    (root / "copy").mkdir()
+    (root / "copy" / "hosts.yml").write_bytes((root / "a" / "hosts.yml").read_bytes())
+    for path in ("link/hosts.yml", "copy/hosts.yml", f"{root}/a/../a/hosts.yml"):
+        assert clusters("up", path) == 0, clusters.err
+        assert "nothing to change" in clusters.out
+    assert clusters("up", "a/hosts.yml") == 0
+    (root / "a" / "hosts.yml").write_text(beds.LOCAL.replace("ccbed_nodes: 4", "ccbed_nodes: 5"))
+    assert clusters("up", "a/hosts.yml") == 0
+    assert "1 to create" in clusters.out
+
+
+def test_an_inventory_that_was_moved_keeps_its_bed_and_that_is_said(clusters: Desk) -> None:
+    (clusters.root / "a" / "hosts.yml").unlink()
+    assert clusters("up", "b/hosts.yml") == 0
+    assert f"bed hosts came up from {clusters.root}/a/hosts.yml, which is gone" in clusters.err
+    assert clusters("up", "b/hosts.yml") == 0
+    assert "gone" not in clusters.err, "the bed remembers the new path"
+
+
+def test_down_by_name_ends_the_bed_so_that_the_other_inventory_may_use_the_name(clusters: Desk) -> None:
+    assert clusters("down", "hosts") == 0
+    assert clusters("up", "b/hosts.yml") == 0

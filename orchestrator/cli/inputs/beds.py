@@ -53,7 +53,30 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
         problems = dict.fromkeys(vaulted.hide(problem, tuple(session.terminal.secrets)) for problem in error.problems)
         hint = error.hint or f"correct {inventory}, then: ccbed up {inventory}"
         raise UsageError(*problems, hint=hint) from None
-    return replace(nodes_from_inventory.with_inventory_path(spec, str(inventory.absolute())), vault=document.secrets)
+    bed = replace(nodes_from_inventory.with_inventory_path(spec, str(inventory.absolute())), vault=document.secrets)
+    if before := read(session, bed.name):
+        _refuse_other(session, bed, before)
+    return bed
+
+
+def _refuse_other(session: sessions.Session, bed: BedSpec, before: BedSpec) -> None:
+    """Raises UsageError where the bed is up from another inventory, whose nodes would end. A copy describes the same bed."""
+    old = Path(before.inventory)
+    if before.inventory in ("", bed.inventory) or _description(bed) == _description(before):
+        return
+    if not old.is_file() and not old.is_dir():
+        session.terminal.warn(f"bed {bed.name} came up from {old}, which is gone; taken to be moved to {bed.inventory}")
+    elif not old.samefile(bed.inventory):
+        raise UsageError(
+            f"bed {bed.name} is up from {old}; {bed.inventory} describes another bed of this name",
+            hint=f"set another name in one of them, such as ccbed_bed: {bed.name}-2; or end that bed: ccbed down {bed.name}",
+        )
+
+
+def _description(bed: BedSpec) -> BedSpec:
+    """The bed without what does not come from the content of its inventory."""
+    nodes, replacements = (tuple(replace(node, hash="") for node in part) for part in (bed.nodes, bed.replacements))
+    return replace(bed, inventory="", agent="", hash="", nodes=nodes, replacements=replacements)
 
 
 def _missing(inventory: Path) -> UsageError:
