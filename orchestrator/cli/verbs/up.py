@@ -311,7 +311,7 @@ def compare(
         status = apply.settle(provider, reached, status)
     host_problems.refuse_duplicates(bed, status)
     changes = selection.limit(differences.diff(bed, status, before), bed, hosts)
-    return status, replace(changes, departed=_departed(provider, reached)), provider
+    return status, replace(changes, departed=_departed(provider, reached, status)), provider
 
 
 def _refuse_moved(bed: BedSpec, before: BedSpec) -> None:
@@ -333,14 +333,15 @@ def _identity(bed: BedSpec) -> dict[str, str]:
     return {**places, "job": slurm_jobs.summary(bed), "network": network, **engines}
 
 
-def _departed(provider: Provider, bed: BedSpec) -> tuple[Change, ...]:
-    """Return the nodes on hosts that are no longer in the inventory."""
+def _departed(provider: Provider, bed: BedSpec, status: BedStatus) -> tuple[Change, ...]:
+    """Return the nodes on hosts that are no longer in the inventory. ``status``: of those that are."""
     if not bed.departed:
         return ()
+    present = {host.directory_id for host in status.hosts if host.directory_id}
     try:
-        return departed.changes(bed, provider.observe(departed.departed_bed(bed)), {})
+        return departed.changes(bed, provider.observe(departed.departed_bed(bed)), {}, present)
     except UnreachedError as error:
-        return departed.changes(bed, error.status, error.hosts)
+        return departed.changes(bed, error.status, error.hosts, present)
 
 
 def _change(
@@ -384,8 +385,8 @@ def _change(
             raise
         prepared_hosts.prepare_again(session, bed, error)
         done = work(token=secrets.token_hex(3))
-    _clear(session, bed, hosts, diff, provider)
     status = provider.observe(reached)
+    _clear(session, bed, hosts, (status, diff, provider))
     terminal.line(f"  nodes       {bed_view.count(part, status)}{'':<21} {done.nodes_s:.2f} s")
     if diff.keeper:
         terminal.lines(f"  reboot      {text}" for text in bed_view.after_reboot(status))
@@ -413,14 +414,15 @@ def _checked_interpreter(bed: BedSpec) -> Interpreter | None:
     return interpreter
 
 
-def _clear(session: Session, bed: BedSpec, hosts: Sequence[str], diff: Diff, provider: Provider) -> None:
+def _clear(session: Session, bed: BedSpec, hosts: Sequence[str], comparison: tuple[BedStatus, Diff, Provider]) -> None:
     """End the processes on hosts that are no longer in the inventory, and forget the hosts that are empty then."""
+    status, diff, provider = comparison
     reached = selection.reaching(bed, hosts)
     left = departed.hosts_to_clear(reached, diff.departed)
     if not left:
         return
     ended = provider.retire_hosts(reached, left)
-    store.write(session.state, departed.without_empty_hosts(bed, _departed(provider, reached), hosts))
+    store.write(session.state, departed.without_empty_hosts(bed, _departed(provider, reached, status), hosts))
     listed = short_list(host.name for host in left)
     session.terminal.line(f"  departed    {listed}: {len(ended)} processes ended, none is left")
 
