@@ -71,6 +71,27 @@ class Isolation:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+#: What a Slurm job step says of its GPUs.
+STEP_GPUS = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURM_STEP_GPUS")
+
+
+def within_step(env: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a node whose environment is ``current``. In a Slurm job, numbers of GPUs count within those that Slurm gave.
+
+    A number beyond them is left out, and names of GPUs stand for all of them.
+    """
+    given = {name: current[name].split(",") for name in STEP_GPUS if current.get(name) and "SLURM_JOB_ID" in current}
+    wanted = env.get(STEP_GPUS[0], "all")
+    if not given or not wanted:
+        return dict(env)
+    numbers = [int(item) if item.isdigit() else -1 for item in wanted.split(",")]
+    chosen = {
+        name: gpus if min(numbers) < 0 else [gpus[number] for number in numbers if number < len(gpus)]
+        for name, gpus in given.items()
+    }
+    return {**env, **{name: ",".join(gpus) for name, gpus in chosen.items()}}
+
+
 def temporary_directory(pid: int) -> str:
     """The temporary directory of an isolated rank. The path is short, because names of sockets have at most 107 bytes."""
     return f"/tmp/ccbed-{pid}"

@@ -238,7 +238,9 @@ def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     return desk
 
 
-@pytest.mark.parametrize("args", ["up", "up --dry-run", "plan", "down", "drain localhost --reason x -i", "run dp-ring -i"])
+@pytest.mark.parametrize(
+    "args", ["up", "up --dry-run", "plan", "down", "drain localhost --reason x -i", "run dp-ring -i"]
+)
 def test_another_inventory_that_claims_the_name_of_a_bed_is_refused(clusters: Desk, args: str) -> None:
     before, commands = dict(clusters.bed.nodes), list(clusters.bed.commands)
     assert clusters(*args.split(), "b/hosts.yml") == 3
