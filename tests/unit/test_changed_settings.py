@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from orchestrator.cli.verbs import up
-from orchestrator.core.bed import diff, nodes_from_inventory, request_changes
+from orchestrator.core.bed import container_requests, diff, nodes_from_inventory
 from orchestrator.core.bed.engine_kind import Engine
 from orchestrator.core.inventory import parse_inventory, slurm_options, variables
 from orchestrator.model.bed import BedSpec, BedStatus
@@ -218,9 +218,9 @@ def test_any_field_of_the_request_counts_and_what_differs_with_each_start_does_n
     spec = bed("docker", {})
     request = requests(spec)["n0"]
     other = fill_incarnation(request, process_tag="other", label={"incarnation": "i8", "ordinal": 3})
-    assert request_changes.changes(request, other) == ()
+    assert container_requests.changes(request, other) == ()
     hardened = {**request, "HostConfig": {**request["HostConfig"], "ReadonlyRootfs": False}}
-    assert request_changes.changes(hardened, request) == ("HostConfig.ReadonlyRootfs changed",)
+    assert container_requests.changes(hardened, request) == ("HostConfig.ReadonlyRootfs changed",)
 
 
 # --- another inventory of the same name ---------------------------------------------------------------------------------

@@ -115,13 +115,7 @@ def _with_options(hint: str, bed: BedSpec, limit: Sequence[str], max_unavailable
 
 
 def _roll(
-    session: Session,
-    bed: BedSpec,
-    hosts: tuple[str, ...],
-    size: int,
-    *,
-    force: bool,
-    prepare: bool | None,
+    session: Session, bed: BedSpec, hosts: tuple[str, ...], size: int, *, force: bool, prepare: bool | None
 ) -> None:
     """Change ``size`` hosts at a time. Hosts whose nodes are not up come first, so that they are up while others change.
 

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...core.bed import container_requests, engine_kind, request_changes
+from ...core.bed import container_requests, engine_kind
 from ...model import container as names
 from ...model.bed import BedSpec, HostSpec, NodeSpec
 from ...model.event import Command
@@ -120,7 +120,7 @@ def _changes(bed: BedSpec, node: NodeSpec, before: Mapping[str, Any]) -> tuple[s
     addresses = engines.addresses(bed, *(address - engines.FIRST - int(node.name[1:]) for address in own))
     ready = engines.Ready(engine=engine_kind.Engine(version=""), images={}, addresses=addresses)
     after = _request(bed, node, before["Entrypoint"][1], (int(uid), int(gid or uid)), ready)
-    return request_changes.changes(before, after)
+    return container_requests.changes(before, after)
 
 
 def _python(host: HostSpec) -> str:

@@ -39,7 +39,10 @@ def examine(bed: BedSpec, status: BedStatus, prober: Prober) -> Checked:
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         token = secrets.token_hex(8)
         surveys = _survey(bed, initial, prober, pool, token)
-        pending = {**_probe_hosts(bed, status, initial, prober, pool), **_resolve_nodes(bed, initial, prober, pool)}
+        pending = {
+            **_probe_hosts(bed, status, initial, prober, pool),
+            **_resolve_nodes(bed, status, initial, prober, pool),
+        }
         observed, hosts = (
             _observe_namespaces(bed, initial, prober, pool, surveys, token),
             _hosts(initial, *_done(pending)),
@@ -187,10 +190,11 @@ def _probe_hosts(bed: BedSpec, status: BedStatus, observed: Observations, prober
     return _submit(pool, probes)
 
 
-def _resolve_nodes(bed: BedSpec, observed: Observations, prober: Prober, pool: Executor) -> Pending:
-    """Let each node that has a hosts file of its own resolve the names of all nodes."""
+def _resolve_nodes(bed: BedSpec, status: BedStatus, observed: Observations, prober: Prober, pool: Executor) -> Pending:
+    """Let each node that runs, and has a hosts file of its own, resolve the names of all nodes."""
     names = sorted(rules.named_addresses(bed, observed))
-    nodes = [node.name for node in bed.nodes if names and (node.container or bed.fabric)]
+    own = [node.name for node in bed.nodes if names and (node.container or bed.fabric)]
+    nodes = [name for name in own if status.node(name).state in ("warm", "busy")]
     about = {"names": names, "limit_s": rules.LOOKUP_S}
     return _submit(
         pool, {("resolve", node): partial(prober.probe_node, node, "resolve", PROBE_S, **about) for node in nodes}
