@@ -325,13 +325,15 @@ class Change:
 class Diff:
     """The plan of `up`: --dry-run prints it, and apply executes it. ``detached``: see ``BedStatus``.
 
-    ``departed``: changes on hosts that left the inventory; nodes on unreachable hosts are kept.
+    ``departed``: changes on hosts that left the inventory; nodes on unreachable hosts are kept. ``settings``: what changes without
+    a change of nodes, in words.
     """
 
     changes: tuple[Change, ...]
     keeper: Change | None = None
     detached: bool = False
     departed: tuple[Change, ...] = ()
+    settings: str = ""
 
     @property
     def empty(self) -> bool:

@@ -50,7 +50,7 @@ def view(
     """
     records = tuple(steps)
     outcome, reason, kind = ending(history)
-    ended, known_failovers = bed_end(history), failovers(trial, history, records, resumes)
+    ended, recoveries = bed_end(history), failovers(trial, history, records, resumes)
     known = gangs(history)
     return RunView(
         outcome=outcome,
@@ -62,9 +62,7 @@ def view(
         duration_s=max(map(clock(history), history.events), default=0.0),
         epochs=len(known),
         slots=known[-1].nodes if known else (),
-        failovers=tuple(
-            failover for failover in known_failovers if not ended or failover.fault or failover.ttr_s is not None
-        ),
+        failovers=tuple(failover for failover in recoveries if not ended or failover.ttr_s is not None),
         bed_ended=ended,
         faults=faults(trial, history),
         goodput=goodput(history, records, resumes) if records else None,

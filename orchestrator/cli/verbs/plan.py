@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from ...core.bed import diff as differences
 from ...model import codec
 from ...model.bed import BedSpec
 from ..inputs import beds, options, prepared_hosts, slurm_jobs
@@ -39,8 +38,7 @@ def command(session: Session, inventory: Path, limit: tuple[str, ...], as_json: 
     beds.mention_quarantine(session, bed)
     beds.mention_drains(session, bed)
     if diff.empty:
-        settings = differences.describe_settings(beds.read(session, bed.name) or bed, bed)
-        session.terminal.line(f"bed {bed.name}: {settings or 'nothing to change'}")
+        session.terminal.line(f"bed {bed.name}: {diff.settings or 'nothing to change'}")
     else:
         bed_view.plan(session.terminal, bed, diff)
         part = f" --limit {','.join(hosts)}" if limit else ""

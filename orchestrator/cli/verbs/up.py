@@ -225,14 +225,13 @@ def _up(
     bed_view.away(session.terminal, bed, diff)
     beds.mention_quarantine(session, bed)
     beds.mention_drains(session, bed)
-    settings = differences.describe_settings(beds.read(session, bed.name) or bed, bed)
     if diff.empty:
-        if settings:
+        if diff.settings:
             provider.prepare(selection.reaching(bed, hosts))
         store.write(session.state, bed)
         if store.needs_preflight(session.state, bed.name):
             _preflight(session, bed, hosts, status, provider)
-        session.terminal.line(_unchanged(session, bed, hosts, status, settings))
+        session.terminal.line(_unchanged(session, bed, hosts, status, diff.settings))
         return False
     if not force:
         beds.refuse_open(session, bed, "up has changes to make and")

@@ -273,6 +273,10 @@ def _networking(bed: BedSpec, node: NodeSpec, addresses: Mapping[str, str]) -> d
     return {"NetworkingConfig": {"EndpointsConfig": {container.network_name(bed.name): endpoint}}}
 
 
+#: Of these each entry is compared, or the part that a start does not set.
+_BY_ENTRY = ("Entrypoint", "Env", "ExtraHosts", "HostConfig", "Labels", "Mounts")
+
+
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """A short line for each field that differs. Values of the environment may be secret: it is named without them.
 
@@ -283,12 +287,12 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, .
     for path in (path for path in {**old, **new} if old.get(path) != new.get(path)):
         kind, _, name = path.partition(" ")
         variable = _VARIABLES.get(path, path)
-        values = [str(fields.get(path, "none")) for fields in (old, new)]
+        values = [fields.get(path, "none") for fields in (old, new)]
         if kind == "env":
             lines[kind] = f"{lines.get(kind, 'ccbed_env')} {name}"
         elif kind != "host" or path in new:
-            is_text = all(isinstance(fields.get(path, ""), str) for fields in (old, new))
-            lines.setdefault(variable, f"{variable} {' -> '.join(values) if is_text else 'changed'}")
+            is_text = all(isinstance(value, str) for value in values)
+            lines.setdefault(variable, f"{variable} {values[0]} -> {values[1]}" if is_text else f"{variable} changed")
     return tuple(lines.values())
 
 
@@ -306,7 +310,5 @@ def _fields(request: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     for index, mount in enumerate(host["Mounts"]):  # the second is the shared directory, whatever its path
         text = mount["Source"] + (":ro" if mount["ReadOnly"] else "")
         yield f"mount {index if index == 1 else mount['Target']}", text
-    yield from (
-        (name, value) for name, value in request.items() if name not in ("Entrypoint", "Env", "HostConfig", "Labels")
-    )
-    yield from ((f"HostConfig.{name}", value) for name, value in host.items() if name not in ("ExtraHosts", "Mounts"))
+    for prefix, part in (("", request), ("HostConfig.", host)):
+        yield from ((f"{prefix}{name}", value) for name, value in part.items() if name not in _BY_ENTRY)

@@ -44,7 +44,8 @@ def diff(bed: BedSpec, status: BedStatus, earlier: BedSpec | None = None) -> Dif
     used = {node.name for node in bed.replacements} if status.open_run else set()
     extra = (node for node in status.nodes if node.name not in names | used and node.state != "absent")
     removed = tuple(Change(action="remove", node=node.name, host=node.host, reason=_unwanted(node)) for node in extra)
-    return Diff(changes=(*changes, *removed), keeper=keeper, detached=status.detached)
+    settings = describe_settings(earlier or bed, bed)
+    return Diff(changes=(*changes, *removed), keeper=keeper, detached=status.detached, settings=settings)
 
 
 def _unwanted(node: NodeStatus) -> str:
