@@ -54,23 +54,25 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
         hint = error.hint or f"correct {inventory}, then: ccbed up {inventory}"
         raise UsageError(*problems, hint=hint) from None
     bed = replace(nodes_from_inventory.with_inventory_path(spec, str(inventory.absolute())), vault=document.secrets)
-    if before := read(session, bed.name):
-        _refuse_other(session, bed, before)
-    return bed
+    before = read(session, bed.name)
+    return _require_own(session, bed, before) if before and before.inventory not in ("", bed.inventory) else bed
 
 
-def _refuse_other(session: sessions.Session, bed: BedSpec, before: BedSpec) -> None:
-    """Raises UsageError where the bed is up from another inventory, whose nodes would end. A copy describes the same bed."""
+def _require_own(session: sessions.Session, bed: BedSpec, before: BedSpec) -> BedSpec:
+    """The bed, with the inventory from which it came up unless that was moved. A copy may describe the same bed.
+
+    Raises UsageError where the bed is up from another inventory, whose nodes would end.
+    """
     old = Path(before.inventory)
-    if before.inventory in ("", bed.inventory) or _description(bed) == _description(before):
-        return
     if not old.is_file() and not old.is_dir():
         session.terminal.warn(f"bed {bed.name} came up from {old}, which is gone; taken to be moved to {bed.inventory}")
-    elif not old.samefile(bed.inventory):
+        return bed
+    if not old.samefile(bed.inventory) and _description(bed) != _description(before):
         raise UsageError(
             f"bed {bed.name} is up from {old}; {bed.inventory} describes another bed of this name",
             hint=f"set another name in one of them, such as ccbed_bed: {bed.name}-2; or end that bed: ccbed down {bed.name}",
         )
+    return replace(bed, inventory=before.inventory)
 
 
 def _description(bed: BedSpec) -> BedSpec:

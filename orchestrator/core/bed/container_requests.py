@@ -17,6 +17,8 @@ from ..spec import values
 from . import gpu_devices
 from .engine_kind import Engine
 
+Body = Mapping[str, Any]
+
 MIB = 1024 * 1024
 #: /dev/shm in bytes, for DataLoader workers and NCCL. Only used bytes take memory.
 SHM, SHM_WITH_GPUS = 1024 * MIB, 8192 * MIB
@@ -277,7 +279,7 @@ def _networking(bed: BedSpec, node: NodeSpec, addresses: Mapping[str, str]) -> d
 _BY_ENTRY = ("Entrypoint", "Env", "ExtraHosts", "HostConfig", "Labels", "Mounts")
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+def changes(before: Body, after: Body) -> tuple[str, ...]:
     """A short line for each field that differs. Values of the environment may be secret: it is named without them.
 
     A node that the bed no longer has may keep its name in /etc/hosts.
@@ -296,7 +298,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, .
     return tuple(lines.values())
 
 
-def _fields(request: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+def _fields(request: Body) -> Iterator[tuple[str, object]]:
     """(path, value): of the environment, mounts and hosts each entry by its name."""
     host = request["HostConfig"]
     env = dict(item.split("=", 1) for item in request["Env"])

@@ -112,7 +112,7 @@ def _request(
     )
 
 
-def _changes(bed: BedSpec, node: NodeSpec, before: Mapping[str, Any]) -> tuple[str, ...]:
+def _changes(bed: BedSpec, node: NodeSpec, before: container_requests.Body) -> tuple[str, ...]:
     """How the container's request differs from what it would be now, with all that only its host knows. Raises ValueError."""
     uid, _, gid = str(before["User"]).partition(":")
     endpoints = before.get("NetworkingConfig", {}).get("EndpointsConfig", {}).values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,7 @@ class Observations:
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     inside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     spaces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    resolved: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    resolved: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
 
 def check(bed: BedSpec, status: BedStatus, observed: Observations) -> tuple[Requirement, ...]:
