@@ -76,19 +76,15 @@ STEP_GPUS = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURM_STEP_GPUS")
 
 
 def within_step(env: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a node whose environment is ``current``. In a Slurm job, numbers of GPUs count within those that Slurm gave.
-
-    A number beyond them is left out, and names of GPUs stand for all of them.
-    """
+    """The variables of a node whose environment is ``current``: in a Slurm job, numbers of GPUs count within those that Slurm gave."""
     given = {name: current[name].split(",") for name in STEP_GPUS if current.get(name) and "SLURM_JOB_ID" in current}
     wanted = env.get(STEP_GPUS[0], "all")
     if not given or not wanted:
         return dict(env)
-    numbers = [int(item) if item.isdigit() else -1 for item in wanted.split(",")]
-    chosen = {
-        name: gpus if min(numbers) < 0 else [gpus[number] for number in numbers if number < len(gpus)]
-        for name, gpus in given.items()
-    }
+    numbers = [int(item) for item in wanted.split(",") if item.isdigit()]
+    if not numbers:  # GPUs by name: Slurm has chosen
+        numbers = list(range(max(map(len, given.values()))))
+    chosen = {name: [gpus[number] for number in numbers if number < len(gpus)] for name, gpus in given.items()}
     return {**env, **{name: ",".join(gpus) for name, gpus in chosen.items()}}
 
 

@@ -86,8 +86,9 @@ def resolve_names(addresses: Sequence[str], limit_s: float) -> list[dict[str, An
 
 
 def resolve_nodes(names: Sequence[str], limit_s: float) -> dict[str, list[str]]:
-    """Name of a node -> the IPv4 addresses that it has here; none where it has none within ``limit_s``."""
-    return dict(zip(names, _in_parallel(names, lambda name: _forward(name, limit_s, socket.AF_INET)[0]), strict=True))
+    """Name of a node -> the addresses that it has here; none where it has none within ``limit_s``."""
+    addresses = _in_parallel(names, lambda name: _timed(lambda: _addresses(name), limit_s)[0] or [])
+    return dict(zip(names, addresses, strict=True))
 
 
 def try_connections(targets: Sequence[Sequence[Any]], limit_s: float) -> list[str]:
@@ -196,15 +197,14 @@ def _look_up(address: str, limit_s: float) -> dict[str, Any]:
     name, reverse_s = _timed(lambda: socket.gethostbyaddr(address)[0], limit_s)
     row: dict[str, Any] = {"address": address, "name": name or "", "reverse_s": round(reverse_s, 4)}
     if name:
-        back, forward_s = _forward(name, limit_s)
-        row |= {"back": back, "forward_s": round(forward_s, 4)}
+        back, forward_s = _timed(lambda: _addresses(name), limit_s)
+        row |= {"back": back or [], "forward_s": round(forward_s, 4)}
     return row
 
 
-def _forward(name: str, limit_s: float, family: int = 0) -> tuple[list[str], float]:
-    """(addresses of a name, seconds)."""
-    result, duration_s = _timed(lambda: {str(info[4][0]) for info in socket.getaddrinfo(name, None, family)}, limit_s)
-    return sorted(result or ()), duration_s
+def _addresses(name: str) -> list[str]:
+    """Raises OSError."""
+    return sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)})
 
 
 def _time_mapped(address: str) -> dict[str, Any]:

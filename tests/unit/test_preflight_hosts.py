@@ -149,9 +149,8 @@ def test_every_node_resolves_the_names_of_all_nodes_and_a_stale_one_is_named(tmp
 
 
 def test_a_name_is_resolved_as_programs_of_the_node_resolve_it() -> None:
-    assert preflight_checks.resolve_nodes(["localhost", "no-such-node.invalid"], 2.0) == {
-        "localhost": ["127.0.0.1"], "no-such-node.invalid": [],
-    }  # fmt: skip
+    addresses = preflight_checks.resolve_nodes(["localhost", "no-such-node.invalid"], 2.0)
+    assert "127.0.0.1" in addresses["localhost"] and addresses["no-such-node.invalid"] == []
 
 
 def test_private_networks_of_several_hosts_are_named_as_the_cause(

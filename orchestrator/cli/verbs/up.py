@@ -208,12 +208,7 @@ def up(
 
 
 def _up(
-    session: Session,
-    bed: BedSpec,
-    hosts: Sequence[str],
-    *,
-    force: bool = False,
-    prepare: bool | None = None,
+    session: Session, bed: BedSpec, hosts: Sequence[str], *, force: bool = False, prepare: bool | None = None
 ) -> bool:
     """Make the bed match its inventory on ``hosts``, and return whether anything was changed; the lock of the bed is held."""
     if not force:
