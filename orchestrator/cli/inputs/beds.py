@@ -59,10 +59,7 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
 
 
 def _require_own(session: sessions.Session, bed: BedSpec, before: BedSpec) -> BedSpec:
-    """The bed, with the inventory from which it came up unless that was moved. A copy may describe the same bed.
-
-    Raises UsageError where the bed is up from another inventory, whose nodes would end.
-    """
+    """The bed, with the inventory from which it is up unless that was moved. Raises UsageError where it is another one."""
     old = Path(before.inventory)
     if not old.is_file() and not old.is_dir():
         session.terminal.warn(f"bed {bed.name} came up from {old}, which is gone; taken to be moved to {bed.inventory}")
@@ -76,7 +73,7 @@ def _require_own(session: sessions.Session, bed: BedSpec, before: BedSpec) -> Be
 
 
 def _description(bed: BedSpec) -> BedSpec:
-    """The bed without what does not come from the content of its inventory."""
+    """The bed as the content of its inventory describes it: copies describe the same bed."""
     nodes, replacements = (tuple(replace(node, hash="") for node in part) for part in (bed.nodes, bed.replacements))
     return replace(bed, inventory="", agent="", hash="", nodes=nodes, replacements=replacements)
 

@@ -55,10 +55,7 @@ def with_departed_hosts(bed: BedSpec) -> BedSpec:
 def changes(
     bed: BedSpec, status: BedStatus, unreachable: Mapping[str, str], present: Collection[str] = ()
 ) -> tuple[Change, ...]:
-    """The changes on departed hosts. ``unreachable``: host -> why it cannot be reached.
-
-    ``present``: the directories of the bed on its hosts. A departed host with one of them is one of these hosts, renamed.
-    """
+    """The changes on departed hosts. ``unreachable``: host -> why. A host with a directory that is ``present`` was renamed."""
     renamed = {host.name for host in status.hosts if host.directory_id in present}
     left = (departed for departed in bed.departed if departed.host.name not in renamed)
     return tuple(change for departed in left for change in _changes(departed, status, unreachable))
