@@ -83,7 +83,7 @@ def _first_failure(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | N
     None where a node was lost, the gang stood still by then, or the whole bed has ended: the errors of ranks follow from it, and the
     reason of the run's end names it.
     """
-    if any(getattr(event.data, "bed_ended", None) for event in run.history.events):
+    if views.bed_end(run.history):
         return None
     cause = views.root_cause(run.history, gangs[-1]) if gangs else None
     stalled = run.history.last(events.GangStalled)

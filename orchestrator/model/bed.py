@@ -246,7 +246,8 @@ class NodeStatus:
     """The observed status of a node. Memory in MiB; ``warm``: torch is imported and nothing runs.
 
     ``host``: the host on which it was observed. On a host other than that of its spec its name is ``n1@h2``.
-    ``python`` and ``torch``: the versions in which its ranks run; empty if not known.
+    ``python`` and ``torch``: the versions in which its ranks run; empty if not known. ``changed``: how the create request of its
+    container differs from the one that the inventory asks for now.
     """
 
     name: str
@@ -263,6 +264,7 @@ class NodeStatus:
     host: str = ""
     python: str = ""
     torch: str = ""
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,13 +325,15 @@ class Change:
 class Diff:
     """The plan of `up`: --dry-run prints it, and apply executes it. ``detached``: see ``BedStatus``.
 
-    ``departed``: changes on hosts that left the inventory; nodes on unreachable hosts are kept.
+    ``departed``: changes on hosts that left the inventory; nodes on unreachable hosts are kept. ``settings``: what changes without
+    a change of nodes, in words.
     """
 
     changes: tuple[Change, ...]
     keeper: Change | None = None
     detached: bool = False
     departed: tuple[Change, ...] = ()
+    settings: str = ""
 
     @property
     def empty(self) -> bool:

@@ -71,6 +71,23 @@ class Isolation:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+#: What a Slurm job step says of its GPUs.
+STEP_GPUS = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURM_STEP_GPUS")
+
+
+def within_step(env: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a node whose environment is ``current``: in a Slurm job, numbers of GPUs count within those that Slurm gave."""
+    given = {name: current[name].split(",") for name in STEP_GPUS if current.get(name) and "SLURM_JOB_ID" in current}
+    wanted = env.get(STEP_GPUS[0], "all")
+    if not given or not wanted:
+        return dict(env)
+    numbers = [int(item) for item in wanted.split(",") if item.isdigit()]
+    if not numbers:  # GPUs by name: Slurm has chosen
+        numbers = list(range(max(map(len, given.values()))))
+    chosen = {name: [gpus[number] for number in numbers if number < len(gpus)] for name, gpus in given.items()}
+    return {**env, **{name: ",".join(gpus) for name, gpus in chosen.items()}}
+
+
 def temporary_directory(pid: int) -> str:
     """The temporary directory of an isolated rank. The path is short, because names of sockets have at most 107 bytes."""
     return f"/tmp/ccbed-{pid}"

@@ -85,6 +85,12 @@ def resolve_names(addresses: Sequence[str], limit_s: float) -> list[dict[str, An
     ]
 
 
+def resolve_nodes(names: Sequence[str], limit_s: float) -> dict[str, list[str]]:
+    """Name of a node -> the addresses that it has here; none where it has none within ``limit_s``."""
+    addresses = _in_parallel(names, lambda name: _timed(lambda: _addresses(name), limit_s)[0] or [])
+    return dict(zip(names, addresses, strict=True))
+
+
 def try_connections(targets: Sequence[Sequence[Any]], limit_s: float) -> list[str]:
     """Connect to each (address, port); for each in order an empty string, or the problem."""
     return _in_parallel(targets, lambda target: _try_connection(str(target[0]), int(target[1]), limit_s))
@@ -191,9 +197,14 @@ def _look_up(address: str, limit_s: float) -> dict[str, Any]:
     name, reverse_s = _timed(lambda: socket.gethostbyaddr(address)[0], limit_s)
     row: dict[str, Any] = {"address": address, "name": name or "", "reverse_s": round(reverse_s, 4)}
     if name:
-        back, forward_s = _timed(lambda: sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)}), limit_s)
+        back, forward_s = _timed(lambda: _addresses(name), limit_s)
         row |= {"back": back or [], "forward_s": round(forward_s, 4)}
     return row
+
+
+def _addresses(name: str) -> list[str]:
+    """Raises OSError."""
+    return sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)})
 
 
 def _time_mapped(address: str) -> dict[str, Any]:
@@ -300,6 +311,7 @@ def _checked_name(text: str) -> str:
 #: The checks by the names that requests use.
 OPS: Mapping[str, Callable[..., Any]] = {
     "survey": survey,
+    "resolve": resolve_nodes,
     "meet": check_peers,
     "tidy": clean_up,
     "space": free_space,

@@ -8,8 +8,8 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,27 +147,14 @@ def minimal_spec(state: Path, name: str) -> BedSpec:
     return replace(bed, hosts=(host,), hostdir=str(workdir), network="private")
 
 
-@contextmanager
-def lock(state: Path, name: str) -> Iterator[None]:
+def lock(state: Path, name: str) -> AbstractContextManager[None]:
     """Held by the only process that changes a bed. Raises UsageError if another process holds it."""
-    file = state / "beds" / f"{name}.lock"
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fd = _flock(file, tries=5)
-    if fd is None:
-        raise _being_changed(name)
-    try:
-        yield
-    finally:
-        os.close(fd)
+    return _held(state / "beds" / f"{name}.lock", None, lambda: _being_changed(name))
 
 
 def refuse_changing(state: Path, name: str, wait_s: float = 0.0) -> None:
     """Raises UsageError while another process changes the bed, after ``wait_s``: a run would lose the nodes that it replaces."""
-    file = state / "beds" / f"{name}.lock"
-    fd = _flock(file, tries=1 + int(wait_s / 0.01), kind=fcntl.LOCK_SH) if file.exists() else None
-    if fd is not None:
-        os.close(fd)
-    elif file.exists():
+    if _is_held(state / "beds" / f"{name}.lock", tries=1 + int(wait_s / 0.01)):
         raise _being_changed(name)
 
 
@@ -175,48 +162,23 @@ def _being_changed(name: str) -> UsageError:
     return UsageError(f"bed {name} is being changed by another ccbed", hint=f"wait for it; ccbed status {name}")
 
 
-@contextmanager
-def run_lock(workdir: Path, run: str, directory: Path) -> Iterator[None]:
+def run_lock(workdir: Path, run: str, directory: Path) -> AbstractContextManager[None]:
     """Held by the orchestrator that drives a run; freed by the kernel when it dies. Raises UsageError when held."""
-    file = workdir / RUN_LOCK
-    workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd = _flock(file, tries=5)
-    if fd is None:
-        raise busy(workdir)
-    try:
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps({"run": run, "dir": str(directory), "pid": os.getpid()}).encode(), 0)
-        yield
-    finally:
-        os.close(fd)
+    holder = {"run": run, "dir": str(directory), "pid": os.getpid()}
+    return _held(workdir / RUN_LOCK, holder, lambda: busy(workdir))
 
 
-@contextmanager
-def night_lock(workdir: Path, night: str) -> Iterator[None]:
+def night_lock(workdir: Path, night: str) -> AbstractContextManager[None]:
     """Held by the process that runs a night on a bed; freed by the kernel when it dies. Raises UsageError when held."""
-    workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd = _flock(workdir / NIGHT_LOCK, tries=5)
-    if fd is None:
-        raise _night(workdir)
-    try:
-        since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        holder = {"night": night, "pid": os.getpid(), "user": getpass.getuser(), "since": since}
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(holder).encode(), 0)
-        yield
-    finally:
-        os.close(fd)
+    since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    holder = {"night": night, "pid": os.getpid(), "user": getpass.getuser(), "since": since}
+    return _held(workdir / NIGHT_LOCK, holder, lambda: _night(workdir))
 
 
 def refuse_night(workdir: Path) -> None:
     """Raises UsageError while another process runs a night on the bed: a run between its trials would disturb them."""
-    file = workdir / NIGHT_LOCK
-    if not file.exists():
-        return
-    fd = _flock(file, kind=fcntl.LOCK_SH)
-    if fd is None:
+    if _is_held(workdir / NIGHT_LOCK):
         raise _night(workdir)
-    os.close(fd)
 
 
 def _night(workdir: Path) -> UsageError:
@@ -250,13 +212,7 @@ def open_run(workdir: Path, now: float | None = None) -> OpenRun | None:
 def driver(workdir: Path) -> int:
     """The pid of the orchestrator that holds the run lock; 0 if no process holds it."""
     file = workdir / RUN_LOCK
-    if not file.exists():
-        return 0
-    fd = _flock(file, kind=fcntl.LOCK_SH)  # shared, so that concurrent probes do not see each other as drivers
-    if fd is not None:
-        os.close(fd)
-        return 0
-    return int((_json(file) or {}).get("pid", 0))
+    return int((_json(file) or {}).get("pid", 0)) if _is_held(file) else 0
 
 
 def begin_run(workdir: Path, run: str, directory: Path, command: str = "") -> None:
@@ -309,6 +265,30 @@ def busy(workdir: Path, *, driven: bool = True) -> UsageError:
         f"bed {bed} has an open run, {other.run}, whose orchestrator is gone",
         hint=f"ccbed resume {other.directory}, or abandon it: ccbed heal {bed}",
     )
+
+
+@contextmanager
+def _held(file: Path, holder: Mapping[str, object] | None, refusal: Callable[[], UsageError]) -> Iterator[None]:
+    """Hold a lock, in whose file ``holder`` is written. Raises ``refusal`` if another process holds it."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = _flock(file, tries=5)
+    if fd is None:
+        raise refusal()
+    try:
+        if holder:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(holder).encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _is_held(file: Path, tries: int = 1) -> bool:
+    """Whether a process holds the lock. It is probed by a shared one, so that concurrent probes do not see each other."""
+    fd = _flock(file, tries, fcntl.LOCK_SH) if file.exists() else None
+    if fd is not None:
+        os.close(fd)
+    return fd is None and file.exists()
 
 
 def _flock(file: Path, tries: int = 1, kind: int = fcntl.LOCK_EX) -> int | None:

@@ -38,6 +38,7 @@ class RunView:
     faults: tuple[FaultView, ...]
     goodput: float | None = None
     lost: tuple[str, ...] = ()
+    bed_ended: str = ""
 
 
 def view(
@@ -49,6 +50,7 @@ def view(
     """
     records = tuple(steps)
     outcome, reason, kind = ending(history)
+    ended, recoveries = bed_end(history), failovers(trial, history, records, resumes)
     known = gangs(history)
     return RunView(
         outcome=outcome,
@@ -60,7 +62,8 @@ def view(
         duration_s=max(map(clock(history), history.events), default=0.0),
         epochs=len(known),
         slots=known[-1].nodes if known else (),
-        failovers=failovers(trial, history, records, resumes),
+        failovers=tuple(failover for failover in recoveries if not ended or failover.ttr_s is not None),
+        bed_ended=ended,
         faults=faults(trial, history),
         goodput=goodput(history, records, resumes) if records else None,
         lost=tuple(dict.fromkeys(event.node for event in history.of(events.NodeExit, events.NodeSilent) if event.node)),
@@ -89,6 +92,14 @@ def ending(history: History) -> tuple[str, str, str]:
     if last.kind is events.RunInterrupted:
         return "interrupted", last.data.reason or "", ""
     return last.data.outcome or "failed", last.data.reason or "", last.data.kind or ""
+
+
+def bed_end(history: History) -> str:
+    """Why the whole bed has ended, as after the end of its job; empty where it has not. Nodes that are lost with it are no failover."""
+    ended = ""
+    for event in history.events:
+        ended = "" if event.kind is events.RunResumed else ended or getattr(event.data, "bed_ended", None) or ""
+    return ended
 
 
 def _step(history: History, records: Iterable[StepRecord]) -> int:

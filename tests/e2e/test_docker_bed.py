@@ -305,6 +305,25 @@ def test_a_bed_of_somebody_else_with_our_name_is_refused_with_its_owner(box: Box
     assert box.containers() == before and box.unchanged()
 
 
+def test_a_changed_mount_and_a_grown_bed_reach_all_containers(box: Box, image: str, tmp_path: Path) -> None:
+    (tmp_path / "digits").touch()
+    grown = {"spares": 1, "python": PYTHON, "data_dir": tmp_path}
+    inventory(box.inventory.parent, image, NAME, nodes=3, **grown)
+    plan = box.ccbed("plan", str(box.inventory))[1]
+    assert f"mount {tmp_path} none -> {tmp_path}:ro" in plan and "host n3 none -> 10." in plan
+    code, output = box.ccbed("up", str(box.inventory))
+    assert code == 0, output
+    for node in ("n0", "n1", "n2", "n3"):
+        script = f"ls {tmp_path}/digits && getent hosts n3 && echo $no_proxy"
+        code, output = box.ccbed("exec", f"{NAME}/{node}", "--", "sh", "-c", script)
+        assert code == 0 and " n3" in output and ",n3," in output, output
+    assert box.unchanged()
+    inventory(box.inventory.parent, image, NAME, spares=1, python=PYTHON)
+    code, output = box.ccbed("up", str(box.inventory))
+    assert code == 0, output
+    assert (len(box.containers()), box.unchanged()) == (3, True)
+
+
 def test_down_without_the_bed_file_leaves_nothing(engine: Any, image: str, tmp_path: Path) -> None:
     state = tmp_path / "state"
     code, output = ccbed(state, "up", str(inventory(tmp_path, image, "boxlost", 1)))

@@ -97,8 +97,9 @@ def _lacking() -> str:
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     if lacking := _lacking():
         pytest.skip(f"no emulated fabric here: {lacking}")
-    state = tmp_path_factory.mktemp("state") / "ccbed"
-    code, output = ccbed(state, "up", str(INVENTORY))
+    state, file = tmp_path_factory.mktemp("state") / "ccbed", tmp_path_factory.mktemp("inventory") / INVENTORY.name
+    file.write_bytes(INVENTORY.read_bytes())
+    code, output = ccbed(state, "up", str(file))
     assert code == 0, output
     spec = beds.read(state, "fabric")
     assert spec is not None
@@ -338,8 +339,8 @@ def test_a_link_that_is_cut_for_a_while_stops_the_gang_and_loses_nothing(bed: Be
     assert_shaped(bed, "n1")
 
 
-def test_another_link_replaces_the_nodes_and_shapes_both_directions(bed: Bed, tmp_path: Path) -> None:
-    before, file = pids(bed), changed(tmp_path, "{rate: 100mbit}")
+def test_another_link_replaces_the_nodes_and_shapes_both_directions(bed: Bed) -> None:
+    before, file = pids(bed), changed(Path(bed.spec.inventory).parent, "{rate: 100mbit}")
     code, output = bed.ccbed("up", str(file))
     assert code == 0, output
     assert re.search(r"~ n0 .*link 1 Gbit/s tbf.* -> 100 Mbit/s tbf", output)
@@ -350,8 +351,8 @@ def test_another_link_replaces_the_nodes_and_shapes_both_directions(bed: Bed, tm
     assert_rate(bed, "n0", "n2", "n3", target="n1", above=30e6, below=105e6)
 
 
-def test_the_uplinks_of_two_groups_are_shared(bed: Bed, tmp_path: Path) -> None:
-    code, output = bed.ccbed("up", str(changed(tmp_path, "{groups: 2, uplink: 50mbit}")))
+def test_the_uplinks_of_two_groups_are_shared(bed: Bed) -> None:
+    code, output = bed.ccbed("up", str(changed(Path(bed.spec.inventory).parent, "{groups: 2, uplink: 50mbit}")))
     assert code == 0, output
     assert_rate(bed, "n0", target="n1", above=150e6)  # within the group of n0, n1 and the spare
     for source, target in (("n0", "n2"), ("n3", "n1")):  # between the groups
@@ -378,7 +379,8 @@ def test_nothing_is_left_when_all_of_it_is_killed_at_once_nor_after_down(bed: Be
     assert len(wanted) == len(NODES) + 1 and known(wanted) == wanted
     kill(keeper(bed), *pids(bed).values())
     nothing_is_left(wanted)
-    code, output = bed.ccbed("up", str(INVENTORY))
+    Path(bed.spec.inventory).write_bytes(INVENTORY.read_bytes())
+    code, output = bed.ccbed("up", bed.spec.inventory)
     assert code == 0, output
     wanted = namespaces(bed)
     assert bed.ccbed("down", "fabric")[0] == 0

@@ -168,3 +168,16 @@ def test_a_project_travels_without_the_large_files_of_earlier_runs_and_every_run
         directory = index.resolve("latest", remote.runs)
         log = next(directory.glob("nodes/*/*/rank-0.log")).read_text()
         assert f"sees: ['config.json', 'jobs'] 7 {remote.hostdir}/shared/{directory.name}/work" in log
+
+
+def test_a_renamed_host_keeps_its_keeper_and_the_plan_lists_each_node_once(remote: Remote) -> None:
+    original = remote.inventory.read_text()
+    remote.inventory.write_text(original.replace("    h1:\n", "    web1:\n"))
+    plan = remote.ccbed("plan", str(remote.inventory))[1]
+    assert "2 to create, 0 to change, 2 to remove" in plan and "no longer in the inventory" not in plan, plan
+    for text in (remote.inventory.read_text(), original):
+        remote.inventory.write_text(text)
+        code, output = remote.ccbed("up", str(remote.inventory))
+        assert (code, "2 of 2 warm" in output) == (0, True), output
+        code, output = remote.ccbed("up", str(remote.inventory))
+        assert (code, "nothing to change, 2 of 2 warm" in output) == (0, True), output

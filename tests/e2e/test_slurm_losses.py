@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ..lab.slurm import Slurm
 from .test_slurm_bed import LIMIT_S, User, until
@@ -106,6 +108,7 @@ def test_the_end_of_the_job_ends_the_run_with_its_reason(
     job = up(partition=partition)
     code, output = run_until_lost(user, lambda: lose(user.slurm, job))
     assert code == 4 and re.search(rf"job {job}: [a-z ]+ \(({reason})", output), output
+    assert re.search(rf"The run failed.*: job {job}: ", output) and "failovers" not in output, output
     assert f"job {job}: " in report(user)
     (reason,) = ended(user)
     assert reason.startswith(f"job {job}: "), reason
@@ -184,3 +187,56 @@ def test_a_node_that_slurm_drains_finishes_the_run_and_is_named(user: User, up: 
     lost = ("node n2 failed, and Slurm removed it from the job", "its job step on n2 has ended")
     assert any(text in output for text in lost) and any(text in report(user) for text in lost), output
     assert "ccbed down lab, then: ccbed up" in user.ccbed("up", user.inventory("lab", 2, 1), code=4)
+
+
+NVIDIA_SMI = """#!/bin/sh
+case "$*" in
+*ecc*) for gpu in 0 1; do echo "$gpu, GPU-$0-$gpu, Test, 0, No"; done ;;
+*) for gpu in 0 1; do echo "$gpu, GPU-test-$gpu"; done ;;
+esac
+"""
+SHOW_GPUS = """import json, os, pathlib, sys
+names = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURM_STEP_GPUS", "LOCAL_RANK")
+pathlib.Path(sys.argv[1], "rank-" + os.environ["RANK"]).write_text(json.dumps({name: os.environ.get(name) for name in names}))
+"""
+
+
+def test_ranks_have_the_gpu_that_slurm_gave_and_not_the_one_of_another_job(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPU 0 of n1 belongs to another job, so that the step of the bed gets GPU 1."""
+    programs = user.home / "bin"
+    programs.mkdir()
+    (programs / "nvidia-smi").write_text(NVIDIA_SMI)
+    (programs / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    share = ("--nodelist=n1", "--gres=gpu:1", "--mem=100M", "--output=/dev/null")
+    busy = int(user.slurm.run("sbatch", "--parsable", *share, "--wrap", "sleep 3000"))
+    until(lambda: user.slurm.jobs()[busy] == "RUNNING")
+    inventory = Path(user.inventory("lab", 1))
+    document = yaml.safe_load(inventory.read_text())
+    more = {"ccbed_gpus": 1, "ccbed_gres": "gpu:1", "ccbed_nodelist": "n1", "ccbed_sbatch": {"mem": "100M"}}
+    document["all"]["vars"] |= more
+    inventory.write_text(yaml.safe_dump(document))
+    script = user.home / "show.py"
+    script.write_text(SHOW_GPUS)
+    try:
+        user.ccbed("up", str(inventory))
+        args = [
+            "--bed",
+            "lab",
+            "--backend",
+            "gloo",
+            "--no-twin",
+            "--env",
+            "CUDA_VISIBLE_DEVICES=0,1",
+            *user.runs("lab"),
+        ]
+        user.ccbed("run", str(script), *args, "--", str(user.home))
+    finally:
+        user.ccbed("down", "lab", "--force")
+        user.slurm.cancel(busy)
+    ranks = [json.loads(file.read_text()) for file in user.home.glob("rank-*")]
+    assert ranks == [
+        {"CUDA_VISIBLE_DEVICES": "1", "GPU_DEVICE_ORDINAL": "1", "SLURM_STEP_GPUS": "1", "LOCAL_RANK": "0"}
+    ]

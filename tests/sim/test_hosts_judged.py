@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from orchestrator import views
 from orchestrator.core.engine.state import State
-from orchestrator.core.verdict import judge
+from orchestrator.core.verdict import judge, sentence
 from orchestrator.model.errors import KeeperGoneError
 from orchestrator.model.event import REPEATED, Command, Event, History
 from orchestrator.model.events import KEEPER_COMMANDS
@@ -336,6 +337,9 @@ def test_the_end_of_the_whole_bed_is_named_before_what_followed_from_it(
     assert end["reason"].count("job 7") == 1 and end["kind"] == "infrastructure"
     finished = judged(trial, book)["finished"]
     assert finished.text.startswith("the run failed: job 7: timed out (it reached its time limit); rank 0 failed")
+    shown = views.view(trial, History(events=tuple(book.events)))
+    text = sentence.sentence(trial, shown, [finished])
+    assert text == "The run failed at step 1 of 300: job 7: timed out (it reached its time limit); finished fails."
 
 
 @pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "slow"])

@@ -133,6 +133,20 @@ def test_a_host_that_left_and_is_empty_is_forgotten_and_one_that_is_away_is_not(
     assert departed.hosts_to_clear(wanted, changes) == ()
 
 
+def test_a_host_with_another_name_is_the_same_machine_and_its_nodes_are_listed_once() -> None:
+    wanted = bed(bed(h1=1), h2=1)
+    on_host = {**host_status(container("n0")), "place": "boot:1:7"}
+    status = observed_status.bed_status(wanted, {"h2": on_host})
+    present = [host.directory_id for host in status.hosts]
+    of_old_name = observed_status.bed_status(departed.departed_bed(wanted), {"h1": on_host})
+    assert departed.changes(wanted, of_old_name, {}, present) == ()
+    assert departed.without_empty_hosts(wanted, (), ["h1", "h2"]).departed == ()
+    plan = diff(wanted, status)
+    assert [(change.action, change.node) for change in plan.changes] == [("create", "n1"), ("remove", "n0")]
+    elsewhere = observed_status.bed_status(departed.departed_bed(wanted), {"h1": {**on_host, "place": "boot:1:8"}})
+    assert [change.node for change in departed.changes(wanted, elsewhere, {}, present)] == ["n0", "keeper"]
+
+
 # --- the verbs --------------------------------------------------------------------------------------------------------
 
 

@@ -51,6 +51,10 @@ class Hosts:
     def probe_node(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
         self.requests.append((node, f"{op} inside"))
         number = int(node.removeprefix("n"))
+        if (node, op) in self.odd:
+            return self.odd[node, op](**args)
+        if op == "resolve":
+            return {name: [f"127.0.0.{int(name[1:]) + 2}"] for name in args["names"]}
         answer: Any = preflight_checks.OPS[op](**args)
         return {**answer, "interfaces": {"eth0": f"127.0.0.{number + 2}"}} if op == "survey" else answer
 
@@ -131,6 +135,22 @@ def test_who_cannot_be_reached_from_where_is_named(tmp_path: Path) -> None:
     assert problems[:2] == ("reach", "fail")
     assert problems[2].startswith("h1 cannot reach n2 at 127.0.0.4:")
     assert problems[2].endswith(": No route to host")
+
+
+def test_every_node_resolves_the_names_of_all_nodes_and_a_stale_one_is_named(tmp_path: Path) -> None:
+    hosts = Hosts()
+    hosts.odd["n2", "resolve"] = lambda names, limit_s: {"n0": ["127.0.0.9"], "n1": [], "n2": ["127.0.0.4"]}
+    spec = bed(tmp_path)
+    assert wrong(examined(spec, hosts)) == [
+        ("names", "fail", "n2 resolves n0 to 127.0.0.9, not to 127.0.0.2"),
+        ("names", "warn", "n2 resolves n1 to no address, not to 127.0.0.3"),
+    ]
+    assert {node for node, op in hosts.requests if op == "resolve inside"} == {"n0", "n1", "n2"}
+
+
+def test_a_name_is_resolved_as_programs_of_the_node_resolve_it() -> None:
+    addresses = preflight_checks.resolve_nodes(["localhost", "no-such-node.invalid"], 2.0)
+    assert "127.0.0.1" in addresses["localhost"] and addresses["no-such-node.invalid"] == []
 
 
 def test_private_networks_of_several_hosts_are_named_as_the_cause(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from orchestrator.model import gang
 from orchestrator.rank.runtime import environment
 
@@ -79,3 +81,41 @@ def test_a_reference_run_reports_to_no_service_unless_the_user_asks_for_it() -> 
     assert environment.complete(isolated, 7, "n0", "i", {})["WANDB_MODE"] == "offline"
     chosen = replace(isolated, env={"WANDB_MODE": "online"})
     assert environment.complete(chosen, 7, "n0", "i", {})["WANDB_MODE"] == "online"
+
+
+# --- GPUs of a Slurm job step -------------------------------------------------------------------------------------------
+
+STEP = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "1,3", "GPU_DEVICE_ORDINAL": "1,3", "SLURM_STEP_GPUS": "5,7"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cuda", "global_"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0"}, "1", "5"),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, "3", "7"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, "1,3", "5,7"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, "1,3", "5,7"),
+        ({"CUDA_VISIBLE_DEVICES": "2"}, "", ""),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8f6c1a52"}, "1,3", "5,7"),
+        ({}, "1,3", "5,7"),
+    ],
+    ids=["first", "second", "both", "more than there are", "beyond", "a name", "all"],
+)
+def test_a_node_has_gpus_of_its_job_step_alone(wanted: dict[str, str], cuda: str, global_: str) -> None:
+    values = gang.within_step({"A": "b", **wanted}, STEP)
+    assert values == {"A": "b", "CUDA_VISIBLE_DEVICES": cuda, "GPU_DEVICE_ORDINAL": cuda, "SLURM_STEP_GPUS": global_}
+
+
+def test_without_a_job_or_without_its_gpus_a_node_has_those_of_the_inventory() -> None:
+    wanted = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert gang.within_step(wanted, {"CUDA_VISIBLE_DEVICES": "3"}) == wanted
+    assert gang.within_step(wanted, {"SLURM_JOB_ID": "7"}) == wanted
+    assert gang.within_step({"CUDA_VISIBLE_DEVICES": ""}, STEP) == {"CUDA_VISIBLE_DEVICES": ""}, "none are wanted"
+
+
+def test_no_environment_gives_a_rank_other_gpus_than_its_node_has_in_a_job() -> None:
+    wider = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    for given in (replace(GANG, env=wider), replace(GANG, workload="script", environment=wider, env=wider)):
+        values = environment.complete(given, 7, "n3", "ab12", STEP)
+        assert {name: values[name] for name in gang.STEP_GPUS} == {name: STEP[name] for name in gang.STEP_GPUS}
+        assert environment.complete(given, 7, "n3", "ab12", {})["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"

@@ -53,7 +53,29 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
         problems = dict.fromkeys(vaulted.hide(problem, tuple(session.terminal.secrets)) for problem in error.problems)
         hint = error.hint or f"correct {inventory}, then: ccbed up {inventory}"
         raise UsageError(*problems, hint=hint) from None
-    return replace(nodes_from_inventory.with_inventory_path(spec, str(inventory.absolute())), vault=document.secrets)
+    bed = replace(nodes_from_inventory.with_inventory_path(spec, str(inventory.absolute())), vault=document.secrets)
+    before = read(session, bed.name)
+    return _require_own(session, bed, before) if before and before.inventory not in ("", bed.inventory) else bed
+
+
+def _require_own(session: sessions.Session, bed: BedSpec, before: BedSpec) -> BedSpec:
+    """The bed, with the inventory from which it is up unless that was moved. Raises UsageError where it is another one."""
+    old = Path(before.inventory)
+    if not old.is_file() and not old.is_dir():
+        session.terminal.warn(f"bed {bed.name} came up from {old}, which is gone; taken to be moved to {bed.inventory}")
+        return bed
+    if not old.samefile(bed.inventory) and _description(bed) != _description(before):
+        raise UsageError(
+            f"bed {bed.name} is up from {old}; {bed.inventory} describes another bed of this name",
+            hint=f"set another name in one of them, such as ccbed_bed: {bed.name}-2; or end that bed: ccbed down {bed.name}",
+        )
+    return replace(bed, inventory=before.inventory)
+
+
+def _description(bed: BedSpec) -> BedSpec:
+    """The bed as the content of its inventory describes it: copies describe the same bed."""
+    nodes, replacements = (tuple(replace(node, hash="") for node in part) for part in (bed.nodes, bed.replacements))
+    return replace(bed, inventory="", agent="", hash="", nodes=nodes, replacements=replacements)
 
 
 def _missing(inventory: Path) -> UsageError:

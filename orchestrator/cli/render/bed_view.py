@@ -36,7 +36,9 @@ def plan(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
     if diff.keeper:
         terminal.line(f"  {_SIGNS[diff.keeper.action]} {'keeper':<{width}}          {diff.keeper.reason}")
     for names, action, role, reason in _groups(bed, changes):
-        terminal.line(f"  {_SIGNS[action]} {names:<{width}}   {role:<5}  {reason}")
+        first, *others = reason.split("\n")
+        terminal.line(f"  {_SIGNS[action]} {names:<{width}}   {role:<5}  {first}")
+        terminal.lines(f"{'':<{width + 14}}{text}" for text in others)
 
 
 def away(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:

@@ -38,7 +38,7 @@ def command(session: Session, inventory: Path, limit: tuple[str, ...], as_json: 
     beds.mention_quarantine(session, bed)
     beds.mention_drains(session, bed)
     if diff.empty:
-        session.terminal.line(f"bed {bed.name}: nothing to change")
+        session.terminal.line(f"bed {bed.name}: {diff.settings or 'nothing to change'}")
     else:
         bed_view.plan(session.terminal, bed, diff)
         part = f" --limit {','.join(hosts)}" if limit else ""

@@ -115,13 +115,7 @@ def _with_options(hint: str, bed: BedSpec, limit: Sequence[str], max_unavailable
 
 
 def _roll(
-    session: Session,
-    bed: BedSpec,
-    hosts: tuple[str, ...],
-    size: int,
-    *,
-    force: bool,
-    prepare: bool | None,
+    session: Session, bed: BedSpec, hosts: tuple[str, ...], size: int, *, force: bool, prepare: bool | None
 ) -> None:
     """Change ``size`` hosts at a time. Hosts whose nodes are not up come first, so that they are up while others change.
 
@@ -214,12 +208,7 @@ def up(
 
 
 def _up(
-    session: Session,
-    bed: BedSpec,
-    hosts: Sequence[str],
-    *,
-    force: bool = False,
-    prepare: bool | None = None,
+    session: Session, bed: BedSpec, hosts: Sequence[str], *, force: bool = False, prepare: bool | None = None
 ) -> bool:
     """Make the bed match its inventory on ``hosts``, and return whether anything was changed; the lock of the bed is held."""
     if not force:
@@ -232,10 +221,12 @@ def _up(
     beds.mention_quarantine(session, bed)
     beds.mention_drains(session, bed)
     if diff.empty:
+        if diff.settings:
+            provider.prepare(selection.reaching(bed, hosts))
         store.write(session.state, bed)
         if store.needs_preflight(session.state, bed.name):
             _preflight(session, bed, hosts, status, provider)
-        session.terminal.line(_unchanged(session, bed, hosts, status))
+        session.terminal.line(_unchanged(session, bed, hosts, status, diff.settings))
         return False
     if not force:
         beds.refuse_open(session, bed, "up has changes to make and")
@@ -308,32 +299,37 @@ def compare(
         status = apply.settle(provider, reached, status)
     host_problems.refuse_duplicates(bed, status)
     changes = selection.limit(differences.diff(bed, status, before), bed, hosts)
-    return status, replace(changes, departed=_departed(provider, reached)), provider
+    return status, replace(changes, departed=_departed(provider, reached, status)), provider
 
 
 def _refuse_moved(bed: BedSpec, before: BedSpec) -> None:
-    """Raises UsageError where the running bed has another directory or provider."""
-    for was, now in (
-        (before.workdir, bed.workdir),
-        (before.hostdir or before.workdir, bed.hostdir or bed.workdir),
-        (f"provider {before.provider}", f"provider {bed.provider}"),
-        (slurm_jobs.summary(before), slurm_jobs.summary(bed)),
-    ):
-        if was != now:
+    """Raises UsageError where the running bed has another directory, provider, network, engine or job."""
+    now = _identity(bed)
+    for key, was in _identity(before).items():
+        if was != now.get(key, was):
             raise UsageError(
-                f"bed {bed.name} is up in {was}; the inventory now says {now}",
+                f"bed {bed.name} is up in {was}; the inventory now says {now[key]}",
                 hint=f"ccbed down {bed.name}, then: ccbed up {short_path(bed.inventory)}",
             )
 
 
-def _departed(provider: Provider, bed: BedSpec) -> tuple[Change, ...]:
-    """Return the nodes on hosts that are no longer in the inventory."""
+def _identity(bed: BedSpec) -> dict[str, str]:
+    """What a bed cannot change while it is up, as an error names it."""
+    network = f"the {bed.network} network" if bed.provider == "docker" else ""
+    engines = {f"engine of {host.name}": f"the engine {host.engine} of {host.name}" for host in bed.hosts}
+    places = {"workdir": bed.workdir, "hostdir": bed.hostdir or bed.workdir, "provider": f"provider {bed.provider}"}
+    return {**places, "job": slurm_jobs.summary(bed), "network": network, **engines}
+
+
+def _departed(provider: Provider, bed: BedSpec, status: BedStatus) -> tuple[Change, ...]:
+    """Return the nodes on hosts that are no longer in the inventory. ``status``: of those that are."""
     if not bed.departed:
         return ()
+    present = {host.directory_id for host in status.hosts if host.directory_id}
     try:
-        return departed.changes(bed, provider.observe(departed.departed_bed(bed)), {})
+        return departed.changes(bed, provider.observe(departed.departed_bed(bed)), {}, present)
     except UnreachedError as error:
-        return departed.changes(bed, error.status, error.hosts)
+        return departed.changes(bed, error.status, error.hosts, present)
 
 
 def _change(
@@ -377,8 +373,8 @@ def _change(
             raise
         prepared_hosts.prepare_again(session, bed, error)
         done = work(token=secrets.token_hex(3))
-    _clear(session, bed, hosts, diff, provider)
     status = provider.observe(reached)
+    _clear(session, bed, hosts, (status, diff, provider))
     terminal.line(f"  nodes       {bed_view.count(part, status)}{'':<21} {done.nodes_s:.2f} s")
     if diff.keeper:
         terminal.lines(f"  reboot      {text}" for text in bed_view.after_reboot(status))
@@ -406,14 +402,15 @@ def _checked_interpreter(bed: BedSpec) -> Interpreter | None:
     return interpreter
 
 
-def _clear(session: Session, bed: BedSpec, hosts: Sequence[str], diff: Diff, provider: Provider) -> None:
+def _clear(session: Session, bed: BedSpec, hosts: Sequence[str], comparison: tuple[BedStatus, Diff, Provider]) -> None:
     """End the processes on hosts that are no longer in the inventory, and forget the hosts that are empty then."""
+    status, diff, provider = comparison
     reached = selection.reaching(bed, hosts)
     left = departed.hosts_to_clear(reached, diff.departed)
     if not left:
         return
     ended = provider.retire_hosts(reached, left)
-    store.write(session.state, departed.without_empty_hosts(bed, _departed(provider, reached), hosts))
+    store.write(session.state, departed.without_empty_hosts(bed, _departed(provider, reached, status), hosts))
     listed = short_list(host.name for host in left)
     session.terminal.line(f"  departed    {listed}: {len(ended)} processes ended, none is left")
 
@@ -435,8 +432,8 @@ def _preflight(session: Session, bed: BedSpec, hosts: Sequence[str], status: Bed
         store.clear_preflight(session.state, bed.name)
 
 
-def _unchanged(session: Session, bed: BedSpec, hosts: Sequence[str], status: BedStatus) -> str:
+def _unchanged(session: Session, bed: BedSpec, hosts: Sequence[str], status: BedStatus, settings: str) -> str:
     run = store.open_run(Path(bed.workdir))
     busy = f", run {run.run} is open" if run else ""
     part = selection.on_hosts(bed, hosts)
-    return f"bed {bed.name}: nothing to change, {bed_view.count(part, status)}{busy} ({session.took()})"
+    return f"bed {bed.name}: {settings or 'nothing to change'}, {bed_view.count(part, status)}{busy} ({session.took()})"

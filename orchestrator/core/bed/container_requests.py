@@ -1,4 +1,4 @@
-"""Requests that create the containers of nodes (Engine API v1.41, ``POST /containers/create``).
+"""Requests that create the containers of nodes (Engine API v1.41, ``POST /containers/create``), and how two of them differ.
 
 In every container the agent is the main process, behind an init. It runs as an ordinary user without capabilities and
 cannot gain any; its root file system is read-only. Of its host it sees only its node directory, the bed's shared directory,
@@ -8,7 +8,7 @@ code and data. It is never privileged and has no engine socket.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...model import container
@@ -16,6 +16,8 @@ from ...model.bed import BedSpec, ContainerSpec, NodeSpec, mac_address
 from ..spec import values
 from . import gpu_devices
 from .engine_kind import Engine
+
+Body = Mapping[str, Any]
 
 MIB = 1024 * 1024
 #: /dev/shm in bytes, for DataLoader workers and NCCL. Only used bytes take memory.
@@ -29,6 +31,13 @@ STOP_S = 2
 OOM_FIRST = 500
 #: The stack size for CUDA libraries (bytes).
 STACK = 64 * MIB
+#: Path in the request -> the variable that decides it. Another path is named as it is.
+_VARIABLES = {
+    "Image": "ccbed_image", "User": "ccbed_user", "Entrypoint": "ccbed_python", "HostConfig.NanoCpus": "ccbed_cpus",
+    "HostConfig.Memory": "ccbed_memory", "HostConfig.MemorySwap": "ccbed_memory", "HostConfig.Tmpfs": "ccbed_memory",
+    "HostConfig.ShmSize": "ccbed_shm_size", "HostConfig.DeviceRequests": "ccbed_gpus", "HostConfig.Devices": "ccbed_rdma",
+    "HostConfig.CapAdd": "ccbed_rdma", "HostConfig.Ulimits": "ulimits", "mount 1": "ccbed_shared_dir", "no_proxy": "ccbed_no_proxy",
+}  # fmt: skip
 
 
 def request(
@@ -264,3 +273,44 @@ def _networking(bed: BedSpec, node: NodeSpec, addresses: Mapping[str, str]) -> d
     if address := addresses.get(node.name):
         endpoint |= {"IPAMConfig": {"IPv4Address": address}, "MacAddress": mac_address(address)}
     return {"NetworkingConfig": {"EndpointsConfig": {container.network_name(bed.name): endpoint}}}
+
+
+#: Of these each entry is compared, or the part that a start does not set.
+_BY_ENTRY = ("Entrypoint", "Env", "ExtraHosts", "HostConfig", "Labels", "Mounts")
+
+
+def changes(before: Body, after: Body) -> tuple[str, ...]:
+    """A short line for each field that differs. Values of the environment may be secret: it is named without them.
+
+    A node that the bed no longer has may keep its name in /etc/hosts.
+    """
+    old, new = dict(_fields(before)), dict(_fields(after))
+    lines: dict[str, str] = {}
+    for path in (path for path in {**old, **new} if old.get(path) != new.get(path)):
+        kind, _, name = path.partition(" ")
+        variable = _VARIABLES.get(path, path)
+        values = [fields.get(path, "none") for fields in (old, new)]
+        if kind == "env":
+            lines[kind] = f"{lines.get(kind, 'ccbed_env')} {name}"
+        elif kind != "host" or path in new:
+            is_text = all(isinstance(value, str) for value in values)
+            lines.setdefault(variable, f"{variable} {values[0]} -> {values[1]}" if is_text else f"{variable} changed")
+    return tuple(lines.values())
+
+
+def _fields(request: Body) -> Iterator[tuple[str, object]]:
+    """(path, value): of the environment, mounts and hosts each entry by its name."""
+    host = request["HostConfig"]
+    env = dict(item.split("=", 1) for item in request["Env"])
+    hosts = dict(item.split(":", 1) for item in host["ExtraHosts"])
+    direct = {*env.pop("no_proxy", "").split(","), *env.pop("NO_PROXY", "").split(",")}
+    yield "no_proxy", sorted(direct - {*hosts, *hosts.values()})
+    yield "role", request["Labels"][container.ROLE]
+    yield "Entrypoint", request["Entrypoint"][0]
+    yield from ((f"env {name}", value) for name, value in env.items() if not name.startswith("CCBED_"))  # of this start
+    yield from ((f"host {name}", address) for name, address in hosts.items() if "." not in name)
+    for index, mount in enumerate(host["Mounts"]):  # the second is the shared directory, whatever its path
+        text = mount["Source"] + (":ro" if mount["ReadOnly"] else "")
+        yield f"mount {index if index == 1 else mount['Target']}", text
+    for prefix, part in (("", request), ("HostConfig.", host)):
+        yield from ((f"{prefix}{name}", value) for name, value in part.items() if name not in _BY_ENTRY)

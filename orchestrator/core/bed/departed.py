@@ -52,9 +52,13 @@ def with_departed_hosts(bed: BedSpec) -> BedSpec:
     return replace(bed, hosts=(*bed.hosts, *(departed.host for departed in bed.departed)))
 
 
-def changes(bed: BedSpec, status: BedStatus, unreachable: Mapping[str, str]) -> tuple[Change, ...]:
-    """The changes on departed hosts. ``unreachable``: host -> why it cannot be reached."""
-    return tuple(change for departed in bed.departed for change in _changes(departed, status, unreachable))
+def changes(
+    bed: BedSpec, status: BedStatus, unreachable: Mapping[str, str], present: Collection[str] = ()
+) -> tuple[Change, ...]:
+    """The changes on departed hosts. ``unreachable``: host -> why. A host with a directory that is ``present`` was renamed."""
+    renamed = {host.name for host in status.hosts if host.directory_id in present}
+    left = (departed for departed in bed.departed if departed.host.name not in renamed)
+    return tuple(change for departed in left for change in _changes(departed, status, unreachable))
 
 
 def without_empty_hosts(bed: BedSpec, changes: Sequence[Change], observed: Collection[str]) -> BedSpec:

@@ -14,6 +14,27 @@ AS_WANTED = "as wanted"
 ADOPTED = "as wanted; its keeper is gone, a new one adopts it"
 
 
+#: Field of the bed or of a host -> its variable, where that has another name. What is not listed here is no setting.
+_SETTINGS = {
+    **{name: f"ccbed_{name}" for name in ("shared_dir", "data_dir", "allow_faults", "engine_control", "power", "ssh_control")},
+    **dict.fromkeys(("address", "port", "user", "key", "python", "ssh"), "connection"), "replacements": "ccbed_max_nodes",
+    "switch_port": "ccbed_switch_port", "known_hosts": "ccbed_known_hosts", "first_contact": "ccbed_ssh_first_contact",
+    "slurm": "ccbed_ports", "start_timeout_s": "ccbed_start_timeout",
+}  # fmt: skip
+
+
+def describe_settings(before: BedSpec, bed: BedSpec) -> str:
+    """What changes in place, and what has no effect on nodes that run; empty if neither changes. No value: it may be secret."""
+    pairs = [(before, bed), *((old, new) for old in before.hosts for new in bed.hosts if old.name == new.name)]
+    changed = {
+        _SETTINGS[name] for name in _SETTINGS for old, new in pairs
+        if getattr(old, name, None) != getattr(new, name, None)
+    }  # fmt: skip
+    later = changed & {_SETTINGS["start_timeout_s"]}
+    groups = {"changed in place": changed - later, "no effect on running nodes": later}
+    return "; ".join(f"{text}: {', '.join(sorted(names))}" for text, names in groups.items() if names)
+
+
 def diff(bed: BedSpec, status: BedStatus, earlier: BedSpec | None = None) -> Diff:
     """``earlier``: the bed as it was last brought up; with it the reason of a replacement names the changed fields."""
     keeper = _keeper(bed, status)
@@ -23,7 +44,8 @@ def diff(bed: BedSpec, status: BedStatus, earlier: BedSpec | None = None) -> Dif
     used = {node.name for node in bed.replacements} if status.open_run else set()
     extra = (node for node in status.nodes if node.name not in names | used and node.state != "absent")
     removed = tuple(Change(action="remove", node=node.name, host=node.host, reason=_unwanted(node)) for node in extra)
-    return Diff(changes=(*changes, *removed), keeper=keeper, detached=status.detached)
+    settings = describe_settings(earlier or bed, bed)
+    return Diff(changes=(*changes, *removed), keeper=keeper, detached=status.detached, settings=settings)
 
 
 def _unwanted(node: NodeStatus) -> str:
@@ -54,6 +76,8 @@ def _change(spec: NodeSpec, observed: NodeStatus, keeper: Change | None, earlier
         return Change(action="create", node=spec.name, reason=observed.reason or "dead")
     if keeper is not None and keeper.action == "replace":
         return Change(action="replace", node=spec.name, reason=keeper.reason)
+    if observed.changed:
+        return Change(action="replace", node=spec.name, reason="\n".join(observed.changed))
     if observed.spec_hash != spec.hash:
         return Change(action="replace", node=spec.name, reason=_describe_change(spec, observed, earlier))
     if observed.state not in _ALIVE:
@@ -85,7 +109,7 @@ def _changed_variables(old: Mapping[str, str], new: Mapping[str, str]) -> str:
 
 def _fields(node: NodeSpec) -> dict[str, Any]:
     """The fields of a node that may change, in the form that a reason shows."""
-    names = ("host", "role", "address", "interface", "gpus", "env", "container", "python")
+    names = ("host", "role", "address", "interface", "gpus", "env", "python")
     fields = {name: getattr(node, name) for name in names}
     link, group = (links.text(node.port.link), node.port.group) if node.port else ("none", 0)
     return {**fields, "link": link, "group": group}

@@ -89,6 +89,7 @@ def _node(
         interface=spec.interface if spec and spec.interface else interface,
         python=str(observed.get("python", "")),
         torch=str(observed.get("torch", "")),
+        changed=tuple(observed.get("changed", ())),
     )
 
 

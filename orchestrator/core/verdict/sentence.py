@@ -71,7 +71,7 @@ def lost_step(trial: Trial, run: views.RunView, failover: views.Failover) -> int
 
 
 def _failover_parts(trial: Trial, run: views.RunView) -> list[str]:
-    if not run.failovers:
+    if run.bed_ended or not run.failovers:  # the reason of the end explains what came before it
         return []
     if len(run.failovers) == 1:
         failover = run.failovers[0]
@@ -133,7 +133,8 @@ def _ending(trial: Trial, run: views.RunView) -> list[str]:
         return [f"interrupted{where}"]
     if run.outcome == "running":
         return [f"not finished: {at}" if at else "not finished"]
-    return [f"the run failed{where}" + (f": {run.reason}" if run.reason else "")]
+    reason = run.bed_ended or run.reason
+    return [f"the run failed{where}" + (f": {reason}" if reason else "")]
 
 
 def _clean(trial: Trial, run: views.RunView) -> str:

@@ -35,7 +35,7 @@ from ...model.events.commands import (
 )  # fmt: skip
 from ...model.events.nodes import AgentReady
 from ...model.events.run import CommandRefused
-from ...model.gang import GangSpec
+from ...model.gang import GangSpec, within_step
 from ...model.payload import Payload
 from ..files import inbox, label, plain_files
 from ..files.event_log import EventLog
@@ -393,7 +393,7 @@ class Agent:
 def main(directory: Path, node_label: Mapping[str, Any], env: Mapping[str, str], ready: Callable[[], None]) -> int:
     """Become the agent of a node, in a process with its own session and process tag: take the lock, write the label, serve."""
     os.chdir(directory)
-    os.environ.update(env)
+    os.environ.update(within_step(env, os.environ))
     _restore_signals()
     label.take_lock(directory)
     pid = os.getpid()

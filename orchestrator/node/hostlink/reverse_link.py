@@ -43,7 +43,7 @@ CONNECT_S = 10.0
 #: A link that lived for so long was no failure.
 SETTLED_S = 2.0
 #: The variables of a job step that its processes keep: they name the cluster and the job.
-STEP_VARIABLES = ("SLURM_CONF", "SLURM_JOB_ID")
+STEP_VARIABLES = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_STEP_GPUS")
 _MODES = stat.S_IRWXG | stat.S_IRWXO
 
 

@@ -74,6 +74,7 @@ def _node_status(hostdir: str, row: Mapping[str, Any], engine: str, memory: bool
     is_running = row["State"] in ("running", "paused")
     record = _record(hostdir, name)
     is_rebooted = record.get("boot", host_facts.boot_id()) != host_facts.boot_id()
+    is_own = record.get("incarnation") == labels.get(names.INCARNATION)
     is_stale = is_running and (is_rebooted or _is_exit_reported(hostdir, labels))
     pid = _main_pid(hostdir, row, engine) if is_running else 0
     living = [process for process in (processes.find(pid), *processes.descendants(pid)) if process] if pid else []
@@ -92,6 +93,7 @@ def _node_status(hostdir: str, row: Mapping[str, Any], engine: str, memory: bool
         "shared_mib": round(max((shared for _, shared in pages), default=0.0), 1),
         "address": _address(row),
         "image": row.get("ImageID", ""),
+        "request": _record(hostdir, name, "wanted").get("request") if memory and is_own else None,
         **{fact: str(versions.get(fact, "")) for fact in ("python", "torch")},
     }
 
@@ -115,9 +117,9 @@ def _reason(
     return f"{exited}, then {REBOOTED}" if is_rebooted else exited
 
 
-def _record(hostdir: str, node: str) -> dict[str, Any]:
-    """The keeper's label of a node's newest incarnation."""
-    stored = plain_files.read_json(Path(hostdir) / label.KEEPER_DIR / "nodes" / f"{node}.json").get("label", {})
+def _record(hostdir: str, node: str, part: str = "label") -> dict[str, Any]:
+    """The keeper's label of a node's newest incarnation, or what is ``wanted`` of it."""
+    stored = plain_files.read_json(Path(hostdir) / label.KEEPER_DIR / "nodes" / f"{node}.json").get(part, {})
     return stored if isinstance(stored, dict) else {}
 
 

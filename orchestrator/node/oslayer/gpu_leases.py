@@ -21,6 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ...model import gang
+
 DIRECTORY = Path("/var/tmp/ccbed-leases")
 ALL = "all"
 QUERY_S = 5.0
@@ -53,7 +55,7 @@ def devices(wanted: Mapping[str, Any]) -> tuple[str, ...]:
     for request in requests:
         names += [ALL] if request.get("Count") == -1 else [str(name) for name in request.get("DeviceIDs") or ()]
     if not requests and wanted.get("gpus"):
-        visible = (wanted.get("env") or {}).get("CUDA_VISIBLE_DEVICES", "")
+        visible = gang.within_step(wanted.get("env") or {}, os.environ).get("CUDA_VISIBLE_DEVICES", "")
         names = visible.split(",") if visible else [ALL]
     return tuple(dict.fromkeys(name.rpartition("=")[2] for name in names))  # a CDI name ends with the index or the UUID
 

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...core.bed import container_requests
+from ...core.bed import container_requests, engine_kind
 from ...model import container as names
 from ...model.bed import BedSpec, HostSpec, NodeSpec
 from ...model.event import Command
@@ -50,6 +51,10 @@ class DockerProvider(HostsProvider):
     def _host_status(self, bed: BedSpec, host: HostSpec, deadline_s: float = 10.0, *, memory: bool) -> Any:
         status = super()._host_status(bed, host, deadline_s, memory=memory)
         self._lacks[host.name] = frozenset(status.get("lacks", ()))
+        specs = {node.name: node for node in bed.all_nodes if node.host == host.name}
+        for row in status["nodes"]:
+            if (before := row.pop("request", None)) and row["name"] in specs:
+                row["changed"] = _changes(bed, specs[row["name"]], before)
         return status
 
     def perform(self, command: Command) -> None:
@@ -105,6 +110,17 @@ def _request(
         owner_label=owners.text(bed),
         engine=ready.engine,
     )
+
+
+def _changes(bed: BedSpec, node: NodeSpec, before: container_requests.Body) -> tuple[str, ...]:
+    """How the container's request differs from what it would be now, with all that only its host knows. Raises ValueError."""
+    uid, _, gid = str(before["User"]).partition(":")
+    endpoints = before.get("NetworkingConfig", {}).get("EndpointsConfig", {}).values()
+    own = [IPv4Address(endpoint["IPAMConfig"]["IPv4Address"]) for endpoint in endpoints]
+    addresses = engines.addresses(bed, *(address - engines.FIRST - int(node.name[1:]) for address in own))
+    ready = engines.Ready(engine=engine_kind.Engine(version=""), images={}, addresses=addresses)
+    after = _request(bed, node, before["Entrypoint"][1], (int(uid), int(gid or uid)), ready)
+    return container_requests.changes(before, after)
 
 
 def _python(host: HostSpec) -> str:

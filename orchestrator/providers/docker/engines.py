@@ -207,10 +207,9 @@ def ready(
     if missing:
         raise missing_error(missing)
     if bed.network == "private":
-        node_addresses = addresses(bed, engine.network(bed, routes()))
-    else:
-        node_addresses = {node.name: node.address for node in bed.all_nodes if node.address}
-    return Ready(engine=known, images=image_ids, addresses=node_addresses)
+        subnet = ipaddress.IPv4Network(engine.network(bed, routes()))
+        return Ready(engine=known, images=image_ids, addresses=addresses(bed, subnet.network_address))
+    return Ready(engine=known, images=image_ids, addresses=addresses(bed))
 
 
 def _provide(engine: Engine, images: Sequence[str]) -> Mapping[str, str]:
@@ -223,10 +222,11 @@ def _provide(engine: Engine, images: Sequence[str]) -> Mapping[str, str]:
     return engine.images(images) if pulled else ids
 
 
-def addresses(bed: BedSpec, subnet: str) -> dict[str, str]:
-    """The address of every node, by its index in the bed, so that a replaced node keeps its address."""
-    network = ipaddress.ip_network(subnet)
-    return {node.name: str(network[FIRST + index]) for index, node in enumerate(bed.all_nodes)}
+def addresses(bed: BedSpec, network: ipaddress.IPv4Address | None = None) -> dict[str, str]:
+    """Those in the networks of the hosts, or in a private network, by the number in a node's name: a node keeps its address."""
+    if network is None:
+        return {node.name: node.address for node in bed.all_nodes if node.address}
+    return {node.name: str(network + FIRST + int(node.name[1:])) for node in bed.all_nodes}
 
 
 def _free(nodes: int, routes: Sequence[str]) -> Iterator[ipaddress.IPv4Network]:

@@ -40,20 +40,11 @@ def examine(bed: BedSpec, status: BedStatus, prober: Prober) -> Checked:
         token = secrets.token_hex(8)
         surveys = _survey(bed, initial, prober, pool, token)
         pending = _probe_hosts(bed, status, initial, prober, pool)
-        observed, hosts = (
-            _observe_namespaces(bed, initial, prober, pool, surveys, token),
-            _hosts(initial, *_done(pending)),
-        )
-    observed = replace(
-        observed,
-        problems={**hosts.problems, **observed.problems},
-        clocks=hosts.clocks,
-        wall_offsets=hosts.wall_offsets,
-        gpus=hosts.gpus,
-        images=hosts.images,
-        spaces=hosts.spaces,
-        inside=hosts.inside,
-    )
+        networks = _observe_namespaces(bed, initial, prober, pool, surveys, token)
+        hosts = _hosts(initial, *_done(pending))
+    problems = {**hosts.problems, **networks.problems}
+    of_networks = {name: getattr(networks, name) for name in ("surveys", "connections", "tokens")}
+    observed = replace(hosts, problems=problems, **of_networks)
     clocks = dict(observed.clocks.values())
     return Checked(
         requirements=rules.check(bed, status, observed),
@@ -161,7 +152,7 @@ def _holders(observed: Observations, namespace: NetworkNamespace) -> list[Any]:
 
 
 def _probe_hosts(bed: BedSpec, status: BedStatus, observed: Observations, prober: Prober, pool: Executor) -> Pending:
-    """Probe each host: clock, GPUs, images, and the processes of its containers."""
+    """Probe each host: clock, GPUs, images, and the processes of its containers; and the names of nodes in each of them."""
     hosts = [host for host in bed.hosts if host.name not in observed.problems]
     images = {
         h.name: sorted({n.container.image for n in bed.all_nodes if n.host == h.name and n.container}) for h in hosts
@@ -183,6 +174,10 @@ def _probe_hosts(bed: BedSpec, status: BedStatus, observed: Observations, prober
             )
         if host.name in with_gpus:
             probes["gpus", host.name] = partial(prober.probe_host, host.name, "gpus", PROBE_S)
+    names = {"names": sorted(rules.named_addresses(bed, observed)), "limit_s": rules.LOOKUP_S}
+    for node in (node.name for node in bed.nodes if names["names"] and (node.container or bed.fabric)):
+        if status.node(node).state in ("warm", "busy"):  # and has a hosts file of its own
+            probes["resolve", node] = partial(prober.probe_node, node, "resolve", PROBE_S, **names)
     return _submit(pool, probes)
 
 
@@ -200,6 +195,7 @@ def _hosts(
         gpus={host: result for (_, host), result in _of(done, "gpus")},
         images={host: result for (_, host), result in _of(done, "images")},
         spaces={host: result for (_, host), result in _of(done, "space")},
+        resolved={node: result for (_, node), result in _of(done, "resolve")},
         inside={node: result for _, nodes in _of(done, "inside") for node, result in nodes.items()},
     )
 

@@ -76,7 +76,8 @@ def versions(bed: BedSpec, status: BedStatus) -> Iterable[Requirement]:
 def agent(bed: BedSpec, status: BedStatus) -> Requirement:
     """The keeper and every node run this agent, and every node has the spec that the inventory describes."""
     name = f"agent {bed.agent[:6]}"
-    outdated = [node.name for node in bed.nodes if status.node(node.name).spec_hash != node.hash]
+    states = [(node, status.node(node.name)) for node in bed.nodes]
+    outdated = [node.name for node, state in states if state.spec_hash != node.hash or state.changed]
     if status.keeper_hash == bed.agent and not outdated:
         return ok(name, "on all ok")
     text = f"not on {', '.join(outdated) or 'keeper'}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,7 @@ class Observations:
 
     ``clocks``: by host, with its boot id. ``wall_offsets``: its wall clock minus this machine's, in seconds. ``inside``: by
     node, the facts that its container sees (``node/preflight_checks.py``). ``spaces``: free bytes of a host whose containers
-    were surveyed instead.
+    were surveyed instead. ``resolved``: by node, name of a node -> its addresses there.
     """
 
     namespaces: tuple[NetworkNamespace, ...]
@@ -61,6 +61,7 @@ class Observations:
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     inside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     spaces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    resolved: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
 
 def check(bed: BedSpec, status: BedStatus, observed: Observations) -> tuple[Requirement, ...]:
@@ -70,7 +71,7 @@ def check(bed: BedSpec, status: BedStatus, observed: Observations) -> tuple[Requ
         *(_or_ok("address", _addresses(bed, observed), "ok")),
         *_ports(observed),
         *(_or_ok("reach", _failed_connections(bed, observed), f"{len(observed.connections)} connections ok")),
-        *(_or_ok("names", (*_unknown_names(bed, observed), *_names(observed)), _lookup_summary(observed))),
+        *(_or_ok("names", (*_wrong_names(bed, observed), *_names(observed)), _lookup_summary(observed))),
         *_or_ok("clocks", _clocks(observed), _clock_summary(observed)),
         *_shm(bed, observed),
         *_spaces(bed, observed),
@@ -193,15 +194,21 @@ def _recreate_fix(bed: BedSpec) -> str:
     return f"ccbed down {bed.name}, then: ccbed up {bed.inventory}"
 
 
-def _unknown_names(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
-    """On an emulated fabric every node has a hosts file of its own, which names all others."""
-    wanted = {node.address: node.name for node in bed.nodes} if bed.fabric else {}
-    for namespace, survey in observed.surveys.items():
-        for lookup in survey["names"] if wanted else ():
-            if lookup["name"] != wanted[lookup["address"]] and lookup["reverse_s"] < LOOKUP_S:
-                text = f"{namespace} knows {lookup['address']} as {lookup['name'] or 'an unknown host'}, not as {wanted[lookup['address']]}"
-                fix = "put files first in the line hosts: of /etc/nsswitch.conf"
-                yield Requirement(name="names", outcome="fail", text=text, fix=fix)
+def named_addresses(bed: BedSpec, observed: Observations) -> dict[str, str]:
+    """Node -> its address, of those whose names ccbed writes into the hosts files of nodes."""
+    known = {name: address for namespace in observed.namespaces for name, address in namespace.addresses.items()}
+    is_private = bed.network == "private"
+    return {name: address for name, address in known.items() if address and (is_private or bed.node(name).address)}
+
+
+def _wrong_names(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
+    """A name without an address is a warning: ranks are told addresses. Another address is that of another node."""
+    wanted = named_addresses(bed, observed)
+    for node, addresses in observed.resolved.items():
+        for name in (name for name in wanted if wanted[name] not in addresses[name]):
+            text = f"{node} resolves {name} to {', '.join(addresses[name]) or 'no address'}, not to {wanted[name]}"
+            fix = f"ccbed up {bed.inventory}; or correct /etc/hosts and the line hosts: of /etc/nsswitch.conf of {node}"
+            yield Requirement(name="names", outcome="fail" if addresses[name] else "warn", text=text, fix=fix)
 
 
 def _names(observed: Observations) -> Iterable[Requirement]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,14 +63,7 @@ class ProcessProvider:
     def prepare(self, bed: BedSpec) -> None:
         """Create directories and archive, and start a keeper of this archive. Raises InfrastructureError if it does not start."""
         workdir = Path(bed.workdir)
-        for part in (
-            "keeper/inbox",
-            "keeper/done",
-            "payloads",
-            *(f"nodes/{node.name}/inbox" for node in bed.all_nodes),
-        ):
-            (workdir / part).mkdir(mode=0o700, parents=True, exist_ok=True)
-        Path(bed.shared_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        host_operations.prepare_directories(bed.workdir, [node.name for node in bed.all_nodes], bed.shared_dir)
         if bed.fabric:
             fabric.write_hosts(bed)
         path, digest = archive.write(workdir / "agent")
@@ -151,11 +143,7 @@ class ProcessProvider:
 
     def forget(self, bed: BedSpec, run: str) -> None:
         """Remove node files, checkpoints and outcomes of the run."""
-        workdir = Path(bed.workdir)
-        for directory in (*workdir.glob(f"nodes/*/runs/{run}"), Path(bed.shared_dir) / run):
-            shutil.rmtree(directory, ignore_errors=True)
-        for outcome in (*workdir.glob(f"nodes/*/done/{run}.*"), *workdir.glob(f"keeper/done/{run}.*")):
-            outcome.unlink(missing_ok=True)
+        host_operations.remove_run(bed.workdir, bed.shared_dir, run)
 
     def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
         return [("", entry) for entry in prunable_files.list_prunable(bed.workdir, bed.shared_dir)]

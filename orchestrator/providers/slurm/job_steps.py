@@ -43,7 +43,7 @@ _NOISE = "cluster configuration lacks support for cpu binding"
 class Step:
     """The srun of a host's step, on the machine that started it. ``node``: its name in Slurm.
 
-    ``container``: see ``step_container.fingerprint``. ``is_ended``: Slurm has no such step any more.
+    ``container``: see ``step_container.fingerprint``. ``options``: see ``_fixed_options``. ``is_ended``: Slurm has no such step any more.
     """
 
     job: int
@@ -53,6 +53,7 @@ class Step:
     pid: int
     start: int
     container: str = ""
+    options: str = ""
     is_ended: bool = False
 
 
@@ -63,9 +64,7 @@ def step_command(bed: BedSpec, allocation: Allocation, host: str, archive: str) 
     bed has none. It ends with its node, not with the exit of another step (``--no-kill``, ``--kill-on-bad-exit=0``, ``--wait=0``).
     Raises InfrastructureError for a container that cannot be.
     """
-    nodes = [node for node in bed.nodes if node.host == host]
-    roots = [part for root in (bed.shared_dir, bed.data_dir) if root for part in ("--root", root)]
-    gres = [] if any(node.gpus for node in nodes) else ["--gres=none"]
+    gres, roots = _fixed_options(bed, host)
     exported = EXPORTED_TO_IMAGE if step_container.fingerprint(bed) else EXPORTED
     return [
         "srun", f"--jobid={allocation.job_id}", f"--nodelist={slurm_node(allocation, host)}",
@@ -75,6 +74,12 @@ def step_command(bed: BedSpec, allocation: Allocation, host: str, archive: str) 
         *step_container.command(bed), python(bed), "-I", "-S", archive, "reverse", "--links", str(links(bed)), "--host", host,
         "--hostdir", bed.directory_on(host), "--bed", bed.name, *roots,
     ]  # fmt: skip
+
+
+def _fixed_options(bed: BedSpec, host: str) -> tuple[list[str], list[str]]:
+    """What a step keeps from its start: whether it has GPUs, and the directories from which files are fetched."""
+    gres = [] if any(node.gpus for node in bed.nodes if node.host == host) else ["--gres=none"]
+    return gres, [part for root in (bed.shared_dir, bed.data_dir) if root for part in ("--root", root)]
 
 
 def python(bed: BedSpec) -> str:
@@ -124,6 +129,7 @@ def start(bed: BedSpec, allocation: Allocation, host: str, archive: str) -> None
         pid=process.pid,
         start=processes.start_time(process.pid),
         container=step_container.fingerprint(bed),
+        options=str(_fixed_options(bed, host)),
     )
     _write(bed, host, step)
 
@@ -139,6 +145,8 @@ def end_reason(bed: BedSpec, allocation: Allocation, host: str) -> str:
         return f"job {allocation.job_id} has no step on {slurm_node(allocation, host)}"
     if step.container != step_container.fingerprint(bed):
         return f"its job step on {step.node} runs with another ccbed_container, ccbed_image or ccbed_mounts"
+    if step.options and step.options != str(_fixed_options(bed, host)):
+        return f"its job step on {step.node} runs with another ccbed_shared_dir, ccbed_data_dir or without ccbed_gpus"
     if step.machine != host_facts.machine_id() or _is_own(step):
         return ""
     if not step.is_ended and not _has_ended(bed, host, step):

@@ -228,6 +228,7 @@ class SlurmProvider(HostsProvider):
         allocation = self._allocated(bed)
         self._refuse_lost(bed, allocation)
         missing = [host.name for host in bed.hosts if job_steps.end_reason(bed, allocation, host.name)]
+        job_steps.end(bed, missing, END_S)  # those that run with other settings
         for host in missing:
             _start_step(bed, allocation, host, str(path))
         self._connect_s = START_S if missing else CONNECT_S

@@ -18,7 +18,8 @@ __all__ = ("complete", "find_start_only", "redacted", "threads", "variables")
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 SCRIPT = "script"
-#: Variables of the node that no environment of a user replaces: the process tag, by which ``down`` finds every process.
+#: Variables of the node that no environment of a user replaces: the process tag, by which ``down`` finds every process. In a
+#: Slurm job also the GPUs: others belong to other jobs.
 OF_NODE = ("CCBED_NODE",)
 #: These take effect only when an interpreter starts, or when torch is imported. TORCH_INDEX is where pip finds torch.
 START_ONLY = re.compile(
@@ -44,9 +45,10 @@ def complete(
     gang: gang_model.GangSpec, rank: int, node: str, incarnation: str, current: Mapping[str, str]
 ) -> dict[str, str]:
     """The whole environment of ``rank``. ``current``: that of the node."""
-    kept = {name: current[name] for name in OF_NODE if name in current}
-    base = current if gang.environment is None else {**gang.environment, **kept}
-    values = {**base, **variables(gang, rank, node, incarnation)}
+    of_node = (*OF_NODE, *gang_model.STEP_GPUS) if "SLURM_JOB_ID" in current else OF_NODE
+    kept = {name: current[name] for name in of_node if name in current}
+    base = current if gang.environment is None else gang.environment
+    values = {**base, **variables(gang, rank, node, incarnation), **kept}
     users = {**(gang.environment or {}), **gang.env} if gang.workload == SCRIPT else {}
     return {**values, **{name: users[name] for name in YIELDING if name in users}}
 
