@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..model import codec
+from ..model import codec, events
 from ..model.act import Primitive
 from ..model.event import Command
-from ..model.events import (
-    FaultAct,
-    FaultBefore,
-    FaultHeal,
-    FaultHealed,
-    FaultInjected,
-    FaultVerified,
-    HealVerified,
-    LeaseArmed,
-    NodeApply,
-    NodeKill,
-)
 from ..model.payload import Payload
 from .fake_agents import FakeAgents
 from .fake_cluster import BOOT_S, OUTSIDE, FakeCluster, FakeNode
@@ -55,37 +43,37 @@ class FakeKeepers:
         writer, node = holder(command), self._cluster.nodes[str(command.node)]
         if self._cluster.is_repeated(command, writer):
             return
-        if command.kind in (NodeKill, FaultAct) and command.incarnation not in (None, node.incarnation):
+        if command.kind in (events.NodeKill, events.FaultAct) and command.incarnation not in (None, node.incarnation):
             self._cluster.respond(command, "fail", {"reason": "another incarnation"}, writer=writer)
             return
         node.done[command.key] += 1
-        if command.kind is NodeKill:
+        if command.kind is events.NodeKill:
             self._cluster.kill(node.name)
             self._cluster.respond(command, "ok", {**_identity(node), "left": 0}, writer=writer)
-        elif command.kind is NodeApply:
+        elif command.kind is events.NodeApply:
             alive = self._cluster.start(node)
             reason = {} if alive else {"reason": "the engine does not answer"}
             self._cluster.respond(command, "ok" if alive else "fail", {**_identity(node), **reason}, writer=writer)
-        elif command.kind is FaultAct:
+        elif command.kind is events.FaultAct:
             self.inject(command, node, writer)
         else:
             self._heal(command, node, writer)
 
-    def inject(self, command: Command[FaultAct], node: FakeNode, writer: str) -> None:
+    def inject(self, command: Command[events.FaultAct], node: FakeNode, writer: str) -> None:
         id, act = command.data.id or "", command.data.act
         assert act is not None, "the engine orders an act"
-        self._note(node, writer, LeaseArmed(key=command.key, lease_s=act.lease_s, holder=writer))
-        self._note(node, writer, FaultBefore(id=id, held=id in self.held_before, evidence={}))
+        self._note(node, writer, events.LeaseArmed(key=command.key, lease_s=act.lease_s, holder=writer))
+        self._note(node, writer, events.FaultBefore(id=id, held=id in self.held_before, evidence={}))
         if id in self.held_before:
             self._cluster.respond(command, "fail", {"reason": "the state to verify already held"}, writer=writer)
             return
         if id not in self.disarmed:
             self.perform(node, act.inject)
-        self._note(node, writer, FaultInjected(id=id, evidence=None))
+        self._note(node, writer, events.FaultInjected(id=id, evidence=None))
         if id in self.disarmed:
             self._cluster.respond(command, "fail", {"reason": "not verified"}, writer=writer)
             return
-        self._note(node, writer, FaultVerified(id=id, evidence=None))
+        self._note(node, writer, events.FaultVerified(id=id, evidence=None))
         self._cluster.respond(command, "ok", {"verified": True}, writer=writer)
 
     def perform(self, node: FakeNode, primitives: Sequence[Primitive]) -> None:
@@ -96,19 +84,19 @@ class FakeKeepers:
                 raise LookupError(f"a bed in memory has no {kind} of {of} {state}")
             work(node)
 
-    def _heal(self, command: Command[FaultHeal], node: FakeNode, writer: str) -> None:
+    def _heal(self, command: Command[events.FaultHeal], node: FakeNode, writer: str) -> None:
         primitives = command.data.act.heal if command.data.act is not None else ()
         self.perform(node, primitives)
         boots = any(primitive.args.get("of") == "host" and primitive.kind == "power" for primitive in primitives)
         self._cluster.later(2 * BOOT_S if boots else 0.0, lambda: self._healed(command, node, writer))
 
-    def _healed(self, command: Command[FaultHeal], node: FakeNode, writer: str) -> None:
+    def _healed(self, command: Command[events.FaultHeal], node: FakeNode, writer: str) -> None:
         id, lost = command.data.id or "", writer == OUTSIDE and not self._cluster.host_of(node.name).reachable
-        self._note(node, writer, FaultHealed(id=id, evidence=None))
+        self._note(node, writer, events.FaultHealed(id=id, evidence=None))
         if lost:
             self._cluster.respond(command, "fail", {"reason": "healing not verified"}, writer=writer)
             return
-        self._note(node, writer, HealVerified(id=id, evidence=None))
+        self._note(node, writer, events.HealVerified(id=id, evidence=None))
         self._cluster.respond(command, "ok", _identity(node), writer=writer)
 
     def _note(self, node: FakeNode, writer: str, payload: Payload) -> None:
