@@ -16,17 +16,8 @@ from functools import cached_property
 from pathlib import Path
 
 from ..core.spec import parse_trial, plan, redact, slots, trial_draft
+from ..model import errors
 from ..model.bed import BedSpec, NodeStatus
-from ..model.errors import (
-    EXIT_FINDING,
-    EXIT_INTERRUPTED,
-    EXIT_PASS,
-    CcbedError,
-    InfrastructureError,
-    Interrupted,
-    UnreachedError,
-    UsageError,
-)
 from ..model.events import RunEnd
 from ..model.launch import Result
 from ..model.plan import Placement
@@ -50,7 +41,7 @@ GRACE_S = 30.0
 _READY = ("warm", "busy")
 
 
-class TooFewNodesError(UsageError):
+class TooFewNodesError(errors.UsageError):
     """``nodes: all`` are fewer than the trial can have."""
 
 
@@ -92,7 +83,7 @@ class NightTrials:
                 capabilities={node.host: provider.capabilities(node.host) for node in self._bed.all_nodes},
                 data_dir=self._bed.data_dir, placement=self._placement(trial),
             )  # fmt: skip
-        except UsageError as error:
+        except errors.UsageError as error:
             return self._explained("; ".join(error.problems))
         return self._missing_spare(trial)
 
@@ -170,21 +161,21 @@ class NightTrials:
         try:
             with deadline:
                 result = self._launch(cell, repeat, open_run, begun)
-        except InfrastructureError as error:
+        except errors.InfrastructureError as error:
             if reason := self.obstacle_to_all():
-                raise InfrastructureError(reason) from error
+                raise errors.InfrastructureError(reason) from error
             raise
-        except (KeyboardInterrupt, Interrupted):
+        except (KeyboardInterrupt, errors.Interrupted):
             if not deadline.has_passed:
                 raise
             result = None
-        if deadline.has_passed and (result is None or result.code == EXIT_INTERRUPTED):
+        if deadline.has_passed and (result is None or result.code == errors.EXIT_INTERRUPTED):
             self._heal()
             run = Path(begun[-1]).name if begun else ""
             reason = (
                 f"hung: not ended {GRACE_S:g} s after twice its deadline of {cell.deadline_s:g} s, and was abandoned"
             )
-            return Attempt(run=run, exit=EXIT_FINDING, is_overdue=True, reason=reason)
+            return Attempt(run=run, exit=errors.EXIT_FINDING, is_overdue=True, reason=reason)
         if result is None:
             raise KeyboardInterrupt
         return self._attempt(cell, result)
@@ -235,7 +226,7 @@ class NightTrials:
 
         try:
             up(self._silent, self._wanted, quiet=True, force=True)
-        except CcbedError as error:
+        except errors.CcbedError as error:
             return "; ".join(error.problems)
         except OSError as error:
             return str(error)
@@ -258,7 +249,7 @@ class NightTrials:
         drained, reached = bed_inputs.drained_nodes(self.bed), bed_inputs.usable(self.bed)
         try:
             status = self.session.provider(reached).observe(reached, memory=False)
-        except UnreachedError as error:
+        except errors.UnreachedError as error:
             status = error.status
         nodes = [status.node(node.name) for node in self.bed.nodes if node.name not in drained]
         keepers = [_keeper(host.name) for host in status.hosts if not host.keeper_pid]
@@ -293,7 +284,7 @@ class NightTrials:
         build = functools.partial(parse_trial.build, source.document, self.session.catalogue)
         try:
             return build([*overrides, *more], self.bed.data_dir)
-        except UsageError as error:
+        except errors.UsageError as error:
             if cell.overrides.get("world.nodes") != parse_suite.ALL:
                 raise
             build([*parse_suite.overrides(cell, None), *more], self.bed.data_dir)  # raises what is wrong on any bed
@@ -308,7 +299,7 @@ class NightTrials:
             return judging.conclude(self.session.catalogue, directory, read_only=True)
         try:
             return self._run(cell, repeat, directory, begun)
-        except (UsageError, paths.TornBundleError):
+        except (errors.UsageError, paths.TornBundleError):
             self._heal()  # it cannot be resumed, because its bed was brought up again: run the repeat anew
             return self._run(cell, repeat, None, begun)
 
@@ -345,7 +336,7 @@ class NightTrials:
     def _attempt(self, cell: Cell, result: Result) -> Attempt:
         """Overdue is a run that the engine ended at the cell's deadline."""
         reason, is_overdue = "", False
-        if result.code not in (EXIT_PASS, EXIT_INTERRUPTED):
+        if result.code not in (errors.EXIT_PASS, errors.EXIT_INTERRUPTED):
             end = bundle.read_history(Path(result.directory)).last(RunEnd)
             ending = str(end.data.reason or "") if end and end.data.outcome != "finished" else ""
             is_overdue = "(liveness.wall_s)" in ending and self._trial(cell)[1].liveness.wall_s >= cell.deadline_s
@@ -357,7 +348,7 @@ class NightTrials:
         """Close the run that is open on the bed. An error is one of the next trial, or of ``restore``."""
         from .verbs import heal
 
-        with contextlib.suppress(CcbedError, OSError):
+        with contextlib.suppress(errors.CcbedError, OSError):
             heal.heal(self._silent, self._bed)
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..model.act import Act, HostFacts, Primitive, Safety, Target, check_time, lease_s
+from ..model.act import Act, HostFacts, Lasting, Primitive, Safety, Target, lease_s
 
 SAFETY: Safety = "node"
 #: A cut that does not last is verified within this part of its time.
@@ -12,13 +12,8 @@ VERIFY_SHARE = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
+class Params(Lasting):
     """``for_s``: seconds from the cut until it is healed; None: when the run ends."""
-
-    for_s: float | None = None
-
-    def __post_init__(self) -> None:
-        check_time(self.for_s)
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:

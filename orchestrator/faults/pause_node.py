@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ..model.act import Act, HostFacts, Primitive, Safety, Target, check_time, lease_s
+from ..model.act import Act, HostFacts, Lasting, Primitive, Safety, Target, lease_s
 
 SAFETY: Safety = "container"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """``for_s``: seconds until it is healed; None: when the run ends."""
-
-    for_s: float | None = None
-
-    def __post_init__(self) -> None:
-        check_time(self.for_s)
+Params = Lasting
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:

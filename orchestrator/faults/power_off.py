@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..model.act import Act, HostFacts, Primitive, Safety, Target, check_time, lease_s
+from ..model.act import Act, HostFacts, Lasting, Primitive, Safety, Target, lease_s
 
 SAFETY: Safety = "node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
+class Params(Lasting):
     """``for_s``: seconds until it is healed; None: when the run ends. ``back_s``: how long the host may take
     to answer after its power is on."""
 
-    for_s: float | None = None
     back_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        check_time(self.for_s)
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:

@@ -153,3 +153,13 @@ def check_time(for_s: float | None) -> None:
     """Raises ValueError for an invalid time."""
     if for_s is not None and not (math.isfinite(for_s) and for_s > 0):
         raise ValueError(f"for_s: must be > 0 (got {for_s:g})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lasting:
+    """``for_s``: seconds until it is healed; None: when the run ends."""
+
+    for_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_time(self.for_s)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..model.errors import (
-    EXIT_FINDING,
-    EXIT_INFRASTRUCTURE,
-    EXIT_PASS,
-    EXIT_UNKNOWN,
-    PRECEDENCE,
-)
+from ..model import errors
 from .suite import Row, State
 
 #: Before the name of a node in the cell of a row that is about the node.
 NODE = "node "
-_STATES: dict[int, State] = {EXIT_PASS: "passed", EXIT_FINDING: "failed", EXIT_UNKNOWN: "unknown"}
+_STATES: dict[int, State] = {errors.EXIT_PASS: "passed", errors.EXIT_FINDING: "failed", errors.EXIT_UNKNOWN: "unknown"}
 _CODES: dict[State, int] = {
-    **{known: code for code, known in _STATES.items()}, "unfinished": EXIT_FINDING, "error": EXIT_INFRASTRUCTURE,
+    **{known: code for code, known in _STATES.items()}, "unfinished": errors.EXIT_FINDING, "error": errors.EXIT_INFRASTRUCTURE,
 }  # fmt: skip
 
 
@@ -43,9 +37,9 @@ def exit_code(rows: Sequence[Row]) -> int:
     A node that was lost does not count: the trials that it broke have rows of their own.
     """
     codes = {_CODES[row.state] for row in rows if row.state != "skipped" and not node(row)}
-    return worst(codes) if codes else EXIT_UNKNOWN
+    return worst(codes) if codes else errors.EXIT_UNKNOWN
 
 
 def worst(codes: Iterable[int]) -> int:
     known = set(codes)
-    return next(code for code in PRECEDENCE if code in known)
+    return next(code for code in errors.PRECEDENCE if code in known)

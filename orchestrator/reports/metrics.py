@@ -75,24 +75,21 @@ def _checks(run: Run) -> Gauge:
 
 
 def _failovers(view: views.RunView) -> Iterator[Gauge]:
-    failovers = [
-        ({"failover": str(failover.index), "detector": failover.detector}, failover) for failover in view.failovers
+    failovers = view.failovers
+    labels = [{"failover": str(failover.index), "detector": failover.detector} for failover in failovers]
+    figures: list[tuple[str, str, list[float | None]]] = [
+        ("ttr", "Fault to first step of every rank.", [failover.ttr_s for failover in failovers]),
+        ("detect", "Fault to its detection.", [failover.detect_s for failover in failovers]),
+        ("caught_up", "Fault to the first new step.", [failover.caught_up_s for failover in failovers]),
     ]
-    yield _gauge(
-        "ttr_seconds", "Fault to first step of every rank.", ((at, failover.ttr_s) for at, failover in failovers)
-    )
-    yield _gauge("detect_seconds", "Fault to its detection.", ((at, failover.detect_s) for at, failover in failovers))
-    yield _gauge(
-        "caught_up_seconds", "Fault to the first new step.", ((at, failover.caught_up_s) for at, failover in failovers)
-    )
+    for name, text, values in figures:
+        yield known_gauge(f"failover_{name}_seconds", text, zip(labels, values, strict=True))
+    pairs = list(zip(labels, failovers, strict=True))
     if view.step is not None:
-        yield _gauge(
-            "lost_steps",
-            "Steps that were done twice.",
-            ((at, float(len(failover.lost_steps))) for at, failover in failovers),
-        )
-    phases = (({**at, "phase": name}, size) for at, failover in failovers for name, size in failover.phases)
-    yield _gauge("phase_seconds", "Phases of a failover; they sum to its ttr.", phases)
+        lost = [(at, len(failover.lost_steps)) for at, failover in pairs]
+        yield known_gauge("failover_lost_steps", "Steps that were done twice.", lost)
+    phases = (({**at, "phase": name}, size) for at, failover in pairs for name, size in failover.phases)
+    yield known_gauge("failover_phase_seconds", "Phases of a failover; they sum to its ttr.", phases)
 
 
 def _collectives(run: Run) -> Iterator[Gauge]:
@@ -109,17 +106,19 @@ def _collectives(run: Run) -> Iterator[Gauge]:
         for labels, spread in spreads
         for name, value in (("0", spread.min), ("0.5", spread.p50), ("0.95", spread.p95), ("1", spread.max))
     ]
-    yield _of_cases("seconds", "Time of a collective, percentiles over iterations by nearest rank.", quantiles)
-    yield _of_cases(
-        "busbw_bytes_per_second", "Bus bandwidth by the mean time (older bundles: median of the slowest rank).",
+    yield known_gauge(
+        "collective_seconds", "Time of a collective, percentiles over iterations by nearest rank.", quantiles
+    )
+    yield known_gauge(
+        "collective_busbw_bytes_per_second", "Bus bandwidth by the mean time (older bundles: median of the slowest rank).",
         [(_case(row.case), row.busbw * 1e9 if row.busbw is not None else None) for row in rows],
     )  # fmt: skip
-    yield _of_cases(
-        "model_ratio", "Median time over the model by the link probe.", [(_case(row.case), row.of_model) for row in rows]
+    yield known_gauge(
+        "collective_model_ratio", "Median time over the model by the link probe.", [(_case(row.case), row.of_model) for row in rows]
     )  # fmt: skip
     yield from _links(measured.setting) if measured else ()
-    yield _of_cases(
-        "wrong_results", "Results that were wrong, where they were verified.", [(_case(row.case), row.wrong) for row in rows]
+    yield known_gauge(
+        "collective_wrong_results", "Results that were wrong, where they were verified.", [(_case(row.case), row.wrong) for row in rows]
     )  # fmt: skip
 
 
@@ -129,17 +128,17 @@ def _links(setting: collectives.Setting) -> Iterator[Gauge]:
         ({"from": setting.node(direction.sender), "to": setting.node(direction.receiver)}, direction)
         for direction in setting.link.directions
     ]
-    yield _of_cases(
-        "link_alpha_seconds", "Start-up of a message between two ranks.",
+    yield known_gauge(
+        "collective_link_alpha_seconds", "Start-up of a message between two ranks.",
         [(labels, direction.alpha_s) for labels, direction in directions],
     )  # fmt: skip
-    yield _of_cases(
-        "link_bytes_per_second", "Rate from one rank to another by the probe.",
+    yield known_gauge(
+        "collective_link_bytes_per_second", "Rate from one rank to another by the probe.",
         [(labels, 1 / direction.beta if direction.beta else None) for labels, direction in directions],
     )  # fmt: skip
     for name, end in (("least", 1), ("greatest", 0)):
-        yield _of_cases(
-            f"link_{name}_bytes_per_second", f"The {name} rate in the interval of the probe.",
+        yield known_gauge(
+            f"collective_link_{name}_bytes_per_second", f"The {name} rate in the interval of the probe.",
             [(labels, 1 / direction.interval[end]) for labels, direction in directions if direction.interval],
         )  # fmt: skip
 
@@ -149,14 +148,10 @@ def _case(case: collectives.Case) -> Mapping[str, str]:
     return {**about, "bytes": str(case.bytes), "case": str(case.number)}
 
 
-def _of_cases(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], float | None]]) -> Gauge:
-    known = tuple((labels, value) for labels, value in samples if value is not None)
-    return Gauge(name=f"ccbed_collective_{name}", help=text, samples=known)
-
-
-def _gauge(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], float | None]]) -> Gauge:
-    known = tuple((labels, value) for labels, value in samples if value is not None)
-    return Gauge(name=f"ccbed_failover_{name}", help=text, samples=known)
+def known_gauge(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], float | None]]) -> Gauge:
+    """A gauge with the samples whose value is known."""
+    known = tuple((labels, float(value)) for labels, value in samples if value is not None)
+    return Gauge(name=f"ccbed_{name}", help=text, samples=known)
 
 
 def _lines(gauge: Gauge, base: Mapping[str, str]) -> Iterator[str]:

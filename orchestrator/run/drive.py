@@ -14,20 +14,10 @@ from typing import Any
 
 from ..core.bed import selection
 from ..core.spec import redact
-from ..model import codec, redaction, vaulted
+from ..model import codec, events, redaction, vaulted
 from ..model import event as model
 from ..model.errors import CcbedError, InfrastructureError, on_disk
 from ..model.event import Command, Event, History, Source
-from ..model.events import (
-    ClockFacts,
-    GangStart,
-    NodeApply,
-    NodeApplyDone,
-    NodeFacts,
-    RunBegin,
-    RunInterrupted,
-    RunResumed,
-)
 from ..model.launch import Request
 from ..model.payload import Payload
 from ..model.plan import HostClock, Plan, PlanNode
@@ -60,7 +50,7 @@ def drive(
             links = known_links.find(request, plan, directory)
             probes = Probes(lambda name: request.provider.observe_node(request.bed, name))
             opening = journal.append(_opening(request, plan, journal, directory, cursors, cut=cut))
-            if opening is not None and opening.kind is RunBegin:
+            if opening is not None and opening.kind is events.RunBegin:
                 request.on_event(opening)
             loop = Loop(
                 trial=trial,
@@ -94,10 +84,10 @@ def _revealed(command: Command, request: Request, links: Mapping[str, Any] | Non
     A replacement may never have run: the order to start it gets its spec. The ranks of the first attempt also get the
     link probe of an earlier run.
     """
-    if command.kind is NodeApply:
+    if command.kind is events.NodeApply:
         specs = (node for node in request.bed.replacements if node.name == command.node)
         return replace(command, value=next(map(codec.plain, specs), command.value))
-    if command.kind is not GangStart:
+    if command.kind is not events.GangStart:
         return command
     params = redact.reveal(command.data.params, request.secrets)
     env = {**command.value.get("env", {}), **request.exports}
@@ -115,14 +105,14 @@ def _drains(request: Request) -> Mapping[str, str] | None:
 
 def _started(plan: Plan, history: History) -> tuple[str, ...]:
     """Return the nodes of a run, without replacements that were never started: they have no files."""
-    applied = {event.node for event in history.of(NodeApplyDone)}
+    applied = {event.node for event in history.of(events.NodeApplyDone)}
     return tuple(name for name, node in plan.nodes.items() if node.incarnation or name in applied)
 
 
 def _opening(request: Request, plan: Plan, journal: Journal, directory: Path, cursors: Any, *, cut: bool) -> Event:
     """Return the first event of this orchestrator: the run begins, resumes, or was cut off."""
     if not journal.events:
-        begin = RunBegin(
+        begin = events.RunBegin(
             run=plan.run,
             bed=plan.bed,
             pid=os.getpid(),
@@ -137,12 +127,12 @@ def _opening(request: Request, plan: Plan, journal: Journal, directory: Path, cu
         return replace(event, value=vaulted.hide(event.value, request.bed.vault))
     pid, torn_bytes, nodes = os.getpid(), journal.torn_bytes, _live_nodes(request)
     if cut:
-        return _note(RunInterrupted(reason="cut off", pid=pid, torn_bytes=torn_bytes, nodes=nodes))
-    return _note(RunResumed(pid=pid, torn_bytes=torn_bytes, nodes=nodes))
+        return _note(events.RunInterrupted(reason="cut off", pid=pid, torn_bytes=torn_bytes, nodes=nodes))
+    return _note(events.RunResumed(pid=pid, torn_bytes=torn_bytes, nodes=nodes))
 
 
 def _first_cursors(journal: Journal) -> Mapping[str, int]:
-    begin = journal.history.first(RunBegin)
+    begin = journal.history.first(events.RunBegin)
     return (begin.data.cursors if begin else None) or {}
 
 
@@ -206,11 +196,11 @@ def _command(directory: Path) -> str:
     return ""
 
 
-def _live_nodes(request: Request) -> dict[str, NodeFacts]:
+def _live_nodes(request: Request) -> dict[str, events.NodeFacts]:
     """Return the nodes that live when a run is resumed."""
     status = request.provider.observe(request.bed, memory=False)
     return {
-        node.name: NodeFacts(incarnation=node.incarnation, ordinal=node.ordinal, pid=node.pid)
+        node.name: events.NodeFacts(incarnation=node.incarnation, ordinal=node.ordinal, pid=node.pid)
         for node in status.nodes
         if node.state in ("warm", "busy", "paused", "starting")
     }
@@ -227,15 +217,15 @@ def _keeper_pids(request: Request) -> dict[str, int]:
     return dict.fromkeys((node.host for node in request.bed.all_nodes), status.keeper_pid)
 
 
-def _identity(node: PlanNode) -> NodeFacts:
-    return NodeFacts(
+def _identity(node: PlanNode) -> events.NodeFacts:
+    return events.NodeFacts(
         incarnation=node.incarnation, ordinal=node.ordinal, pid=node.pid, role=node.role, address=node.address,
         host=node.host,
     )  # fmt: skip
 
 
-def _clock(measured: HostClock) -> ClockFacts:
-    return ClockFacts(host=measured.host, offset_s=measured.offset_s, uncertainty_s=measured.uncertainty_s)
+def _clock(measured: HostClock) -> events.ClockFacts:
+    return events.ClockFacts(host=measured.host, offset_s=measured.offset_s, uncertainty_s=measured.uncertainty_s)
 
 
 def _note(payload: Payload) -> Event:

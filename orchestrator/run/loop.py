@@ -11,51 +11,18 @@ from typing import Any, Protocol
 from ..core.engine import duplicates, engine, fold, liveness
 from ..core.engine.state import State
 from ..model import event as model
+from ..model import events as payloads
 from ..model import redaction
 from ..model.bed import NodeStatus
 from ..model.errors import KeeperGoneError, on_disk
 from ..model.event import Clock, Command, Event, Source
-from ..model.events import (
-    CommandFailed,
-    ControllerLate,
-    FaultAct,
-    FaultHeal,
-    FaultVerified,
-    GangStalled,
-    GangStartDone,
-    Gather,
-    HealVerified,
-    HoldExpired,
-    HostsDrained,
-    NodeApply,
-    NodeExit,
-    NodeHeard,
-    NodeKill,
-    NodeSilent,
-    NodeSuspect,
-    Note,
-    Progress,
-    RankExit,
-    RankHeld,
-    RankReleased,
-    RankStep,
-    RecoveryDecided,
-    RecoveryGrown,
-    RunEnd,
-    RunInterrupted,
-    Timer,
-    TimerDone,
-)
 from ..model.payload import EventType, Payload
 from ..model.plan import Plan
 from ..model.provider import Cursors, Provider
 from ..model.trial import REPLACE, Trial
 
 #: These change the bed: the journal is on disk before they are sent.
-_SYNCED = (FaultAct, FaultHeal, NodeApply, NodeKill)
-#: The keeper performs these, so the exit of a node does not end them.
-_BY_KEEPER = (FaultAct, FaultHeal, NodeApply, NodeKill)
-
+_SYNCED = (payloads.FaultAct, payloads.FaultHeal, payloads.NodeApply, payloads.NodeKill)
 #: After a resume an overdue timer still waits so many seconds, or its own time.
 GRACE_S = 3.0
 #: A keeper mostly replies within this time; afterwards the loop checks whether it still exists.
@@ -165,8 +132,8 @@ class Loop:
 
     def _issue(self, command: Command) -> None:
         about = {"node": command.node, "epoch": command.epoch, "key": command.key}
-        if isinstance(command.data, Note):
-            if command.data.f == RunEnd.NAME:
+        if isinstance(command.data, payloads.Note):
+            if command.data.f == payloads.RunEnd.NAME:
                 self._close_commands()
             self._write(self._raw("note", command.data.f, command.data.value, **about))
             return
@@ -181,10 +148,12 @@ class Loop:
             self.journal.sync()
             since = max(since, self.now().mono)
         self._open[command.key] = (command, since + command.deadline_s)
-        if isinstance(command.data, Timer):
+        if isinstance(command.data, payloads.Timer):
             heapq.heappush(self._timers, (since + (command.data.after_s or 0.0), command.key))
-        elif isinstance(command.data, Gather):
-            self._write(self._raw("ok", Gather.NAME, self._gather_and_poll(), key=command.key, epoch=command.epoch))
+        elif isinstance(command.data, payloads.Gather):
+            self._write(
+                self._raw("ok", payloads.Gather.NAME, self._gather_and_poll(), key=command.key, epoch=command.epoch)
+            )
         else:
             self._send(command)
             due = max(since, self.now().mono) + command.deadline_s
@@ -216,11 +185,11 @@ class Loop:
 
     def _lost_replies(self, event: Event) -> list[Event]:
         """A node that has exited sends no reply: close the open commands of its agent as indeterminate."""
-        if event.kind is not NodeExit:
+        if event.kind is not payloads.NodeExit:
             return []
-        lost = [
+        lost = [  # not what the keeper performs: it outlives the node
             command for command, _ in self._open.values()
-            if command.node == event.node and command.kind not in (*_BY_KEEPER, Timer, Gather)
+            if command.node == event.node and command.kind not in (*payloads.KEEPER_COMMANDS, payloads.Timer, payloads.Gather)
             and command.incarnation in (None, event.source.incarnation)
         ]  # fmt: skip
         return [self._indeterminate(command, "the node exited") for command in lost]
@@ -231,14 +200,14 @@ class Loop:
             is_open |= heapq.heappop(self._deadlines)[1] in self._open
         if not is_open:
             return []
-        late = [command for command, due in self._open.values() if due <= now and command.kind is not Timer]
+        late = [command for command, due in self._open.values() if due <= now and command.kind is not payloads.Timer]
         return [self._indeterminate(command, f"no reply within {command.deadline_s:g} s") for command in late]
 
     def _abandoned(self, now: float) -> list[Event]:
         """Close the commands of a keeper that has gone since they were sent to it."""
         events = []
         for command, due in list(self._open.values()):
-            if command.kind not in _BY_KEEPER or now - (due - command.deadline_s) < ABANDONED_S:
+            if command.kind not in payloads.KEEPER_COMMANDS or now - (due - command.deadline_s) < ABANDONED_S:
                 continue
             try:
                 self.provider.require_keeper(command)
@@ -251,12 +220,12 @@ class Loop:
     def _unperformed(self, command: Command, reason: str, error: OSError) -> Event:
         is_gone = isinstance(error, KeeperGoneError)
         ended = str(error) if isinstance(error, KeeperGoneError) and error.with_bed else None
-        return self._closing(command, CommandFailed(reason=reason, gone=is_gone or None, bed_ended=ended))
+        return self._closing(command, payloads.CommandFailed(reason=reason, gone=is_gone or None, bed_ended=ended))
 
     def _indeterminate(self, command: Command, reason: str) -> Event:
-        return self._closing(command, CommandFailed(reason=reason))
+        return self._closing(command, payloads.CommandFailed(reason=reason))
 
-    def _closing(self, command: Command, failed: CommandFailed) -> Event:
+    def _closing(self, command: Command, failed: payloads.CommandFailed) -> Event:
         about = {"node": command.node, "epoch": command.epoch, "key": command.key}
         return self._event(failed, type="info", f=command.f, **about)
 
@@ -279,7 +248,7 @@ class Loop:
         while self._timers and self._timers[0][0] <= now:
             _, key = heapq.heappop(self._timers)
             if key in self._open:
-                fired.append(self._event(TimerDone(), key=key))
+                fired.append(self._event(payloads.TimerDone(), key=key))
         return fired
 
     # --- liveness -----------------------------------------------------------------------------------------------------
@@ -292,7 +261,7 @@ class Loop:
         previous = self._watch
         self._watch, late = liveness.check(previous, now, self._heartbeats(state))
         self._pace = liveness.delayed(self._pace, late, now)
-        delays = [self._event(ControllerLate(late_s=round(late, 3)))] if late > 0.5 else []
+        delays = [self._event(payloads.ControllerLate(late_s=round(late, 3)))] if late > 0.5 else []
         return [
             *delays,
             *self._abandoned(now),
@@ -305,7 +274,7 @@ class Loop:
     def _changed_drains(self, state: State) -> list[Event]:
         """Report which hosts are drained, where recovery may place a node on another host."""
         drains = self.drains() if REPLACE in self.plan.policy else None
-        return [] if drains is None or drains == state.drained else [self._event(HostsDrained(hosts=drains))]
+        return [] if drains is None or drains == state.drained else [self._event(payloads.HostsDrained(hosts=drains))]
 
     def _heartbeats(self, state: State) -> dict[str, tuple[str, int]]:
         """Return the heart-beats of the current incarnations. A node that never had one is silent from the first check on."""
@@ -322,17 +291,17 @@ class Loop:
             if node in state.nodes and self._watch.beats[node].incarnation == previous.beats[node].incarnation
         ]  # fmt: skip
         silent = {node: round(self._watch.checked_at - previous.beats[node].at, 3) for node in recovered}
-        return [self._event(NodeHeard(silent_s=since), node=node) for node, since in silent.items()]
+        return [self._event(payloads.NodeHeard(silent_s=since), node=node) for node, since in silent.items()]
 
     def _silences(self, state: State) -> list[Event]:
         events = []
         for node in liveness.suspects(self._watch, self.trial.liveness):
             if self._is_current(state, node):
-                events.append(self._event(NodeSuspect(silent_s=self._silence_s(node)), node=node))
+                events.append(self._event(payloads.NodeSuspect(silent_s=self._silence_s(node)), node=node))
                 self.start_probe(node)
             self._watch = liveness.with_suspect(self._watch, node)
         events += [
-            self._event(NodeSilent(silent_s=self._silence_s(node), seen=status), node=node)
+            self._event(payloads.NodeSilent(silent_s=self._silence_s(node), seen=status), node=node)
             for node in liveness.lost(self._watch, self.trial.liveness)
             if self._is_current(state, node) and (status := self._status_if_lost(node))
         ]
@@ -360,7 +329,7 @@ class Loop:
         if since is None:
             return []
         self._pace = liveness.Pace()
-        return [self._event(GangStalled(since_s=round(since, 3)), epoch=state.epoch)]
+        return [self._event(payloads.GangStalled(since_s=round(since, 3)), epoch=state.epoch)]
 
     def _standstill(self, state: State, now: float) -> list[Event]:
         """A script that completes no step is inspected; the engine decides whether it has stalled."""
@@ -375,20 +344,23 @@ class Loop:
         """Follow the steps of this attempt. What is reported late of an earlier one is no progress: nodes may be starting meanwhile."""
         if event.epoch is not None and event.epoch < state.epoch:
             return
-        if event.kind in (RankStep, Progress) and event.data.step is not None:
+        if event.kind in (payloads.RankStep, payloads.Progress) and event.data.step is not None:
             self._pace = liveness.advance(self._pace, event.data.step, self.now().mono)
-        elif event.kind is RankExit and event.data.code == 0:
+        elif event.kind is payloads.RankExit and event.data.code == 0:
             self._pace = liveness.with_exit(self._pace, event.data.rank, self.now().mono)
-        elif event.kind is GangStartDone:
+        elif event.kind is payloads.GangStartDone:
             self._pace = liveness.started(self._pace, self.now().mono)
-        elif event.kind in (RecoveryDecided, RecoveryGrown, RankHeld):
+        elif event.kind in (payloads.RecoveryDecided, payloads.RecoveryGrown, payloads.RankHeld):
             self._pace = liveness.Pace(per_step=self._pace.per_step)
-        elif event.kind in (FaultVerified, RankReleased, HoldExpired) and self._pace.at is None:
+        elif (
+            event.kind in (payloads.FaultVerified, payloads.RankReleased, payloads.HoldExpired)
+            and self._pace.at is None
+        ):
             self._pace = liveness.released(self._pace, self.now().mono)
 
     def _note_heal(self, state: State, event: Event) -> None:
         """After a heal a node has time for its heart-beat. Only the detection uses this."""
-        fault = state.faults.get(event.data.id) if event.kind is HealVerified else None
+        fault = state.faults.get(event.data.id) if event.kind is payloads.HealVerified else None
         if fault:
             self._watch = liveness.healed(self._watch, fault.hit, self.now().mono, self.trial.liveness)
 
@@ -409,7 +381,7 @@ class Loop:
             self._open[command.key] = (command, sent[command.key].at.mono + command.deadline_s)
         for command in waiting:
             if command.key not in sent:
-                self._cancel(command) if state.ending and command.kind is FaultAct else self._issue(command)
+                self._cancel(command) if state.ending and command.kind is payloads.FaultAct else self._issue(command)
         state = self._drain(self._flush(state))
         now = self.now().mono
         for command in resent:
@@ -422,7 +394,7 @@ class Loop:
         about = {"node": command.node, "epoch": command.epoch, "key": command.key}
         self._write(self._raw("invoke", command.f, command.value, **about))
         self._open[command.key] = (command, 0.0)
-        failed = CommandFailed(reason="the run was cut off before it was sent")
+        failed = payloads.CommandFailed(reason="the run was cut off before it was sent")
         self._write(self._event(failed, type="fail", f=command.f, **about))
 
     def _drain(self, state: State) -> State:
@@ -434,7 +406,7 @@ class Loop:
         if self._stopping or not self.is_interrupted():
             return []
         self._stopping = True
-        return [self._event(RunInterrupted(is_final=self.ends_by_interrupt or None))]
+        return [self._event(payloads.RunInterrupted(is_final=self.ends_by_interrupt or None))]
 
     def _event(self, payload: Payload, **about: Any) -> Event:
         """Return an event of the controller itself; the journal numbers it."""
@@ -453,7 +425,7 @@ def _without_secrets(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _since(command: Command, sent: float, now: float) -> float:
     """Return when the time of a resent command starts: a timer continues, any other command has its whole deadline."""
-    if not isinstance(command.data, Timer):
+    if not isinstance(command.data, payloads.Timer):
         return now
     after_s = command.data.after_s or 0.0
     return max(sent, now + min(after_s, GRACE_S) - after_s)

@@ -5,7 +5,6 @@ Model, data and checks are those of train-dp. A communication hook reduces every
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..rank.runtime import context
 
-METRICS: Mapping[str, tuple[str, str]] = {**classifier.METRICS, "accuracy": ("fraction", "higher")}
+METRICS = classifier.MEASURED_METRICS
 CHECKS = (*classifier.CHECKS, "replicas-identical")
 #: It resumes with another number of ranks.
 RESIZES = True

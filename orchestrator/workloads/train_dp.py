@@ -5,7 +5,6 @@ The gradients are reduced as one buffer (971,048 bytes). Every rank adds noise f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from ..rank.runtime import context
 
 MODELS = ("mnist-mlp",)
-METRICS: Mapping[str, tuple[str, str]] = {**classifier.METRICS, "accuracy": ("fraction", "higher")}
+METRICS = classifier.MEASURED_METRICS
 CHECKS = (*classifier.CHECKS, "replicas-identical")
 #: It resumes with another number of ranks.
 RESIZES = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,11 +11,7 @@ from ..rank.runtime import even_shares
 if TYPE_CHECKING:
     from ..rank.runtime import context
 
-METRICS: Mapping[str, tuple[str, str]] = {
-    **classifier.METRICS,
-    "accuracy": ("fraction", "higher"),
-    "reference_difference": ("1", "lower"),
-}
+METRICS = classifier.COMPARED_METRICS
 CHECKS = (*classifier.CHECKS, "equals-reference")
 last_step = classifier.last_step
 

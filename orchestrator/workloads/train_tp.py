@@ -7,7 +7,6 @@ input. Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3. At the end ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,7 @@ from ..rank.reference_models import classifier, training_loop
 if TYPE_CHECKING:
     from ..rank.runtime import context
 
-METRICS: Mapping[str, tuple[str, str]] = {
-    **classifier.METRICS,
-    "accuracy": ("fraction", "higher"),
-    "reference_difference": ("1", "lower"),
-}
+METRICS = classifier.COMPARED_METRICS
 CHECKS = (*classifier.CHECKS, "equals-reference")
 last_step = classifier.last_step
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.providers.process import process_status
+from orchestrator.providers.process import process_provider
 from orchestrator.store import beds
 
 from .conftest import ccbed
@@ -44,13 +44,13 @@ def test_ranks_run_in_the_named_interpreter_and_a_worse_one_leaves_the_bed_as_it
 
         spec = beds.read(state, "own")
         assert spec is not None
-        before = process_status.bed_status(spec)
+        before = process_provider.bed_status(spec)
         assert before.keeper_python == str(python)
         inventory.write_text(INVENTORY.format(python=tmp_path / "absent"))
         code, output = ccbed(state, "up", str(inventory))
         assert code == 4
         assert f"ccbed_python {tmp_path / 'absent'}: No such file or directory" in output
-        after = process_status.bed_status(spec)
+        after = process_provider.bed_status(spec)
         assert after.keeper_pid == before.keeper_pid
         assert [node.pid for node in after.nodes] == [node.pid for node in before.nodes]
     finally:

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.model.bed import NodeStatus
 from orchestrator.node.oslayer import processes
-from orchestrator.providers.process import process_status
+from orchestrator.providers.process import process_provider
 
 from . import reserves, trials
 from .conftest import ROOT, Bed, Ran
@@ -29,7 +29,7 @@ def _wait(is_reached: Callable[[], object]) -> None:
 
 
 def _nodes(bed: Bed) -> list[NodeStatus]:
-    return list(process_status.bed_status(bed.spec, memory=False).nodes)
+    return list(process_provider.bed_status(bed.spec, memory=False).nodes)
 
 
 def _reserves(bed: Bed) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.errors import UnreachedError
 from orchestrator.providers.docker.docker_provider import DockerProvider
-from orchestrator.providers.process import process_status
+from orchestrator.providers.process import process_provider
 from orchestrator.providers.process.process_provider import ProcessProvider
 
 from . import beds
@@ -62,7 +62,7 @@ def test_after_a_run_hosts_are_reached_as_before_it(tmp_path: Path, monkeypatch:
 
 def test_after_a_run_processes_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[bool] = []
-    monkeypatch.setattr(process_status, "bed_status", lambda bed, memory: measured.append(memory))
+    monkeypatch.setattr(process_provider, "bed_status", lambda bed, memory: measured.append(memory))
     bed = replace(beds.local(), workdir=str(tmp_path / "bed"))
     provider = ProcessProvider(tmp_path)
     provider.open(bed, "R")

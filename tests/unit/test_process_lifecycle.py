@@ -9,7 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -185,6 +185,10 @@ def test_nodes_that_start_together_share_a_scan_and_only_one_with_a_process_left
     assert scans == [1]
 
 
+def reporting_node(name: str, failed: list[tuple[str, str]]) -> Any:
+    return SimpleNamespace(name=name, ending=[], fail_start=lambda reason: failed.append((name, reason)))
+
+
 def test_an_agent_that_cannot_be_forked_is_reported_and_the_next_one_starts(
     lifecycle: ProcessLifecycle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,11 +203,10 @@ def test_an_agent_that_cannot_be_forked_is_reported_and_the_next_one_starts(
         return pid
 
     monkeypatch.setattr(forks, "fork", fork)
-    monkeypatch.setattr(lifecycle, "_fail_start", lambda node, reason: failed.append((node.name, reason)))
     monkeypatch.setattr(lifecycle, "_observe_start", lambda node, start: observed.append((node.name, start.pid)))
     monkeypatch.setattr(lifecycle, "_end", lambda node, ending: observed.append((node.name, -1)))
     for name in ("n0", "n1"):
-        node: Any = SimpleNamespace(name=name, ending=[])
+        node = reporting_node(name, failed)
         start = process_lifecycle._Start(node=node, label={}, switch=-1, body=lambda write: 0)
         lifecycle._due.append(start)
     lifecycle.end(node, lambda killed, left: None)
@@ -224,15 +227,12 @@ def test_an_agent_that_cannot_be_watched_is_killed_and_reported_and_the_next_one
             raise OSError(24, "Too many open files")
         observed.append(node.name)
 
-    monkeypatch.setattr(lifecycle, "_fail_start", lambda node, reason: failed.append((node.name, reason)))
     monkeypatch.setattr(lifecycle, "_observe_start", observe)
     with subprocess.Popen(["sleep", "600"]) as first, subprocess.Popen(["sleep", "600"]) as second:
         agents = [first, second]
         monkeypatch.setattr(forks, "fork", lambda loop, keep, body: agents.pop(0).pid)
         starts = [
-            process_lifecycle._Start(
-                node=cast("Any", SimpleNamespace(name=name)), label={}, switch=-1, body=lambda _: 0
-            )
+            process_lifecycle._Start(node=reporting_node(name, failed), label={}, switch=-1, body=lambda _: 0)
             for name in ("n0", "n1")
         ]
         lifecycle._due += starts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.render.stacks import StackFilter
+from orchestrator.cli.render.rank_output import StackFilter
 
 RANK = "/s/beds/local/payloads/9e2c/orchestrator"
 WATCHER_THREAD = f"""Thread 0x00007fb3 (most recent call first):

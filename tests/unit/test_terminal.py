@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.cli.render import folding, terminal
+from orchestrator.cli.render import terminal
 from orchestrator.cli.render.live import Printer
 from orchestrator.core.spec import values
 
@@ -43,14 +43,14 @@ __all__ = ["ccbed"]
     ],
 )
 def test_a_long_line_is_folded_below_the_text_behind_its_label(line: str, rows: list[str]) -> None:
-    assert list(folding.fold(line, 40, str)) == rows
+    assert list(terminal.fold(line, 40, str)) == rows
 
 
 @given(
     st.lists(st.text("abc·%", min_size=1, max_size=30), min_size=1, max_size=40), st.sampled_from((" ", "  ", "     "))
 )
 def test_folding_keeps_every_word_and_no_row_is_too_wide(words: list[str], gap: str) -> None:
-    rows = list(folding.fold(gap.join(words), 60, str))
+    rows = list(terminal.fold(gap.join(words), 60, str))
     assert " ".join(rows).split() == words
     assert all(len(row) <= 60 for row in rows)
 

@@ -45,7 +45,7 @@ def estimate(options: Mapping[str, Any], algorithm_modules: Mapping[str, Any]) -
         ("link", _link),
         ("limit", _limit),
         ("shares", _shares),
-        ("prices", lambda values: _prices(values, algorithm_modules)),
+        ("prices", lambda values: cost.Prices(algorithm_modules, values["algorithm"])),
     ):
         try:
             parts[name] = make(options)
@@ -114,10 +114,6 @@ def _option(name: str) -> str:
 
 def _link(options: Mapping[str, Any]) -> cost.Link | None:
     return cost.parse_link(options["link"]) if options["link"] else None
-
-
-def _prices(options: Mapping[str, Any], algorithm_modules: Mapping[str, Any]) -> cost.Prices:
-    return cost.Prices(algorithm_modules, options["algorithm"])
 
 
 def _limit(options: Mapping[str, Any]) -> int | None:

@@ -60,7 +60,7 @@ def document(sizing: TrainingSize) -> dict[str, Any]:
         "step_seconds": sizing.step_seconds,
         "link": None if request.link is None else {"bits_per_s": request.link.rate, "alpha_s": request.link.alpha,
                                                  "beta_s_per_byte": request.link.beta, "payload_share": request.link.payload},
-        "memory": _memory_document(sizing.memory),
+        "memory": {**dataclasses.asdict(sizing.memory), "total": sizing.memory.total},
         "fit": None if sizing.fit is None else _fit_document(sizing.fit),
     }  # fmt: skip
 
@@ -271,10 +271,6 @@ def _row_document(row: Row) -> dict[str, Any]:
         "cost": None if row.price is None else {"algorithm": row.price.algorithm, "rounds": row.price.rounds,
                                                 "volume": row.price.volume, "seconds": row.price.seconds},
     }  # fmt: skip
-
-
-def _memory_document(memory: Memory) -> dict[str, Any]:
-    return {**dataclasses.asdict(memory), "total": memory.total}
 
 
 def _fit_document(fit: Fit) -> dict[str, Any]:

@@ -11,54 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ...model import codec
+from ...model import codec, events
 from ...model.event import Event
-from ...model.events import (
-    CheckpointCommit,
-    CheckpointScan,
-    CommandFailed,
-    FaultAct,
-    FaultActDone,
-    FaultHeal,
-    FaultInjected,
-    FenceWrite,
-    GangInspect,
-    GangJoined,
-    GangQuiet,
-    GangStalled,
-    GangStart,
-    GangStartDone,
-    GangStop,
-    GangStopDone,
-    Gather,
-    HostsDrained,
-    NodeApply,
-    NodeApplyDone,
-    NodeExit,
-    NodeHeard,
-    NodeKill,
-    NodeKillDone,
-    NodeSilent,
-    NodeSuspect,
-    Progress,
-    RankError,
-    RankExit,
-    RankFinished,
-    RankHeld,
-    RankInside,
-    RankJoined,
-    RankStart,
-    RankStep,
-    RecoveryDecided,
-    RecoveryRefused,
-    RunBegin,
-    RunEnd,
-    RunInterrupted,
-    RunResumed,
-    SaveCommitted,
-    StoreOpen,
-    Timer,
-)
 from ...model.payload import Payload
 from ...model.plan import Plan, PlanNode
 from ...model.trial import Trial
@@ -92,7 +46,7 @@ def step(trial: Trial, state: State, event: Event) -> Result:
     """The state after ``event``, and the commands to issue. Unknown and late events change nothing."""
     if state.stage == "done" or event.type == "invoke" or forged(event):
         return state, ()
-    if isinstance(event.data, CommandFailed | NodeKillDone) and event.data.bed_ended:
+    if isinstance(event.data, events.CommandFailed | events.NodeKillDone) and event.data.bed_ended:
         state = replace(state, bed_ended=event.data.bed_ended)
     handler = _HANDLERS.get(event.subject) if event.subject else None
     result: Result = handler(trial, state, event) if handler else (state, ())
@@ -106,33 +60,33 @@ def step(trial: Trial, state: State, event: Event) -> Result:
 # --- the gang ---------------------------------------------------------------------------------------------------------
 
 
-def _rank_started(trial: Trial, state: State, event: Event[RankStart]) -> Result:
+def _rank_started(trial: Trial, state: State, event: Event[events.RankStart]) -> Result:
     if not _current(state, event):
         return state, ()
     state = replace(state, started=state.started | {event.data.rank})
     return faults.after_start(trial, state) if len(state.started) == state.world_size(trial) else (state, ())
 
 
-def _rank_joined(trial: Trial, state: State, event: Event[RankJoined]) -> Result:
+def _rank_joined(trial: Trial, state: State, event: Event[events.RankJoined]) -> Result:
     if not _current(state, event):
         return state, ()
     state = replace(state, joined=state.joined | {event.data.rank})
     if len(state.joined) < state.world_size(trial):
         return state, ()
-    return replace(state, stage="run"), (note(GangJoined(), f"e{state.epoch}/joined", epoch=state.epoch),)
+    return replace(state, stage="run"), (note(events.GangJoined(), f"e{state.epoch}/joined", epoch=state.epoch),)
 
 
-def _rank_step(trial: Trial, state: State, event: Event[RankStep | Progress]) -> Result:
+def _rank_step(trial: Trial, state: State, event: Event[events.RankStep | events.Progress]) -> Result:
     return reached(state, [event.data.step]), ()
 
 
-def _rank_finished(trial: Trial, state: State, event: Event[RankFinished]) -> Result:
+def _rank_finished(trial: Trial, state: State, event: Event[events.RankFinished]) -> Result:
     if not _current(state, event):
         return state, ()
     return replace(state, finished=state.finished | {event.data.rank}), ()
 
 
-def _rank_exit(trial: Trial, state: State, event: Event[RankExit]) -> Result:
+def _rank_exit(trial: Trial, state: State, event: Event[events.RankExit]) -> Result:
     state = reached(state, [event.data.last_step])
     if not _current(state, event):
         return state, ()
@@ -147,7 +101,7 @@ def _rank_exit(trial: Trial, state: State, event: Event[RankExit]) -> Result:
     return shutdown.close(trial, state, Ending(outcome="finished"))
 
 
-def _rank_error(trial: Trial, state: State, event: Event[RankError]) -> Result:
+def _rank_error(trial: Trial, state: State, event: Event[events.RankError]) -> Result:
     """A rank reported the error that ends it."""
     is_expected = event.epoch == state.epoch and (state.active or state.stage == "stop")
     if not is_expected:
@@ -155,15 +109,15 @@ def _rank_error(trial: Trial, state: State, event: Event[RankError]) -> Result:
     return recovery.with_hopeless_error(recovery.with_failure(state, event), event.data), ()
 
 
-def _held(trial: Trial, state: State, event: Event[RankHeld]) -> Result:
+def _held(trial: Trial, state: State, event: Event[events.RankHeld]) -> Result:
     return faults.held(trial, state, event) if _current(state, event) else (state, ())
 
 
-def _inside(trial: Trial, state: State, event: Event[RankInside]) -> Result:
+def _inside(trial: Trial, state: State, event: Event[events.RankInside]) -> Result:
     return faults.inside(trial, state, event) if _current(state, event) else (state, ())
 
 
-def _saved(trial: Trial, state: State, event: Event[SaveCommitted]) -> Result:
+def _saved(trial: Trial, state: State, event: Event[events.SaveCommitted]) -> Result:
     if not _current(state, event):
         return state, ()
     return then(faults.saved(trial, state, event), lambda s: growth.on_checkpoint(trial, s, event))
@@ -187,7 +141,7 @@ def _node_silent(trial: Trial, state: State, event: Event) -> Result:
     name = str(event.node)
     if not state.nodes[name].usable:
         return state, ()
-    last_seen = event.data.seen if isinstance(event.data, NodeSilent) else None
+    last_seen = event.data.seen if isinstance(event.data, events.NodeSilent) else None
     cut_off = last_seen == "unreachable"
     node = replace(state.nodes[name], reachable=False, cut_off=cut_off, is_observed=bool(last_seen) and not cut_off)
     state = recovery.with_loss(_with_node(state, name, node), event)
@@ -234,7 +188,7 @@ def abnormal(trial: Trial, state: State, event: Event) -> Result:
     if state.ending or state.stage in ("stop", "suspended"):
         return state, ()
     state = replace(faults.release_held(state), stage="stop", detector=event.f)
-    return then(gang.stop(trial, state, dump=event.kind is GangStalled), lambda s: _settle(trial, s))
+    return then(gang.stop(trial, state, dump=event.kind is events.GangStalled), lambda s: _settle(trial, s))
 
 
 def _settle(trial: Trial, state: State) -> Result:
@@ -266,7 +220,7 @@ def _conclude(trial: Trial, state: State, decision: recovery.Decision) -> Result
 
 def _refuse(trial: Trial, state: State, decision: recovery.Decision) -> Result:
     lost = _lost_of_gang(state)
-    why = RecoveryRefused(
+    why = events.RecoveryRefused(
         reason=decision.refused, lost=lost, failed=tuple(sorted(state.failed)), detector=state.detector
     )
     refused = note(why, f"e{state.epoch}/refused", epoch=state.epoch)
@@ -276,7 +230,7 @@ def _refuse(trial: Trial, state: State, decision: recovery.Decision) -> Result:
 
 def _begin_next(trial: Trial, state: State, decision: recovery.Decision) -> Result:
     """Record the decision, and prepare the next attempt."""
-    what = RecoveryDecided(
+    what = events.RecoveryDecided(
         lost=_lost_of_gang(state), failed=tuple(sorted(state.failed)), detector=state.detector, policy=decision.policies,
         slots=decision.slots, best_step=state.best_step, joined=decision.joined or None,
         hosts={name: state.host(name) for name in decision.chosen.values()} or None,
@@ -320,29 +274,29 @@ def _applied_late(state: State, event: Event) -> State:
     name = str(event.node)
     if event.type != "ok" or name not in state.nodes:
         return state
-    if event.command is NodeKill and state.nodes[name].silent:
+    if event.command is events.NodeKill and state.nodes[name].silent:
         return _with_node(state, name, replace(state.nodes[name], alive=False))
-    return gang.with_applied_node(state, event) if event.kind is NodeApplyDone else state
+    return gang.with_applied_node(state, event) if event.kind is events.NodeApplyDone else state
 
 
 def _no_response(trial: Trial, state: State, event: Event) -> Result:
     """Without a response of a keeper its nodes cannot be restarted; without one of an agent the node is silent."""
-    if event.command in (NodeApply, NodeKill):
+    if event.command in (events.NodeApply, events.NodeKill):
         return _preparation_failed(trial, state, event)
     return _node_silent(trial, state, event)
 
 
 def _preparation_failed(trial: Trial, state: State, event: Event) -> Result:
-    if event.command is NodeKill and event.node not in state.slots:
+    if event.command is events.NodeKill and event.node not in state.slots:
         return gang.on_prepared(trial, state, event)
-    if event.command in (NodeApply, NodeKill):
+    if event.command in (events.NodeApply, events.NodeKill):
         return abnormal(trial, recovery.with_unrestartable(state, event), event)
     reason = f"{event.f} on {event.node} failed: {event.data.reason or event.type}"
     return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind="infrastructure"))
 
 
-def _gang_started(trial: Trial, state: State, event: Event[GangStartDone | CommandFailed]) -> Result:
-    if isinstance(event.data, GangStartDone) or not _current(state, event):
+def _gang_started(trial: Trial, state: State, event: Event[events.GangStartDone | events.CommandFailed]) -> Result:
+    if isinstance(event.data, events.GangStartDone) or not _current(state, event):
         return state, ()
     if event.type == "info":
         return _node_silent(trial, state, event)
@@ -350,7 +304,7 @@ def _gang_started(trial: Trial, state: State, event: Event[GangStartDone | Comma
     return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind="infrastructure"))
 
 
-def _gang_stopped(trial: Trial, state: State, event: Event[GangStopDone]) -> Result:
+def _gang_stopped(trial: Trial, state: State, event: Event[events.GangStopDone]) -> Result:
     state = reached(state, list((event.data.last_step or {}).values()))
     if state.ending:
         return shutdown.on_response(trial, state, event)
@@ -363,10 +317,10 @@ def _gang_stopped(trial: Trial, state: State, event: Event[GangStopDone]) -> Res
     return _settle(trial, state)
 
 
-def _acted(trial: Trial, state: State, event: Event[FaultActDone | CommandFailed]) -> Result:
+def _acted(trial: Trial, state: State, event: Event[events.FaultActDone | events.CommandFailed]) -> Result:
     if state.ending:
         return shutdown.on_response(trial, faults.settled(state, event), event)
-    if event.type == "info" and isinstance(event.data, CommandFailed) and event.data.gone:
+    if event.type == "info" and isinstance(event.data, events.CommandFailed) and event.data.gone:
         reason = f"{event.f} on {event.node}: {event.data.reason}; ccbed up brings it back"
         ending = Ending(outcome="failed", reason=reason, kind="infrastructure")
         return shutdown.close(trial, faults.settled(state, event), ending)
@@ -378,7 +332,7 @@ def _healed(trial: Trial, state: State, event: Event) -> Result:
     return then(result, lambda s: shutdown.on_response(trial, s, event)) if state.ending else result
 
 
-def _injected(trial: Trial, state: State, event: Event[FaultInjected]) -> Result:
+def _injected(trial: Trial, state: State, event: Event[events.FaultInjected]) -> Result:
     return faults.injected(state, event), ()
 
 
@@ -426,39 +380,39 @@ def _with_node(state: State, name: str, node: Node) -> State:
 
 #: Class of an observation, or of the command that an outcome closes -> its handler.
 _HANDLERS: dict[type[Payload], Handler] = {
-    RankStart: _rank_started,
-    RankJoined: _rank_joined,
-    RankStep: _rank_step,
-    Progress: _rank_step,
-    RankHeld: _held,
-    RankInside: _inside,
-    RankFinished: _rank_finished,
-    RankError: _rank_error,
-    RankExit: _rank_exit,
-    SaveCommitted: _saved,
-    CheckpointCommit: growth.on_checkpoint,
-    FaultInjected: _injected,
-    NodeExit: _node_exit,
-    NodeSilent: _node_silent,
-    NodeSuspect: _node_suspect,
-    NodeHeard: _node_heard,
-    HostsDrained: host_choice.on_drained,
-    GangQuiet: standstill.on_quiet,
-    GangInspect: standstill.on_inspected,
-    GangStalled: _stalled,
-    RunInterrupted: resume.interrupted,
-    RunResumed: resume.resumed,
-    RunBegin: _run_begin,
-    RunEnd: _run_end,
-    FenceWrite: _prepared,
-    CheckpointScan: _prepared,
-    StoreOpen: _prepared,
-    NodeApply: _prepared,
-    NodeKill: _prepared,
-    GangStart: _gang_started,
-    GangStop: _gang_stopped,
-    FaultAct: _acted,
-    FaultHeal: _healed,
-    Gather: shutdown.on_response,
-    Timer: _timer,
+    events.RankStart: _rank_started,
+    events.RankJoined: _rank_joined,
+    events.RankStep: _rank_step,
+    events.Progress: _rank_step,
+    events.RankHeld: _held,
+    events.RankInside: _inside,
+    events.RankFinished: _rank_finished,
+    events.RankError: _rank_error,
+    events.RankExit: _rank_exit,
+    events.SaveCommitted: _saved,
+    events.CheckpointCommit: growth.on_checkpoint,
+    events.FaultInjected: _injected,
+    events.NodeExit: _node_exit,
+    events.NodeSilent: _node_silent,
+    events.NodeSuspect: _node_suspect,
+    events.NodeHeard: _node_heard,
+    events.HostsDrained: host_choice.on_drained,
+    events.GangQuiet: standstill.on_quiet,
+    events.GangInspect: standstill.on_inspected,
+    events.GangStalled: _stalled,
+    events.RunInterrupted: resume.interrupted,
+    events.RunResumed: resume.resumed,
+    events.RunBegin: _run_begin,
+    events.RunEnd: _run_end,
+    events.FenceWrite: _prepared,
+    events.CheckpointScan: _prepared,
+    events.StoreOpen: _prepared,
+    events.NodeApply: _prepared,
+    events.NodeKill: _prepared,
+    events.GangStart: _gang_started,
+    events.GangStop: _gang_stopped,
+    events.FaultAct: _acted,
+    events.FaultHeal: _healed,
+    events.Gather: shutdown.on_response,
+    events.Timer: _timer,
 }

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...model import events
 from ...model.act import ENDING_SIGNALS, Act
 from ...model.event import Clock, Command, Event, command
-from ...model.events import (
-    FaultAct,
-    FaultHeal,
-    FaultInjected,
-    FaultPlanned,
-    FaultTarget,
-    FaultUnreached,
-    RankHeld,
-    RankHold,
-    RankInside,
-    RankRelease,
-    SaveCommitted,
-)
 from ...model.gang import Hold
 from ...model.trial import INSIDE, SAVE_PHASES, SCRIPT, STEP_PHASES, STEPS_LATER, FaultPlan, Trial
 from .state import FaultStage, FaultState, Result, State, note, then, timer
@@ -35,7 +23,7 @@ RECENT = 16
 def planned_notes(trial: Trial) -> tuple[Command, ...]:
     """A note per planned fault, before the first gang."""
     return tuple(
-        note(FaultPlanned(id=f.id, fault=f.fault, node=f.node, trigger=_trigger(f)), f"f/{f.id}/planned")
+        note(events.FaultPlanned(id=f.id, fault=f.fault, node=f.node, trigger=_trigger(f)), f"f/{f.id}/planned")
         for f in trial.faults
     )
 
@@ -56,7 +44,7 @@ def holds(trial: Trial, state: State) -> tuple[Hold, ...]:
     return tuple(due)
 
 
-def saved(trial: Trial, state: State, event: Event[SaveCommitted]) -> Result:
+def saved(trial: Trial, state: State, event: Event[events.SaveCommitted]) -> Result:
     """A script committed a checkpoint: hold the targets of the faults that wait for it, some steps later.
 
     Several files of one step are one checkpoint, and so are those of ranks that do not step together. State that was saved before
@@ -89,7 +77,7 @@ def _holds_later(trial: Trial, state: State, fault: FaultPlan, slot: int) -> tup
     Every node gets the order: the other ranks report that they wait for the held one.
     """
     saved_at = state.saves[-1][1]
-    order = RankHold(
+    order = events.RankHold(
         rank=slot * trial.workers_per_node,
         hold=fault.id,
         step=saved_at + _steps_later(fault, state),
@@ -137,7 +125,7 @@ def on_event(trial: Trial, state: State, event: Event) -> Result:
     return result
 
 
-def held(trial: Trial, state: State, event: Event[RankHeld]) -> Result:
+def held(trial: Trial, state: State, event: Event[events.RankHeld]) -> Result:
     """A rank is held at a fault's point; inject as soon as the others are inside the same collective, or held as well."""
     fault = state.faults.get(event.data.hold)
     if fault is None or fault.stage != "planned":
@@ -149,7 +137,7 @@ def held(trial: Trial, state: State, event: Event[RankHeld]) -> Result:
     return state, (timer(f"f/{id}/inside/e{state.epoch}", INSIDE_S),)
 
 
-def inside(trial: Trial, state: State, event: Event[RankInside]) -> Result:
+def inside(trial: Trial, state: State, event: Event[events.RankInside]) -> Result:
     """Another rank has passed the point at which a rank is, or will be, held."""
     id = event.data.hold
     fault = state.faults.get(id)
@@ -168,11 +156,11 @@ def act(trial: Trial, state: State, id: str) -> Result:
     slot = state.slots.index(name) if name in state.slots else None
     hit = {node: state.nodes[node].incarnation for node in _reach(state, id, name)}
     state = _set(state, id, replace(state.faults[id], stage="acting", node=name, epoch=state.epoch, hit=hit))
-    target = FaultTarget(id=id, asked=plan.node, node=name, rank=slot)
+    target = events.FaultTarget(id=id, asked=plan.node, node=name, rank=slot)
     resolved = note(target, f"f/{id}/target", of=name, epoch=state.epoch)
     act_value = state.plan.acts[id][name]
     order = command(
-        FaultAct(id=id, fault=plan.fault, act=act_value), act_key(id), node=name, epoch=state.epoch,
+        events.FaultAct(id=id, fault=plan.fault, act=act_value), act_key(id), node=name, epoch=state.epoch,
         incarnation=state.nodes[name].incarnation, deadline_s=max(10.0, act_value.limit_s + 5.0),
     )  # fmt: skip
     return state, (resolved, order)
@@ -195,7 +183,7 @@ def acted(trial: Trial, state: State, event: Event) -> Result:
     return state, commands
 
 
-def injected(state: State, event: Event[FaultInjected]) -> State:
+def injected(state: State, event: Event[events.FaultInjected]) -> State:
     """The fault's time begins; its verification is part of it."""
     id = event.data.id
     fault = state.faults.get(id)
@@ -216,7 +204,7 @@ def heal(state: State, id: str) -> Result:
     state = _set(state, id, replace(fault, stage="healing", heals=fault.heals + 1))
     return state, (
         command(
-            FaultHeal(id=id, act=plan_act), heal_key(state, id), node=fault.node, epoch=state.epoch,
+            events.FaultHeal(id=id, act=plan_act), heal_key(state, id), node=fault.node, epoch=state.epoch,
             deadline_s=plan_act.limit_s + 5.0,
         ),
     )  # fmt: skip
@@ -251,7 +239,7 @@ def release_held(state: State) -> State:
 
 def unreached(state: State, id: str, reason: str) -> Result:
     state = _set(state, id, replace(state.faults[id], stage="unreached"))
-    return state, (note(FaultUnreached(id=id, reason=reason), f"f/{id}/unreached"),)
+    return state, (note(events.FaultUnreached(id=id, reason=reason), f"f/{id}/unreached"),)
 
 
 def why_unreached(trial: Trial, state: State, id: str) -> str:
@@ -369,7 +357,7 @@ def _trigger_fault(trial: Trial, result: Result, fault: FaultPlan) -> Result:
 
 def _release(state: State, id: str, node: str, rank: int) -> Command:
     return command(
-        RankRelease(rank=rank, hold=id), f"f/{id}/release", node=node, incarnation=state.nodes[node].incarnation,
+        events.RankRelease(rank=rank, hold=id), f"f/{id}/release", node=node, incarnation=state.nodes[node].incarnation,
         epoch=state.epoch, deadline_s=3600.0,
     )  # fmt: skip
 

@@ -4,25 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...model import codec
+from ...model import codec, events
 from ...model.event import Command, Event, command
-from ...model.events import (
-    CheckpointScan,
-    CheckpointScanDone,
-    CheckpointSkipped,
-    FenceWrite,
-    GangInspect,
-    GangStart,
-    GangStop,
-    NodeApply,
-    NodeApplyDone,
-    NodeKill,
-    Note,
-    ResumeChosen,
-    StoreOpen,
-    StoreOpenDone,
-    StoreRetried,
-)
 from ...model.gang import GangSpec, Resume
 from ...model.payload import Payload
 from ...model.plugin import BUILT_IN
@@ -73,18 +56,18 @@ def on_prepared(trial: Trial, state: State, event: Event) -> Result:
     """A response of the preparation; the last response starts the gang."""
     follow: Commands = ()
     name = str(event.node)
-    if event.command is NodeKill and event.type == "ok":
+    if event.command is events.NodeKill and event.type == "ok":
         state = replace(state, nodes={**state.nodes, name: replace(state.nodes[name], alive=False, reachable=False)})
         follow = (apply_node(state, name),) if name in state.slots else ()
-    elif event.kind is NodeApplyDone:
+    elif event.kind is events.NodeApplyDone:
         state = with_applied_node(state, event)
         state, follow = _after_apply(trial, state, name)
-    elif event.kind is CheckpointScanDone:
+    elif event.kind is events.CheckpointScanDone:
         state, follow = _scanned(state, event)
-    elif event.kind is StoreOpenDone:
+    elif event.kind is events.StoreOpenDone:
         state = replace(state, store=(event.data.address, event.data.port))
         follow = _retried(state, event)
-    pending = {command.key for command in follow if command.kind is not Note}
+    pending = {command.key for command in follow if command.kind is not events.Note}
     state = replace(state, awaited=(state.awaited - {str(event.key)}) | pending)
     if state.awaited:
         return state, follow
@@ -92,14 +75,14 @@ def on_prepared(trial: Trial, state: State, event: Event) -> Result:
     return state, follow + commands
 
 
-def _retried(state: State, event: Event[StoreOpenDone]) -> Commands:
+def _retried(state: State, event: Event[events.StoreOpenDone]) -> Commands:
     if not event.data.retries:
         return ()
-    retried = StoreRetried(taken=event.data.retries, port=event.data.port)
+    retried = events.StoreRetried(taken=event.data.retries, port=event.data.port)
     return (note(retried, _key(state, "retried"), of=event.node, epoch=state.epoch),)
 
 
-def with_applied_node(state: State, event: Event[NodeApplyDone]) -> State:
+def with_applied_node(state: State, event: Event[events.NodeApplyDone]) -> State:
     """The state after a node was started: its new incarnation is current, and it can be started again."""
     name = str(event.node)
     node = Node(incarnation=event.data.incarnation, ordinal=event.data.ordinal)
@@ -112,8 +95,8 @@ def start(trial: Trial, state: State) -> Result:
     """Start the gang when everything is prepared: one gang.start per node."""
     step = (state.resume.step or 0) if state.resume else 0
     state = replace(state, stage="start", lineage=(*state.lineage, (state.epoch, step)))
-    facts = codec.plain(state.resume or ResumeChosen(step=0))
-    chosen = command(Note(f=ResumeChosen.NAME, value=facts), _key(state, "resume"), epoch=state.epoch)
+    facts = codec.plain(state.resume or events.ResumeChosen(step=0))
+    chosen = command(events.Note(f=events.ResumeChosen.NAME, value=facts), _key(state, "resume"), epoch=state.epoch)
     slots = tuple(dict.fromkeys(state.slots))
     return state, (chosen, *(start_on(trial, state, name) for name in slots))
 
@@ -149,7 +132,7 @@ def stop_command(
 ) -> Command:
     """``response_s``: how long the node may take after the grace."""
     incarnation = state.nodes[name].incarnation
-    payload = GangStop(
+    payload = events.GangStop(
         epoch=state.epoch, dump=dump, grace_s=state.plan.grace_s or None, save_grace_s=state.plan.save_grace_s or None,
         accepts_exiting=accepts_exiting or None,
     )  # fmt: skip
@@ -163,7 +146,7 @@ def _longest_grace_s(state: State) -> float:
 
 def inspect_command(state: State, name: str, count: int, *, stacks: bool) -> Command:
     incarnation = state.nodes[name].incarnation
-    payload, key = GangInspect(epoch=state.epoch, stacks=stacks), _key(state, f"inspect{count}/{name}")
+    payload, key = events.GangInspect(epoch=state.epoch, stacks=stacks), _key(state, f"inspect{count}/{name}")
     return command(payload, key, node=name, incarnation=incarnation, epoch=state.epoch, deadline_s=INSPECT_S)
 
 
@@ -214,9 +197,9 @@ def _after_apply(trial: Trial, state: State, name: str) -> Result:
     return state, follow
 
 
-def _scanned(state: State, event: Event[CheckpointScanDone]) -> tuple[State, Commands]:
+def _scanned(state: State, event: Event[events.CheckpointScanDone]) -> tuple[State, Commands]:
     notes = tuple(
-        note(CheckpointSkipped(name=skipped.name, reason=skipped.reason), _key(state, f"skipped/{skipped.name}"), epoch=state.epoch)
+        note(events.CheckpointSkipped(name=skipped.name, reason=skipped.reason), _key(state, f"skipped/{skipped.name}"), epoch=state.epoch)
         for skipped in event.data.skipped or ()
     )  # fmt: skip
     return replace(state, resume=event.data.newest), notes
@@ -228,11 +211,11 @@ def _checkpoints(state: State, name: str) -> Commands:
     The agent searches only behind the fence, so that no earlier attempt commits one later.
     """
     plan = state.plan
-    fence = FenceWrite(epoch=state.epoch, dir=plan.checkpoints, keep=plan.keep, fresh=not state.lineage)
+    fence = events.FenceWrite(epoch=state.epoch, dir=plan.checkpoints, keep=plan.keep, fresh=not state.lineage)
     orders: Commands = (_command(state, fence, _key(state, "fence"), name),)
     if state.epoch == 0:
         return orders
-    scan = CheckpointScan(dir=plan.checkpoints, lineage=state.lineage)
+    scan = events.CheckpointScan(dir=plan.checkpoints, lineage=state.lineage)
     return (*orders, _command(state, scan, _key(state, "scan"), name))
 
 
@@ -240,25 +223,25 @@ def _store(trial: Trial, state: State) -> Command:
     leader = state.slots[0]
     address = state.plan.nodes[leader].address
     reserve = True if state.plan.has_launcher else None
-    payload = StoreOpen(epoch=state.epoch, address=address, port=trial.world.master_port, reserve=reserve)
+    payload = events.StoreOpen(epoch=state.epoch, address=address, port=trial.world.master_port, reserve=reserve)
     return _command(state, payload, _key(state, "store"), leader)
 
 
 def apply_node(state: State, name: str) -> Command:
     deadline_s = SILENT_START_S if state.host(name) in state.unresponsive else RESPONSE_S
-    return command(NodeApply(node=name), _key(state, f"apply/{name}"), node=name, deadline_s=deadline_s)
+    return command(events.NodeApply(node=name), _key(state, f"apply/{name}"), node=name, deadline_s=deadline_s)
 
 
 def kill_node(state: State, name: str) -> Command:
     incarnation = state.nodes[name].incarnation
     host = state.host(name)
     deadline_s = SILENT_HOST_S if host in state.unresponsive or state.silent_host(host) else RESPONSE_S
-    return command(NodeKill(), kill_key(state, name), node=name, incarnation=incarnation, deadline_s=deadline_s)
+    return command(events.NodeKill(), kill_key(state, name), node=name, incarnation=incarnation, deadline_s=deadline_s)
 
 
 def start_on(trial: Trial, state: State, name: str) -> Command:
     return Command(
-        f=GangStart.NAME, key=_key(state, f"start/{name}"), node=name, incarnation=state.nodes[name].incarnation,
+        f=events.GangStart.NAME, key=_key(state, f"start/{name}"), node=name, incarnation=state.nodes[name].incarnation,
         epoch=state.epoch, deadline_s=RESPONSE_S, value=codec.plain(_gang_spec(trial, state, name)),
     )  # fmt: skip
 

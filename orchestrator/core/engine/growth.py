@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...model import events
 from ...model.event import Command, Event
-from ...model.events import (
-    CheckpointCommit,
-    NodeApply,
-    NodeApplyDone,
-    NodeKill,
-    RecoveryGrowing,
-    RecoveryGrown,
-    SaveCommitted,
-)
 from ...model.trial import Trial
 from . import faults, gang, recovery
 from .state import Result, State, note, then, timer
@@ -50,7 +42,7 @@ def on_response(trial: Trial, state: State, event: Event) -> Result:
     """An absent node was started or killed, or could not be: then it is not tried again."""
     name = str(event.node)
     state = replace(state, returning=state.returning - {name})
-    if event.kind is NodeApplyDone:
+    if event.kind is events.NodeApplyDone:
         return gang.with_applied_node(state, event), ()
     if event.type != "ok":
         return recovery.with_unrestartable(state, event), ()
@@ -61,7 +53,7 @@ def on_response(trial: Trial, state: State, event: Event) -> Result:
 def is_awaited(state: State, event: Event) -> bool:
     """Whether the event is the response to an order of this module."""
     return (
-        event.command in (NodeApply, NodeKill)
+        event.command in (events.NodeApply, events.NodeKill)
         and str(event.key).startswith(f"{_TIMER}/")
         and event.node in state.returning
     )
@@ -72,12 +64,12 @@ def on_loss(trial: Trial, state: State, name: str) -> Result:
     return wait(trial, state) if name in state.absent and name not in state.returning else (state, ())
 
 
-def on_checkpoint(trial: Trial, state: State, event: Event[CheckpointCommit | SaveCommitted]) -> Result:
+def on_checkpoint(trial: Trial, state: State, event: Event[events.CheckpointCommit | events.SaveCommitted]) -> Result:
     """Stop the smaller gang after a checkpoint, so that no step is lost, if a node can rejoin. Planned faults go first."""
     is_busy = faults.with_stage(state, "held", "acting")
     if state.stage != "run" or event.epoch != state.epoch or not usable(state) or is_busy or _is_last(state, event):
         return state, ()
-    growing = note(RecoveryGrowing(joining=usable(state)), f"e{state.epoch}/growing", epoch=state.epoch)
+    growing = note(events.RecoveryGrowing(joining=usable(state)), f"e{state.epoch}/growing", epoch=state.epoch)
     state = replace(faults.release_held(state), stage="stop", is_growing=True)
     return then((state, (growing,)), lambda s: gang.stop(trial, s))
 
@@ -91,7 +83,7 @@ def grow(trial: Trial, state: State) -> Result:
     """The next attempt, with the nodes that rejoin. It is no recovery: neither a restart nor a part of a crash loop."""
     joined, absent = recovery.rejoin(trial, state, len(state.slots), state.absent)
     slots = (*state.slots, *joined)
-    what = RecoveryGrown(joined=joined, slots=slots, best_step=state.best_step)
+    what = events.RecoveryGrown(joined=joined, slots=slots, best_step=state.best_step)
     decided = note(what, f"e{state.epoch + 1}/grown", epoch=state.epoch + 1)
     state = replace(gang.next_epoch(state), step_at_start=state.best_step, slots=slots, absent=absent)
     return then((state, (decided,)), lambda s: then(wait(trial, s), lambda t: gang.prepare(trial, t)))
@@ -110,7 +102,7 @@ def _order(state: State, name: str) -> Command:
 def _is_last(state: State, event: Event) -> bool:
     """Whether nothing follows the checkpoint."""
     last = state.plan.last_step
-    return last is not None and event.kind is CheckpointCommit and (event.data.step or 0) >= last
+    return last is not None and event.kind is events.CheckpointCommit and (event.data.step or 0) >= last
 
 
 def _timer_key(state: State) -> str:

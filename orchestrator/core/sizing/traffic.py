@@ -99,13 +99,7 @@ def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[C
             for axis, elements in (("dp", dense), ("expert-dp", expert)):
                 if elements and axis in axes:
                     yield _operation_traffic(
-                        "reduce-scatter",
-                        elements * size,
-                        layout,
-                        axis,
-                        dtype,
-                        f"gradients of {_sort(layer)}",
-                        _ZERO,
+                        "reduce-scatter", elements * size, layout, axis, dtype, f"gradients of {_sort(layer)}", _ZERO
                     )
         return
     _, held = rank_share.largest_share(model, layout)
@@ -116,13 +110,7 @@ def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[C
         kind = "experts'" if axis == "expert-dp" else "all"
         if layout.zero:
             yield _operation_traffic(
-                "reduce-scatter",
-                elements * size,
-                layout,
-                axis,
-                dtype,
-                f"{kind} gradients{stage}",
-                _ZERO,
+                "reduce-scatter", elements * size, layout, axis, dtype, f"{kind} gradients{stage}", _ZERO
             )
             yield _operation_traffic(
                 "all-gather",

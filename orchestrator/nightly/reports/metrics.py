@@ -7,14 +7,12 @@ import statistics
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from ...reports.metrics import Gauge, text
+from ...reports.metrics import Gauge, known_gauge, text
 from ..night_judgement import Judged
 from .night_report import FINDING_ORDER, ROW_ORDER, NightReport, cells, worst
 
 OUTCOMES = {"pass": 0, "fail": 1, "unknown": 2, "warn": 3, "xfail": 4, "xpass": 5}
 _STATES = ", ".join(f"{number} {state}" for state, number in OUTCOMES.items())
-
-_Samples = tuple[tuple[Mapping[str, str], float], ...]
 
 
 def render(report: NightReport) -> bytes:
@@ -37,20 +35,15 @@ def gauges(report: NightReport) -> tuple[Gauge, ...]:
         ("earlier_nights", "Recorded nights that it was compared with.", len(judgement.earlier)),
     ]
     return (
-        _gauge("info", "The night that the other figures are of.", [({"night": night.name, "version": night.ccbed}, 1.0)]),
-        *(_gauge(name, meaning, [({}, value)]) for name, meaning, value in single),
-        _gauge("repeats", "Repeats of a cell by state.", _repeats(report)),
-        _gauge("cell_duration_seconds", "Time in the runs of a cell.",
+        known_gauge("night_info", "The night that the other figures are of.", [({"night": night.name, "version": night.ccbed}, 1.0)]),
+        *(known_gauge(f"night_{name}", meaning, [({}, value)]) for name, meaning, value in single),
+        known_gauge("night_repeats", "Repeats of a cell by state.", _repeats(report)),
+        known_gauge("night_cell_duration_seconds", "Time in the runs of a cell.",
                [({"cell": cell.cell}, cell.duration_s) for cell in cells(report) if cell.rows]),
-        _gauge("findings", "Findings of a gate by state.", _findings(report)),
-        _gauge("metric_value", "The night's median of a metric on a node, in its unit.", _values(report)),
-        _gauge("finding", f"What a gate says of a metric of a node: {_STATES}.", _states(report.judgement.findings)),
+        known_gauge("night_findings", "Findings of a gate by state.", _findings(report)),
+        known_gauge("night_metric_value", "The night's median of a metric on a node, in its unit.", _values(report)),
+        known_gauge("night_finding", f"What a gate says of a metric of a node: {_STATES}.", _states(report.judgement.findings)),
     )  # fmt: skip
-
-
-def _gauge(name: str, meaning: str, samples: Iterable[tuple[Mapping[str, str], float | None]]) -> Gauge:
-    known: _Samples = tuple((labels, float(value)) for labels, value in samples if value is not None)
-    return Gauge(name=f"ccbed_night_{name}", help=meaning, samples=known)
 
 
 def _epoch_s(started: str) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ...model import container as names
-from ...model.events.commands import CommandFailed, NodeApplyDone
+from ...model.events.commands import NodeApplyDone
 from ...model.events.nodes import NodeEnded, NodeExit
 from ...model.payload import Payload
 from ..files import label
@@ -71,7 +71,7 @@ class ContainerLifecycle:
         for node in self._nodes.values():
             if node.alive and not node.ready and node.has_reported_ready():
                 node.ready = True
-                self._respond_to_start(node, "ok", NodeApplyDone(**node.identity))
+                node.respond_to_start("ok", NodeApplyDone(**node.identity))
 
     def adopt(self) -> None:
         """Take over the nodes of an earlier keeper: watch the living, report the exits that it did not report."""
@@ -125,18 +125,18 @@ class ContainerLifecycle:
             if error and error.status == container_engine.NOT_FOUND:
                 self._create(node, wanted)
             elif error:
-                self._fail_start(node, str(error))
+                node.fail_start(str(error))
             elif (details.get("Config", {}).get("Labels") or {}).get(names.BED) != self._tag:
                 owner = (details["Config"]["Labels"] or {}).get(names.OWNER, "")
-                self._fail_start(node, _name_is_taken(node, owner))
+                node.fail_start(_name_is_taken(node, owner))
             elif time.monotonic() > until:
-                self._fail_start(node, f"the engine does not remove container {node.container}")
+                node.fail_start(f"the engine does not remove container {node.container}")
             else:
                 self._engine.request("DELETE", _removal(str(details["Id"])), removed)
 
         def removed(content: Any, error: EngineError | None) -> None:
             if error and error.status not in (container_engine.NOT_FOUND, container_engine.CONFLICT):
-                self._fail_start(node, str(error))
+                node.fail_start(str(error))
             else:
                 self._loop.call_later(RETRY_S if error else 0.0, lambda: self._free_name(node, wanted, until))
 
@@ -152,7 +152,7 @@ class ContainerLifecycle:
 
         def created(content: Any, error: EngineError | None) -> None:
             if error:
-                self._fail_start(node, str(error))
+                node.fail_start(str(error))
             else:
                 node.label["container"] = content["Id"]  # it is removed with the node, also if its start fails
                 path = container_engine.container_path(content["Id"], "start")
@@ -160,7 +160,7 @@ class ContainerLifecycle:
 
         def started(id: str, content: Any, error: EngineError | None) -> None:
             if error:
-                self._fail_start(node, str(error))
+                node.fail_start(str(error))
             else:
                 path = container_engine.container_path(id)
                 self._engine.request("GET", path, partial(self._running, node, node.attempt))
@@ -183,7 +183,7 @@ class ContainerLifecycle:
         if attempt != node.attempt:
             return
         if error:
-            self._fail_start(node, str(error))
+            node.fail_start(str(error))
             return
         node.set_running(details)
         if not self._watch(node):
@@ -191,14 +191,6 @@ class ContainerLifecycle:
             return
         self._loop.call_later(node.ready_s, lambda: self._kill_if_starting(node, attempt))
         self.reap()
-
-    def _fail_start(self, node: ContainerNode, reason: str, log: str | None = None) -> None:
-        self._respond_to_start(node, "fail", CommandFailed(reason=reason, log=log))
-
-    def _respond_to_start(self, node: ContainerNode, kind: str, payload: Payload) -> None:
-        waiting, node.waiting, node.starting = node.waiting, [], False
-        for respond in waiting:
-            respond(kind, payload)
 
     def _kill_if_starting(self, node: ContainerNode, attempt: int) -> None:
         if node.starting and node.attempt == attempt:
@@ -269,7 +261,7 @@ class ContainerLifecycle:
         def log_read(engine_log: Any, error: EngineError | None) -> None:
             log = node.log_tail() or _printable(engine_log)
             last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "its log is empty")
-            self._fail_start(node, f"its agent ended while it started, {cause}: {last}", log)
+            node.fail_start(f"its agent ended while it started, {cause}: {last}", log)
 
         path = container_engine.container_path(node.container, "logs")
         self._engine.request("GET", container_engine.with_query(path, stderr=1, stdout=1, tail=20), log_read)

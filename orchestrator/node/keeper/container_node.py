@@ -13,7 +13,7 @@ from ..oslayer import cgroups, container_engine, host_facts, processes
 from ..oslayer.container_engine import EngineError, LoopClient
 from ..oslayer.processes import Process
 from . import node_primitives
-from .node_protocol import Observed, Unsupported
+from .node_protocol import Observed, StartedNode, Unsupported
 
 #: A request to the engine is not repeated for this long, unless the engine rejected it.
 REPEAT_S = 1.0
@@ -22,7 +22,7 @@ READY_S = 60.0
 FRESH_S = 0.5
 
 
-class ContainerNode:
+class ContainerNode(StartedNode):
     """One node of the bed. ``label``: of its newest incarnation, also when that has ended.
 
     ``record``: the file with the label and what is needed to start the node. It lies in the keeper's directory, as the
@@ -40,18 +40,9 @@ class ContainerNode:
         start: Callable[[ContainerNode, Mapping[str, Any], Respond], None],
     ) -> None:
         stored = plain_files.read_json(record)
-        self.name = name
-        self.directory = directory
+        super().__init__(name, directory, stored.get("label", {}), READY_S)
         self.container = container
-        self.label: dict[str, Any] = stored.get("label", {})
         self.wanted: dict[str, Any] = stored.get("wanted", {})
-        self.alive = False
-        self.ready = False
-        self.starting = False
-        self.waiting: list[Respond] = []
-        #: How long a start may take, in seconds.
-        self.ready_s = READY_S
-        self.pidfd = -1
         #: Counts starts, so that a late response to an earlier start is ignored.
         self.attempt = 0
         #: Has the present start drawn its incarnation?
@@ -76,18 +67,9 @@ class ContainerNode:
         return bool(self.label.get("boot", self._boot) != self._boot)
 
     @property
-    def identity(self) -> dict[str, Any]:
-        return {field: self.label.get(field) for field in ("incarnation", "ordinal", "pid")}
-
-    @property
     def id(self) -> str:
         """The id of the newest incarnation's container; empty before its first start."""
         return str(self.label.get("container", ""))
-
-    @property
-    def pid(self) -> int:
-        """The pid of the container's main process in the host's pid namespace."""
-        return int(self.label.get("pid", 0))
 
     def processes(self) -> list[Process]:
         """The main process and its descendants. The kernel ends all of them with the main process."""
@@ -95,9 +77,6 @@ class ContainerNode:
         if main and main.start == self.label.get("start") and main.state not in processes.EXITED:
             return [main, *processes.descendants(self.pid)]
         return []
-
-    def is_up(self) -> bool:
-        return self.alive and self.ready
 
     def power_on(self) -> None:
         if not self.alive and not self.starting:
@@ -206,12 +185,6 @@ class ContainerNode:
 
     def record_exit(self, cause: Mapping[str, Any]) -> None:
         plain_files.write_json(self._exit_record, {**self.identity, **cause, "boot": self._boot})
-
-    def log_tail(self) -> str:
-        try:
-            return plain_files.read_tail(self.directory / "agent.log", 2000).decode(errors="replace")
-        except OSError:
-            return ""
 
     # --- requests to the engine -----------------------------------------------------------------------------------------
 

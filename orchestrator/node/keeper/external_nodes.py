@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..oslayer.processes import Process
-from .node_protocol import Observed, Unsupported
+from .node_protocol import Unsupported
 
 #: The name under which the external keeper writes events and holds leases, and of its directory in the bed's.
 OUTSIDE = "outside"
@@ -33,45 +32,15 @@ class ExternalNode:
         """Always: a host can be taken away whatever runs on it."""
         return True
 
-    def power_on(self) -> None:
-        """Its own keeper starts it, once the host is back."""
-        raise Unsupported(OUT_OF_REACH)
-
-    def power_off(self) -> dict[str, Any]:
-        raise Unsupported(OUT_OF_REACH)
-
-    def pause(self, on: bool) -> dict[str, Any]:
-        raise Unsupported(OUT_OF_REACH)
-
-    def is_paused(self, on: bool) -> Observed:
-        raise Unsupported(OUT_OF_REACH)
-
-    def send_signal(self, targets: Sequence[Process], number: int) -> list[int]:
-        raise Unsupported(OUT_OF_REACH)
-
-    def is_stopped(self, process: Process) -> bool:
-        raise Unsupported(OUT_OF_REACH)
-
-    def limit(self, amounts: Mapping[str, int], on: bool) -> dict[str, Any]:
-        raise Unsupported(OUT_OF_REACH)
-
-    def is_limited(self, amounts: Mapping[str, int], on: bool) -> Observed:
-        raise Unsupported(OUT_OF_REACH)
-
     def has_link(self) -> bool:
         return False
 
-    def link(self, on: bool) -> dict[str, Any]:
+    def _refuse(self, *unused: object, **named: object) -> NoReturn:
+        """Its own keeper acts on it, once the host is back."""
         raise Unsupported(OUT_OF_REACH)
 
-    def is_linked(self, on: bool) -> Observed:
-        raise Unsupported(OUT_OF_REACH)
-
-    def slow_link(self, slowdown: Mapping[str, Any] | None) -> dict[str, Any]:
-        raise Unsupported(OUT_OF_REACH)
-
-    def is_link_slow(self, slowdown: Mapping[str, Any] | None) -> Observed:
-        raise Unsupported(OUT_OF_REACH)
+    power_on = power_off = pause = is_paused = send_signal = is_stopped = limit = is_limited = _refuse
+    link = is_linked = slow_link = is_link_slow = _refuse
 
     def agent(self) -> Process | None:
         return None

@@ -9,16 +9,8 @@ from dataclasses import replace
 from typing import Any, ParamSpec
 
 from ...model.event import Command
+from ...model.events import faults
 from ...model.events.commands import CommandFailed, FaultAct, FaultActDone, FaultHeal, FaultHealDone
-from ...model.events.faults import (
-    FaultBefore,
-    FaultHealed,
-    FaultInjected,
-    FaultVerified,
-    HealVerified,
-    LeaseArmed,
-    LeaseOver,
-)  # fmt: skip
 from ...model.payload import Payload
 from ..files.inbox import Respond, required
 from ..oslayer import host_facts
@@ -97,7 +89,7 @@ class FaultLifecycle:
         self._rejected.discard((lease.node, lease.id))
         self._leases.arm(lease)
         self._start_timer(lease)
-        self._note(lease, LeaseArmed(key=lease.key, lease_s=lease.act.lease_s, holder=self._holder))
+        self._note(lease, faults.LeaseArmed(key=lease.key, lease_s=lease.act.lease_s, holder=self._holder))
         self._begin_injection(lease)
 
         def acted(kind: str, payload: Payload) -> None:
@@ -159,7 +151,7 @@ class FaultLifecycle:
 
         @respond.guard
         def inspected(held: bool | None, evidence: Evidence) -> None:
-            self._note(lease, FaultBefore(id=lease.id, evidence=evidence, held=held))
+            self._note(lease, faults.FaultBefore(id=lease.id, evidence=evidence, held=held))
             if not self._is_in_force(lease):
                 respond("fail", CommandFailed(reason=primitive_runner.OVERTAKEN))
             elif held is not False:
@@ -214,13 +206,13 @@ class FaultLifecycle:
         @respond.guard
         def injected(evidence: Evidence, problems: Sequence[str]) -> None:
             if primitive_runner.OVERTAKEN not in problems:
-                self._note(lease, FaultInjected(id=lease.id, evidence=evidence, began=began))
+                self._note(lease, faults.FaultInjected(id=lease.id, evidence=evidence, began=began))
 
             @respond.guard
             def report(is_verified: bool, evidence: Evidence) -> None:
                 if is_verified:
                     lasts = self._watch(lease, node)
-                    self._note(lease, FaultVerified(id=lease.id, evidence=evidence, lasts=lasts))
+                    self._note(lease, faults.FaultVerified(id=lease.id, evidence=evidence, lasts=lasts))
                     respond("ok", FaultActDone(verified=True, evidence=evidence))
                 else:
                     reason = problems[0] if problems else "not verified"
@@ -263,12 +255,12 @@ class FaultLifecycle:
 
         @respond.guard
         def healed(evidence: Evidence, problems: Sequence[str]) -> None:
-            self._note(lease, FaultHealed(id=lease.id, evidence=evidence))
+            self._note(lease, faults.FaultHealed(id=lease.id, evidence=evidence))
 
             @respond.guard
             def report(is_verified: bool, evidence: Evidence) -> None:
                 if is_verified:
-                    self._note(lease, HealVerified(id=lease.id, evidence=evidence))
+                    self._note(lease, faults.HealVerified(id=lease.id, evidence=evidence))
                     respond("ok", FaultHealDone(verified=True, evidence=evidence))
                 else:
                     reason = problems[0] if problems else "healing not verified"
@@ -298,7 +290,7 @@ class FaultLifecycle:
             return
         self._cancel_timer(lease)
         try:
-            self._note(lease, LeaseOver(key=lease.key))
+            self._note(lease, faults.LeaseOver(key=lease.key))
         finally:
             dropped = self._drop_then([lease], lambda kind, payload: None)
             self._add(lease, lambda reply: self._heal(lease, reply), dropped)

@@ -1,4 +1,4 @@
-"""The protocol of a node under faults: what the primitives of faults need, whatever the node is."""
+"""The protocol of a node under faults: what the primitives of faults need; and the state of the nodes that a keeper starts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...model.events.commands import CommandFailed
+from ...model.payload import Payload
+from ..files import plain_files
+from ..files.inbox import Respond
 from ..oslayer.processes import Process
 
 #: Does a state hold (None: not known yet), and the evidence.
@@ -79,3 +83,45 @@ class Node(Protocol):
 
     def rank(self, number: int) -> Process | None:
         """The living process of a rank."""
+
+
+class StartedNode:
+    """What the nodes that a keeper starts on its host have in common. ``label``: of the newest incarnation, also when that has ended."""
+
+    def __init__(self, name: str, directory: Path, label: dict[str, Any], ready_s: float) -> None:
+        self.name = name
+        self.directory = directory
+        self.label = label
+        self.alive = False
+        self.ready = False
+        self.starting = False
+        self.waiting: list[Respond] = []
+        #: How long a start may take, in seconds.
+        self.ready_s = ready_s
+        self.pidfd = -1
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {field: self.label.get(field) for field in ("incarnation", "ordinal", "pid")}
+
+    @property
+    def pid(self) -> int:
+        """The pid of its first process in the host's pid namespace: its agent, or the main process of its container."""
+        return int(self.label.get("pid", 0))
+
+    def is_up(self) -> bool:
+        return self.alive and self.ready
+
+    def log_tail(self) -> str:
+        try:
+            return plain_files.read_tail(self.directory / "agent.log", 2000).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def fail_start(self, reason: str, log: str | None = None) -> None:
+        self.respond_to_start("fail", CommandFailed(reason=reason, log=log))
+
+    def respond_to_start(self, kind: str, payload: Payload) -> None:
+        waiting, self.waiting, self.starting = self.waiting, [], False
+        for respond in waiting:
+            respond(kind, payload)

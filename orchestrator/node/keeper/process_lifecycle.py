@@ -13,7 +13,7 @@ from typing import Any
 
 from ...model import codec
 from ...model.bed import NodeSpec
-from ...model.events.commands import CommandFailed, NodeApplyDone
+from ...model.events.commands import NodeApplyDone
 from ...model.events.nodes import NodeEnded, NodeExit
 from ...model.payload import Payload
 from .. import warm_up
@@ -194,13 +194,13 @@ class ProcessLifecycle:
     def _fork(self, node: ProcessNode, spec: NodeSpec, left: int) -> None:
         if left:
             reason = f"{left} processes of an earlier incarnation of {node.name} do not end"
-            self._fail_start(node, reason)
+            node.fail_start(reason)
             return
         node.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             switch = self._fabric.switch(spec.port) if spec.port else -1
         except OSError as error:
-            self._fail_start(node, f"the switch of the fabric: {error}")
+            node.fail_start(f"the switch of the fabric: {error}")
             return
         node_label = self._new_label(node, spec)
         tag = process_tag.node_tag(self._tag, node.name, node_label["incarnation"])
@@ -224,14 +224,14 @@ class ProcessLifecycle:
             try:
                 start.fork(self._loop)
             except (OSError, RuntimeError) as error:
-                self._fail_start(start.node, f"cannot fork: {error}")
+                start.node.fail_start(f"cannot fork: {error}")
         for start in (start for start in due if start.pid):
             try:
                 self._observe_start(start.node, start)
             except OSError as error:
                 os.kill(start.pid, signal.SIGKILL)
                 os.close(start.read)
-                self._fail_start(start.node, f"cannot watch its agent: {error}")
+                start.node.fail_start(f"cannot watch its agent: {error}")
 
     def _observe_start(self, node: ProcessNode, start: _Start) -> None:
         node.label = {**start.label, "pid": start.pid, "start": processes.start_time(start.pid)}
@@ -260,19 +260,11 @@ class ProcessLifecycle:
         node.ready = report == _READY
         os.close(read)
         if node.ready:
-            self._respond_to_start(node, "ok", NodeApplyDone(**node.identity))
+            node.respond_to_start("ok", NodeApplyDone(**node.identity))
         elif report:
-            self._fail_start(node, report.decode(errors="replace"))
+            node.fail_start(report.decode(errors="replace"))
         else:
-            self._fail_start(node, "its agent ended while it started", node.log_tail())
-
-    def _fail_start(self, node: ProcessNode, reason: str, log: str | None = None) -> None:
-        self._respond_to_start(node, "fail", CommandFailed(reason=reason, log=log))
-
-    def _respond_to_start(self, node: ProcessNode, kind: str, payload: Payload) -> None:
-        waiting, node.waiting, node.starting = node.waiting, [], False
-        for respond in waiting:
-            respond(kind, payload)
+            node.fail_start("its agent ended while it started", node.log_tail())
 
     def _kill_if_starting(self, node: ProcessNode, pid: int) -> None:
         if node.starting and node.pid == pid:

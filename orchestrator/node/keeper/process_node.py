@@ -16,7 +16,7 @@ from ..oslayer.processes import Process
 from ..oslayer.stops import Stops
 from . import fabric, node_primitives
 from .fabric import Fabric
-from .node_protocol import Observed, Unsupported
+from .node_protocol import Observed, StartedNode, Unsupported
 
 READY_S = 20.0
 
@@ -24,7 +24,7 @@ READY_S = 20.0
 OnEnd = Callable[[list[int], int], None]
 
 
-class ProcessNode:
+class ProcessNode(StartedNode):
     """One node of the bed. ``label``: of its newest incarnation, also when that has ended.
 
     ``prefix``: of the tags of its processes. ``start``: starts a new incarnation. ``orphans``: pids of the children that the
@@ -42,16 +42,7 @@ class ProcessNode:
         start: Callable[[ProcessNode, Mapping[str, Any], Respond], None],
         orphans: Callable[[], set[int]],
     ) -> None:
-        self.name = name
-        self.directory = directory
-        self.label: dict[str, Any] = plain_files.read_json(directory / label.NODE_LABEL)
-        self.alive = False
-        self.ready = False
-        self.starting = False
-        self.waiting: list[Respond] = []
-        #: How long a start may take, in seconds.
-        self.ready_s = READY_S
-        self.pidfd = -1
+        super().__init__(name, directory, plain_files.read_json(directory / label.NODE_LABEL), READY_S)
         #: Was it forked by an earlier keeper? Then this keeper cannot know its exit code, nor adopt its orphans.
         self.adopted = False
         #: Called in order once none of its processes lives; not empty while it is being ended.
@@ -65,14 +56,6 @@ class ProcessNode:
         self._duty_cycle = DutyCycle(loop, lambda: self._stops.others(self.processes()))
 
     @property
-    def identity(self) -> dict[str, Any]:
-        return {field: self.label.get(field) for field in ("incarnation", "ordinal", "pid")}
-
-    @property
-    def pid(self) -> int:
-        return int(self.label.get("pid", 0))
-
-    @property
     def wanted(self) -> dict[str, Any]:
         """The NodeSpec of its newest incarnation, as JSON."""
         return dict(self.label.get("spec", {}))
@@ -84,9 +67,6 @@ class ProcessNode:
             return [agent, *processes.descendants(self.pid)]
         sessions = processes.live_sessions([(self.pid, self.label["start"])]) if self.pid else set()
         return processes.select(processes.scan(), self._prefix, sessions | self._orphans())
-
-    def is_up(self) -> bool:
-        return self.alive and self.ready
 
     def power_on(self) -> None:
         if not self.alive and not self.starting:
@@ -187,9 +167,3 @@ class ProcessNode:
 
     def rank(self, number: int) -> Process | None:
         return node_primitives.rank_process(self.directory, number)
-
-    def log_tail(self) -> str:
-        try:
-            return plain_files.read_tail(self.directory / "agent.log", 2000).decode(errors="replace")
-        except OSError:
-            return ""

@@ -11,15 +11,15 @@ from ...model.bed import BedSpec, BedStatus, HostSpec, Machine, NodeStatus
 from ...model.errors import InfrastructureError, KeeperGoneError
 from ...model.event import Command, Event
 from ...model.provider import Cursors, Fetched
-from ...node.files import inbox, label
+from ...node.files import inbox, label, plain_files
 from ...node.hostlink import host_operations, prunable_files
-from ...node.keeper import launch
+from ...node.keeper import launch, lease_records, process_status
 from ...node.keeper import process_status as keeper_status
 from ...node.warm_up import HUGE_PAGES
 from .. import archive, files, sites
 from ..event_reader import Follower
 from ..preflight import site_prober
-from . import fabric, process_status
+from . import fabric
 
 CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
@@ -49,7 +49,7 @@ class ProcessProvider:
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         """Memory is not measured while a run is open: it takes the kernel milliseconds per process."""
-        return process_status.bed_status(bed, memory=memory and self._run == NO_RUN)
+        return bed_status(bed, memory=memory and self._run == NO_RUN)
 
     def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
         return self.observe(bed).node(node)
@@ -161,3 +161,30 @@ class ProcessProvider:
         if self._follower:
             self._follower.close()
         self._follower, self._run = None, NO_RUN
+
+
+# --- the status of a bed of local processes, from labels, locks and /proc alone ---------------------------------------
+
+
+def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
+    """The bed as it is now. ``memory``: measure it as well, which takes the kernel milliseconds per process."""
+    workdir = Path(bed.workdir)
+    keeper = label.live_label(workdir / label.KEEPER_DIR, label.KEEPER_LABEL)
+    wanted = [node.name for node in bed.nodes]
+    observed = {row["name"]: NodeStatus(**row) for row in process_status.list_nodes(workdir, bed.name, memory=memory)}
+    names = dict.fromkeys([*wanted, *observed])
+    statuses = [observed.get(name) or NodeStatus(name=name, state="absent") for name in names]
+    return BedStatus(
+        name=bed.name,
+        nodes=tuple(status for status in statuses if _is_listed(status, wanted)),
+        keeper_pid=int(keeper.get("pid", 0)),
+        keeper_hash=str(keeper.get("agent", "")),
+        keeper_python=str(keeper.get("python", "")),
+        leases=lease_records.describe_leases(workdir / label.KEEPER_DIR / "leases"),
+        open_run=str(plain_files.read_json(workdir / "open-run.json").get("run", "")),
+    )
+
+
+def _is_listed(node: NodeStatus, wanted: list[str]) -> bool:
+    """Whether to list a node: the spec has it, or a process of it is left."""
+    return node.name in wanted or node.state not in ("dead", "absent") or bool(node.reason)

@@ -25,6 +25,9 @@ LAYERS = (784, 256, 128, 64, 10)
 DATASETS = ("auto", "digits", "idx")
 #: The metrics and checks of every training; a workload adds its own.
 METRICS: Mapping[str, tuple[str, str]] = {"train_s": ("s", "lower"), "loss_mean": ("nats", "lower")}
+#: With the accuracy on the test images, and with the difference from a training by one process.
+MEASURED_METRICS: Mapping[str, tuple[str, str]] = {**METRICS, "accuracy": ("fraction", "higher")}
+COMPARED_METRICS: Mapping[str, tuple[str, str]] = {**MEASURED_METRICS, "reference_difference": ("1", "lower")}
 CHECKS = (
     "no-step-lost", "same-resume-step", "resumed-newest", "replay-equal", "no-hang", "bit-exact", "baseline-clean",
     "spare-warm", "traffic-as-predicted",

@@ -63,7 +63,7 @@ def draw(losses: Losses, resumes: Sequence[tuple[int, int]] = ()) -> Markup:
     parts = [
         *_grid(frame),
         *_lost(frame, resumes),
-        *_twin_line(frame, losses),
+        *([svg.element("path", d=frame.path(losses.twin), class_="twin")] if losses.twin else []),
         *_lines(frame, losses),
         *_legend(losses),
     ]
@@ -157,10 +157,6 @@ def _stretch(frame: _Frame, lost: int, resumed: int) -> list[Markup]:
         svg.line(x2, TOP, x2, TOP + HEIGHT, "strike"),
         svg.line(x1, TOP, x1, TOP + HEIGHT, "caught"),
     ]
-
-
-def _twin_line(frame: _Frame, losses: Losses) -> list[Markup]:
-    return [svg.element("path", d=frame.path(losses.twin), class_="twin")] if losses.twin else []
 
 
 def _lines(frame: _Frame, losses: Losses) -> list[Markup]:

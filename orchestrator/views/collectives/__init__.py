@@ -10,36 +10,3 @@ from .phrases import shares
 from .repeated_delays import Latest, SlowLink
 from .replay_gaps import ReplayGap, ReplayGaps, replay_gaps
 from .statistics import DEFINITION, ENOUGH_FOR_P99, Interval, Spread, change
-
-__all__ = [
-    "DEFINITION",
-    "ENOUGH_FOR_P99",
-    "OUTLIER",
-    "OVER",
-    "Attribution",
-    "Auto",
-    "Bound",
-    "Case",
-    "Direction",
-    "Fastest",
-    "Interval",
-    "Latest",
-    "Link",
-    "Measured",
-    "ReplayGap",
-    "ReplayGaps",
-    "Row",
-    "Setting",
-    "Slow",
-    "SlowChunk",
-    "SlowLink",
-    "Spread",
-    "change",
-    "factor",
-    "least_bytes",
-    "lower_bound",
-    "measured",
-    "replay_gaps",
-    "setting",
-    "shares",
-]

@@ -5,19 +5,3 @@ from __future__ import annotations
 from .groups import LEVEL as GROUP_LEVEL
 from .groups import Figure, Grouped, Groups, compare_figures, compare_groups
 from .pairs import LEVEL, MARGIN, Compared, Comparison, compare, of_samples, verdict
-
-__all__ = [
-    "GROUP_LEVEL",
-    "LEVEL",
-    "MARGIN",
-    "Compared",
-    "Comparison",
-    "Figure",
-    "Grouped",
-    "Groups",
-    "compare",
-    "compare_figures",
-    "compare_groups",
-    "of_samples",
-    "verdict",
-]
