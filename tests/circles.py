@@ -40,6 +40,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 #: What `make check` selects from.
 OF_CHECK = ("tests/arch/", "tests/contract/", "tests/sim/", "tests/unit/")
+#: Tests that `make check` always holds, however long they take.
+WALLS = "tests/arch/test_walls.py"
 #: A test of `make check` that needs more CPU seconds fails. It is ten times what `durations.txt` calls slow, since the first use of
 #: a library costs most of a second, whichever test has it; `make durations` finds what lies between.
 CHECK_S = 10 * durations.SLOW_S
@@ -98,7 +100,8 @@ def left_out(nodeids: Iterable[str], circle: str, part: str) -> set[str]:
         for nodeid in nodeids
         if (part and part_of(nodeid) != part)
         or any(axis.leaves_out(nodeid) for axis in known)
-        or (circle == "check" and (not nodeid.startswith(OF_CHECK) or durations.function(nodeid) in slow))
+        or (circle == "check" and not nodeid.startswith(OF_CHECK))
+        or (circle == "check" and durations.function(nodeid) in slow and not nodeid.startswith(WALLS))
     }
 
 
@@ -127,7 +130,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """In `make check`, a test that passes and is slow fails, with the marker to add."""
     report = yield
-    cpu_s = 0.0 if item.get_closest_marker("check") else durations.of_call(item)
+    is_exempt = item.get_closest_marker("check") or item.nodeid.startswith(WALLS)
+    cpu_s = 0.0 if is_exempt else durations.of_call(item)
     if item.config.getoption("--circle") == "check" and report.when == "call" and report.passed and cpu_s > CHECK_S:
         report.outcome = "failed"
         report.longrepr = (
