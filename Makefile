@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The parts of `make test-all`: every axis. They can run side by side elsewhere; the workflow of CI has a job for each.
 AXES := units beds containers hosts slurm attack lab
 
-.PHONY: help run check test test-all $(AXES:%=test-%) durations mutants attack fuzz test-gpu wheels lint format bench against clean lab-up lab-down engine
+.PHONY: help run check test test-all $(AXES:%=test-%) durations mutants judge-matrix attack fuzz test-gpu wheels lint format bench against clean lab-up lab-down engine
 .DEFAULT_GOAL := help
 
 help:
@@ -70,6 +70,13 @@ ARGS ?=
 
 mutants: .venv/.dev-stamp
 	$(BIN)/python -m tests.mutants $(ARGS)
+
+# Draws jobs, breaks and judges each, and compares the verdicts with what is true. FIRST leaves out draws, so that parts can run apart.
+COUNT ?= 8
+FIRST ?= 0
+
+judge-matrix: .venv/.dev-stamp
+	$(BIN)/python -m tests.jobs --seed $(or $(SEED),1) --count $(COUNT) --first $(FIRST)
 
 # Attacks are seeded; SCALE 1 makes all of them, 0.1 those of `make test`.
 SCALE ?= 1

@@ -112,12 +112,11 @@ class Owner:
 
     def rates(self) -> list[str]:
         """The learning rate of each parameter group."""
-        groups = (group for optimizer in self.owning for group in optimizer.param_groups)
-        return [float(group["lr"]).hex() for group in groups if "lr" in group]
+        return [float(group["lr"]).hex() for group in self._groups() if "lr" in group]
 
     def settings(self) -> list[dict[str, str]]:
         """What else each parameter group states, such as its weight decay: name -> value as text."""
-        groups = (group for optimizer in self.owning for group in optimizer.param_groups)
+        groups = self._groups()
         return [{k: str(values.plain(v)) for k, v in group.items() if _is_setting(k, v)} for group in groups]
 
     def shapes(self) -> dict[str, list[Any]] | None:
@@ -129,13 +128,24 @@ class Owner:
     def _states(self) -> Iterator[tuple[Any, dict[str, Any]]]:
         """The states of each parameter. Those of ZeroRedundancyOptimizer are in its inner optimizer; its own are as it loaded them."""
         for owning in self.owning:
-            inner = [item for item in vars(owning).values() if any(item is known for known in self.optimizers)]
             read: set[int] = set()
-            for optimizer in (*inner, owning):
+            for optimizer in (*self._inside(owning), owning):
                 for parameter, states in optimizer.state.items():
                     if id(parameter) in self._parts_by_id and id(parameter) not in read and isinstance(states, dict):
                         read.add(id(parameter))
                         yield parameter, states
+
+    def _inside(self, owning: Any) -> list[Any]:
+        """The optimizers that an optimizer holds, by itself or in a list."""
+        held = [x for value in vars(owning).values() for x in (value if isinstance(value, (list, tuple)) else (value,))]
+        return [item for item in held if any(item is known for known in self.optimizers)]
+
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        """The parameter groups, of a container those of the optimizers that step: its own have no state and no schedule."""
+        for owning in self.owning:
+            inside = self._inside(owning)
+            for optimizer in inside if len(inside) > 1 else (owning,):
+                yield from optimizer.param_groups
 
     def _collect(self, by_id: dict[int, list[sharding.Part]]) -> None:
         """The parameters of all optimizers, once each; one that no module holds is named by its position."""
