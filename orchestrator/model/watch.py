@@ -123,7 +123,8 @@ class Step(Line):
     The hash of a batch that has no digest, for example of a sparse tensor, or that the budget leaves out, is None.
     ``data_s``: waiting for the DataLoader; ``compute_s``: from its return to that of the last backward pass, without ``comm_s``:
     collectives that Python calls, which DDP's are not; ``collectives``: their names, calls and bytes; ``checkpoint_s``: in saves.
-    ``rng``, ``lr``: fingerprints of the random generators and the learning rates as the optimizer began it, where no state has them.
+    ``rng``, ``lr``: fingerprints of the random generators and the learning rates as the optimizer began it, where no state has them;
+    those that were as in the line before that has ``rng`` are left out.
     ``mixed``: its backward pass changes the type of numbers, as in mixed precision; only the first step states it.
     """
 

@@ -31,8 +31,8 @@ def scheduled(*, late: int) -> Job:
             n = line.n - isinstance(line, watch.Step)
             step = n + (15 if file.attempt else 0)
             lag = late if file.attempt and n else 0
-            fields: Any = {"lr": ((0.1 / (1 + max(step - lag, 0))).hex(),)}
-            fields |= {"scheduler": None} if isinstance(line, watch.State) else {}
+            fields: Any = {"lr": ((0.1 / (1 + max(step - lag, 0))).hex(),), "rng": {}}
+            fields |= {"scheduler": None, "rng": line.rng} if isinstance(line, watch.State) else {}
             return dataclasses.replace(line, **fields)
         return line
 

@@ -29,6 +29,8 @@ class States:
         self._has_device = self._has_buffers = False
         self._last: tuple[float, float] | None = None
         self._moment: dict[str, Any] | None = None
+        #: Random generators and learning rates as the last moment recorded them.
+        self._written: tuple[dict[str, str], list[str]] = ({}, [])
         #: When a state was recorded in full.
         self._full_at = 0.0
         self.saves: save_moments.SaveMoments | None = None
@@ -60,9 +62,16 @@ class States:
             budget.add_cost("full" if is_full else "state", time.thread_time() - begin)
         elif budget.is_moment_due(n) or n & (n - 1) == 0:  # of a short job it is known early whether steps draw
             begin = time.thread_time()
-            self._moment = {"rng": generators(), "lr": self.owner.rates()}
+            self._moment = self._changes(generators(), self.owner.rates())
             budget.add_cost("generators", time.thread_time() - begin)
         self._last = (time.monotonic(), time.process_time())
+
+    def _changes(self, rng: dict[str, str], rates: list[str]) -> dict[str, Any]:
+        """The fields of a moment: what is as in the line before is left out."""
+        before_rng, before_rates = self._written
+        self._written = (rng, rates)
+        changed = {name: value for name, value in rng.items() if before_rng.get(name) != value}
+        return {"rng": changed, **({"lr": rates} if rates != before_rates else {})}
 
     def take_moment(self) -> dict[str, Any] | None:
         """What was known before the step that has just ended, as fields of its line, where no state has it."""

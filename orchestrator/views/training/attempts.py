@@ -22,6 +22,7 @@ TICK_S = 0.01
 #: Claims of a script that show that its process trains.
 TRAINING = ("step", "resumed", "saved")
 C = TypeVar("C", bound=watch.Line)
+M = TypeVar("M")
 #: Names of types of 16 bits or fewer.
 SHORT = ("bfloat16", "float16", "half", "float8")
 
@@ -403,15 +404,26 @@ def _claimed_steps(claims: Sequence[watch.Claim], origin: int) -> Mapping[int, w
 
 def _generators(file: watch.WatchFile) -> Mapping[int, Mapping[str, str | None]]:
     """The fingerprints of the generators by step; a state has them as well."""
-    before = {step.n - 1: step.rng for step in file.of(watch.Step) if step.rng}
+    none: Mapping[str, str | None] = {}
+    moments = _moments(file, lambda step, known: {**known, **(step.rng or {})}, none)
     states = {state.n: state.rng for state in file.of(watch.State) if state.rng}
-    return before | states | {line.n: line.rng for line in file.of(watch.Rng)}
+    return moments | states | {line.n: line.rng for line in file.of(watch.Rng)}
+
+
+def _moments(file: watch.WatchFile, follow: Callable[[watch.Step, M], M], known: M) -> dict[int, M]:
+    """What each step that has a moment began with: it follows from the moment before."""
+    result: dict[int, M] = {}
+    for step in file.of(watch.Step):
+        if step.rng is not None:
+            known = follow(step, known)
+            result[step.n - 1] = known
+    return result
 
 
 def _rates(file: watch.WatchFile) -> Mapping[int, tuple[Any, ...]]:
     """The learning rates by step."""
-    before = {step.n - 1: step.lr for step in file.of(watch.Step) if step.lr is not None}
-    return before | {state.n: state.lr for state in file.of(watch.State) if state.lr is not None}
+    moments: dict[int, tuple[Any, ...]] = _moments(file, lambda step, known: known if step.lr is None else step.lr, ())
+    return moments | {state.n: state.lr for state in file.of(watch.State) if state.lr is not None}
 
 
 def merged(lines: Iterable[L]) -> dict[str | int, L]:

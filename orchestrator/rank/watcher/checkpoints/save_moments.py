@@ -30,6 +30,8 @@ class SaveMoments:
 
     def is_new(self) -> bool:
         """Whether a rank has begun to save since the last call. It costs one ``stat``."""
+        if not self._path:
+            return False
         before, self._size = self._size, self._read()
         return self._size != before
 
