@@ -162,7 +162,6 @@ def _run_warm(ctx: context.RankContext, script: str, module: Path) -> None:
     program.prepare()
     watcher = interpreter.load_watcher(module.parent / "watcher")
     interpreter.hide_modules()
-    os.environ.update(_shared(ctx))
     watcher.install(ctx.gang.out, via="warm", notify=ctx.report_watched)
     failure = program.execute(script, params.module)
     unflushed = program.finish(params.exit_timeout_s, lambda message: ctx.report_error("exit-timeout", message))
@@ -172,17 +171,12 @@ def _run_warm(ctx: context.RankContext, script: str, module: Path) -> None:
         raise SystemExit(unflushed)
 
 
-def _shared(ctx: context.RankContext) -> dict[str, str]:
-    """The file in which the watcher of a rank notices that another rank saves."""
-    return {"CCBED_WATCH_SAVES": f"{ctx.gang.checkpoints}/saves-e{ctx.gang.epoch}"}
-
-
 def _run_cold(ctx: context.RankContext, script: str, module: Path) -> None:
     """Replace this process by the program. Raises ProgramMissing."""
     params: Params = ctx.params
     site = module.parent / "watcher" / "site"
     path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"), str(module))))
-    watch = {"PYTHONPATH": path, "CCBED_WATCH": ctx.gang.out, "CCBED_WATCH_EVENTS": ctx.events_path, **_shared(ctx)}
+    watch = {"PYTHONPATH": path, "CCBED_WATCH": ctx.gang.out, "CCBED_WATCH_EVENTS": ctx.events_path}
     target = ("-m", params.module) if params.module else filter(None, (script,))
     command = [*(params.exec_ or (sys.executable, "-u")), *target, *params.args]
     sys.stdout.flush()

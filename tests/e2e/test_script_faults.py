@@ -32,13 +32,13 @@ def run(bed: Bed, folder: Path, fault: str, save_every: int = 3) -> Ran:
 
 
 def test_a_rank_hangs_in_a_step_after_a_checkpoint_and_the_job_comes_back(bed: Bed, tmp_path: Path) -> None:
-    """It is held three steps after the second checkpoint; the other rank waits for it in its backward pass."""
+    """It is held some steps after the second checkpoint; the other rank waits for it in its backward pass."""
     ran = run(bed, tmp_path, "hang-rank: {node: 1}")
     assert ran.outcome("fault-verified") == "pass", ran.bad()
     assert ran.outcome("finished") == "pass", ran.bad()
     (held,) = ran.run.history.of(events.RankHeld)
     assert (held.data.rank, held.data.phase) == (1, "backward")
-    assert (held.data.step or 0) >= 9
+    assert (held.data.step or 0) == 8, "one step before the next save"
     (inside,) = ran.run.history.of(events.RankInside)
     assert inside.data.rank == 0
     assert "run_backward" in (inside.data.stack or ("",))[0]

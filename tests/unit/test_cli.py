@@ -308,7 +308,7 @@ def test_a_script_gets_all_nodes_its_arguments_and_no_recovery(ccbed: Desk) -> N
     assert trial.recovery.policy == ("none",)
     ccbed("run", "train.py", "--fail-node", "1")
     at = ccbed.launched[-1].trial.faults[0].at
-    assert (at.after_save, at.steps_later, at.exact) == (2, 3, True), "after there is a checkpoint to resume from"
+    assert (at.after_save, at.steps_later, at.exact) == (2, None, True), "after there is a checkpoint to resume from"
 
 
 def test_the_paths_of_a_script_in_a_trial_are_those_of_the_current_directory(

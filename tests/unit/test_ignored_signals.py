@@ -36,7 +36,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from orchestrator.workloads import script
-gang = SimpleNamespace(out="/", checkpoints="/", epoch=0)
+gang = SimpleNamespace(out="/")
 ctx = SimpleNamespace(params=script.Params(exec_=("grep", "SigIgn:", "/proc/self/status")), gang=gang, events_path="/")
 script._run_cold(ctx, "", Path("/a/b"))
 """

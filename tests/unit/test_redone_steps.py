@@ -215,6 +215,17 @@ def test_ranks_that_do_not_step_together_are_judged_by_their_own_steps() -> None
     assert "each rank by its own steps" in ask(run, "no-step-lost").text
 
 
+def test_ranks_that_save_more_or_other_files_step_together() -> None:
+    def more(file: watch.WatchFile, line: watch.Line) -> watch.Line:
+        return (
+            dataclasses.replace(line, n=line.n - 2)
+            if isinstance(line, watch.Save) and line.n == 10 and file.rank
+            else line
+        )
+
+    assert training.uneven_ranks(changed(right(sharded=True), more).run()) == ()
+
+
 def test_a_rank_that_forgets_a_part_is_found_among_ranks_that_do_not_step_together() -> None:
     job = uneven()
     wrong = Job(world=2, every=11, sharded=True).attempt(0, 0, 25).attempt(1, 22, 44, forgets=("optimizer",), ends=True)

@@ -103,7 +103,6 @@ def _environment(gang: gang_model.GangSpec, search_path: Sequence[str], events: 
     watch = {
         "CCBED_WATCH": gang.out,
         "CCBED_WATCH_EVENTS": events,
-        "CCBED_WATCH_SAVES": f"{gang.checkpoints}/saves-e{gang.epoch}",
         "CCBED_WATCH_LAUNCHER": f"{gang.group_rank}:{nproc}",
     }
     return {**own, **watch, "PYTHONPATH": path}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 from ...model import watch
@@ -12,6 +15,8 @@ from ...model.run import Control, NodeFiles, Run, Twin
 from ...model.verdict import Verdict
 
 _ORDER = ("fail", "unknown", "pass", "skipped")
+_DIGITS = re.compile(r"\d+")
+_Saves = Mapping[str, tuple[int, ...]]
 TOGETHER = "each rank by its own steps, as ranks do not step together"
 
 
@@ -68,20 +73,32 @@ def _facts(source: Twin | Control, rank: str) -> dict[str, Any]:
 
 
 def uneven_ranks(run: Run) -> tuple[int, ...]:
-    """The ranks, where each saves, and the same save comes after other numbers of steps on some of them; else none."""
+    """The ranks, where each saves, and each save comes after another number of steps on some of them; else none."""
     if isinstance(run.files, FilesOfRank):
         return ()
-    starts: dict[tuple[int, int], dict[int, list[int]]] = {}
+    starts: dict[tuple[int, int], dict[int, _Saves]] = {}
     for file in run.files.watch():
-        saves = [save.n for save in file.of(watch.Save) if save.api != "file" and not save.thread]
         if file.of(watch.Step):
-            starts.setdefault((file.attempt, file.begin.restart if file.begin else 0), {})[file.rank] = saves
+            starts.setdefault((file.attempt, file.begin.restart if file.begin else 0), {})[file.rank] = _saves(file)
     ranks = {rank for own in starts.values() for rank in own}
     if len(ranks) < 2 or not any(map(_is_uneven, starts.values())):
         return ()
     return tuple(sorted(ranks)) if all(any(own.get(rank) for own in starts.values()) for rank in ranks) else ()
 
 
-def _is_uneven(saves: Mapping[int, list[int]]) -> bool:
-    count = min(map(len, saves.values()))
-    return count > 0 and len({tuple(own[:count]) for own in saves.values()}) > 1
+def _saves(file: watch.WatchFile) -> _Saves:
+    """Name of a file, whose numbers count as equal -> the steps after which the main thread saved it, each once."""
+    steps: dict[str, dict[int, None]] = {}
+    for save in file.of(watch.Save):
+        if save.api != "file" and not save.thread and save.n:
+            steps.setdefault(_DIGITS.sub("#", PurePath(save.path).name), {})[save.n] = None
+    return {name: tuple(own) for name, own in steps.items()}
+
+
+def _is_uneven(saves: Mapping[int, _Saves]) -> bool:
+    """Whether two ranks save a file of the same name, and never after the same number of steps."""
+    return any(
+        all(a != b for a, b in zip(first[name], second[name], strict=False))
+        for first, second in itertools.combinations(saves.values(), 2)
+        for name in first.keys() & second.keys()
+    )

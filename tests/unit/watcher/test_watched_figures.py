@@ -188,7 +188,9 @@ def test_buffers_and_copies_of_the_model_are_in_the_states_of_the_window(tmp_pat
 
     (lines,) = jobs.fork(tmp_path, body, CCBED_WATCH_EVERY="1")
     first, second = jobs.of(lines, "state")[:2]
-    assert first["copies"].keys() == {"AveragedModel 0"} and int(first["copies"]["AveragedModel 0"], 16)
+    assert first["copies"].keys() == {"AveragedModel 0", "AveragedModel 0 inside"} and int(
+        first["copies"]["AveragedModel 0"], 16
+    )
     assert second["buffers"] != first["buffers"]
 
 

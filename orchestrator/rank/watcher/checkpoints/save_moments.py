@@ -9,10 +9,11 @@ import os
 
 
 class SaveMoments:
-    """The file of the run, or none: ``CCBED_WATCH_SAVES``. Where it cannot be used, each rank knows its own saves only."""
+    """A file in the run's directory for checkpoints, or none. Where it cannot be used, each rank knows its own saves only."""
 
     def __init__(self) -> None:
-        self._path = os.environ.get("CCBED_WATCH_SAVES", "")
+        folder, attempt = os.environ.get("CCBED_CHECKPOINTS"), os.environ.get("CCBED_EPOCH")
+        self._path = f"{folder}/saves-e{attempt}" if folder and attempt else ""
         self._size = self._read()
 
     def announce(self) -> None:
