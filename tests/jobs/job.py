@@ -82,7 +82,7 @@ class Job:
         self.model = model_of(args.model, args.dropout)
         changed = args.flaw == "settings" and bool(self.files())
         self.opt = optimizer_of(args.opt, self.model, 0.02 if changed else 0.01)
-        self.ema = copy.deepcopy(self.model).requires_grad_(False)
+        self.ema = copy.deepcopy(self.model).requires_grad_(False) if args.ema else nn.Identity()
         self.sched = torch.optim.lr_scheduler.CosineAnnealingLR(self.opt, args.steps) if args.sched == "torch" else None
         self.scale, self.sums, self.step, self.turns = 1024.0, torch.zeros(4), 0, 0
         self.generator = torch.Generator().manual_seed(77 + self.rank)
@@ -179,9 +179,10 @@ class Job:
         elif self.args.sched == "own":
             for group in self.opt.param_groups:
                 group["lr"] = 0.01 * OWN_RATES[min(self.turns // 4, len(OWN_RATES) - 1)]
-        with torch.no_grad():
-            for average, own in zip(self.ema.parameters(), self.model.parameters()):
-                average.lerp_(own, 0.1)
+        if self.args.ema:
+            with torch.no_grad():
+                for average, own in zip(self.ema.parameters(), self.model.parameters()):
+                    average.lerp_(own, 0.1)
 
     def truth(self, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, Any]:
         states = [v for s in self.opt.state.values() for v in s.values() if torch.is_tensor(v)]
@@ -197,7 +198,7 @@ class Job:
 
 
 def norm(tensors: Any) -> float:
-    return float(sum((t.detach().double() * torch.linspace(1, 2, max(t.numel(), 1)).view_as(t)).sum() for t in tensors))
+    return float(sum((t.detach().double().abs() * torch.linspace(1, 2, max(t.numel(), 1)).view_as(t)).sum() for t in tensors))
 
 
 def write(value: Any, path: str) -> None:
