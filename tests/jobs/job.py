@@ -125,13 +125,13 @@ class Job:
         if flaw != "data":
             self.generator.set_state(rest["generators"][self.rank])
         self.scale = self.scale if flaw == "scaler" else rest["scale"]
-        self.sums = self.sums if flaw == "sums" else rest["sums"]
+        self.sums = self.sums if flaw == "sums" else rest["sums"][self.rank]
         self.turns = 0 if flaw == "sched" else rest["turns"]
         self.step = state["step"] - (5 if flaw == "twice" else 0)
 
     def save(self) -> None:
         states: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(states, (torch.get_rng_state(), self.generator.get_state()))
+        dist.all_gather_object(states, (torch.get_rng_state(), self.generator.get_state(), self.sums.clone()))
         if self.rank == 0:
             os.makedirs("ck", exist_ok=True)
             state: dict[str, Any] = {"step": self.step, "model": self.model.state_dict()}
@@ -139,7 +139,7 @@ class Job:
                 state["ema"] = self.ema.state_dict()
             rest = {
                 "opt": self.opt.state_dict(), "sched": self.sched and self.sched.state_dict(), "rng": [s[0] for s in states],
-                "generators": [s[1] for s in states], "scale": self.scale, "sums": self.sums.clone(), "turns": self.turns,
+                "generators": [s[1] for s in states], "scale": self.scale, "sums": [s[2] for s in states], "turns": self.turns,
             }  # fmt: skip
             name = f"{self.step:05d}.pt"
             if self.args.save == "two":
