@@ -80,20 +80,20 @@ def _draw(number: int, source: random.Random) -> Draw:
 
 def differences(clean: Path, drill: Path) -> list[str]:
     """What the drill did otherwise after its resume than the undisturbed job, by the records of both; empty if nothing."""
-    found: dict[str, int] = {}
+    changed: dict[str, int] = {}
     for path in sorted(clean.glob("truth/r*.jsonl")):
         known = {row["step"]: row for row in _rows(path)}
         rows = _rows(drill / "truth" / path.name)
         last = [row for row in rows if row["pid"] == rows[-1]["pid"]] if rows else []
         if len(last) == len(rows) or [row["step"] for row in last] != [*range(last[0]["step"], max(known) + 1)]:
-            found.setdefault("steps", 0)
+            changed.setdefault("steps", 0)
         if sum(row["step"] in known for row in last) and last[0]["step"] > 1 and _begins_early(rows, last):
-            found.setdefault("work twice", last[0]["step"])
+            changed.setdefault("work twice", last[0]["step"])
         for row in last:
             for part, value in known.get(row["step"], {}).items():
                 if part not in ("step", "pid") and not _is_equal(part, value, row[part]):
-                    found.setdefault(part, row["step"])
-    return [f"{part} from step {step}" for part, step in sorted(found.items(), key=lambda item: (item[1], item[0]))]
+                    changed.setdefault(part, row["step"])
+    return [f"{part} from step {step}" for part, step in sorted(changed.items(), key=lambda item: (item[1], item[0]))]
 
 
 def _begins_early(rows: list[dict[str, Any]], last: list[dict[str, Any]]) -> bool:
