@@ -198,7 +198,9 @@ class Job:
 
 
 def norm(tensors: Any) -> float:
-    return float(sum((t.detach().double().abs() * torch.linspace(1, 2, max(t.numel(), 1)).view_as(t)).sum() for t in tensors))
+    return float(
+        sum((t.detach().double().abs() * torch.linspace(1, 2, max(t.numel(), 1)).view_as(t)).sum() for t in tensors)
+    )
 
 
 def write(value: Any, path: str) -> None:

@@ -232,3 +232,23 @@ def test_a_rank_that_forgets_a_part_is_found_among_ranks_that_do_not_step_togeth
     job.files[-1] = changed_owner(next(f for f in wrong.files if f.rank == 1 and f.attempt == 1))
     assert ask(job.run(), "resume-complete").outcome == "fail"
     assert "rank 1" in ask(job.run(), "resume-complete").text
+
+
+def test_where_nothing_was_redone_the_batches_of_the_reference_show_the_position_in_the_data() -> None:
+    """As after a preemption: the job saved within its notice, and went on at that step."""
+    job = Job(every=5).attempt(0, 0, 15).attempt(1, 15, 30, ends=True)
+    assert rows(job)["data position"] == "unknown"
+    facts = training.kept_facts(training.lineage_of(right().run()))
+    twin = dataclasses.replace(reference({}), digests=facts.digests)
+    verdict: Any = ask(dataclasses.replace(job.run(), twin=twin), "resume-complete").evidence["rows"]["attempt 1"]
+    assert verdict["data position"] == {"result": "pass", "text": "15 batches are those of the reference run"}
+    other = {
+        rank: {name: "x" if name == "batch@20" else v for name, v in own.items()} for rank, own in facts.digests.items()
+    }
+    verdict = ask(
+        dataclasses.replace(job.run(), twin=dataclasses.replace(twin, digests=other)), "resume-complete"
+    ).evidence["rows"]["attempt 1"]
+    assert (
+        verdict["data position"]["result"] == "unknown"
+        and "step 20 has another batch" in verdict["data position"]["text"]
+    )

@@ -104,11 +104,17 @@ def _script_twin(run: Run) -> Twin | None:
 
 
 def control_trial(trial: Trial) -> Trial | None:
-    """The trial of the restart control: its faults end a rank where those of ``trial`` act. None if one of those ends no rank."""
+    """The trial of the restart control: its faults end a rank where those of ``trial`` act, a preemption after its notice.
+
+    None if one of those ends no rank.
+    """
     if not trial.faults or any(fault.fault not in ENDING for fault in trial.faults):
         return None
     params = {"local_rank": 0, "signal": "KILL"}
-    faults = tuple(replace(fault, fault="crash-rank", params=params) for fault in trial.faults)
+    faults = tuple(
+        fault if fault.fault == "preempt" else replace(fault, fault="crash-rank", params=params)
+        for fault in trial.faults
+    )
     return replace(trial, faults=faults, checks=(), recovery=replace(trial.recovery, policy=("restart",)))
 
 

@@ -46,6 +46,8 @@ def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, s
     """A part that is equal to that of the undisturbed run after the same step is whole. A difference shows nothing, but for rates."""
     if step is not None and row.part in ("learning rate", "scheduler") and row.result in ("pass", "unknown"):
         return _by_rates(row, process, step, twin)
+    if step is not None and row.part == "data position" and row.result == "unknown":
+        return _by_batches(row, process, step, twin)
     start = process.states.get(0)
     if row.result != "unknown" or start is None or step is None:
         return row
@@ -73,6 +75,16 @@ def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -
         if is_known
         else row
     )
+
+
+def _by_batches(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -> Row:
+    """By the last batch of each later step, as where no step was executed again."""
+    own = {f"batch@{step + n}": made.batches[-1] for n, made in sorted(process.steps.items()) if made.batches}
+    common = [(name, key == twin[name]) for name, key in own.items() if key and name in twin]
+    changed = next((name.partition("@")[2] for name, is_equal in common if not is_equal), None)
+    if changed is not None:
+        return replace(row, text=f"step {changed} has another batch than in the reference run")
+    return replace(row, result="pass", text=f"{len(common)} batches are those of the reference run") if common else row
 
 
 def worst(items: tuple[Row, ...]) -> dict[str, Row]:

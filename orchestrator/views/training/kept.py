@@ -56,6 +56,8 @@ def kept_facts(lines: Lineage) -> KeptFacts:
             own.update({str(base + n): step.loss for n, step in _whole_steps(process) if step.loss is not None})
             for n, state in process.states.items():
                 digests.setdefault(str(rank), {}).update({f"{part}@{base + n}": d for part, d in _parts(state)})
+            batches = ((n, step.batches[-1]) for n, step in process.steps.items() if step.batches)
+            digests.setdefault(str(rank), {}).update({f"batch@{base + n}": key for n, key in batches if key})
             for n, rates in process.rates.items():
                 digests.setdefault(str(rank), {})[f"lr@{base + n}"] = " ".join(map(str, rates))
     later = [lines.bases[attempt.index] for attempt in lines.attempts[1:] if attempt.index in lines.bases]
