@@ -364,7 +364,7 @@ def planned(trial: Trial, plan: Plan) -> Iterable[str]:
 
 def _later(at: Any) -> str:
     if at.steps_later is None:
-        return f"{STEPS_LATER} steps, or one step less than two saves are apart, after "
+        return f"up to {STEPS_LATER} steps after "
     return f"{at.steps_later} steps after " if at.steps_later else "after "
 
 
