@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=8)
     parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     root = Path(tempfile.mkdtemp(prefix="judge-matrix-"))
     try:
         return _run(draws(options.seed, options.first + options.count)[options.first :], root)
