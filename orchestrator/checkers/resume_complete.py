@@ -33,14 +33,16 @@ def _script(run: Run) -> Verdict:
         [*training.job_doubts(run, lines), *training.nothing_to_resume(run, lines)],
     )
     rows: dict[str, dict[str, dict[str, str]]] = {}
-    saved = training.saved_state.row(training.kept_facts(lines), run.twin) if run.twin else None
     for resumption in lines.resumptions:
         if resumption.is_fresh:
             doubts.append(views.finding(f"{resumption.attempt.name}: began at step 0, no state was resumed"))
             continue
         parts = completeness.worst(completeness.rows(lines, resumption, run.twin.digests if run.twin else None))
-        if saved is not None and resumption is lines.resumptions[-1]:
-            parts[saved.part] = saved
+        if run.twin is not None and resumption is lines.resumptions[-1] and "RNG" in parts:
+            facts, is_drawn_equally = training.kept_facts(lines), parts["RNG"].result in ("pass", "not applicable")
+            rounds = is_drawn_equally and training.repeats(run.twin, facts)
+            saved = training.saved_state.row(facts, run.twin, rounds=rounds)
+            parts |= {saved.part: saved} if saved else {}
         failures += _findings(parts, "fail")
         doubts += _findings(parts, "unknown")
         if parts:

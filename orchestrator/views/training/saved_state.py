@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -10,39 +11,57 @@ from .completeness import Row
 from .kept import KeptFacts
 
 PART = "saved state"
+#: Steps after a resumption in which numbers differ by no more than ``ROUNDING``, relative, where sums in another order explain it.
+SOON, ROUNDING = 16, 1e-2
 #: Keys that a restart changes rightly, or that no two runs share.
 _OF_THE_RUN = re.compile(r"time|date|host|path|uuid|run_?id|restart|resum|version|elapsed", re.IGNORECASE)
 _Saves = Mapping[str, Mapping[str, str]]
 
 
-def row(facts: KeptFacts, twin: Twin) -> Row | None:
-    """By the checkpoints after the last resumption; None where none of them has the weights of the reference's of its step.
+def row(facts: KeptFacts, twin: Twin, *, rounds: bool) -> Row | None:
+    """By the checkpoints after the last resumption; None where none of them can be compared.
 
-    A key that differs there although the weights are equal was not resumed. What differs before the failure as well, such as
-    times, paths and host names, is left out.
+    A key that differs although the weights are equal was not resumed. Where weights differ by rounding (``rounds``), as after a
+    restart, only numbers compare, and soon. What differs before the failure as well, such as times, is left out.
     """
     base = facts.base or 0
     control = twin.control.saves if twin.control else {}
     until = min(base, twin.control.base) if twin.control else base
     noise = _differing(facts.saves, twin.saves, until) | _differing(control, twin.saves, until)
-    later = sorted(int(step) for step in facts.saves.keys() & twin.saves.keys() if int(step) > base)
-    compared = [step for step in later if _has_same_weights(facts.saves[str(step)], twin.saves[str(step)])]
-    for step in compared:
+    count: set[str] = set()
+    for step in sorted(int(step) for step in facts.saves.keys() & twin.saves.keys() if int(step) > base):
         own, other = facts.saves[str(step)], twin.saves[str(step)]
-        changed = sorted(key for key in own.keys() & other.keys() - noise if own[key] != other[key])
+        keys = own.keys() & other.keys() - noise
+        if not _has_same_weights(own, other):
+            keys = {k for k in keys if rounds and step - base <= SOON and _number(own[k]) is not None}
+        changed = sorted(key for key in keys if not _is_equal(own[key], other[key], _has_same_weights(own, other)))
         if changed:
-            names = ", ".join(_name(key) for key in changed[:3]) + (", ..." if len(changed) > 3 else "")
-            text = f"the checkpoint of step {step} has the weights of the reference run's, and differs in {names}"
+            names = ", ".join(_shown(key, own[key], other[key]) for key in changed[:3]) + (
+                ", ..." if len(changed) > 3 else ""
+            )
+            text = f"the checkpoint of step {step} differs from the reference run's in {names}"
             return Row(part=PART, result="fail", text=text, who="the job")
-    if not compared:
-        return None
-    count = len(
-        {key for step in compared for key in facts.saves[str(step)].keys() & twin.saves[str(step)].keys() - noise}
-    )
+        count |= keys
     left_out = f", without {', '.join(sorted(map(_name, noise))[:3])}" if noise else ""
-    return Row(
-        part=PART, result="pass", text=f"{count} keys of {len(compared)} checkpoints as in the reference run{left_out}"
-    )
+    text = f"{len(count)} keys of its checkpoints as in the reference run{left_out}"
+    return Row(part=PART, result="pass", text=text) if count else None
+
+
+def _is_equal(own: str, other: str, is_exact: bool) -> bool:
+    numbers = _number(own), _number(other)
+    if is_exact or numbers[0] is None or numbers[1] is None:
+        return own == other
+    return math.isclose(*numbers, rel_tol=ROUNDING, abs_tol=ROUNDING)  # type: ignore[arg-type]
+
+
+def _number(value: str) -> float | None:
+    """The number that a rank saved, as it is recorded: ``"=1024.0"``."""
+    return float(value[2:-1]) if value.startswith('"=') else None
+
+
+def _shown(key: str, own: str, other: str) -> str:
+    numbers = _number(own), _number(other)
+    return _name(key) if None in numbers else f"{_name(key)} ({numbers[0]:g}, it is {numbers[1]:g} there)"
 
 
 def _differing(own: _Saves, other: _Saves, until: int) -> set[str]:

@@ -20,6 +20,8 @@ _UNIT = pow(digest.name_multiplier(""), -1, MODULUS)
 #: Deeper objects and longer lists are not searched.
 MAX_DEPTH = 8
 MAX_ITEMS = 200_000
+#: Larger numbers are recorded as hashes.
+MAX_NUMBER = 1e18
 #: Categories of ``contents`` beside the weights, ``optimizer.<state name>`` and the keys of the object itself.
 CATEGORIES = ("buffers", "lr", "scaler", "scheduler", "rng")
 
@@ -109,6 +111,8 @@ class Contents:
                     self.read(item, _join(path, index), depth + 1)
         elif is_tensor(value):
             self._read_tensor(value, path)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MAX_NUMBER:
+            self.other[path] = f"={value!r}"  # of rounding a reader can tell a number, and not its hash
         elif isinstance(value, (bool, int, float, str)):
             self.other[path] = _hash(repr(value).encode())
 
