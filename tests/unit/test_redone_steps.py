@@ -267,5 +267,5 @@ def test_where_weights_differ_by_rounding_only_numbers_compare(own: str, other: 
     row = training.saved_state.row(facts(saves), twin, rounds=True)
     assert (row.result if row else None) == result
     assert training.saved_state.row(facts(saves), twin, rounds=False) is None
-    late = training.saved_state.row(facts({"50": saves["30"]}), reference({"50": twin.saves["30"]}), rounds=True)
+    late = training.saved_state.row(facts({"50": saves["30"]}), reference({"50": dict(twin.saves["30"])}), rounds=True)
     assert late is None, "after many steps a loss may have drifted far"
