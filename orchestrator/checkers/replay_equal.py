@@ -72,7 +72,7 @@ def _script(run: Run) -> Verdict:
         known = [replay for replay in repeated if replay.is_equal is not None]
         compared += known
         differing = [replay for replay in known if not replay.is_equal]
-        why = training.rounding.unexplained(repeated, _least(lines), repeats=_repeats(run)) if differing else ""
+        why = training.rounding.unexplained(repeated, _least(lines), repeats=_repeats(run, lines)) if differing else ""
         if differing and (cause := _cause(lines, resumption, repeated)):
             failures.append(views.finding(f"{_differs(differing[0])}: {cause}"))
         elif why and _has_same_random_states(lines, resumption):
@@ -115,10 +115,10 @@ def _least(lines: training.Lineage) -> float:
     return training.rounding.LEAST_MIXED if is_mixed else training.rounding.LEAST
 
 
-def _repeats(run: Run) -> bool:
+def _repeats(run: Run, lines: training.Lineage) -> bool:
     """Whether the job repeats its own steps while nothing restarts it: as its reference shows, else as CPUs do."""
     if run.twin is not None:
-        return training.repeats(run.twin, training.kept_facts(training.lineage_of(run)))
+        return training.repeats(run.twin, training.kept_facts(lines))
     return not any(line.device != "cpu" for file in run.files.watch() for line in file.of(watch.Torch))
 
 

@@ -81,7 +81,7 @@ def series(*pairs: tuple[float, float]) -> dict[int, tuple[float, float]]:
         (series(*((1.0, 1.0 + 1e-7 * 3**k) for k in range(14))), rounding.LEAST, None),
         (series((1.0, 1.0), (1.0, 1.001)), rounding.LEAST, 22),
         (series((1.0, 1.0 + 1e-7), (1.0, 1.0 + 1e-7), (1.0, 1.01)), rounding.LEAST, 23),
-        (series((2.0, 2.0), (1e-9, 2e-9)), rounding.LEAST, None),
+        (series((1e-4, 1e-4), (1e-6, 1.1e-6)), rounding.LEAST, None),
         (series((1.0, 1.004), (1.0, 1.02)), rounding.LEAST_MIXED, None),
         ({}, rounding.LEAST, None),
     ],

@@ -28,7 +28,7 @@ class States:
         self._is_full_due = True
         self._has_device = self._has_buffers = False
         self._last: tuple[float, float] | None = None
-        self._moment: dict[str, Any] | None = None
+        self._moment: tuple[dict[str, str], list[str]] | None = None
         #: Random generators and learning rates as the last moment recorded them.
         self._written: tuple[dict[str, str], list[str]] = ({}, [])
         #: When a state was recorded in full.
@@ -62,21 +62,21 @@ class States:
             budget.add_cost("full" if is_full else "state", time.thread_time() - begin)
         elif budget.is_moment_due(n) or n & (n - 1) == 0:  # of a short job it is known early whether steps draw
             begin = time.thread_time()
-            self._moment = self._changes(generators(), self.owner.rates())
+            self._moment = (generators(), self.owner.rates())
             budget.add_cost("generators", time.thread_time() - begin)
         self._last = (time.monotonic(), time.process_time())
 
-    def _changes(self, rng: dict[str, str], rates: list[str]) -> dict[str, Any]:
-        """The fields of a moment: what is as in the line before is left out."""
-        before_rng, before_rates = self._written
-        self._written = (rng, rates)
+    def take_moment(self) -> dict[str, Any] | None:
+        """What was known before the step that has just ended, as fields of its line, where no state has it.
+
+        What is as in the moment before is left out.
+        """
+        if self._moment is None:
+            return None
+        (rng, rates), (before_rng, before_rates) = self._moment, self._written
+        self._written, self._moment = self._moment, None
         changed = {name: value for name, value in rng.items() if before_rng.get(name) != value}
         return {"rng": changed, **({"lr": rates} if rates != before_rates else {})}
-
-    def take_moment(self) -> dict[str, Any] | None:
-        """What was known before the step that has just ended, as fields of its line, where no state has it."""
-        moment, self._moment = self._moment, None
-        return moment
 
     def record_end(self, n: int) -> None:
         """The last state, at the normal end of the process: parameters and optimizer."""

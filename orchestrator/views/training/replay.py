@@ -17,6 +17,8 @@ NAN = math.nan.hex()
 #: Losses of the same batch with the same weights differ less: the forward pass of a rank sums in the same order each time.
 #: In 16 bits other hardware rounds more.
 FORWARD, FORWARD_MIXED = 1e-5, 0.02
+#: A loss counts as at least this: a small one is a difference of numbers near 1, which round by more than its last bits.
+SMALL = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,9 @@ class Replay:
     def has_close_losses(self) -> bool:
         """Whether the losses are those of the same weights and batch; also where one is not known."""
         before, after = self.losses or (0.0, 0.0)
-        return abs(after - before) <= (FORWARD_MIXED if self.is_mixed else FORWARD) * max(abs(before), abs(after))
+        return abs(after - before) <= (FORWARD_MIXED if self.is_mixed else FORWARD) * max(
+            abs(before), abs(after), SMALL
+        )
 
     @property
     def is_equal(self) -> bool | None:

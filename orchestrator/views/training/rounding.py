@@ -10,15 +10,13 @@ import itertools
 from collections.abc import Iterable, Mapping
 
 from .attempts import Attempt
-from .replay import Replay
+from .replay import SMALL, Replay
 from .resumption import Step
 
 #: The relative difference of losses that rounding explains at once, in float32 and where parts are computed in 16 bits.
 LEAST, LEAST_MIXED = 1e-5, 1e-2
 #: A difference that is so many times the largest one before is a jump.
 JUMP = 100.0
-#: A loss counts as at least this part of the first one: near 0 its last bits are a large part of it.
-SMALL = 1e-3
 
 
 def is_mixed(attempts: Iterable[Attempt]) -> bool:
@@ -29,11 +27,9 @@ def is_mixed(attempts: Iterable[Attempt]) -> bool:
 def jump(losses: Mapping[Step, tuple[float, float]], least: float) -> Step | None:
     """The first step whose losses differ by more than rounding and its growth explain."""
     largest = least / JUMP
-    first = max(map(abs, losses[min(losses)])) if losses else 0.0
     for step in sorted(losses):
         before, after = losses[step]
-        scale = max(abs(before), abs(after), SMALL * first)
-        size = abs(after - before) / scale if scale else 0.0
+        size = abs(after - before) / max(abs(before), abs(after), SMALL)
         if size > JUMP * largest:
             return step
         largest = max(largest, size)

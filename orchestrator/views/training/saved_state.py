@@ -14,7 +14,10 @@ PART = "saved state"
 #: Steps after a resumption in which numbers differ by no more than ``ROUNDING``, relative, where sums in another order explain it.
 SOON, ROUNDING = 16, 1e-2
 #: Keys that a restart changes rightly, or that no two runs share.
-_OF_THE_RUN = re.compile(r"time|date|host|path|uuid|run_?id|restart|resum|version|elapsed", re.IGNORECASE)
+_OF_THE_RUN = re.compile(
+    r"time(?!step)|(?<![a-z])date|host|path|uuid|run_?id|restart|resum|version|elapsed", re.IGNORECASE
+)
+_NUMBER = re.compile(r'"=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"')
 _Saves = Mapping[str, Mapping[str, str]]
 
 
@@ -56,7 +59,8 @@ def _is_equal(own: str, other: str, is_exact: bool) -> bool:
 
 def _number(value: str) -> float | None:
     """The number that a rank saved, as it is recorded: ``"=1024.0"``."""
-    return float(value[2:-1]) if value.startswith('"=') else None
+    match = _NUMBER.fullmatch(value)
+    return float(match[1]) if match else None
 
 
 def _shown(key: str, own: str, other: str) -> str:
