@@ -21,7 +21,6 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -36,6 +35,7 @@ from .model.errors import (
     UsageError,
     explain,
 )
+from .model.frozen import dataclass
 from .model.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
 from .model.errors import UsageError
+from .model.frozen import dataclass
 from .model.plugin import BUILT_IN, Catalogue, Plugin
 from .store.shipped import summary
 

@@ -10,9 +10,9 @@ cost as in the literature, plus a start-up each: broadcast and scatter take (L-1
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ..model import schedule as model
+from ..model.frozen import dataclass
 
 OPERATIONS = ("broadcast", "reduce", "all-reduce", "gather", "scatter")
 

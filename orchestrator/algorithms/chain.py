@@ -6,9 +6,8 @@ of MPI collective operations", Cluster Computing 10 (2007).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..model import schedule as model
+from ..model.frozen import dataclass
 
 OPERATIONS = ("broadcast", "reduce")
 

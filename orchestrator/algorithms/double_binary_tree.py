@@ -10,9 +10,9 @@ the trees are those of NCCL 2.4 (Jeaugey, 2019).
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 from ..model import schedule as model
+from ..model.frozen import dataclass
 
 OPERATIONS = ("all-reduce",)
 

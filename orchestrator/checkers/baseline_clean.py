@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .. import views
+from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
 

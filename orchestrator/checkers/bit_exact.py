@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 
 from .. import views
 from ..model import events
+from ..model.frozen import dataclass, replace
 from ..model.run import Run, Twin
 from ..model.verdict import Verdict
 from ..views import training

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from .. import views
 from ..model import events
 from ..model.event import Event
+from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import transfers

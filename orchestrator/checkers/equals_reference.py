@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .. import views
 from ..model import events
+from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from .. import views
 from ..core.verdict import metrics
 from ..core.verdict.twin import twin_key
+from ..model.frozen import dataclass
 from ..model.run import Run, StepRecord
 from ..model.verdict import Verdict
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from .. import views
 from ..model import events
 from ..model.event import Event
+from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from .. import views
 from ..model import events
 from ..model.event import Event
 from ..model.events import RecoveryDecided, RecoveryGrown, RecoveryReplaced
+from ..model.frozen import dataclass
 from ..model.payload import Payload
 from ..model.run import Run
 from ..model.verdict import Verdict

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from .. import views
 from ..model import events
 from ..model.act import Primitive
 from ..model.event import Event
+from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
 

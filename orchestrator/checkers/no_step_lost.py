@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
 
 from .. import views
+from ..model.frozen import dataclass
 from ..model.run import Run, StepRecord
 from ..model.verdict import Verdict
 from ..views import training

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from .. import views
 from ..model import events
 from ..model.act import Act
 from ..model.event import Event, History
+from ..model.frozen import dataclass, field
 from ..model.run import Run
 from ..model.verdict import Verdict
 

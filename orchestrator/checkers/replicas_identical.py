@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from .. import views
 from ..model import events
+from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from .. import views
 from ..model import events
 from ..model.event import Event
 from ..model.events import CaseFacts, CollectivePlan, CollectiveSequence, CollectiveWrong
+from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
 

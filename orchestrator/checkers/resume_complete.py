@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from .. import views
+from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training

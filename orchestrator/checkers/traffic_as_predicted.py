@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from .. import views
 from ..model import events
+from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
 

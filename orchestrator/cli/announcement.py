@@ -8,11 +8,11 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..model.errors import CcbedError, UsageError
+from ..model.frozen import asdict, dataclass, replace
 from ..node.oslayer import host_facts, processes
 
 #: In the state directory: a file for each announcement, named after the process that made it.

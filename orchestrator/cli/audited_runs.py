@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..model.event import Event
 from ..model.events import FaultAct, FaultHeal, GangStart
+from ..model.frozen import dataclass, field, replace
 from ..model.launch import Request, Result
 from ..store import beds, bundle
 from .inputs import audited

@@ -10,11 +10,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..model.errors import InfrastructureError, UsageError
+from ..model.frozen import dataclass
 from ..store import paths
 from .inputs.session import Session
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model import codec
 from ..model.errors import EXIT_UNKNOWN, CcbedError
+from ..model.frozen import dataclass, replace
 from ..nightly import night_files
 from ..nightly import rows as night_rows
 from ..nightly.identity import Nodes

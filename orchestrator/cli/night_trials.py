@@ -11,7 +11,6 @@ import signal
 import statistics
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from ..core.spec import parse_trial, plan, redact, slots, trial_draft
 from ..model import errors
 from ..model.bed import BedSpec, NodeStatus
 from ..model.events import RunEnd
+from ..model.frozen import dataclass, field
 from ..model.launch import Result
 from ..model.plan import Placement
 from ..model.trial import Trial

@@ -11,7 +11,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from ..core.verdict import sentence
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import EXIT_INTERRUPTED, CcbedError, Interrupted, UsageError
+from ..model.frozen import dataclass, field, replace
 from ..model.launch import Result
 from ..model.trial import Trial
 from ..nightly import bundle_records, distribution, night_files, runner

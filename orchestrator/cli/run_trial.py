@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
 from ..model.event import Event
 from ..model.events import RunEnd
+from ..model.frozen import dataclass, field, replace
 from ..model.launch import Result
 from ..model.plan import Placement
 from ..model.trial import Trial
-from ..nightly import baselines
 from ..store import beds as store
 from ..store import bundle, secrets
 from . import audited_runs, detached, ephemeral_bed, spare_probe
@@ -130,6 +129,8 @@ def _probe_spares(
         return spare_probe.recorded(Path(options["resume"])) or placement
     if not limit_s:
         return placement
+    from ..nightly import baselines
+
     if options["inventory"]:
         from .verbs.up import up
 

@@ -7,21 +7,23 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.spec import parse_trial, trial_draft, values
 from ..model.bed import BedSpec
 from ..model.errors import EXIT_FINDING, EXIT_INTERRUPTED, EXIT_UNKNOWN, CcbedError, Interrupted, UsageError
+from ..model.frozen import dataclass, replace
 from ..model.launch import Result
 from ..model.plan import Placement
-from ..nightly import baselines, bundle_records
-from ..nightly.culprits import spares
-from ..nightly.suite import RUNS
 from ..store import bundle
 from . import audited_runs
 from .inputs import trials
 from .inputs.session import Session
+
+if TYPE_CHECKING:
+    from ..nightly.baselines import Baseline
+    from ..nightly.culprits.spares import Fitness
 
 TRIAL = "spare-probe"
 #: Seconds of one repeat of all figures, measured on two cores, and the least repeats whose median means something.
@@ -36,7 +38,7 @@ class SpareProbe:
     bed: BedSpec
     limit_s: float
     runs: Path
-    baselines: tuple[baselines.Baseline, ...]
+    baselines: tuple[Baseline, ...]
     command: str
     reason: str
 
@@ -74,6 +76,8 @@ class SpareProbe:
         """What the probe says of each spare. A spare that is too slow is probed a second time, alone, and that decides: what disturbed
         it once does not leave it out. If a common run fails or does not end, each spare is probed alone: whose failure it is is not
         known. Raises Interrupted."""
+        from ..nightly.culprits import spares
+
         try:
             result = self._launch(names)
             judged = None if result.code == EXIT_FINDING and len(names) > 1 else self._judge(result, names)
@@ -91,7 +95,7 @@ class SpareProbe:
             for fitness in judged
         ]
 
-    def _confirm(self, first: Result, fitness: spares.Fitness) -> _Probed:
+    def _confirm(self, first: Result, fitness: Fitness) -> _Probed:
         """The second probe of a spare that the first one found too slow. If it does not end, the first one stands. Raises Interrupted."""
         try:
             second = self._launch([fitness.node])
@@ -102,8 +106,11 @@ class SpareProbe:
             text = f"{fitness.text}; its second probe did not end: {'; '.join(error.problems)}"
             return _Probed(directory=first.directory, fitness=replace(fitness, text=text))
 
-    def _judge(self, result: Result, names: Sequence[str], first: Result | None = None) -> list[spares.Fitness]:
+    def _judge(self, result: Result, names: Sequence[str], first: Result | None = None) -> list[Fitness]:
         """``first``: the earlier probe, whose other spares are the peers. Raises TornBundleError."""
+        from ..nightly import bundle_records
+        from ..nightly.culprits import spares
+
         if result.code != EXIT_FINDING:
             record = bundle_records.read(Path(result.directory))
             if first and first.code != EXIT_FINDING:
@@ -161,7 +168,7 @@ class _Probed:
     """What was found of a spare. ``directory``: of the run that decided; empty if none did."""
 
     directory: str
-    fitness: spares.Fitness
+    fitness: Fitness
 
     @property
     def run(self) -> str:
@@ -181,6 +188,8 @@ def parse_limit(text: str) -> float:
 
 def recorded(directory: Path) -> Placement | None:
     """The placement of repeated runs that are resumed: that of their last run; None if none was planned."""
+    from ..nightly.suite import RUNS
+
     for run in sorted((directory / RUNS).glob(f"*/{bundle.PLAN}"), reverse=True):
         placement = bundle.load_plan(run.parent).placement
         probe = str((run.parent / placement.spare_probe).resolve()) if placement.spare_probe else ""

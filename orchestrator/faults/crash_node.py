@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..model.act import LEASE_S, Act, HostFacts, Primitive, Safety, Target
+from ..model.frozen import dataclass
 
 SAFETY: Safety = "container"
 

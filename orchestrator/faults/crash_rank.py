@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..model.act import ENDING_SIGNALS, LEASE_S, Act, HostFacts, Primitive, Safety, Target
+from ..model.frozen import dataclass
 
 SAFETY: Safety = "process"
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..model.act import Act, HostFacts, Lasting, Primitive, Safety, Target, lease_s
+from ..model.frozen import dataclass
 
 SAFETY: Safety = "node"
 #: A cut that does not last is verified within this part of its time.

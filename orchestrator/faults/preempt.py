@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..model.act import LEASE_S, Act, HostFacts, Primitive, Safety, Target, check_time
+from ..model.frozen import dataclass
 
 SAFETY: Safety = "container"
 #: For the end of the node after the grace, and for its start when it is healed.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..model.act import Act, HostFacts, Primitive, Safety, Target, check_time, lease_s
+from ..model.frozen import dataclass
 
 SAFETY: Safety = "container"
 

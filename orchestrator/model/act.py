@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .bed import HostSpec
+from .frozen import dataclass, field
 
 PrimitiveKind = Literal["signal", "argv", "file", "limit", "link", "pause", "power", "inside"]
 Safety = Literal["process", "container", "node", "cluster"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from .frozen import dataclass
 from .schedule import Cost, Schedule, rerooted
 
 #: Names that are no file: the backend's own algorithm, and the cost model's choice.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from .frozen import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

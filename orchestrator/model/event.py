@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 from . import codec
+from .frozen import dataclass, field
 from .payload import REGISTRY, EventType, Payload
 
 if TYPE_CHECKING:

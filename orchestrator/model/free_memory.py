@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from .frozen import dataclass
 
 #: Gives the text of a file; empty where it cannot be read.
 Read = Callable[[str], str]

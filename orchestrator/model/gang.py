@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from .bed import LinkSpec
+from .frozen import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

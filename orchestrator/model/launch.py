@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from .bed import BedSpec
 from .event import Event
+from .frozen import dataclass, field
 from .plan import Placement
 from .plugin import Catalogue
 from .provider import Provider

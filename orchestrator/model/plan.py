@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from .act import Act
 from .bed import LinkSpec
+from .frozen import dataclass, field
 from .gang import Isolation, WorkDir
 from .plugin import BUILT_IN
 from .trial import CheckSpec

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol
 
 from .act import Act, HostFacts, Safety, Target
+from .frozen import dataclass, field
 from .run import Run
 from .schedule import Cost, Schedule
 from .verdict import Verdict

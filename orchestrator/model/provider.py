@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from .bed import BedSpec, BedStatus, HostSpec, Machine, NodeStatus
 from .event import Command, Event
+from .frozen import dataclass
 
 Cursors = Mapping[str, int]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..model.events import GangStartDone, RunBegin
 from .event import History, Source
+from .frozen import dataclass, field
 from .trial import Trial
 from .verdict import Verdict
 from .watch import WatchFile

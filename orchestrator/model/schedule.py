@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from .frozen import dataclass, replace
 
 #: The operations, by their names for users.
 OPERATIONS = (

@@ -6,10 +6,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from . import codec
+from .frozen import dataclass, field
 
 PHASES = (
     "rendezvous", "init", "data", "forward", "backward", "allreduce", "collective", "optimizer", "checkpoint", "restore",

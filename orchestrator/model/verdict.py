@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from .frozen import dataclass, field
 
 #: ``skipped``: not checked, for a stated reason that the run was asked for; it does not alter the exit code.
 Outcome = Literal["pass", "fail", "unknown", "skipped"]

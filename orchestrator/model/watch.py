@@ -7,8 +7,9 @@ Format 1. ``t`` is CLOCK_MONOTONIC in seconds; digests are 16 hexadecimal digits
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from .frozen import dataclass, field
 
 FORMAT = 1
 

@@ -7,12 +7,12 @@ import decimal
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core.spec import source_positions, trial_draft, values
 from ..model.errors import UsageError
+from ..model.frozen import dataclass
 from .gates.nights import Better, Key
 
 #: Where baselines are, relative to the working directory.

@@ -10,7 +10,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import msgspec
 from ..core.documents import decoder
 from ..core.verdict.judge import EXIT_CODES
 from ..model import codec
+from ..model.frozen import dataclass, field
 from ..model.plan import Plan
 from ..model.trial import Trial
 from ..store import bundle, index, paths

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import statistics as python_statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from ..model.frozen import dataclass
 from ..views.collectives import statistics
 from .run_record import MEASURED, RunRecord
 

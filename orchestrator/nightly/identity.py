@@ -7,12 +7,14 @@ under the name that its node has tonight.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from .gates.nights import Record
-from .night_judgement import Judged, NightJudgement
-from .run_record import RunRecord, hosts_of
+from ..model.frozen import dataclass, replace
+
+if TYPE_CHECKING:
+    from .gates.nights import Record
+    from .night_judgement import Judged, NightJudgement
+    from .run_record import RunRecord
 
 T = TypeVar("T")
 
@@ -55,6 +57,8 @@ class Nodes:
 
     def run(self, record: RunRecord) -> RunRecord:
         """A run of this night: a Slurm job that was replaced during the night has other hosts."""
+        from .run_record import hosts_of
+
         names = self.names(hosts_of(record.suspects))
         if not names:
             return record

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from ..model.errors import EXIT_INFRASTRUCTURE
+from ..model.frozen import dataclass
 from .gates.finding import Finding
 from .gates.nights import Key
 

@@ -6,12 +6,12 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.spec import parse_trial, source_positions, trial_draft, values
 from ..model.bed import BedSpec
 from ..model.errors import UsageError
+from ..model.frozen import dataclass, field, replace
 from ..model.plugin import Catalogue
 from . import selector
 from .suite import Cell, MetricRule, Suite

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from ..model.frozen import dataclass, field
 from .gates.nights import Key, Metric
 from .gates.suspects import HOST
 

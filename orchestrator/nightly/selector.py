@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from ..model.bed import BedSpec, NodeSpec
+from ..model.frozen import dataclass
 from .suite import Row, Suite
 
 #: Earlier nights whose findings count.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from ..model.frozen import dataclass, field
 
 #: Of a repeat. ``failed``, ``unknown``: by the run's verdicts. ``error``: no run, or one that could not be judged.
 #: ``unfinished``: over its deadline, or the orchestrator died. ``skipped``: a requirement is missing, or the budget is spent.

@@ -6,11 +6,11 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..model.event import History
 from ..model.events import LinkPair, ProbeDone
+from ..model.frozen import dataclass
 from .gates import digests, pairs, peers
 from .gates.finding import Finding, worst
 from .gates.nights import Key

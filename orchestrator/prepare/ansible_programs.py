@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..model.errors import UsageError
+from ..model.frozen import dataclass
 
 #: The same output for all users; a file that cannot be parsed is an error and no warning.
 SETTINGS = {

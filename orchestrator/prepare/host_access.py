@@ -6,10 +6,10 @@ import contextlib
 import subprocess
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ..model.bed import HostSpec
+from ..model.frozen import dataclass
 
 if TYPE_CHECKING:
     from ..providers.ssh import ssh_connection

@@ -7,13 +7,13 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core.bed import engine_kind, error_explanations, observed_status, preparation
 from ..model.bed import BedSpec, HostSpec
 from ..model.errors import OwnedError
+from ..model.frozen import dataclass
 from ..model.requirements import ENGINE_SOCKET
 from ..providers.docker import registries
 from ..store import prepared, shipped

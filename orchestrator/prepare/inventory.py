@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.inventory import parse_inventory
 from ..model.bed import Inventory
 from ..model.errors import UsageError
+from ..model.frozen import dataclass
 from ..store import paths
 from .vault import Vault
 

@@ -14,10 +14,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ..model.frozen import dataclass, field
 from ..store import shipped
 from . import ansible_programs
 from .vault import Vault, arguments

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from ..core.bed import error_explanations
 from ..model import codec
@@ -12,6 +11,7 @@ from ..model.bed import BedSpec, BedStatus, Change, Diff, NodeSpec
 from ..model.errors import InfrastructureError
 from ..model.event import Command, Event, command
 from ..model.events import NodeApply, NodeKill
+from ..model.frozen import dataclass
 from ..model.provider import Provider
 from . import bed_commands
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
 from ..model.bed import BedSpec
 from ..model.errors import KeeperGoneError
 from ..model.event import Clock, Command, Event, Source
+from ..model.frozen import dataclass, field
 from ..model.provider import Cursors, Provider
 
 #: The run name of commands that belong to no run.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
 
 from ..core.bed import diff, selection
 from ..model.bed import BedSpec, BedStatus
 from ..model.event import Command, Event, History, command
 from ..model.events import FaultAct, FaultHeal, FaultHealDone, GangStart, GangStop, StoreOpen
+from ..model.frozen import dataclass, replace
 from ..model.provider import Provider
 from . import apply, bed_commands
 

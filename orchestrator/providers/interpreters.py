@@ -6,9 +6,9 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 
 from ..model.bed import BedSpec
+from ..model.frozen import dataclass
 from ..model.requirements import HOST_PYTHON, HOST_TORCH, Requirement, version_text
 
 #: Importing torch from a cold disk takes long.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import views
 from ..core.verdict import sentence
+from ..model.frozen import dataclass
 from ..model.run import Run
 from ..views import training
 from .page import facts

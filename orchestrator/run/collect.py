@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..model import vaulted
 from ..model.event import Event
+from ..model.frozen import dataclass, field
 from ..model.provider import FETCH_S, Fetched, count_waves
 from ..node.files import label
 from ..node.keeper.external_nodes import OUTSIDE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..core.engine import duplicates, engine, fold, liveness
@@ -16,6 +15,7 @@ from ..model import redaction
 from ..model.bed import NodeStatus
 from ..model.errors import KeeperGoneError, on_disk
 from ..model.event import Clock, Command, Event, Source
+from ..model.frozen import dataclass, field
 from ..model.payload import EventType, Payload
 from ..model.plan import Plan
 from ..model.provider import Cursors, Provider

@@ -11,11 +11,11 @@ import os
 import stat
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..model import watch
+from ..model.frozen import dataclass, field
 from ..model.run import Run
 
 #: The most entries that are looked at below one path.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from ..core.verdict import twin as twins
 from ..model import codec, vaulted
 from ..model.bed import BedSpec, BedStatus
 from ..model.errors import CcbedError
+from ..model.frozen import dataclass, field, replace
 from ..model.gang import Isolation, WorkDir
 from ..model.launch import Request
 from ..model.plan import Plan

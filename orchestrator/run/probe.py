@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from ..model.bed import NodeStatus
+from ..model.frozen import dataclass, field
 
 #: A probe that takes longer counts as a host that does not answer.
 OVERDUE_S = 1.5

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..core.bed.prune import KEEP_BYTES, KEPT_ON_BED, MIN_AGE_S, OLDER_THAN_S, Leftover, Removal, removals
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
+from ..model.frozen import dataclass, field
 from ..model.provider import Provider
 from ..node.hostlink.prunable_files import EXEC, PAYLOAD, RUN
 from ..store import beds, leftovers

@@ -10,13 +10,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..model import codec, vaulted
 from ..model.bed import BedSpec, HostSpec
 from ..model.errors import InfrastructureError, UsageError
+from ..model.frozen import dataclass, replace
 from . import durable, paths, secrets
 
 OPEN_RUN = "open-run.json"

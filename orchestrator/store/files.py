@@ -7,7 +7,6 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -19,6 +18,7 @@ from ..model import watch as watch_lines
 from ..model.event import Event, History, Source
 from ..model.events import NodeApplyDone, RunBegin
 from ..model.events.units import RANKS, STEPS, Seconds, Step, Whole
+from ..model.frozen import dataclass
 from ..model.run import ChunkRecord, StepRecord
 from . import paths, seal
 

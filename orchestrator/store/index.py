@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.documents import decoder
 from ..core.verdict import sentence
 from ..model.errors import UsageError
 from ..model.events import RunEnd
+from ..model.frozen import dataclass
 from ..model.verdict import Verdict
 from . import bundle, paths
 

@@ -8,12 +8,12 @@ import functools
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..core.spec import redact, redacted_copies
 from ..model import redaction
+from ..model.frozen import dataclass
 from ..model.plan import LeftOut, Redacted
 from ..model.trial import Trial
 

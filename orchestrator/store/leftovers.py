@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.bed.prune import Leftover
+from ..model.frozen import dataclass, replace
 from ..node.hostlink import prunable_files
 from . import bundle, index, paths, seal
 

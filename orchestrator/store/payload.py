@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-import pathspec
+from typing import Any
 
 from ..model.bed import BedSpec
 from ..model.errors import UsageError
+from ..model.frozen import dataclass
 from ..model.plugin import Catalogue
 from ..model.trial import Trial
 from ..node.files import payloads
@@ -177,8 +176,8 @@ def entries(root: Path) -> Iterator[tuple[str, int, str]]:
     yield from _entries(root, "", rules)
 
 
-#: A directory, and the rules that its ignore file states for what is below it.
-_Rule = tuple[Path, pathspec.GitIgnoreSpec]
+#: A directory, and the rules (a ``pathspec.GitIgnoreSpec``) that its ignore file states for what is below it.
+_Rule = tuple[Path, Any]
 
 
 def _entries(directory: Path, prefix: str, rules: list[_Rule]) -> Iterator[tuple[str, int, str]]:
@@ -228,6 +227,8 @@ def _rules(directory: Path) -> list[_Rule]:
             text = (directory / name).read_text(errors="replace")
         except OSError:
             continue
+        import pathspec
+
         rules.append((directory, pathspec.GitIgnoreSpec.from_lines(text.splitlines())))
     return rules
 

@@ -9,9 +9,9 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ..model.frozen import asdict, dataclass, field
 from . import paths
 
 KEY = "redaction.key"

@@ -8,10 +8,10 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..model.event import REPEATED, Clock, Command, Event, Source
+from ..model.frozen import dataclass, field
 from ..model.payload import EventType
 
 BEAT_S = 0.25

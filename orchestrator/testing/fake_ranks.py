@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from ..model.frozen import dataclass, field
 from ..model.trial import SCRIPT
 from .fake_cluster import FakeCluster
 

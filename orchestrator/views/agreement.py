@@ -6,11 +6,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..model import codec, events, vaulted
 from ..model.event import REPEATED, Event, History
+from ..model.frozen import dataclass, field
 from ..model.run import Run
 from .findings import Finding, finding
 from .gangs import gangs

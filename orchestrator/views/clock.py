@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from ..model import events
 from ..model.event import Event, History
+from ..model.frozen import dataclass, field
 
 #: By how much two clocks may drift apart since they were compared, as a part of that time.
 DRIFT = 1e-4

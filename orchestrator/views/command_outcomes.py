@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..model.event import Event, History
+from ..model.frozen import dataclass
 from ..model.payload import Payload
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..model import events
 from ..model.event import Event, History
 from ..model.events import RecoveryDecided, RecoveryReplaced
+from ..model.frozen import dataclass, replace
 from ..model.payload import Payload
 from ..model.run import StepRecord
 from ..model.trial import Trial

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ..model import events, watch
 from ..model.act import ENDING_SIGNALS, Act, Primitive
 from ..model.event import Event, History
+from ..model.frozen import dataclass, field, replace
 from ..model.payload import Payload
 from ..model.run import Run
 from ..model.trial import FaultPlan, Trial

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..model.event import Event, History
+from ..model.frozen import dataclass
 from ..model.verdict import Outcome, Verdict
 from .gangs import gangs
 from .overview import ending

@@ -6,12 +6,12 @@ import posixpath
 import re
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..model import events
 from ..model.event import Event, History
 from ..model.events import NodeFacts
+from ..model.frozen import dataclass, field
 from ..model.payload import Payload
 from ..model.run import Run
 from .clock import clock

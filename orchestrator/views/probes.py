@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ..model.event import Event, History
 from ..model.events import ProbeDone
+from ..model.frozen import dataclass
 from . import values
 
 

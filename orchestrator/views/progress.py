@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ..model import events
 from ..model.event import History
+from ..model.frozen import dataclass
 from ..model.run import StepRecord
 from ..model.trial import Trial
 from .clock import clock

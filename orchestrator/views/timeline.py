@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from ..model import events
 from ..model.event import Event, History
+from ..model.frozen import dataclass
 from ..model.payload import Payload
 from .clock import clock
 from .gangs import begin_nodes

@@ -6,10 +6,10 @@ import sys
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
 
 from ..model import events
 from ..model.event import History
+from ..model.frozen import dataclass, field
 from ..model.run import NodeFiles
 from .findings import Finding, finding
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..model.free_memory import RequiredMemory
+from ..model.frozen import dataclass, replace
 from ..rank.collective import algorithm_choice, cases, known_algorithms, memory_demand, precision, settings, sizes
 from ..rank.open_mpi import installed
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..model.free_memory import RequiredMemory
+from ..model.frozen import dataclass
 from ..rank.collective import algorithm_choice, cases, known_algorithms, memory_demand, settings
 from ..rank.open_mpi import installed
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..model.frozen import dataclass
 from ..rank.reference_models import classifier
 from ..rank.reference_models import datasets as rank_data
 

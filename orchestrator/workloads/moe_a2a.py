@@ -7,9 +7,9 @@ Tokens are random, the gate is fixed. The layer: Lepikhin et al., "GShard", arXi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..model.frozen import dataclass
 from ..rank.reference_models import classifier, training_loop
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ..model.frozen import dataclass
 from ..rank import probes
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from ..model.frozen import dataclass
 from ..model.trial import parse_stop
 
 if TYPE_CHECKING:

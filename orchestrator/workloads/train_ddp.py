@@ -5,9 +5,9 @@ Model, data and checks are those of train-dp. A communication hook reduces every
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..model.frozen import dataclass
 from ..rank.reference_models import classifier, training_loop
 
 if TYPE_CHECKING:

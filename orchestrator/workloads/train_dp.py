@@ -5,9 +5,9 @@ The gradients are reduced as one buffer (971,048 bytes). Every rank adds noise f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..model.frozen import dataclass
 from ..rank.reference_models import classifier, training_loop
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ directory in the format of torch.distributed.checkpoint: a file per rank, commit
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..model.frozen import dataclass
 from ..rank.reference_models import classifier, training_loop
 
 if TYPE_CHECKING:

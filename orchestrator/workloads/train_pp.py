@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..model.frozen import dataclass
 from ..rank.reference_models import classifier, training_loop
 from ..rank.runtime import even_shares
 

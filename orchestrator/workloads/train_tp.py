@@ -7,9 +7,9 @@ input. Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3. At the end ra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..model.frozen import dataclass
 from ..rank.reference_models import classifier, training_loop
 
 if TYPE_CHECKING:

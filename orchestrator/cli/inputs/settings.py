@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import click
 
 from ...core.spec import values
 from ...model.errors import UsageError
+from ...model.frozen import dataclass
 from ...store import paths
 from ..render.terminal import short_path
 from . import settings_files

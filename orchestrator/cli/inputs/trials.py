@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from ...core.spec import parameter_docs, parse_faults, parse_trial, redact, sour
 from ...model import codec
 from ...model.bed import BedSpec
 from ...model.errors import InfrastructureError, UsageError
+from ...model.frozen import dataclass, fields, replace
 from ...model.plan import Plan
 from ...model.plugin import Catalogue
 from ...model.trial import SAVE_PHASES, STEPS_LATER, THEIRS, Trial

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...model.event import Event
+from ...model.frozen import dataclass, field
 from ...model.trial import Trial
 from . import run_lines
 from .terminal import Terminal, short_path

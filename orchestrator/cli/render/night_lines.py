@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+from ...model.frozen import dataclass, field
 from ...nightly import selector
 from ...nightly.culprits import quarantine
 from ...nightly.suite import Cell, Night, Row, Suite

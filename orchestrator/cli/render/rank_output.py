@@ -6,9 +6,9 @@ import re
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...model.frozen import dataclass, field
 from .terminal import Terminal
 
 ALL, NONE = "all", "none"

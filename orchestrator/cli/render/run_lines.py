@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...model import events
 from ...model.event import Event
+from ...model.frozen import dataclass, field
 from ...model.payload import Payload
 from ...model.trial import INSIDE, Trial
 from ...views.collectives import phrases

@@ -9,11 +9,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from ...model import codec, vaulted
+from ...model.frozen import dataclass, field, replace
 
 _STYLES: dict[str, dict[str, Any]] = {
     "PASS": {"fg": "green", "bold": True},

@@ -7,7 +7,6 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import click
 
 from ...model.bed import BedSpec
 from ...model.errors import UsageError
+from ...model.frozen import dataclass
 from ...store import bundle, index
 from ..inputs import beds, completions, options
 from ..inputs.session import Session

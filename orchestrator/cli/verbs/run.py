@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import shlex
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...model.errors import CcbedError, UsageError
+from ...model.frozen import dataclass
 from ..inputs import beds, completions, options
 from ..inputs.session import Session
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import click
 
 from ...core.sizing import replay_items, traces
 from ...model.errors import UsageError
+from ...model.frozen import dataclass
 from ..inputs import options, size_options, size_request
 from ..inputs.session import Session
 from ..render import size_view

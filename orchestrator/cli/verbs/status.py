@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from ...core.bed import diff, links, selection
 from ...model import codec
 from ...model.bed import BedSpec, BedStatus, Diff
 from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UnreachedError, UsageError
+from ...model.frozen import dataclass, field
 from ...nightly.culprits.quarantine import Drain
 from ...store import beds as store
 from ...store import bundle

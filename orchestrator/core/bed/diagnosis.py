@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...model import requirements
 from ...model.bed import BedSpec, HostSpec, NodeSpec
+from ...model.frozen import dataclass
 from ...model.requirements import Requirement, size_text, version_text
 from . import container_requests, engine_kind, gpu_devices
 from .engine_kind import Engine

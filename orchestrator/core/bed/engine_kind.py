@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...model import requirements
+from ...model.frozen import dataclass
 from ...model.requirements import version_text
 
 #: podman's own API beside Docker's: it says there whether it runs without root, and which cgroups it may use.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from ...model.bed import HostSpec
+from ...model.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...model.bed import LinkSpec, PortSpec
+from ...model.frozen import dataclass
 
 #: The interface of a node, and the network of all nodes: private, with only the bed's own switch in it.
 INTERFACE = "eth0"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...model.bed import BedSpec, HostSpec
+from ...model.frozen import dataclass
 
 #: Part -> the text that names its change as the reason.
 _REASONS = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+from ...model.frozen import dataclass
 
 #: Default limits: one week, and 20 GiB per location.
 OLDER_THAN_S = 7 * 86_400.0

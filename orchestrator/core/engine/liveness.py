@@ -7,9 +7,9 @@ confirms a loss by observation. Time in which the controller itself was late doe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 
 from ...model.events import GangQuiet
+from ...model.frozen import dataclass, field, replace
 from ...model.trial import Liveness
 
 #: The interval at which the loop checks; if it is later than twice this time, the controller itself was late.

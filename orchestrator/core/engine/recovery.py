@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from ... import views
 from ...model.event import Event
 from ...model.events import NodeExit, NodeSilent, RankError, RankExit
+from ...model.frozen import dataclass, field, replace
 from ...model.trial import REPLACE, SHRINK, Trial
 from . import faults, host_choice
 from .state import Ending, State

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ...model import codec
 from ...model.event import Clock, Command, Event, command
 from ...model.events import CheckpointFacts, GangInspectDone, GangQuiet, Note, Timer
+from ...model.frozen import dataclass, field, replace
 from ...model.payload import Payload
 from ...model.plan import Plan
 from ...model.trial import Trial

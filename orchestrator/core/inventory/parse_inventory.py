@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...model.bed import Host, Inventory
 from ...model.errors import UsageError
+from ...model.frozen import dataclass, field
 from ..spec import source_positions, values
 from . import literal, templates, variables
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...model import vaulted
 from ...model.bed import Host, Inventory
 from ...model.errors import UsageError
+from ...model.frozen import dataclass, field
 from ..spec import values
 from . import literal, ssh_options, templates, variable_positions, variables
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...model.frozen import dataclass
 from ..spec import source_positions
 
 _RANGE = re.compile(r"\[[^\]]*:[^\]]*\]")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...model import codec
 from ...model.act import SAFETY_ORDER
+from ...model.frozen import dataclass
 from ..bed import links
 from ..spec import values
 from . import literal, slurm_options

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...model import algorithm as algorithms
+from ...model.frozen import dataclass
 from ...model.schedule import Cost
 from ..spec import values
 from .traffic import Collective

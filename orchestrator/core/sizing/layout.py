@@ -7,9 +7,9 @@ the order of Narayanan et al., "Efficient Large-Scale Language Model Training on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from ...model.frozen import dataclass
 from .model_description import Model
 
 Groups = tuple[tuple[int, ...], ...]

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from . import batches, rank_share
 from .layout import RECOMPUTE, Layout
 from .model_description import Model, Shape, Style

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from ...model.frozen import dataclass
 
 #: Bytes of an element.
 DTYPES: Mapping[str, int] = {

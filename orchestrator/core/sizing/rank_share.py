@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from .layout import Layout
 from .model_description import Layer, Model
 

@@ -6,10 +6,10 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...model.algorithm import LIBRARY
+from ...model.frozen import dataclass
 from .layout import Groups
 from .training_size import TrainingSize
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ...model.frozen import dataclass
 from . import replay_items
 from .replay_items import Item
 from .trace_readers import chakra, chakra_protobuf, matching, param

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from . import batches, rank_share
 from .layout import Groups, Layout
 from .memory import Optimizer

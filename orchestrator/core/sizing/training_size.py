@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from . import batches, memory, traffic
 from .batches import Batches, Share
 from .cost import Link, Price, Prices

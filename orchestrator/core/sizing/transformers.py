@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ...model.frozen import dataclass
 from .model_description import Layer, Model, Part, Shape, Style
 
 #: Llama's attention does not keep its matrices: Touvron et al., LLaMA, arXiv:2302.13971, section 2.4.

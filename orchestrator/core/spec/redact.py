@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...model import redaction, vaulted
 from ...model.errors import UsageError
+from ...model.frozen import dataclass, field, replace
 from ...model.trial import Trial
 
 #: The placeholder of a secret: a keyed digest, so that equal secrets stay equal and cannot be guessed.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ...model.bed import BedSpec, BedStatus, NodeSpec
+from ...model.frozen import dataclass, field
 from ...model.plan import Gap, Placement
 from ...model.trial import REPLACE, Trial
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from ...model.bed import BedSpec, NodeSpec
 from ...model.errors import InfrastructureError, UsageError
+from ...model.frozen import dataclass
 from ...model.plan import Placement
 from ...model.trial import Trial
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...model.errors import UsageError
+from ...model.frozen import dataclass, field
 
 if TYPE_CHECKING:
     import yaml

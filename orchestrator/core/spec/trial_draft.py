@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...model.errors import UsageError
+from ...model.frozen import dataclass, field
 from . import source_positions, values
 
 

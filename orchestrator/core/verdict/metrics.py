@@ -6,12 +6,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ... import views
 from ...model import codec, watch
 from ...model.events import RankFinished
+from ...model.frozen import dataclass
 from ...model.run import Run
 from ...views import probes, training
 

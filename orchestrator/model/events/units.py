@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
+
+from ..frozen import dataclass
 
 #: Ranks of a run, and steps of one attempt, at most: readers walk through both.
 RANKS = 65_536

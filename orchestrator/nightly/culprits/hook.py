@@ -10,10 +10,10 @@ import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...model.errors import UsageError
+from ...model.frozen import dataclass
 from ...store import paths
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import nodes_of

@@ -9,14 +9,17 @@ import fcntl
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...model import codec
 from ...model.errors import InfrastructureError, UsageError
+from ...model.frozen import dataclass, field, replace
 from ...store import paths
-from ..identity import Nodes
-from ..suite import Night
+
+if TYPE_CHECKING:
+    from ..identity import Nodes
+    from ..suite import Night
 
 FILE = "quarantine.json"
 #: Offences that lead to quarantine, and the recorded nights in which they count.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
+from ...model.frozen import dataclass, replace
 from .. import sweeps
 from ..baselines import Baseline, Floor
 from ..gates import judgement, peers

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from .finding import Finding
 
 GATE = "sdc"

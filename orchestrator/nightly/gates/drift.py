@@ -12,9 +12,9 @@ Arrays are nights x nodes x metrics.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...model.frozen import dataclass
 from . import levels, robust
 
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from ...model.frozen import dataclass
 
 Outcome = Literal["pass", "warn", "fail", "unknown"]
 #: The outcome that stands for several gates: the first of these that one of them has.

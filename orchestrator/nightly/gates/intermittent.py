@@ -10,9 +10,9 @@ Arrays are nights x nodes x metrics x repeats; the last night is the one that is
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...model.frozen import dataclass
 from . import robust
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+from ...model.frozen import dataclass, field
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,9 +8,9 @@ Arrays are nodes x metrics.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...model.frozen import dataclass
 from . import robust
 
 if TYPE_CHECKING:

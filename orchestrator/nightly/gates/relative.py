@@ -10,9 +10,9 @@ Arrays are nights x nodes x metrics; the last night is the one that is judged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...model.frozen import dataclass
 from . import levels, robust
 from .deviations import GAP
 

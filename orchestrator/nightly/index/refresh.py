@@ -6,13 +6,13 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from ...model.errors import CcbedError
+from ...model.frozen import dataclass
 from . import rows, scan
 from .database import Database
 from .entries import Refreshed

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
+from ...model.frozen import dataclass, field
 from ..gates.nights import Key, Metric, Record
 from ..run_record import MEASURED, RunRecord, exempt, nodes_of, versions_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from ..baselines import Baseline, Floor, node_hardware
 from ..gates import judgement
 from ..gates.finding import Finding

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from ..gates.finding import Finding, Outcome
 from ..gates.nights import Key, Record
 from ..gates.suspects import HOST

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from ..gates.nights import Key, Metric, Record
 from ..judging.night import RUN
 from ..night_judgement import Judged

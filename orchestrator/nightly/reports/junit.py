@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from ...reports.junit import clean
 from .. import rows
 from ..night_judgement import Judged

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from ...model.frozen import dataclass, field
 from ..gates.nights import Key, Record
 from ..judging.night import RUN
 from ..night_judgement import Judged, NightJudgement

@@ -7,7 +7,6 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -15,6 +14,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from ...core.verdict.sentence import count, seconds
+from ...model.frozen import dataclass
 from ..judging.figures import is_judged
 from . import page, trends
 

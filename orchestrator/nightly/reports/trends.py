@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from ...model.frozen import dataclass
 from ...reports.page import svg
 from ..gates.nights import Key, Metric, Record
 from .night_report import FINDING_ORDER, NightReport, quantity, worst

@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...model.events.commands import GangInspectDone
+from ...model.frozen import dataclass
 from ..oslayer import processes
 from ..oslayer.event_loop import Loop
 from . import stacks as rank_stacks

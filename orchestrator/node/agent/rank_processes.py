@@ -12,13 +12,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...model import codec
 from ...model.events.commands import GangStopDone
 from ...model.events.ranks import RankExit
+from ...model.frozen import dataclass, field
 from ...model.gang import GangSpec, temporary_directory
 from ...model.trial import SCRIPT
 from .. import rank_imports

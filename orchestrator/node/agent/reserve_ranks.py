@@ -16,10 +16,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...model.frozen import dataclass
 from .. import rank_imports, warm_up
 from ..files import label, plain_files
 from ..oslayer import forks, processes

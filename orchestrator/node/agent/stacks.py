@@ -13,10 +13,10 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ...model.frozen import dataclass
 from ..oslayer import processes
 from ..oslayer.event_loop import Loop
 

@@ -7,12 +7,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ...model import codec
 from ...model.event import REPEATED, Command
+from ...model.frozen import dataclass, field
 from ...model.payload import Payload
 from ..oslayer import inotify
 from . import plain_files

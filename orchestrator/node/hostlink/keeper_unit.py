@@ -11,9 +11,9 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...model.frozen import dataclass
 from ..files import label, plain_files
 from ..keeper import launch
 from ..oslayer import process_tag

@@ -19,10 +19,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...model.frozen import dataclass
 from ..files import plain_files
 from ..keeper import process_status
 from ..oslayer import forks, processes

@@ -8,9 +8,9 @@ import os
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from ...model.frozen import dataclass, field
 from ..files import plain_files
 from ..oslayer import inotify
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ...model.frozen import dataclass, field
 from ..oslayer.processes import Process
 from .node_protocol import Unsupported
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...model import codec
 from ...model.act import Act
+from ...model.frozen import dataclass
 from ..files import plain_files
 from ..oslayer import host_facts
 

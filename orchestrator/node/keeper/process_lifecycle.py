@@ -7,7 +7,6 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from ...model import codec
 from ...model.bed import NodeSpec
 from ...model.events.commands import NodeApplyDone
 from ...model.events.nodes import NodeEnded, NodeExit
+from ...model.frozen import dataclass
 from ...model.payload import Payload
 from .. import warm_up
 from ..agent import agent

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import errno
-import http.client
 import json
 import re
 import socket
@@ -75,12 +74,15 @@ class PendingRequest:
     def __init__(self, socket_path: str, method: str, path: str, body: Any, deadline_s: float) -> None:
         self._path = socket_path
         self._deadline_s = deadline_s
-        self._connection = _Connection(socket_path, deadline_s)
+        import http.client
+
+        self._connection = http.client.HTTPConnection("engine", timeout=deadline_s)
         headers = {"Host": "engine", "Connection": "close"}
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = "application/json"
         try:
+            self._connection.sock = _connected(socket_path, deadline_s)
             self._connection.request(method, f"/v{api_version(socket_path)}{path}", data, headers)
         except OSError as error:
             self.close()
@@ -92,6 +94,8 @@ class PendingRequest:
 
     def read_response(self) -> Any:
         """The content of the response: JSON, text, or None if it is empty. Raises EngineError."""
+        import http.client
+
         try:
             response = self._connection.getresponse()
             data = response.read(MAX_BYTES)
@@ -185,20 +189,16 @@ class LoopClient:
         self._loop.add_reader(fd, readable)
 
 
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__("engine", timeout=timeout_s)
-        self._socket_path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        try:
-            self.sock.settimeout(min(self.timeout or CONNECT_S, CONNECT_S))
-            self.sock.connect(self._socket_path)
-            self.sock.settimeout(self.timeout)
-        except OSError:
-            self.sock.close()
-            raise
+def _connected(path: str, timeout_s: float) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(min(timeout_s, CONNECT_S))
+        connection.connect(path)
+        connection.settimeout(timeout_s)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def _response_error(path: str, message: str, status: int) -> EngineError:

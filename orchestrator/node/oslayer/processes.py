@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from . import process_tag
 
 #: States of a process that has exited: zombie, dead.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 
 from ...model.bed import LinkSpec, mac_address
+from ...model.frozen import dataclass
 
 CORE = "core"
 #: The queue of a shaper. A real switch has a smaller one, but emulating a rate must not lose packets.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...core.bed import container_requests, engine_kind, gpu_devices
 from ...model import container as names
 from ...model.bed import BedSpec, ContainerSpec, HostSpec
+from ...model.frozen import dataclass
 from ...node.oslayer import process_tag
 from .. import owners
 from . import registries

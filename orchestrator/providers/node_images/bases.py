@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from requests.exceptions import RequestException
 
 from ...model import container
 from ...model.errors import InfrastructureError, UsageError
+from ...model.frozen import dataclass
 
 #: The default base of images/cpu.Dockerfile.
 STOCK = "python:3.11-slim"

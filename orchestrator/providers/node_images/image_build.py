@@ -7,7 +7,6 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -16,6 +15,7 @@ from docker.errors import APIError, ContainerError, DockerException, ImageNotFou
 from requests.exceptions import RequestException
 
 from ...model.errors import InfrastructureError, UsageError
+from ...model.frozen import dataclass
 from ...model.requirements import CPU_IMAGE, CUDA_IMAGE, IMAGE_PYTHON, version_text
 from . import bases, wheelhouse
 from .bases import Say

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from ...model.bed import BedSpec, BedStatus
 from ...model.errors import InfrastructureError
 from ...model.free_memory import FreeMemory
+from ...model.frozen import dataclass, field
 from ...model.plan import Gap, HostClock
 from ...model.requirements import MIB, Requirement, size_text
 

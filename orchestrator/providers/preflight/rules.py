@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.bed import container_requests
 from ...model import requirements
 from ...model.bed import BedSpec, BedStatus
 from ...model.free_memory import FreeMemory
+from ...model.frozen import dataclass, field
 from ...model.plan import Gap, HostClock
 from ...model.requirements import Requirement
 from ...node import preflight_checks

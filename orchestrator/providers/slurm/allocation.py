@@ -21,13 +21,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...core.bed import slurm_job
 from ...model import codec
 from ...model.bed import BedSpec
 from ...model.errors import CcbedError, InfrastructureError, UsageError
+from ...model.frozen import dataclass, field, replace
 from ...node.oslayer import host_facts, processes
 from .. import owners
 from . import job_state, slurm_commands

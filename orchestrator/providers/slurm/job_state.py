@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from ...model.frozen import dataclass
 from . import slurm_commands
 from .slurm_commands import SlurmUsageError
 

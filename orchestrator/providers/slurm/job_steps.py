@@ -12,12 +12,12 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...model.bed import BedSpec, Machine
 from ...model.errors import CcbedError
+from ...model.frozen import dataclass, replace
 from ...node.files import plain_files
 from ...node.oslayer import host_facts, processes
 from . import slurm_commands, step_container

@@ -6,12 +6,12 @@ import getpass
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...core.inventory import ssh_options
 from ...model.bed import HostSpec
+from ...model.frozen import dataclass
 from . import host_keys, paramiko_import
 from .paramiko_import import paramiko
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ...model.frozen import dataclass
 from ...model.requirements import HOST_PYTHON, version_text
 from .. import archive
 from . import connection_errors

@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from ...model.frozen import dataclass
 from . import helper_start
 from .connection_errors import HostError
 from .requests import Link, RemoteError, Response

@@ -8,11 +8,11 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.bed import BedSpec, HostSpec
+from ...model.frozen import dataclass
 from ...model.provider import Fetched
 from ...node.hostlink.tails import Tree
 from .. import files

@@ -10,10 +10,10 @@ import shlex
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...model.bed import HostSpec
+from ...model.frozen import dataclass
 from . import destinations, host_keys, proxy
 from .connection_errors import HostError, explain
 from .destinations import Destination

@@ -6,10 +6,10 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...model.frozen import dataclass
 from . import contents
 
 #: Names of a checkpoint: its single file, or the directory of all ranks' files (no suffix), and its manifest.

@@ -7,11 +7,11 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from ...model import manifest
+from ...model.frozen import dataclass
 
 
 class Body(Protocol):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from ...model import algorithm as model
+from ...model.frozen import dataclass, field, replace
 from ..open_mpi import names as mpi
 from . import cases, expected_cost, known_algorithms, link_fit, precision
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...model import algorithm as model
 from ...model import schedule as schedules
+from ...model.frozen import dataclass, replace
 from ..runtime import even_shares
 from . import sizes
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ...model import algorithm as model
 from ...model.bed import LinkSpec
+from ...model.frozen import dataclass
 from ...model.schedule import Cost
 from ..exchange import case_layout
 from . import cases, link_fit, simulation

@@ -12,7 +12,8 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from ...model.frozen import dataclass
 
 #: TCP payload and length of a full frame of Ethernet: 1500 bytes less 20 of IP, 20 of TCP and 12 of its time stamps.
 PAYLOAD, FRAME = 1448, 1514

@@ -14,13 +14,13 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ...model.events import LinkFit, LinkPair
+from ...model.frozen import dataclass, field, replace
 from ...model.gang import GangSpec
 from . import link_fit
 

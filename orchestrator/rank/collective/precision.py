@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
+
+from ...model.frozen import dataclass
 
 #: No case stops before so many iterations.
 LEAST = 12

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ...model.bed import LinkSpec
+from ...model.frozen import dataclass
 from . import precision
 
 #: What percentiles are over: chunk transfers; or per iteration the slowest rank, the mean of the ranks, last end - first start.

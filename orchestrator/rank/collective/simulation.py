@@ -13,8 +13,8 @@ import heapq
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from ...model.frozen import dataclass, field
 from ...model.schedule import TOKEN, Schedule
 from ..exchange import receive_schedule
 

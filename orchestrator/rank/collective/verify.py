@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ...model.events import CollectiveWrong
+from ...model.frozen import dataclass
 from ..exchange.operations import Work, Wrong
 from .cases import Case
 

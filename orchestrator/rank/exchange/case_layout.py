@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from ..collective.cases import Case
 from ..runtime import even_shares
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from ...model import algorithm as model
+from ...model.frozen import dataclass, replace
 from ..checkpoint import tensor_digest
 from ..collective.cases import REDUCING, Case, Item
 from ..runtime import recorder

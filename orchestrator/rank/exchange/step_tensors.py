@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 
 from ...model import schedule as model
+from ...model.frozen import dataclass, field
 from . import receive_schedule
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.events import ComputedBits, ProbeDone, ProbeFigure
+from ...model.frozen import dataclass
 
 if TYPE_CHECKING:
     import torch

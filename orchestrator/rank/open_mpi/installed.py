@@ -8,9 +8,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...model.frozen import dataclass
 from . import names
 
 #: How to install it.

@@ -20,12 +20,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from ...model.frozen import dataclass, field
 from . import installed, launcher
 
 #: The program that mpirun runs in place of ssh, and the directory for the commands it starts.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
 from ...model.events import ProbeFigure
+from ...model.frozen import dataclass
 from ..node_probe.results import Fact, Missing, Node, Result
 
 COLLECTIVE = True

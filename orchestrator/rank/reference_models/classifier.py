@@ -9,10 +9,10 @@ import importlib
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...model import algorithm as algorithms
+from ...model.frozen import dataclass
 from ..runtime import even_shares, seeds
 from . import datasets as rank_data
 

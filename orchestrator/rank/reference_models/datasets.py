@@ -6,9 +6,10 @@ import gzip
 import math
 import struct
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ...model.frozen import dataclass
 
 if TYPE_CHECKING:
     import torch

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from ...model.frozen import dataclass, field
 from ..collective import cases
 
 #: The collective before, among those in which the rank takes part.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from ...model.events import CollectiveSequence
+from ...model.frozen import dataclass
 from ..collective import cases, settings, verify
 from ..exchange import operations
 from ..runtime import run_gaps

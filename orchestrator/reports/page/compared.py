@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import jinja2
 from markupsafe import Markup
 
+from ...model.frozen import dataclass
 from ...model.run import Run
 from ...views import comparison
 from ...views.collectives import phrases

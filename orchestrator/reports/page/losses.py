@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from ...model.frozen import dataclass
 from ...model.run import StepRecord, Twin
 from . import svg
 

@@ -6,10 +6,11 @@ import base64
 import functools
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import resources
 
 from markupsafe import Markup
+
+from ...model.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

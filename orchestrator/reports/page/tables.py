@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ... import views
 from ...core.verdict import sentence
 from ...model.event import Event
 from ...model.events import RankError, RankExit
+from ...model.frozen import dataclass
 from ...model.run import Run
 from ...model.trial import Trial
 from ...model.verdict import Verdict

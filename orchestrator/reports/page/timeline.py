@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from ... import views
+from ...model.frozen import dataclass
 from . import svg
 
 ROW = 26

@@ -12,9 +12,9 @@ both ends ran all the time, the link is the cause.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ...model.frozen import dataclass, replace
 from .dependencies import Pattern
 from .gaps import Gaps
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from ..values import whole
 from .experiment import Case, Link, Setting, factor
 

@@ -7,9 +7,9 @@ arrival the later of both its ends, until the first start. The parts add up to t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...model.frozen import dataclass
 from .dependencies import Pattern
 from .gaps import Gaps
 

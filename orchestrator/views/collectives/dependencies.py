@@ -6,9 +6,9 @@ does, the last thing before a message of this size must have left, for the trans
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...model.frozen import dataclass
 from .samples import Spans, Transfers
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from ...model.frozen import dataclass
 
 #: A direction is slow if its interval lies beyond those of this part of the others.
 SHARE = 1 / 3

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...model import events
 from ...model.event import Event, History
 from ...model.events import CaseFacts, CollectiveWrong
+from ...model.frozen import dataclass, field
 from ...model.run import Run
 from ..gangs import gangs
 from ..progress import omitted_steps

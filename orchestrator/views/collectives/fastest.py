@@ -8,9 +8,9 @@ more of each comparison, the more there are. Where too few iterations were made 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...model.frozen import dataclass
 from . import statistics
 from .experiment import Case
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ...model.frozen import dataclass, field
 from ...model.run import StepRecord
 from .experiment import Setting
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ...model.frozen import dataclass, replace
 from ...model.run import Run
 from ..overview import is_collective
 from . import attribution, critical_path, repeated_delays, samples, statistics

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ...model.frozen import dataclass, replace
 from . import statistics
 from .dependencies import Pattern, Stage
 from .gaps import Gaps

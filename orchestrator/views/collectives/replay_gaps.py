@@ -7,10 +7,10 @@ rank is still in the one before starts at the end of that one: its gap follows f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...model import events
 from ...model.event import History
+from ...model.frozen import dataclass
 from ...model.run import Run
 from .experiment import Case, Setting
 

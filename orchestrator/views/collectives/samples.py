@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...model.frozen import dataclass
 from ...model.run import NodeFiles, StepRecord
 from .experiment import Case, Setting
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
+from ...model.frozen import dataclass, replace
 from . import phrases
 from .measurements import Measured, Row
 

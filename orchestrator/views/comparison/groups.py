@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
+from ...model.frozen import dataclass, replace
 from ...model.run import Run
 from .. import collectives, training
 from ..collectives import statistics

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...model.frozen import dataclass, replace
 from ...model.run import Run
 from .. import collectives, training
 from ..collectives import phrases, statistics

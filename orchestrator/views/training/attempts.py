@@ -6,11 +6,11 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ...model import watch
 from ...model.events import RecoveryReplaced
+from ...model.frozen import dataclass, field
 from ...model.run import Run
 from ..gangs import Gang, gangs
 from .uneven import FilesOfRank

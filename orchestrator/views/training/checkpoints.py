@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from ...model import watch
 from ...model.event import History
 from ...model.events import FaultInjected
+from ...model.frozen import dataclass, replace
 from ..values import mapping
 from .attempts import Attempt, Process, add, merged
 

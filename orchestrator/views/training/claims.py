@@ -6,9 +6,9 @@ A claim fills what cannot be observed, and verdicts call it the script's own wor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ...model import watch
+from ...model.frozen import dataclass, field
 from .attempts import Attempt, Process
 from .checkpoints import Checkpoint
 

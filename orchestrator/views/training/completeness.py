@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 
 from ...model import watch
+from ...model.frozen import dataclass, replace
 from . import world_sizes
 from .attempts import Attempt, Process
 from .parts import COMPARE, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown

@@ -10,9 +10,9 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ...model import watch
+from ...model.frozen import dataclass
 from .attempts import Attempt, Process
 from .resumption import Lineage
 

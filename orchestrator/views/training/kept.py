@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from ...model import watch
+from ...model.frozen import dataclass, field
 from ...model.run import Control, Twin
 from .attempts import Process
 from .checkpoints import Checkpoint, checkpoints

@@ -10,9 +10,9 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ...model.events import RunBegin
+from ...model.frozen import dataclass
 from ...model.run import Run
 from ...model.verdict import Outcome
 from ..values import number

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...model import watch
+from ...model.frozen import dataclass
 from .attempts import Process
 from .replay import Replay
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from ...model.run import Run
 from ..clock import Clocks, clocks
 from ..failovers import Failover

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...model import watch
+from ...model.frozen import dataclass
 from . import world_sizes
 from .attempts import Attempt, Process
 from .resumption import Lineage, Step

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from ...model.frozen import dataclass
 from .attempts import Attempt, Process
 
 

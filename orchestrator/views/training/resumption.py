@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from ...model import watch
+from ...model.frozen import dataclass, field, replace
 from .attempts import Attempt, Process, reload_of
 from .checkpoints import Checkpoint, Damage, Write, checkpoints, committed_writes, reported, usable
 from .claims import Numbering, contradiction, numbering

@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from ...model.frozen import dataclass, field
 from ...model.run import Run
 from .attempts import attempts
 from .checkpoints import damages

@@ -6,11 +6,11 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
 from ...model import watch
+from ...model.frozen import dataclass, replace
 from ...model.run import Control, NodeFiles, Run, Twin
 from ...model.verdict import Verdict
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from ...model import events, watch
+from ...model.frozen import dataclass, field, replace
 from ...model.run import Run
 from ..clock import Clocks, clocks
 from ..failovers import Failover, failovers, fault_start

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import graphlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from ....model.frozen import dataclass
 from .recording import ORIGIN, Event, TraceError
 
 #: Delays in traces are whole microseconds.

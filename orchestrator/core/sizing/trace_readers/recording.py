@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ....model.frozen import dataclass
 from ..model_description import DTYPES
 
 #: Letters of a name in lower case -> ccbed's name; "": no transfer.

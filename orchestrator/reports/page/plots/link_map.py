@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from ....model.frozen import dataclass
 from ....views.collectives import Direction, Measured
 
 #: Ranks of a table; with more of them it has a row for each sender.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ....model.frozen import dataclass
 from ....views.collectives import Attribution, Case, Measured, dependencies, phrases
 from . import canvas
 

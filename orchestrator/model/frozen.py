@@ -1,0 +1,89 @@
+"""The ``@dataclass`` of the product: that of the standard library, which compiles the methods of a class when one is first called.
+
+A process uses a few of the classes that it imports, and compiling the methods of all took a quarter of the CPU time of a start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import asdict, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["asdict", "dataclass", "field", "fields", "replace"]
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+
+    def dataclass(cls=None, /, *, frozen=False, eq=True, **layout):
+        """Make a dataclass. ``layout``: ``slots`` and ``kw_only``."""
+
+        def make(plain):
+            names = ["__init__", "__repr__", *(["__eq__"] if eq else []), *(["__hash__"] if eq and frozen else [])]
+            missing = [name for name in names if name not in vars(plain)]
+            made = dataclasses.dataclass(init=False, repr=False, eq=False, **layout)(plain)
+            if frozen:
+                made.__setattr__, made.__delattr__ = _refuse, _refuse
+                made.__getstate__, made.__setstate__ = _state, _restore
+            elif eq and "__hash__" not in vars(plain):
+                made.__hash__ = None
+            for name in missing:
+                setattr(made, name, _compiled_later(made, name))
+            return made
+
+        return make if cls is None else make(cls)
+
+
+def _compiled_later(cls: Any, name: str) -> Any:
+    """A method that replaces itself by the compiled one."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        setattr(cls, name, _init(cls) if name == "__init__" else _standard(cls, name))
+        return getattr(cls, name)(self, *args, **kwargs)
+
+    return method
+
+
+def _standard(cls: Any, name: str) -> Any:
+    """The method that the standard library makes for a class of the same fields."""
+    body = {"__annotations__": {item.name: item.type for item in fields(cls)}, "__module__": cls.__module__}
+    plain = type(cls.__name__, (), body | {item.name: item for item in fields(cls)})
+    made: Any = dataclasses.dataclass(init=False, repr=name == "__repr__", unsafe_hash=name == "__hash__")(plain)
+    return vars(made)[name]
+
+
+def _init(cls: Any) -> Any:
+    """As that of the standard library, which would compile what refuses assignments, too."""
+    known: dict[str, Any] = {"_unset": object(), "_assign": object.__setattr__}
+    positional: list[str] = ["self"]
+    named: list[str] = []
+    lines = []
+    for item in fields(cls):
+        known |= {f"_{item.name}": item.default, f"_make_{item.name}": item.default_factory}
+        is_made = item.default_factory is not dataclasses.MISSING
+        default = "_unset" if is_made else f"_{item.name}" if item.default is not dataclasses.MISSING else ""
+        if item.init:
+            (named if item.kw_only else positional).append(f"{item.name}={default}" if default else item.name)
+        value = item.name if item.init else default
+        if is_made:
+            value = f"_make_{item.name}()" + (f" if {item.name} is _unset else {item.name}" if item.init else "")
+        if value:
+            lines.append(f"_assign(self, {item.name!r}, {value})")
+    lines.append("self.__post_init__()" if hasattr(cls, "__post_init__") else "pass")
+    head = ", ".join([*positional, *(["*", *named] if named else [])])
+    exec(f"def __init__({head}):\n " + "\n ".join(lines), known)  # noqa: S102
+    known["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
+    return known["__init__"]
+
+
+def _refuse(self: Any, name: str, *_: Any) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot assign to or delete field {name!r}")
+
+
+def _state(self: Any) -> list[Any]:
+    return [getattr(self, item.name) for item in fields(self)]
+
+
+def _restore(self: Any, state: list[Any]) -> None:
+    for item, value in zip(fields(self), state, strict=True):
+        object.__setattr__(self, item.name, value)
