@@ -54,7 +54,7 @@ def _standard(cls: Any, name: str) -> Any:
 
 def _init(cls: Any) -> Any:
     """As that of the standard library, which would compile what refuses assignments, too."""
-    known: dict[str, Any] = {"_unset": object(), "_assign": object.__setattr__}
+    known: Any = {"_unset": object(), "_assign": object.__setattr__}
     positional: list[str] = ["self"]
     named: list[str] = []
     lines = []

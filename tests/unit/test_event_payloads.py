@@ -123,9 +123,9 @@ def test_a_payload_is_a_value() -> None:
     assert len({exited, events.NodeExit(code=-9, pid=7)}) == 1
     with pytest.raises(dataclasses.FrozenInstanceError):
         exited.code = 0  # type: ignore[misc]
-    with pytest.raises(TypeError, match="code is missing"):
+    with pytest.raises(TypeError, match="'code'"):
         events.NodeExit(pid=7)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="unknown codes"):
+    with pytest.raises(TypeError, match="codes"):
         events.NodeExit(code=1, codes=2)  # type: ignore[call-arg]
 
 

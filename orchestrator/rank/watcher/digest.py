@@ -13,9 +13,8 @@ import hashlib
 import importlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from ...model.frozen import dataclass
 
 CHUNK = 65536
 #: Elements that torch copies without its other threads: their start costs more, and much more where all cores are busy.
