@@ -89,8 +89,8 @@ def test_a_method_is_compiled_when_it_is_first_called() -> None:
         x: int
 
     before = Late.__init__, Late.__eq__
-    one = Late(1)
+    late = Late(1)
     assert Late.__init__ is not before[0]
     assert Late.__eq__ is before[1]
-    assert (one, Late.__eq__ is before[1]) == (Late(1), True)
+    assert (late, Late.__eq__ is before[1]) == (Late(1), True)
     assert Late.__eq__ is not before[1]
