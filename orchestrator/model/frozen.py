@@ -21,8 +21,10 @@ else:
         def make(plain):
             names = ["__init__", "__repr__", *(["__eq__"] if eq else []), *(["__hash__"] if eq and frozen else [])]
             missing = [name for name in names if name not in vars(plain)]
-            made = dataclasses.dataclass(init=False, repr=False, eq=False, **layout)(plain)
+            is_child = frozen and any(map(dataclasses.is_dataclass, plain.__bases__))  # of a frozen class
+            made = dataclasses.dataclass(init=False, repr=False, eq=False, frozen=is_child, **layout)(plain)
             if frozen:
+                made.__dataclass_params__.frozen = True
                 made.__setattr__, made.__delattr__ = _refuse, _refuse
                 made.__getstate__, made.__setstate__ = _state, _restore
             elif eq and "__hash__" not in vars(plain):

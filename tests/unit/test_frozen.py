@@ -83,6 +83,14 @@ def test_a_frozen_class_refuses_changes_and_can_be_copied() -> None:
     assert copy.copy(point) == copy.deepcopy(point) == point
 
 
+def test_a_frozen_class_of_the_standard_library_may_be_its_child() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Own(Point):
+        z: int = 3
+
+    assert repr(Own(1)).endswith("Own(x=1, y=0, z=3)")
+
+
 def test_a_method_is_compiled_when_it_is_first_called() -> None:
     @dataclass(frozen=True, slots=True)
     class Late:
