@@ -235,7 +235,6 @@ def run(
 def check(
     bundle: str | Path,
     *,
-    require_format: int = 1,
     accept_changed: bool = False,
     runs: str | Path = "runs",
     plugins: str | Path | Sequence[str | Path] = (),
@@ -247,16 +246,10 @@ def check(
     """
     with _invocation(["check", str(bundle)], plugins=plugins) as session:
         from .cli.verbs import check as verb
-        from .store import bundle as bundles
         from .store import index
 
-        if require_format not in bundles.FORMATS:
-            known = ", ".join(map(str, bundles.FORMATS))
-            raise UsageError(f"require_format: must be one of {known} (got {require_format})")
         directory = index.resolve(str(bundle), Path(runs))
-        return _result(
-            verb.judge_again(session, directory, require_format=require_format, accept_changed=accept_changed)
-        )
+        return _result(verb.judge_again(session, directory, accept_changed=accept_changed))
 
 
 class _LogStream(io.StringIO):

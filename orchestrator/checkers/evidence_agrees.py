@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from .. import views
-from ..core.verdict import metrics
+from ..core.verdict import least_checks, metrics
 from ..core.verdict.twin import twin_key
 from ..model.frozen import dataclass
 from ..model.run import Run, StepRecord
@@ -33,6 +33,8 @@ def check(run: Run, params: Params) -> Verdict:
         *views.not_ended(run.history),
         *views.not_started(run.history),
     ]
+    failures += map(views.finding, least_checks.findings(run))
+    doubts += [views.finding(text) for text in [least_checks.doubt(run)] if text]
     same = views.by_same_code(run)
     if same and run.twin and run.twin.key != twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))):
         doubts.append(views.finding("the twin belongs to another trial or another fingerprint"))

@@ -37,7 +37,6 @@ def conclude(
     catalogue: Catalogue,
     directory: Path,
     *,
-    require_format: int = 1,
     accept_changed: bool = False,
     read_only: bool = False,
     redraw: bool = True,
@@ -49,7 +48,6 @@ def conclude(
     ``redraw``: also where the verdicts are those that were saved, and the files match their checksums.
 
     ``read_only``: where verdicts and reports cannot be saved, the result says why; else OSError is raised.
-    ``require_format``: checks of a bundle of an older format are unknown.
     ``on_request``: reports that are written only if they are named. ``on_stage`` gets what begins now.
     ``accept_changed``: a plugin judges although its file has changed since the run was planned.
     """
@@ -57,8 +55,7 @@ def conclude(
     before = _saved_verdicts(directory)
     saved = {verdict.check: verdict.outcome for verdict in before}
     listed = bundle.planned_checks(run)
-    chosen = judge.unlisted(run, catalogue, saved) if listed is None else judge.listed(run.trial, listed, catalogue)
-    chosen = judge.for_format(chosen, run.format, require_format)
+    chosen = judge.unlisted(run, catalogue, saved) if listed is None else judge.listed(run, listed)
     on_stage(f"judging the evidence by {len(chosen)} checks")
     verdicts = judge.judge(run, catalogue, chosen, accept_changed=accept_changed)
     unable = judge.obstacles(chosen, catalogue, accept_changed=accept_changed)

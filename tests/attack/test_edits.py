@@ -60,7 +60,7 @@ def is_noticed(directory: Path, catalogue: Catalogue) -> bool:
     assert seal.verify_evidence(directory) == ()
     try:
         run = bundle.load(directory, judged=False)
-        checks = judge.for_format(judge.listed(run.trial, bundle.planned_checks(run) or (), catalogue), run.format)
+        checks = judge.listed(run, bundle.planned_checks(run) or ())
         return any(verdict.outcome in ("fail", "unknown") for verdict in judge.judge(run, catalogue, checks))
     except paths.TornBundleError:
         return True

@@ -135,8 +135,6 @@ def test_a_bundle_is_judged_as_by_the_command_line(bundle: Path, capfd: pytest.C
     result = api.check(bundle)
     assert (result.outcome, result.exit_code, result.bundle) == ("fail", 1, bundle)
     assert result.findings and result.page == bundle / "report" / "index.html"
-    with pytest.raises(api.UsageError, match=r"require_format: must be one of 1, 2 \(got 99\)"):
-        api.check(bundle, require_format=99)
     (bundle / "trial.json").write_text("{}")
     with pytest.raises(api.CcbedError, match=r"trial\.json: changed since") as raised:
         api.check(bundle)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from orchestrator.core.verdict import judge, twin
-from orchestrator.model.plan import PlannedCheck
 from orchestrator.model.plugin import Catalogue, Plugin
 from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec, Liveness, Recovery
@@ -72,15 +71,6 @@ def test_what_is_no_verdict_is_unknown(returned: Verdict, text: str) -> None:
     (verdict,) = judge.judge(history.reference(), Catalogue(checkers={"own": own}), [CheckSpec(name="own")])
     assert verdict.outcome == "unknown"
     assert text in verdict.text
-
-
-def test_a_plan_that_was_edited_to_skip_a_check_of_the_trial_skips_nothing() -> None:
-    checks = (PlannedCheck(name="bit-exact", skipped="no"), PlannedCheck(name="no-hang", skipped="no"))
-    own = dataclasses.replace(history.trial(), checks=(CheckSpec(name="bit-exact"),))
-    for trial, skipped in ((own, {"bit-exact": ""}), (history.trial(), {"bit-exact": "no"})):
-        listed = judge.listed(trial, checks, CATALOGUE)
-        known = {check.name: check.skipped for check in listed if isinstance(check, PlannedCheck)}
-        assert known == {**skipped, "no-hang": ""}
 
 
 def test_a_checker_that_ends_the_process_is_unknown() -> None:

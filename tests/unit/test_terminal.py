@@ -159,7 +159,6 @@ def test_an_option_that_is_like_no_other_gets_no_suggestion(ccbed: Desk, args: s
         ("logs --rank x", "error: --rank: must be a whole number (got x)\n"),
         ("logs --rank -1", "error: --rank: must be >= 0 (got -1)\n"),
         ("watch --timeout x", "error: --timeout: must be a number (got x)\n"),
-        ("check --require-format 99", "error: --require-format: must be from 1 to 2 (got 99)\n"),
         ("up local.yml --wait 3z", "error: --wait: must be a time such as 2s, 500ms or 10m (got 3z)\n"),
     ],
 )

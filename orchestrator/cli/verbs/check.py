@@ -20,12 +20,6 @@ from ..render.terminal import short_path
 
 @options.command()
 @options.of_run(default="latest")
-@click.option(
-    "--require-format",
-    type=click.IntRange(min(bundle.FORMATS), max(bundle.FORMATS)),
-    default=1,
-    help="Require this format of the bundle; an older one is unknown (exit 2).",
-)
 @options.runs_dir
 @options.as_json
 @click.option(
@@ -34,9 +28,7 @@ from ..render.terminal import short_path
     help="Use a check of --plugins even if its file has changed since the run was planned.",
 )
 @click.pass_obj
-def command(
-    session: Session, run: str, require_format: int, runs_dir: Path, as_json: bool, accept_changed: bool
-) -> int:
+def command(session: Session, run: str, runs_dir: Path, as_json: bool, accept_changed: bool) -> int:
     """Verify the seal of RUN (a directory, `latest`, or the end of its name), judge it again, print the verdicts.
 
     The report is written again only if a verdict has changed; `ccbed report` always does it.
@@ -47,15 +39,15 @@ def command(
     ccbed --plugins runs/latest/inputs/plugins check
     """
     directory = index.resolve(run, runs_dir)
-    result = judge_again(session, directory, require_format=require_format, accept_changed=accept_changed)
+    result = judge_again(session, directory, accept_changed=accept_changed)
     return summary.show(session, result, as_json=as_json)
 
 
-def judge_again(session: Session, directory: Path, *, require_format: int = 1, accept_changed: bool = False) -> Result:
+def judge_again(session: Session, directory: Path, *, accept_changed: bool = False) -> Result:
     """Verify the seal and judge the run from its bundle. Raises TornBundleError, InfrastructureError."""
     verify(directory)
     return judging.conclude(
-        session.catalogue, directory, require_format=require_format, accept_changed=accept_changed, read_only=True,
+        session.catalogue, directory, accept_changed=accept_changed, read_only=True,
         redraw=False, on_stage=session.terminal.status,
     )  # fmt: skip
 

@@ -14,10 +14,10 @@ from ...model.plugin import BUILT_IN, Catalogue, Checker, Plugin
 from ...model.run import Run
 from ...model.trial import CheckSpec, Trial
 from ...model.verdict import Verdict
-from . import sentence
+from . import least_checks, sentence
 
-#: Checkers that compare facts that bundles contain since format 2.
-SINCE_2 = ("evidence-agrees", "history-replays")
+#: Checkers of facts that no bundle of format 1 has.
+NEW_IN_2 = ("times-possible", "gaps-kept")
 #: The exit code of a run's overall outcome.
 EXIT_CODES = {
     "interrupted": errors.EXIT_INTERRUPTED,
@@ -28,8 +28,6 @@ EXIT_CODES = {
 }
 #: The outcomes that a checker may return.
 OUTCOMES = ("pass", "fail", "unknown")
-#: Checkers that no bundle of format 1 was planned with.
-NEW_IN_2 = ("times-possible", "gaps-kept")
 #: The reason for skipping a check that needs a twin.
 NO_TWIN = "not checked: the run has no twin to compare with (--twin, --no-twin)"
 #: The hint to the files of a run's plugins.
@@ -70,24 +68,11 @@ def planned(trial: Trial, catalogue: Catalogue, *, twin: bool) -> tuple[PlannedC
     return tuple(_planned(spec, catalogue, NO_TWIN if spec.name in skipped else "") for spec in chosen)
 
 
-def for_format(chosen: Iterable[CheckSpec], format: int, required: int = 1) -> tuple[CheckSpec, ...]:
-    """The checks for a bundle of ``format``: format 1 has fewer checks, unless ``required`` is higher."""
-    left_out = () if format >= 2 else NEW_IN_2 if required >= 2 else (*NEW_IN_2, *SINCE_2)
-    return tuple(spec for spec in chosen if spec.name not in left_out)
-
-
-def listed(trial: Trial, checks: Iterable[PlannedCheck], catalogue: Catalogue) -> tuple[CheckSpec, ...]:
-    """The checks of a plan; the trial's checks, and checks that detect an edited plan, are always included.
-
-    Only a check that needs a twin, and that the trial does not name, may be skipped.
-    """
-    own = {spec.name for spec in trial.checks}
-    kept = [
-        c if c.name not in own and needs_twin((c,), catalogue) else dataclasses.replace(c, skipped="") for c in checks
-    ]
-    names = {check.name for check in kept}
-    owed = (*trial.checks, *(CheckSpec(name=name) for name in SINCE_2))
-    return (*kept, *(spec for spec in owed if spec.name not in names))
+def listed(run: Run, checks: Iterable[PlannedCheck]) -> tuple[CheckSpec, ...]:
+    """The checks of a plan, and those that its trial implies: see ``least_checks``."""
+    checks = tuple(checks)
+    stronger = {check.name: check for check, _ in least_checks.missing(run, checks)}
+    return (*(stronger.pop(check.name, check) for check in checks), *stronger.values())
 
 
 def unlisted(run: Run, catalogue: Catalogue, before: Iterable[str]) -> tuple[CheckSpec, ...]:
@@ -96,7 +81,7 @@ def unlisted(run: Run, catalogue: Catalogue, before: Iterable[str]) -> tuple[Che
     A workload that is not loaded may name more checks, so it is listed as a check that cannot be run.
     """
     twin = bool(views.mapping(run.extras.get("bundle.json")).get("twin", True))
-    chosen = planned(run.trial, catalogue, twin=twin)
+    chosen = tuple(c for c in planned(run.trial, catalogue, twin=twin) if c.name not in NEW_IN_2)
     workload = f"workload {run.trial.workload}"
     names = {*before} - {workload} - {check.name for check in chosen}
     missing = () if run.trial.workload in catalogue.workloads else (workload,)
