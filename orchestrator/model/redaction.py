@@ -34,7 +34,10 @@ TOKENS = {
     "JSON web": r"eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+",
     "HTTP": r"(?i:bearer)\s+[\w.~+/-]{20,}|(?i:authorization)[\"']?\s*[:=]\s*[\"']?(?i:bearer|basic)\s+\S{6,}",
 }
-TOKEN = re.compile(r"\b(?:" + "|".join(f"({form})" for form in TOKENS.values()) + ")")
+#: The lookahead, which every form fits, rejects most words at once.
+TOKEN = re.compile(
+    r"\b(?=[\w.~+/=:-]{16}|(?i:bearer|authorization))(?:" + "|".join(f"({form})" for form in TOKENS.values()) + ")"
+)
 #: The password among the arguments of a well-known command.
 COMMAND = re.compile(
     r"""\b(?:(?:curl|wget|https?)\s[^\n|;&]{0,200}?(?:-u|--user)[ =]?["']?[^\s:"'/]+:"""
