@@ -70,6 +70,18 @@ def test_an_average_that_nobody_saved_fails_unless_the_job_makes_it_again() -> N
     assert rows(copied(until=17))["copies of the model"] == "pass"
 
 
+def test_of_two_copies_the_one_that_differs_is_named() -> None:
+    def change(file: watch.WatchFile, line: watch.Line) -> watch.Line:
+        if not isinstance(line, watch.State):
+            return line
+        return dataclasses.replace(
+            line, copies={"Average 0": "a" * 16, "Teacher 1": ("b" if file.attempt else "c") * 16}, full=True
+        )
+
+    text = ask(changed(right(), change).run(), "resume-complete").text
+    assert "Teacher differs" in text and "Average" not in text
+
+
 def series(*pairs: tuple[float, float]) -> dict[int, tuple[float, float]]:
     return dict(enumerate(pairs, 21))
 
@@ -258,7 +270,14 @@ def test_where_nothing_was_redone_the_batches_of_the_reference_show_the_position
 
 @pytest.mark.parametrize(
     ("own", "other", "result"),
-    [("=4.0", "=4.0001", "pass"), ("=1024.0", "=256.0", "fail"), ("=3", "=4", "fail"), ("ab12", "cd34", None)],
+    [
+        ("=4.0", "=4.0001", "pass"),
+        ("=1024.0", "=256.0", "fail"),
+        ("=0.0003", "=0.0001", "fail"),
+        ("=1e-06", "=-2e-06", "pass"),
+        ("=3", "=4", "fail"),
+        ("ab12", "cd34", None),
+    ],
 )
 def test_where_weights_differ_by_rounding_only_numbers_compare(own: str, other: str, result: str | None) -> None:
     """A scale or a counter that was not resumed shows although no digest can be equal."""
@@ -269,3 +288,11 @@ def test_where_weights_differ_by_rounding_only_numbers_compare(own: str, other: 
     assert training.saved_state.row(facts(saves), twin, rounds=False) is None
     late = training.saved_state.row(facts({"50": saves["30"]}), reference({"50": dict(twin.saves["30"])}), rounds=True)
     assert late is None, "after many steps a loss may have drifted far"
+
+
+def test_a_number_near_0_is_as_exact_as_the_largest_that_the_job_saved_until_then() -> None:
+    """A mean that has just changed its sign is rounded as the numbers that it was made of."""
+    saves = {"20": keys("a", other__mean='"=5.0"'), "30": keys("b", other__mean='"=0.001"')}
+    twin = reference({"20": saves["20"], "30": keys("c", other__mean='"=0.002"')})
+    row = training.saved_state.row(facts(saves), twin, rounds=True)
+    assert row is not None and row.result == "pass"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ...model.run import Twin
 from .completeness import Row
 from .kept import KeptFacts
 
 PART = "saved state"
-#: Steps after a resumption in which numbers differ by no more than ``ROUNDING``, relative, where sums in another order explain it.
-SOON, ROUNDING = 16, 1e-2
+#: Steps after a resumption in which numbers differ by no more than ``ROUNDING`` of the largest of their key, or ``LEAST``,
+#: where sums in another order explain it.
+SOON, ROUNDING, LEAST = 16, 1e-2, 1e-5
 #: Keys that a restart changes rightly, or that no two runs share.
 _OF_THE_RUN = re.compile(
     r"time(?!step)|(?<![a-z])date|host|path|uuid|run_?id|restart|resum|version|elapsed", re.IGNORECASE
@@ -37,7 +37,8 @@ def row(facts: KeptFacts, twin: Twin, *, rounds: bool) -> Row | None:
         keys = own.keys() & other.keys() - noise
         if not _has_same_weights(own, other):
             keys = {k for k in keys if rounds and step - base <= SOON and _number(own[k]) is not None}
-        changed = sorted(key for key in keys if not _is_equal(own[key], other[key], _has_same_weights(own, other)))
+        rounded = () if _has_same_weights(own, other) else _until(step, facts.saves, twin.saves)
+        changed = sorted(key for key in keys if not _is_equal(own[key], other[key], [s.get(key, "") for s in rounded]))
         if changed:
             names = ", ".join(_shown(key, own[key], other[key]) for key in changed[:3]) + (
                 ", ..." if len(changed) > 3 else ""
@@ -50,11 +51,17 @@ def row(facts: KeptFacts, twin: Twin, *, rounds: bool) -> Row | None:
     return Row(part=PART, result="pass", text=text) if count else None
 
 
-def _is_equal(own: str, other: str, is_exact: bool) -> bool:
-    numbers = _number(own), _number(other)
-    if is_exact or numbers[0] is None or numbers[1] is None:
+def _until(last: int, *saves: _Saves) -> list[Mapping[str, str]]:
+    return [keys for known in saves for step, keys in known.items() if int(step) <= last]
+
+
+def _is_equal(own: str, other: str, earlier: Iterable[str]) -> bool:
+    """``earlier``: all values of this key until then, where rounding may explain a difference."""
+    numbers = [abs(number) for value in earlier if (number := _number(value)) is not None]
+    first, second = _number(own), _number(other)
+    if not numbers or first is None or second is None:
         return own == other
-    return math.isclose(*numbers, rel_tol=ROUNDING, abs_tol=ROUNDING)  # type: ignore[arg-type]
+    return abs(first - second) <= max(LEAST, ROUNDING * max(numbers))
 
 
 def _number(value: str) -> float | None:
