@@ -152,6 +152,26 @@ def test_a_key_of_a_checkpoint_that_was_not_resumed_is_named() -> None:
     )
 
 
+def test_a_list_that_began_anew_has_fewer_entries_than_that_of_the_reference() -> None:
+    """As the scores of folds; entries that no reference has, and names that runs do not share, are not counted."""
+    scores = {
+        "other__scores__0": '"=1.5"',
+        "other__scores__1": '"=1.25"',
+        "other__times__0": '"=3"',
+        "other__log__17": "a1",
+    }
+    whole, empty = keys("b", **scores), keys("b", other__scores__0='"=1.5"', other__log__18="a1")
+    row = training.saved_state.row(facts({"30": empty}), reference({"30": whole}), rounds=True)
+    assert row is not None and row.result == "fail" and "fewer entries scores.#" in row.text
+    row = training.saved_state.row(facts({"30": empty}), reference({"30": whole}), rounds=True, same_size=False)
+    assert row is not None and row.result == "pass"
+    before = {"20": keys("a"), "30": empty}
+    row = training.saved_state.row(facts(before), reference({"20": keys("a", **scores), "30": whole}), rounds=True)
+    assert row is not None and row.result == "pass", "it differs without a failure as well"
+    row = training.saved_state.row(facts({"30": whole}), reference({"30": empty}), rounds=True)
+    assert row is not None and row.result == "pass"
+
+
 def test_keys_that_differ_without_a_failure_and_keys_of_other_weights_prove_nothing() -> None:
     own = {"20": keys("a", other__spent="1"), "30": keys("b", other__spent="2", other__wall_time="1")}
     other = {"20": keys("a", other__spent="7"), "30": keys("b", other__spent="8", other__wall_time="2")}
@@ -161,7 +181,7 @@ def test_keys_that_differ_without_a_failure_and_keys_of_other_weights_prove_noth
         facts({"30": own["30"]}), reference(other, {"20": keys("a", other__spent="6")}), rounds=True
     )
     assert by_control is not None and by_control.result == "pass"
-    assert training.saved_state.row(facts({"30": keys("c", other__epoch="1")}), reference(other), rounds=True) is None
+    assert training.saved_state.row(facts({"30": keys("c", other__spent="1")}), reference(other), rounds=True) is None
 
 
 def compared(jump: dict[str, float], *, steps: tuple[int, int] = (30, 30)) -> dict[str, tuple[str, str]]:

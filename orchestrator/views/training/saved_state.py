@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from ...model.run import Twin
@@ -17,20 +18,25 @@ SOON, ROUNDING, LEAST = 16, 1e-2, 1e-5
 _OF_THE_RUN = re.compile(
     r"time(?!step)|(?<![a-z])date|host|path|uuid|run_?id|restart|resum|version|elapsed", re.IGNORECASE
 )
+_DIGITS = re.compile(r"\d+")
 _NUMBER = re.compile(r'"=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"')
 _Saves = Mapping[str, Mapping[str, str]]
 
 
-def row(facts: KeptFacts, twin: Twin, *, rounds: bool) -> Row | None:
+def row(facts: KeptFacts, twin: Twin, *, rounds: bool, same_size: bool = True) -> Row | None:
     """By the checkpoints after the last resumption; None where none of them can be compared.
 
     A key that differs although the weights are equal was not resumed. Where weights differ by rounding (``rounds``), as after a
     restart, only numbers compare, and soon. What differs before the failure as well, such as times, is left out.
+    ``same_size``: whether the gang kept its size; else lists with an entry for each rank have other lengths.
     """
     base = facts.base or 0
     control = twin.control.saves if twin.control else {}
     until = min(base, twin.control.base) if twin.control else base
     noise = _differing(facts.saves, twin.saves, until) | _differing(control, twin.saves, until)
+    absent = {
+        name for s, keys in facts.saves.items() if int(s) <= until for name in _lacking(keys, twin.saves.get(s, {}))
+    }
     count: set[str] = set()
     for step in sorted(int(step) for step in facts.saves.keys() & twin.saves.keys() if int(step) > base):
         own, other = facts.saves[str(step)], twin.saves[str(step)]
@@ -39,6 +45,9 @@ def row(facts: KeptFacts, twin: Twin, *, rounds: bool) -> Row | None:
             keys = {k for k in keys if rounds and step - base <= SOON and _number(own[k]) is not None}
         rounded = () if _has_same_weights(own, other) else _until(step, facts.saves, twin.saves)
         changed = sorted(key for key in keys if not _is_equal(own[key], other[key], [s.get(key, "") for s in rounded]))
+        if same_size and (lost := sorted(_lacking(own, other) - absent)):
+            text = f"the checkpoint of step {step} has fewer entries {lost[0]} than the reference run's"
+            return Row(part=PART, result="fail", text=text, who="the job")
         if changed:
             names = ", ".join(_shown(key, own[key], other[key]) for key in changed[:3]) + (
                 ", ..." if len(changed) > 3 else ""
@@ -49,6 +58,18 @@ def row(facts: KeptFacts, twin: Twin, *, rounds: bool) -> Row | None:
     left_out = f", without {', '.join(sorted(map(_name, noise))[:3])}" if noise else ""
     text = f"{len(count)} keys of its checkpoints as in the reference run{left_out}"
     return Row(part=PART, result="pass", text=text) if count else None
+
+
+def _lacking(own: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
+    """The names, numbers left out, of which a file has fewer entries than in ``other``: a history that began anew."""
+    files = {tuple(key.split(" ", 2)[:2]) for key in own}
+    return {name for *file, name in _entries(other) - _entries(own) if tuple(file) in files}
+
+
+def _entries(keys: Iterable[str]) -> Counter[tuple[str, str, str]]:
+    """Rank, file and name of what is no tensor -> how many there are with other numbers in the name."""
+    parts = (key.split(" ", 2) for key in keys if " other." in key and not _OF_THE_RUN.search(_name(key)))
+    return Counter((rank, file, _DIGITS.sub("#", _name(f"{rank} {file} {name}"))) for rank, file, name in parts)
 
 
 def _until(last: int, *saves: _Saves) -> list[Mapping[str, str]]:
