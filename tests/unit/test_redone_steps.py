@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checkers import bit_exact
 from orchestrator.model import watch
 from orchestrator.model.run import Control, Twin
 from orchestrator.views import training
@@ -214,6 +215,28 @@ def test_a_flaw_that_a_restart_by_itself_has_as_well_is_no_rounding() -> None:
     outcome, text = compared({"28": 1.01})["bit-exact"]
     assert outcome == "fail"
     assert "the loss of step 28" in text and "in another order explain; a restart by itself has the same flaw" in text
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "is_explained"), [("21", True), ("26", False), (None, False)], ids=["at once", "later", "without"]
+)
+def test_the_rounding_of_a_first_step_may_show_in_the_optimizer_alone(
+    optimizer: str | None, is_explained: bool
+) -> None:
+    """A small step loses the last bits of a moment: Adam's weights differed 5 steps later."""
+
+    def digests(weights: str) -> dict[str, dict[str, str]]:
+        moments = {f"optimizer.m@{n}": weights * (n >= int(optimizer)) for n in range(21, 31)} if optimizer else {}
+        return {"0": {**{f"weights@{n}": weights * (n >= 26) for n in range(21, 31)}, **moments}}
+
+    own = dataclasses.replace(facts({}), digests=digests("a"))
+    twin = dataclasses.replace(reference({}), digests=digests("b"))
+    why = bit_exact._beyond_rounding(own, twin, training.lineage_of(right().run()))
+    assert why == (
+        ""
+        if is_explained
+        else "rank 0: weights and optimizer equal the twin's until step 25 and differ from the next on"
+    )
 
 
 def test_work_that_is_done_twice_is_a_failure_only_where_every_restart_does_it() -> None:
