@@ -168,8 +168,8 @@ def _beyond_rounding(facts: training.KeptFacts, twin: Twin, lines: training.Line
         steps: dict[int, bool] = {}  # rounding of the first step may show in the optimizer alone at first
         for name in own.keys() & other.keys():
             if name.startswith(("weights@", "optimizer.")):
-                step = training.step_of(name)
-                steps[step] = steps.get(step, True) and own[name] == other[name]
+                n = training.step_of(name)
+                steps[n] = steps.get(n, True) and own[name] == other[name]
         later = [step for step, is_equal in sorted(steps.items()) if step > base and not is_equal]
         if later and steps.get(base + 1) and later[0] > base + 1 and steps.get(later[0] - 1):
             last = later[0] - 1
