@@ -165,12 +165,15 @@ def _beyond_rounding(facts: training.KeptFacts, twin: Twin, lines: training.Line
     least = rounding.LEAST_MIXED if rounding.is_mixed(lines.attempts) else rounding.LEAST
     for rank, own in sorted(facts.digests.items(), key=lambda item: int(item[0])):
         other = twin.digests.get(rank, {})
-        steps = {
-            training.step_of(name): own[name] == other[name] for name in own.keys() & other.keys() if "weights@" in name
-        }
+        steps: dict[int, bool] = {}  # rounding of the first step may show in the optimizer alone at first
+        for name in own.keys() & other.keys():
+            if name.startswith(("weights@", "optimizer.")):
+                n = training.step_of(name)
+                steps[n] = steps.get(n, True) and own[name] == other[name]
         later = [step for step, is_equal in sorted(steps.items()) if step > base and not is_equal]
         if later and steps.get(base + 1) and later[0] > base + 1 and steps.get(later[0] - 1):
-            return f"rank {rank}: weights equal the twin's until step {later[0] - 1} and differ from step {later[0]} on"
+            last = later[0] - 1
+            return f"rank {rank}: weights and optimizer equal the twin's until step {last} and differ from the next on"
     for rank, own in sorted(facts.losses.items(), key=lambda item: int(item[0])):
         common = {int(step) for step in own.keys() & twin.losses.get(rank, {}).keys() if int(step) > base}
         pairs = {step: (float.fromhex(twin.losses[rank][str(step)]), float.fromhex(own[str(step)])) for step in common}

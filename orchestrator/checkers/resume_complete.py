@@ -41,7 +41,8 @@ def _script(run: Run) -> Verdict:
         if run.twin is not None and resumption is lines.resumptions[-1] and "RNG" in parts:
             facts, is_drawn_equally = training.kept_facts(lines), parts["RNG"].result in ("pass", "not applicable")
             rounds = is_drawn_equally and training.repeats(run.twin, facts)
-            saved = training.saved_state.row(facts, run.twin, rounds=rounds)
+            same_size = training.world_sizes.first_change(lines) is None
+            saved = training.saved_state.row(facts, run.twin, rounds=rounds, same_size=same_size)
             parts |= {saved.part: saved} if saved else {}
         failures += _findings(parts, "fail")
         doubts += _findings(parts, "unknown")

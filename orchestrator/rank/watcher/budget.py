@@ -59,7 +59,8 @@ class Budget:
     def add_step(self, elapsed_s: float, cpu_s: float) -> None:
         """A step has taken this time, the watcher's own included. ``cpu_s``: its CPU time, or ``elapsed_s`` where a device computes.
 
-        Moments may take a share of the time that passes, so that a step that waits has them; states one of the CPU time.
+        Moments, and all states of a window, may take a share of the time that passes, so that a step that waits has them;
+        other states one of the CPU time.
         """
         self._elapsed.append(elapsed_s)
         self._steps.append(min(elapsed_s, cpu_s))
@@ -93,7 +94,7 @@ class Budget:
 
     def _window_states(self) -> Collection[int]:
         """The steps of a window after which states are recorded; the first, after which ranks differ that train on their own, always."""
-        step_s, cost_s = statistics.median(self._steps or (0.0,)), self._cost_s("full")
+        step_s, cost_s = statistics.median(self._elapsed or (0.0,)), self._cost_s("full")
         if cost_s <= DENSE * step_s:
             return range(1, WINDOW + 1)
         return SPARSE[: max(1, int(WINDOW * WINDOW_SHARE * step_s / cost_s))]

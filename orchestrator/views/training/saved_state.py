@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from ...model.run import Twin
 from .completeness import Row
 from .kept import KeptFacts
 
 PART = "saved state"
-#: Steps after a resumption in which numbers differ by no more than ``ROUNDING``, relative, where sums in another order explain it.
-SOON, ROUNDING = 16, 1e-2
+#: Steps after a resumption in which numbers differ by no more than ``ROUNDING`` of the largest of their key, or ``LEAST``,
+#: where sums in another order explain it.
+SOON, ROUNDING, LEAST = 16, 1e-2, 1e-5
 #: Keys that a restart changes rightly, or that no two runs share.
 _OF_THE_RUN = re.compile(
     r"time(?!step)|(?<![a-z])date|host|path|uuid|run_?id|restart|resum|version|elapsed", re.IGNORECASE
 )
+_DIGITS = re.compile(r"\d+")
 _NUMBER = re.compile(r'"=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"')
 _Saves = Mapping[str, Mapping[str, str]]
 
 
-def row(facts: KeptFacts, twin: Twin, *, rounds: bool) -> Row | None:
+def row(facts: KeptFacts, twin: Twin, *, rounds: bool, same_size: bool = True) -> Row | None:
     """By the checkpoints after the last resumption; None where none of them can be compared.
 
     A key that differs although the weights are equal was not resumed. Where weights differ by rounding (``rounds``), as after a
     restart, only numbers compare, and soon. What differs before the failure as well, such as times, is left out.
+    ``same_size``: whether the gang kept its size; else lists with an entry for each rank have other lengths.
     """
     base = facts.base or 0
     control = twin.control.saves if twin.control else {}
     until = min(base, twin.control.base) if twin.control else base
     noise = _differing(facts.saves, twin.saves, until) | _differing(control, twin.saves, until)
+    absent = {
+        name for s, keys in facts.saves.items() if int(s) <= until for name in _lacking(keys, twin.saves.get(s, {}))
+    }
     count: set[str] = set()
     for step in sorted(int(step) for step in facts.saves.keys() & twin.saves.keys() if int(step) > base):
         own, other = facts.saves[str(step)], twin.saves[str(step)]
         keys = own.keys() & other.keys() - noise
         if not _has_same_weights(own, other):
             keys = {k for k in keys if rounds and step - base <= SOON and _number(own[k]) is not None}
-        changed = sorted(key for key in keys if not _is_equal(own[key], other[key], _has_same_weights(own, other)))
+        rounded = () if _has_same_weights(own, other) else _until(step, facts.saves, twin.saves)
+        changed = sorted(key for key in keys if not _is_equal(own[key], other[key], [s.get(key, "") for s in rounded]))
+        if same_size and (lost := sorted(_lacking(own, other) - absent)):
+            text = f"the checkpoint of step {step} has fewer entries {lost[0]} than the reference run's"
+            return Row(part=PART, result="fail", text=text, who="the job")
         if changed:
             names = ", ".join(_shown(key, own[key], other[key]) for key in changed[:3]) + (
                 ", ..." if len(changed) > 3 else ""
@@ -50,11 +60,29 @@ def row(facts: KeptFacts, twin: Twin, *, rounds: bool) -> Row | None:
     return Row(part=PART, result="pass", text=text) if count else None
 
 
-def _is_equal(own: str, other: str, is_exact: bool) -> bool:
-    numbers = _number(own), _number(other)
-    if is_exact or numbers[0] is None or numbers[1] is None:
+def _lacking(own: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
+    """The names, numbers left out, of which a file has fewer entries than in ``other``: a history that began anew."""
+    files = {tuple(key.split(" ", 2)[:2]) for key in own}
+    return {name for *file, name in _entries(other) - _entries(own) if tuple(file) in files}
+
+
+def _entries(keys: Iterable[str]) -> Counter[tuple[str, str, str]]:
+    """Rank, file and name of what is no tensor -> how many there are with other numbers in the name."""
+    parts = (key.split(" ", 2) for key in keys if " other." in key and not _OF_THE_RUN.search(_name(key)))
+    return Counter((rank, file, _DIGITS.sub("#", _name(f"{rank} {file} {name}"))) for rank, file, name in parts)
+
+
+def _until(last: int, *saves: _Saves) -> list[Mapping[str, str]]:
+    return [keys for known in saves for step, keys in known.items() if int(step) <= last]
+
+
+def _is_equal(own: str, other: str, earlier: Iterable[str]) -> bool:
+    """``earlier``: all values of this key until then, where rounding may explain a difference."""
+    numbers = [abs(number) for value in earlier if (number := _number(value)) is not None]
+    first, second = _number(own), _number(other)
+    if not numbers or first is None or second is None:
         return own == other
-    return math.isclose(*numbers, rel_tol=ROUNDING, abs_tol=ROUNDING)  # type: ignore[arg-type]
+    return abs(first - second) <= max(LEAST, ROUNDING * max(numbers))
 
 
 def _number(value: str) -> float | None:

@@ -178,6 +178,8 @@ def test_scheduler_scaler_and_generators_are_those_of_the_state(job: Job) -> Non
     random.random()
     assert parts["rng"] != states.generators()
     assert describe({"epoch": 4})["contents"]["other.epoch"] != parts["other.epoch"]
+    flags = describe({"warm": True, "done": False})["contents"]
+    assert flags == {"other.warm": "=1", "other.done": "=0"}, "a flag is compared where weights differ by rounding"
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,15 @@ def test_in_the_window_after_a_save_states_are_recorded_as_often_as_they_are_che
     assert all(budget.is_moment_due(n) for n in range(100, 117)) and not budget.is_moment_due(117)
 
 
+def test_in_a_window_a_step_that_waits_has_all_of_its_time() -> None:
+    """3 ms of computation in a step of 30 ms: a job that copies its state and saves the copy later needs each of these states."""
+    budget = _budget(30e-3, 1e-3)
+    budget.add_step(30e-3, 3e-3)
+    budget.add_step(30e-3, 3e-3)
+    budget.begin_window(100)
+    assert all(budget.is_state_due(n) for n in range(101, 117)) and not budget.is_state_due(117)
+
+
 def test_what_is_reported_of_one_save_at_two_steps_is_one_window() -> None:
     budget = _budget(20e-3, 4e-3)
     budget.begin_window(100)

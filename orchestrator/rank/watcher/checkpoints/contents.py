@@ -111,9 +111,9 @@ class Contents:
                     self.read(item, _join(path, index), depth + 1)
         elif is_tensor(value):
             self._read_tensor(value, path)
-        elif isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MAX_NUMBER:
-            self.other[path] = f"={value!r}"  # of rounding a reader can tell a number, and not its hash
-        elif isinstance(value, (bool, int, float, str)):
+        elif isinstance(value, (int, float)) and abs(value) < MAX_NUMBER:
+            self.other[path] = f"={+value!r}"  # of rounding a reader can tell a number, and not its hash
+        elif isinstance(value, (int, float, str)):
             self.other[path] = _hash(repr(value).encode())
 
     def _read_mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> None:
