@@ -10,6 +10,7 @@ from ..model.frozen import dataclass, replace
 from ..model.run import Run, Twin
 from ..model.verdict import Verdict
 from ..views import training
+from ..views.training import completeness
 
 ALWAYS = False
 TWIN = True
@@ -134,7 +135,7 @@ def _script(run: Run) -> Verdict:
         different and different[0] >= (facts.base or 0) and as_restarted is False and _restart_changes_nothing(run.twin)
     ):
         failures.append(views.finding(f"{_shown_difference(different, common)}; a restart from the same step does not"))
-    elif different and not (as_restarted and different[0] >= (facts.base or 0)):
+    elif different and different[0] >= facts.undisturbed and not (as_restarted and different[0] >= (facts.base or 0)):
         doubts.append(
             views.finding(_shown_difference(different, common) + _unknown_cause(different[0], facts, run.twin))
         )
@@ -156,7 +157,8 @@ def _script(run: Run) -> Verdict:
         **({"differs_from_step": different[0]} if different else {}),
         **({"restart_from_step": facts.base} if by_restart else {}),
     }
-    return views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
+    verdict = views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
+    return completeness.or_skipped(verdict, completeness.incomparable(training.unrepeated(run.twin, facts)))
 
 
 def _beyond_rounding(facts: training.KeptFacts, twin: Twin, lines: training.Lineage) -> str:
@@ -248,8 +250,6 @@ def _restart_changes_nothing(twin: Twin) -> bool:
 
 
 def _unknown_cause(step: int, facts: training.KeptFacts, twin: Twin) -> str:
-    if step < facts.undisturbed:
-        return "; it differs before anything was lost: the job does not repeat its own steps"
     if twin.control is None:
         return "; whether the job or its recovery causes that is not known without a restart control"
     if twin.control.base != facts.base:

@@ -27,7 +27,7 @@ def check(run: Run, params: Params) -> Verdict:
     """By the executions of this run, without a twin; losses are compared as ``float.hex``.
 
     A script's steps may differ although all of its state is known to have resumed: DDP, for example, sums its first step after
-    a start in another order. Then a restart control is needed to judge it; without one it is not checked.
+    a start in another order. A restart control judges that; without one the size of the differences does.
     """
     if training.is_observed(run):
         return _script(run)
@@ -64,50 +64,60 @@ def _resized(steps: int, resized: int) -> Verdict:
 @training.by_rank
 def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
+    unrepeated = training.unrepeated(run.twin, training.kept_facts(lines))
     failures, doubts = list[views.Finding](), [*training.job_doubts(run, lines), *training.unknown_starts(lines)]
     compared: list[training.Replay] = []
-    restarted, unexplained, incomplete = 0, list[views.Finding](), False
+    restarted, unexplained, incomplete, incomparable = 0, list[views.Finding](), False, False
     for resumption in lines.resumptions:
         repeated = training.replays(lines, resumption.attempt)
         known = [replay for replay in repeated if replay.is_equal is not None]
         compared += known
         differing = [replay for replay in known if not replay.is_equal]
         why = training.rounding.unexplained(repeated, _least(lines), repeats=_repeats(run, lines)) if differing else ""
-        if differing and (cause := _cause(lines, resumption, repeated)):
+        parts = completeness.comparable(completeness.worst(completeness.rows(lines, resumption)), unrepeated)
+        if differing and (cause := _cause(parts)):
             failures.append(views.finding(f"{_differs(differing[0])}: {cause}"))
-        elif why and _has_same_random_states(lines, resumption):
+        elif differing and unrepeated:
+            incomparable = True
+        elif why and _are_whole(parts, "RNG"):
             failures.append(views.finding(why))
         elif differing and resumption is lines.resumptions[-1] and _is_as_restarted(run, lines):
             restarted += len({replay.step for replay in differing})
         elif differing:
-            unexplained.append(
-                views.finding(f"{_differs(differing[0])}, and no part of the state that is known to differ explains it")
-            )
-            incomplete = incomplete or not (_is_complete(lines, resumption) and _has_same_data(repeated))
+            text = f"{_differs(differing[0])}, and no part of the state that is known to differ explains it"
+            unexplained.append(views.finding(text))
+            incomplete |= not (_are_whole(parts) and _has_same_data(repeated))
         elif repeated and not known:
             reason = "no step that was done again has a loss or a digest in both executions"
             doubts.append(views.finding(f"{resumption.attempt.name}: {reason}"))
     steps = len({(replay.step, replay.after) for replay in compared})
     has_control = run.twin is not None and run.twin.control is not None
-    if unexplained and not (failures or doubts or incomplete or has_control):
-        return Verdict(check="replay-equal", outcome="skipped", text=f"not checked: {unexplained[0].text}; {NEXT}")
-    doubts += unexplained if has_control else [views.finding(f"{item.text}; {NEXT}") for item in unexplained]
     equal = f"{restarted} of them as after a restart by itself" if restarted else "equal each time"
-    text = f"{steps} step{'s' * (steps != 1)} done again, {equal}" if steps else "no step was done twice"
-    return views.conclude("replay-equal", text, failures=failures, doubts=doubts)
+    if unexplained and not (incomplete or has_control):
+        equal, unexplained = "with no more difference than sums in another order explain", []
+    doubts += unexplained if has_control else [views.finding(f"{item.text}; {NEXT}") for item in unexplained]
+    text = f"{_steps(steps)} done again, {equal}" if steps else "no step was done twice"
+    verdict = views.conclude("replay-equal", text, failures=failures, doubts=doubts)
+    reason = completeness.incomparable(unrepeated) if incomparable else "" if steps else _uncompared(lines)
+    return completeness.or_skipped(verdict, reason)
 
 
-def _is_complete(lines: training.Lineage, resumption: training.Resumption) -> bool:
-    """Whether each part of the state is known to have resumed."""
-    rows = completeness.worst(completeness.rows(lines, resumption))
-    return all(row.result in ("pass", "not applicable") for row in rows.values())
+def _uncompared(lines: training.Lineage) -> str:
+    count = len(training.redone(lines))
+    return f"not applicable: {_steps(count)} done again by another number of ranks, with other shares" if count else ""
+
+
+def _are_whole(parts: Mapping[str, completeness.Row], *names: str) -> bool:
+    """Whether these parts of the state, or all of them, are known to have resumed."""
+    return all(row.result in ("pass", "not applicable") for part, row in parts.items() if not names or part in names)
 
 
 def _has_same_data(repeated: tuple[training.Replay, ...]) -> bool:
     """Whether the ranks are known to have had the same batches in the first step that differs, and losses that are close."""
     first = min(replay.step for replay in repeated if replay.is_equal is False)
     differing = [replay for replay in repeated if replay.step == first]
-    return all(r.batches is not False and (r.batches or not r.is_loaded) and r.has_close_losses for r in differing)
+    is_due = all(r.batches is not False and (r.batches or not r.is_loaded) for r in differing)
+    return is_due and all(r.losses and r.has_close_losses for r in differing)
 
 
 def _least(lines: training.Lineage) -> float:
@@ -122,12 +132,6 @@ def _repeats(run: Run, lines: training.Lineage) -> bool:
     return not any(line.device != "cpu" for file in run.files.watch() for line in file.of(watch.Torch))
 
 
-def _has_same_random_states(lines: training.Lineage, resumption: training.Resumption) -> bool:
-    """Whether random states do not explain a difference."""
-    row = completeness.worst(completeness.rows(lines, resumption)).get("RNG")
-    return row is not None and row.result in ("pass", "not applicable")
-
-
 def _is_as_restarted(run: Run, lines: training.Lineage) -> bool:
     """Whether the last attempt computed what the restart control did: the difference then belongs to the job."""
     control = run.twin.control if run.twin else None
@@ -139,11 +143,9 @@ def _differs(replay: training.Replay) -> str:
     return f"{replay.rank}, step {replay.step}: {replay.after} differs from {replay.before} in {what}"
 
 
-def _cause(lines: training.Lineage, resumption: training.Resumption, repeated: tuple[training.Replay, ...]) -> str:
+def _cause(parts: Mapping[str, completeness.Row]) -> str:
     """The part of the state that was not resumed; empty if none is known to differ."""
-    rows = completeness.worst(completeness.rows(lines, resumption))
-    parts = [part for part, row in rows.items() if row.result == "fail"]
-    return f"{parts[0]} not resumed" if parts else ""
+    return next((f"{part} not resumed" for part, row in parts.items() if row.result == "fail"), "")
 
 
 def _differences(records: list[StepRecord], sizes: Mapping[int, object]) -> Iterator[views.Finding]:

@@ -38,6 +38,7 @@ def _script(run: Run) -> Verdict:
             doubts.append(views.finding(f"{resumption.attempt.name}: began at step 0, no state was resumed"))
             continue
         parts = completeness.worst(completeness.rows(lines, resumption, run.twin.digests if run.twin else None))
+        parts = completeness.comparable(parts, training.unrepeated(run.twin, training.kept_facts(lines)))
         if run.twin is not None and resumption is lines.resumptions[-1] and "RNG" in parts:
             facts, is_drawn_equally = training.kept_facts(lines), parts["RNG"].result in ("pass", "not applicable")
             rounds = is_drawn_equally and training.repeats(run.twin, facts)
@@ -63,5 +64,9 @@ def _text(rows: dict[str, dict[str, dict[str, str]]]) -> str:
     names = dict.fromkeys(part for row in rows.values() for part in row)
     parts = {part: [row[part]["result"] for row in rows.values() if part in row] for part in names}
     absent = [part for part, results in parts.items() if set(results) == {"not applicable"}]
+    reasons = {part: next(row[part]["text"] for row in rows.values() if part in row) for part in absent}
+    groups: dict[str, list[str]] = {}
+    for part, reason in reasons.items():
+        groups.setdefault(reason if reason.startswith("not comparable") else "not applicable", []).append(part)
     text = f"{', '.join(part for part in parts if part not in absent)} as before"
-    return f"{text}; not applicable: {', '.join(absent)}" if absent else text
+    return "; ".join([text, *(f"{reason}: {', '.join(names)}" for reason, names in groups.items())])

@@ -45,6 +45,7 @@ def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
     failures: list[views.Finding] = []
     excused: list[views.Finding] = []
+    failures += (tried := [*training.doubts.failed_loads(run, lines)])
     for resumption in lines.resumptions:
         (excused if _lack(resumption) else failures).extend(_older(resumption))
         failures += _from_damaged(resumption)
@@ -57,7 +58,8 @@ def _script(run: Run) -> Verdict:
     doubts += [finding for is_failure, finding in by_word if not is_failure]
     steps = [_newest(resumption) for resumption in lines.resumptions]
     text = f"resumed {', then '.join(steps)}, the newest" if steps else "no failover, no checkpoint was resumed"
-    evidence = {"newest": {item.attempt.name: item.newest for item in lines.resumptions}}
+    newest = {item.attempt.name: item.newest for item in lines.resumptions}
+    evidence = {"newest": newest, "tried": [finding.text for finding in tried]}
     return views.conclude("resumed-newest", text, failures=failures, doubts=doubts, evidence=evidence)
 
 

@@ -20,7 +20,7 @@ from ..model.events import RunEnd
 from ..model.frozen import dataclass, field, replace
 from ..model.launch import Result
 from ..model.plan import Placement
-from ..model.trial import Trial
+from ..model.trial import SCRIPT, Trial
 from ..store import beds as store
 from ..store import bundle, secrets
 from . import audited_runs, detached, ephemeral_bed, spare_probe
@@ -394,5 +394,7 @@ def _bed_lines(trial: Trial, bed: BedSpec, placement: Placement) -> Iterator[str
     policy = ", ".join(trial.recovery.policy)
     names = " ".join(node.name for node in assigned.slots)
     yield f"bed    {bed.name}: {names}{spare} · recovery {policy} (change with --recovery)"
+    if trial.world.can_shrink and trial.workload == SCRIPT:
+        yield "note   fewer nodes share data and sums in another way: after a loss, batches, random states and bits are not compared"
     yield from (f"note   {text}" for text in slots.describe_excluded(bed, placement, assigned.substitutes))
     yield from (f"spare  {text}" for text in placement.notes)

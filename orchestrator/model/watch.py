@@ -152,7 +152,7 @@ class State(Line):
     """The state after ``n`` steps, taken before step n + 1. ``full``: with all parts beside weights.
 
     ``copies``: digests of other models with the parameters of this one, such as averages of its weights; ``groups``: settings
-    of the optimizers' parameter groups beside ``lr``, as text.
+    of the optimizers' parameter groups beside ``lr``, as text. ``places``: where torch's generator was restored, and drawn from then.
     """
 
     n: int
@@ -170,6 +170,7 @@ class State(Line):
     scheduler: Any = None
     rng: Mapping[str, str | None] | None = None
     batch: str | None = None
+    places: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 from orchestrator.cli.render import summary
@@ -38,6 +39,15 @@ def test_a_failover_is_told_from_the_hold_to_the_first_step() -> None:
     assert "step 30: n2 held in allreduce; n0 n1 n3 are inside the same collective" in lines
     assert "attempt 1: n2 lost: spare; rank 2 is now on n4" in lines
     assert "attempt 1: 4 ranks now on n0 n1 n4 n3" in lines
+
+
+def test_steps_after_a_restart_count_from_the_beginning_of_the_job() -> None:
+    run = history.reference()
+    events = tuple(
+        dataclasses.replace(item, value={**item.value, "offset": 20}) if item.f == "rank.step" and item.epoch else item
+        for item in run.history.events
+    )
+    assert "step 46: first step of attempt 1 done on all ranks" in lines_of(run, History(events))
 
 
 def test_a_clean_run_is_told_in_few_lines() -> None:

@@ -286,16 +286,17 @@ class RunLines:
             yield self._line(event, "resume", text)
 
     def _rank_step(self, event: Event[events.RankStep]) -> Iterator[Line]:
+        step = f"step {event.data.step + (event.data.offset or 0)}"
         if event.data.mark == "newest":
             if event.data.rank == 0:
-                yield self._line(event, f"step {event.data.step}", "", passing=True)
+                yield self._line(event, step, "", passing=True)
             return
         epoch = event.epoch or 0
         done = self._first_steps.setdefault(epoch, set())
         done.add(event.data.rank)
         if epoch and len(done) == self._world_size:
             self._first_steps[epoch] = set()
-            yield self._line(event, f"step {event.data.step}", f"first step of attempt {epoch} done on all ranks")
+            yield self._line(event, step, f"first step of attempt {epoch} done on all ranks")
 
     def _probe_done(self, event: Event[events.ProbeDone]) -> Iterator[Line]:
         text = (

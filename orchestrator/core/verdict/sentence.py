@@ -152,9 +152,10 @@ def _proof(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _finding(verdicts: Sequence[Verdict], failure: str) -> list[str]:
-    """The first verdict that is not a pass, unless it only repeats the run's ``failure``."""
+    """The first verdict that is not a pass, unless it only repeats the run's ``failure``. A load that failed is the cause of the rest."""
     outcome = worst(verdicts)
     bad = [verdict for verdict in verdicts if verdict.outcome == outcome and outcome != "pass"]
+    bad.sort(key=lambda verdict: not verdict.evidence.get("tried"))
     if not bad:
         return [] if verdicts else ["no verdicts yet"]
     word = "fails" if outcome == "fail" else "is unknown"

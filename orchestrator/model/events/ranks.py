@@ -49,13 +49,15 @@ class RankRestored(Payload):
 class RankStep(Payload):
     """The first step that this rank completed in this attempt (``mark``: first).
 
-    Of a script also its newest step (``mark``: newest), counted from the start of its process ``pid``.
+    Of a script also its newest step (``mark``: newest), counted from the start of its process ``pid``; ``offset``: the steps that
+    its optimizer had made before, where it counts them.
     """
 
     rank: Rank
     step: Step
     mark: str | None = None
     pid: Whole | None = None
+    offset: Whole | None = None
 
 
 @payload("rank.inside", writer="rank")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import importlib_bootstrap, imports, record, steps
+from .budget import budget
 from .holds import stack_signal, worker
 
 #: Seconds between two reports of the newest step: of rank 0, and of the others.
@@ -65,7 +66,8 @@ class Progress:
             mark = "first" if self._reported is None else "newest"
             self._reported = now
             stack_signal.verify()
-            record.notify("rank.step", step=steps.completed(), mark=mark, pid=os.getpid())
+            before = max(0, int(budget.offset))
+            record.notify("rank.step", step=steps.completed(), mark=mark, pid=os.getpid(), offset=before)
 
 
 def watch() -> None:

@@ -5,7 +5,6 @@ The budget chooses k, and the steps after a start, a save or a load.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import random
@@ -14,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import digest, names, owner, record, steps, tracing
+from . import digest, importlib_bootstrap, names, owner, record, steps, tracing
 from .budget import budget
 from .checkpoints import contents, live_owner, random_states, save_moments
 from .measures import batches, ddp_timers
@@ -116,6 +115,8 @@ class States:
             fields.update(self._rest(known))
         elif self._has_buffers:  # each rank has its own, and only the ranks that save record the rest at that moment
             fields["buffers"] = buffers(known.modules)
+        if not n and _places:
+            fields["places"] = _places[-2:]
         self._is_full_due, self._full_at = False, time.monotonic() if full else self._full_at
         record.line("state", n=n, full=full, **fields, counter=counter, rng=generators(), batch=batches.batches.first())
 
@@ -232,15 +233,22 @@ def _discount_seeds() -> None:
     An attempt that resumes draws another one, so that steps which are executed again show whether batches depend on it.
     """
     iterator = importlib.import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
-    original = iterator.__init__
+    iterator.__init__ = importlib_bootstrap.observe(
+        iterator.__init__, lambda *_: _torch_fingerprint(), lambda before, *_: _equate(before)
+    )
 
-    @functools.wraps(original)
-    def create(self: Any, *args: Any, **kwargs: Any) -> None:
-        before = _torch_fingerprint()
-        original(self, *args, **kwargs)
-        _equate(before)
 
-    iterator.__init__ = create
+#: What the script did with torch's generator before its first step, and where: it restored it, and a DataLoader drew from it then.
+_places: list[str] = []
+
+
+@record.guarded("rng")
+def _note_place(what: str) -> None:
+    frame, own = sys._getframe(), __name__.partition(".")[0]
+    while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] in (own, "torch"):
+        frame = frame.f_back
+    if not steps.completed():
+        _places.append(f"{what} at {frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}")
 
 
 @record.guarded("rng")
@@ -253,6 +261,8 @@ def _torch_fingerprint() -> str:
 @record.guarded("rng")
 def _equate(before: str | None) -> None:
     after = _torch_fingerprint()
+    if _places:
+        _note_place("drawn from by a DataLoader")
     _equivalent.clear()
     if before and after != before:
         _equivalent[after] = before
@@ -270,6 +280,9 @@ states = States()
 def watch() -> None:
     """Record the state at every boundary of steps."""
     _discount_seeds()
+    torch: Any = sys.modules["torch"]
+    restore = importlib_bootstrap.observe(torch.set_rng_state, lambda *_: _note_place("restored"))
+    torch.set_rng_state = torch.random.set_rng_state = restore
     budget.fix(os.environ.get("CCBED_WATCH_EVERY", "auto"))
     states.saves = save_moments.SaveMoments()
     steps.measure("states", states.take_moment)

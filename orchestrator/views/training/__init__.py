@@ -1,11 +1,11 @@
 """What the watcher recorded of a user's job: attempts, where they resumed and with what, steps executed again. Pure."""
 
 from ...model.run import Run
-from . import claims, completeness, cost, replicas, rounding, saved_state, world_sizes
+from . import claims, completeness, cost, doubts, replicas, rounding, saved_state, world_sizes
 from .attempts import Attempt, Process, attempts
 from .checkpoints import Checkpoint, Damage, checkpoints, damages, lack, usable
 from .doubts import job_doubts, lost_lines, missing_ranks, nothing_to_resume, unknown_starts, unobserved, why_unreached
-from .kept import KeptFacts, is_as_restarted, kept_facts, repeats, step_of
+from .kept import KeptFacts, is_as_restarted, kept_facts, repeats, step_of, unrepeated
 from .overview import kept_steps, resumes, steps, view, watched
 from .recovery import RecoveryFigures, recovery_figures
 from .replay import Replay, redone, replays
@@ -32,6 +32,7 @@ __all__ = [
     "completeness",
     "cost",
     "damages",
+    "doubts",
     "is_as_restarted",
     "is_observed",
     "job_doubts",
@@ -58,6 +59,7 @@ __all__ = [
     "uneven_ranks",
     "unknown_starts",
     "unobserved",
+    "unrepeated",
     "usable",
     "view",
     "watched",

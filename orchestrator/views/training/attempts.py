@@ -349,10 +349,18 @@ def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None, *, was_w
         return f"{name} has no record of this start: it was not started again, or it ended before it imported torch"
     if file is None:
         return f"{name} has no record: the watcher was not loaded there (python -I, or a replaced PYTHONPATH?)"
+    if failed := failed_load(file):
+        return f"{name} could not load {failed.path}, and made no step"
     reasons = [f"{line.what}: {line.why}" for line in file.of(watch.NotObserved)]
     reasons += [f"{line.where}: {line.error}" for line in file.of(watch.Problem)]
     reasons.append("no optimizer of torch made one in this process; programs that it starts are seen with --cold")
     return f"{name} recorded no step ({reasons[0]})"
+
+
+def failed_load(file: watch.WatchFile) -> watch.Load | None:
+    """The last load of the process, if it raised."""
+    loads = [*merged(file.of(watch.Load)).values()]
+    return loads[-1] if loads and loads[-1].error and loads[-1].path else None
 
 
 def _process(file: watch.WatchFile) -> Process:

@@ -50,7 +50,7 @@ class Checkpoint:
     """What the ranks of an attempt saved after step ``n``.
 
     ``weights``: digests of the models in it, of shards also their sum; ``sums``: SHA-256 of the files.
-    ``is_complete``: every rank that saves weights in this attempt has committed its part. ``is_export``: it has no state of the
+    ``is_complete``: every rank that saves weights together with these has committed its part. ``is_export``: it has no state of the
     optimizer, as others of the attempt have, for example the best weights so far. ``number``: of a checkpoint that the script
     reports, the step that it states.
     """
@@ -91,10 +91,10 @@ class Checkpoint:
 def checkpoints(attempt: Attempt) -> tuple[Checkpoint, ...]:
     """The checkpoints of an attempt that hold weights, oldest first."""
     writes: dict[int, list[Write]] = {}
-    for write in _writes(attempt):
+    for write in saves_of(attempt):
         writes.setdefault(write.n, []).append(write)
-    savers = {write.rank for items in writes.values() for write in items if write.holds_weights and write.committed}
-    made = [_checkpoint(attempt, n, tuple(items), savers | _expected(items)) for n, items in sorted(writes.items())]
+    groups = [{w.rank for w in items if w.holds_weights and w.committed} for items in writes.values()]
+    made = [_checkpoint(attempt, n, tuple(items), _due(attempt, items, groups)) for n, items in sorted(writes.items())]
     has_optimizer = any(checkpoint.weights and checkpoint.holds_optimizer for checkpoint in made)
     return tuple(
         replace(checkpoint, is_export=has_optimizer and not checkpoint.holds_optimizer)
@@ -143,7 +143,7 @@ def reported(earlier: Sequence[Attempt], damage: Sequence[Damage] = ()) -> tuple
 
 
 def _reported(attempt: Attempt) -> Iterator[Checkpoint]:
-    writes = [write for write in _writes(attempt) if write.committed and write.save.api in ("script", "file")]
+    writes = [write for write in saves_of(attempt) if write.committed and write.save.api in ("script", "file")]
     by_number: dict[int, list[Write]] = {}
     for write in writes:
         if write.save.step is not None:
@@ -161,7 +161,7 @@ def _reported(attempt: Attempt) -> Iterator[Checkpoint]:
 
 def committed_writes(earlier: Iterable[Attempt]) -> tuple[Write, ...]:
     """All that earlier attempts saved, also what holds no weights, or only a part of them."""
-    return tuple(write for attempt in earlier for write in _writes(attempt) if write.committed)
+    return tuple(write for attempt in earlier for write in saves_of(attempt) if write.committed)
 
 
 def _unreadable(later: Iterable[Attempt]) -> set[str]:
@@ -197,7 +197,7 @@ def _overwritten(earlier: Iterable[Attempt]) -> set[str]:
     torn: set[str] = set()
     for attempt in earlier:
         last: dict[tuple[str, int], bool] = {}  # ranks may write files of their own under one path, on their nodes
-        for write in sorted(_writes(attempt), key=lambda write: write.save.t):
+        for write in sorted(saves_of(attempt), key=lambda write: write.save.t):
             last[write.save.path, write.rank] = write.committed is not None
             if write.committed:
                 last[write.path, write.rank] = True
@@ -205,7 +205,7 @@ def _overwritten(earlier: Iterable[Attempt]) -> set[str]:
     return torn
 
 
-def _writes(attempt: Attempt) -> Iterator[Write]:
+def saves_of(attempt: Attempt) -> Iterator[Write]:
     for rank, process in attempt.ranks.items():
         saved = {line.id: line for line in process.file.of(watch.Saved)}
         committed = merged(process.file.of(watch.Committed))
@@ -240,9 +240,12 @@ def _copied_at(process: Process, save: watch.Save, saved: watch.Saved | None, n:
     return copied if 0 <= copied <= n else unknown
 
 
-def _expected(writes: Iterable[Write]) -> set[int]:
-    """The ranks that began a save after this step and did not complete it, of which it is not known what it was to hold."""
-    return {write.rank for write in writes if write.saved is None and write.committed is None}
+def _due(attempt: Attempt, writes: Sequence[Write], groups: Iterable[set[int]]) -> set[int]:
+    """The ranks whose writes make it whole: of shards all that save, else those that save together; and those that did not end."""
+    own = {write.rank for write in writes if write.holds_weights and write.committed}
+    is_sharded = any(process.is_sharded for process in attempt.ranks.values())
+    begun = {write.rank for write in writes if write.saved is None and write.committed is None}
+    return begun.union(*(group for group in groups if is_sharded or group & own))
 
 
 def _checkpoint(attempt: Attempt, n: int, writes: tuple[Write, ...], savers: set[int]) -> Checkpoint:

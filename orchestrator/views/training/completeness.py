@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...model import watch
 from ...model.frozen import dataclass, replace
+from ...model.verdict import Verdict
 from . import world_sizes
 from .attempts import Attempt, Process
 from .parts import COMPARE, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
@@ -35,15 +36,36 @@ def rows(
     ``twin``: the digests of an undisturbed run, rank -> ``weights@<step>``, where no state of this run decides.
     """
     repeated = replays(lines, resumption.attempt)
+    step = resumption.step
+    is_resized = step is not None and not world_sizes.have_same(lines, lines.attempts[0], resumption.attempt, step + 1)
+    sizes = f"world size {resumption.attempt.world} instead of {lines.attempts[0].world}" if is_resized else ""
     return tuple(
-        _by_twin(row, process, resumption.step, (twin or {}).get(str(process.rank), {}))
+        _by_twin(row, process, step, (twin or {}).get(str(process.rank), {}), sizes)
         for process in resumption.attempt.ranks.values()
         for row in _rank_rows(lines, resumption, process, tuple(r for r in repeated if r.rank == process.name))
     )
 
 
-def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, str]) -> Row:
-    """A part that is equal to that of the undisturbed run after the same step is whole. A difference shows nothing, but for rates."""
+def _of_other_step(lines: Lineage, resumption: Resumption, process: Process, start: watch.State) -> str:
+    """How an optimizer that is not that of the weights' step is named, if the step that it is of was recorded."""
+    steps = [
+        lines.bases[old.index] + n
+        for old in lines.earlier(resumption.attempt)
+        for other in old.ranks.values()
+        for n, state in other.states.items()
+        if start.optimizer and state.optimizer == start.optimizer and old.index in lines.bases
+    ]
+    path = next((f" ({x.path})" for x in process.loads if any(n.startswith("optimizer.") for n in x.contents)), "")
+    return f"is that of step {max(steps)}{path}, the weights are those of step {resumption.step}" if steps else ""
+
+
+def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, str], sizes: str) -> Row:
+    """A part that is equal to that of the undisturbed run after the same step is whole. A difference shows nothing, but for rates.
+
+    Another number of ranks (``sizes``) shares data in another way, and has other random generators.
+    """
+    if sizes and row.part in ("RNG", "data position") and row.result == "unknown":
+        return replace(row, result="not applicable", text=f"not comparable with {sizes}")
     if step is not None and row.part in ("learning rate", "scheduler") and row.result in ("pass", "unknown"):
         return _by_rates(row, process, step, twin)
     if step is not None and row.part == "data position" and row.result == "unknown":
@@ -87,6 +109,32 @@ def _by_batches(row: Row, process: Process, step: Step, twin: Mapping[str, str])
     return replace(row, result="pass", text=f"{len(common)} batches are those of the reference run") if common else row
 
 
+def comparable(parts: dict[str, Row], differing: Sequence[tuple[int, str, str]]) -> dict[str, Row]:
+    """The parts without failures by redone steps where the job does not repeat its own: ``differing``, of which parts of a step."""
+    heads = ("the loss", "step ") if {"batch", "inputs"} & {part for _, _, part in differing} else ("the loss",)
+    excused = (
+        [part for part, row in parts.items() if row.result == "fail" and row.text.startswith(heads)]
+        if differing
+        else []
+    )
+    return parts | {p: replace(parts[p], result="not applicable", text=incomparable(differing)) for p in excused}
+
+
+def or_skipped(verdict: Verdict, reason: str) -> Verdict:
+    """The verdict, which is no pass where there is a reason why nothing could be compared."""
+    is_skipped = bool(reason) and verdict.outcome == "pass"
+    return Verdict(check=verdict.check, outcome="skipped", text=reason) if is_skipped else verdict
+
+
+def incomparable(differing: Sequence[tuple[int, str, str]]) -> str:
+    if not differing:
+        return ""
+    step, rank, part = differing[0]
+    verb = "differ" if part == "weights" else "differs"
+    text = f"rank {rank}: {part} of step {step} {verb} from the reference run's before anything was lost"
+    return f"not comparable, because the job does not repeat its own steps: {text}"
+
+
 def worst(items: tuple[Row, ...]) -> dict[str, Row]:
     """Part -> its worst row."""
     return {
@@ -109,27 +157,31 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
     if before is None:
         yield from _by_contents(lines, resumption, process, start, repeated, who)
         return
-    sizes, namesake = _namesake(lines, resumption, process)
+    namesake = _namesake(lines, resumption, process)
     known = (*lines.earlier(resumption.attempt), resumption.attempt)
     every = tuple(attempt.ranks[process.rank] for attempt in known if process.rank in attempt.ranks)
     pair = Pair(
-        process=process, start=start, before=before, own=own, every=every, replays=repeated, namesake=namesake, sizes=sizes,
+        process=process, start=start, before=before, own=own, every=every, replays=repeated, namesake=namesake,
         saved=_saved_parts(resumption), unobserved=_unobserved_copy(resumption, before),
     )  # fmt: skip
     results = {part: COMPARE[part](pair) for part in PARTS}
+    if (
+        results["optimizer"][0] == "fail"
+        and start.optimizer != before.optimizer
+        and (text := _of_other_step(lines, resumption, process, start))
+    ):
+        results["optimizer"] = ("fail", text)
     is_explained = any(result == "fail" for part, (result, _) in results.items() if part != "other state")
     for part, (result, text) in results.items():
         if part not in RARE or not (result == "not applicable" or (is_explained and part == "other state")):
             yield Row(part=part, result=result, text=text, who=who)
 
 
-def _namesake(lines: Lineage, resumption: Resumption, process: Process) -> tuple[str, watch.State | None]:
-    """(how the size of the gang changed, the state of the same rank there) if the attempt before had another size."""
-    step, old = resumption.step or 0, lines.attempts[resumption.attempt.index - 1]
-    n, other = lines.n_of(step, old), old.ranks.get(process.rank)
-    if old.world == resumption.attempt.world:
-        return "", None
-    return f"world size {resumption.attempt.world} instead of {old.world}", other.states.get(n or 0) if other else None
+def _namesake(lines: Lineage, resumption: Resumption, process: Process) -> watch.State | None:
+    """The state of the same rank if the attempt before had another number of ranks."""
+    old = lines.attempts[resumption.attempt.index - 1]
+    n, other = lines.n_of(resumption.step or 0, old), old.ranks.get(process.rank)
+    return other.states.get(n or 0) if other and old.world != resumption.attempt.world else None
 
 
 def _moment(

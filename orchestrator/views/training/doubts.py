@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...model import watch
+from ...model.events import FaultInjected
 from ...model.run import Run
 from ...model.trial import SAVE_PHASES, SCRIPT, FaultPlan
 from ..findings import Finding, not_ended
 from ..gangs import gangs
-from .attempts import Attempt, Process, reload_of, replica_groups
+from .attempts import Attempt, Process, failed_load, reload_of, replica_groups
+from .checkpoints import saves_of
 from .resumption import Lineage
 
 #: A fault that acts after a time needs no checkpoint.
@@ -68,6 +70,21 @@ def nothing_to_resume(run: Run, lines: Lineage) -> Iterator[Finding]:
             source = load.path or "a checkpoint"
             text = f"{process.name} began with the optimizer of {source}, and no record shows the attempt that saved it"
             yield Finding(text=f"{lines.attempts[0].name}: {text}")
+
+
+def failed_loads(run: Run, lines: Lineage) -> Iterator[Finding]:
+    """Starts that made no step because they tried a file whose save had not been completed."""
+    for item in lines.resumptions:
+        begun = (file for file in run.files.watch() if file.attempt == item.attempt.number and not item.attempt.ranks)
+        tried = {file.rank: load.path for file in begun if (load := failed_load(file)) is not None}
+        torn = [(old, write) for old in lines.earlier(item.attempt) for write in saves_of(old) if not write.committed]
+        for old, write in torn:
+            ranks, base = [rank for rank, path in tried.items() if path == write.path], lines.bases.get(old.index)
+            if ranks and base is not None:
+                cut = "the fault cut" if run.history.first(FaultInjected) else "was cut"
+                whole = "no older one was whole" if item.newest is None else f"step {item.newest} was whole"
+                text = f"{_ranks(ranks)} tried step {base + write.n} ({write.path}), whose save {cut}; {whole}"
+                yield Finding(text=f"{item.attempt.name}: {text}")
 
 
 def _began_with(process: Process) -> watch.Load | None:
@@ -174,4 +191,4 @@ def _of_checkpoint(files: Sequence[watch.WatchFile]) -> str:
 
 
 def _ranks(ranks: Iterable[int]) -> str:
-    return next(fold_ranks(f"rank {rank} " for rank in ranks)).strip()
+    return next(fold_ranks(f"rank {rank} " for rank in sorted(ranks))).strip()

@@ -56,8 +56,9 @@ def kept_facts(lines: Lineage) -> KeptFacts:
             own.update({str(base + n): step.loss for n, step in _whole_steps(process) if step.loss is not None})
             for n, state in process.states.items():
                 digests.setdefault(str(rank), {}).update({f"{part}@{base + n}": d for part, d in _parts(state)})
-            batches = ((n, step.batches[-1]) for n, step in process.steps.items() if step.batches)
-            digests.setdefault(str(rank), {}).update({f"batch@{base + n}": key for n, key in batches if key})
+            for part, name in (("batch", "batches"), ("inputs", "inputs")):
+                keys = ((n, made[-1]) for n, step in process.steps.items() if (made := getattr(step, name)))
+                digests.setdefault(str(rank), {}).update({f"{part}@{base + n}": key for n, key in keys if key})
             for n, rates in process.rates.items():
                 digests.setdefault(str(rank), {})[f"lr@{base + n}"] = " ".join(map(str, rates))
     later = [lines.bases[attempt.index] for attempt in lines.attempts[1:] if attempt.index in lines.bases]
@@ -111,14 +112,22 @@ def is_as_restarted(facts: KeptFacts, control: Control | None) -> bool | None:
 
 def repeats(twin: Twin, facts: KeptFacts) -> bool:
     """Whether the job computed the same in the run and its reference, bit by bit, until something was lost; some of it is known."""
-    pairs = [
-        (value, other[rank][name])
-        for own, other in ((facts.losses, twin.losses), (facts.digests, twin.digests))
-        for rank in own.keys() & other.keys()
-        for name, value in own[rank].items()
-        if name in other[rank] and step_of(name) < facts.undisturbed
-    ]
-    return bool(pairs) and all(own == other for own, other in pairs)
+    return {is_equal for *_, is_equal in _undisturbed(twin, facts)} == {True}
+
+
+def unrepeated(twin: Twin | None, facts: KeptFacts) -> tuple[tuple[int, str, str], ...]:
+    """(step, rank, part) of what differs between the run and its reference before anything was lost, the earliest first."""
+    return tuple(sorted(fact[:3] for fact in _undisturbed(twin, facts) if not fact[3])) if twin else ()
+
+
+def _undisturbed(twin: Twin, facts: KeptFacts) -> Iterator[tuple[int, str, str, bool]]:
+    """(step, rank, part, whether it is equal) of all that both recorded until something was lost."""
+    for own, other in ((facts.losses, twin.losses), (facts.digests, twin.digests)):
+        for rank in own.keys() & other.keys():
+            for name in own[rank].keys() & other[rank].keys():
+                if step_of(name) < facts.undisturbed:
+                    part = name.partition("@")[0] if "@" in name else "loss"
+                    yield step_of(name), rank, part, own[rank][name] == other[rank][name]
 
 
 def step_of(name: str) -> int:

@@ -52,7 +52,6 @@ class Pair:
     replays: tuple[Replay, ...]
     #: The state of the rank of the same number in a gang of another size.
     namesake: watch.State | None = None
-    sizes: str = ""
     saved: frozenset[str] = frozenset()
     #: The key of a copy of the model in the checkpoint that no module of the rank had.
     unobserved: str = ""
@@ -223,8 +222,7 @@ def _rng(pair: Pair) -> tuple[Result, str]:
     if own and pair.namesake is not None and own == pair.namesake.rng:
         return "pass", ""
     if own is None or other is None:
-        result, text = _undrawn(pair)
-        return result, f"not comparable with {pair.sizes}" if pair.sizes and result == "unknown" else text
+        return _undrawn(pair)
     results = [_generator(name, pair) for name in sorted({*own, *other})]
     if not results:
         return "not applicable", "no generator"
@@ -245,7 +243,8 @@ def _generator(name: str, pair: Pair) -> tuple[Result, str]:
     if share >= _MOST and _replayed(pair.replays, least=2):
         return "not applicable", f"{name} differs, without influence on the steps that were executed again"
     if share >= _MOST or name in pair.saved:
-        return "fail", f"{name} differs, and steps draw from it"
+        places = f": it was {', then '.join(pair.start.places)}" if name == "torch" and pair.start.places else ""
+        return "fail", f"{name} differs, and steps draw from it{places}"
     return "unknown", f"{name} differs, and some steps draw from it"
 
 
@@ -286,7 +285,7 @@ def _data_position(pair: Pair) -> tuple[Result, str]:
             return "fail", f"the loss of step {first.step} is {after:g}, it was {before:g}, though {same}"
     if result == "unknown" and _has_same_batch(pair):
         return "pass", "the first batch is the one that was due"
-    return result, f"not comparable with {pair.sizes}" if pair.sizes and result == "unknown" else text
+    return result, text
 
 
 def _other_state(pair: Pair) -> tuple[Result, str]:

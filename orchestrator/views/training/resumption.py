@@ -36,7 +36,7 @@ class RankResume:
 
     @property
     def is_from_memory(self) -> bool:
-        """Whether no rank of the attempt read the checkpoint of its step: no file was needed."""
+        """Whether no rank of the attempt read a file."""
         return self.source.startswith("memory")
 
 
@@ -102,7 +102,7 @@ def _resumption(attempt: Attempt, before: Lineage, damage: Sequence[Damage]) -> 
     ranks = tuple(
         replace(
             _with_claim(rank := _rank(process, attempt, before, left, undated), process, counted, [*left, *others]),
-            source=_source(process, rank, attempt, before, left, complete),
+            source=_source(process, rank, attempt, before, left),
         )
         for process in attempt.ranks.values()
     )
@@ -134,11 +134,11 @@ def _with_claim(
 
 def _source(
     process: Process, rank: RankResume, attempt: Attempt, before: Lineage,
-    left: Sequence[tuple[Checkpoint, Step]], complete: Sequence[tuple[Checkpoint, Step]],
+    left: Sequence[tuple[Checkpoint, Step]],
 ) -> str:  # fmt: skip
     """Where the weights of a step that a rank has by digest come from: its file, another rank, or memory of its peers.
 
-    Memory is a source only where every load was observed, and none read a file of that step.
+    Memory is a source only where every load was observed, and none read a file.
     """
     if rank.how != "digest" or rank.steps <= {0}:
         return ""
@@ -148,10 +148,8 @@ def _source(
     readers = [p.name for p in ranks if rank.steps & _loaded(p, p.states.get(0), left)]
     if readers:
         return f"memory of {readers[0]}"
-    paths = {path for checkpoint, step in complete if step in rank.steps for path in checkpoint.paths}
     is_blind = any(p.unobserved("loads") for p in ranks) or _has_other_files(before.earlier(attempt))
-    read = [load.path for p in ranks for load in p.loads if not load.error]
-    is_read = any(not own or own in paths or any(own.startswith(f"{path}/") for path in paths) for own in read)
+    is_read = any(not load.error for p in ranks for load in p.loads)
     return "" if attempt.missing or is_blind or is_read else "memory"
 
 

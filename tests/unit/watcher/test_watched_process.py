@@ -187,3 +187,26 @@ def test_a_warning_about_the_caller_names_the_script(monkeypatch: pytest.MonkeyP
     with pytest.warns(FutureWarning) as caught:
         observed()
     assert [Path(warning.filename).name for warning in caught] == [Path(__file__).name]
+
+
+RESTORED = """
+import torch
+from torch.utils.data import DataLoader
+state = torch.get_rng_state()
+torch.set_rng_state(state)
+loader = iter(DataLoader(torch.ones(4, 4)))
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in loader:
+    model(batch).sum().backward()
+    optimizer.step()
+torch.set_rng_state(state)
+"""
+
+
+def test_where_a_generator_was_restored_and_then_drawn_from_is_recorded_with_the_first_state(tmp_path: Path) -> None:
+    watched = jobs.run(tmp_path, RESTORED)
+    assert (watched.code, watched.output, watched.of("problem")) == (0, "", [])
+    places = [line.get("places") for line in watched.of("state") if line["n"] == 0]
+    assert places == [["restored at job.py:5", "drawn from by a DataLoader at job.py:6"]]
+    assert not any("places" in line for line in watched.of("state") if line["n"])
