@@ -72,7 +72,13 @@ def _script(run: Run) -> Verdict:
         known = [replay for replay in repeated if replay.is_equal is not None]
         compared += known
         differing = [replay for replay in known if not replay.is_equal]
-        why = training.rounding.unexplained(repeated, _least(lines), repeats=_repeats(run, lines)) if differing else ""
+        why = (
+            training.rounding.unexplained(
+                repeated, training.rounding.least(lines.attempts), repeats=_repeats(run, lines)
+            )
+            if differing
+            else ""
+        )
         if differing and (cause := _cause(lines, resumption, repeated)):
             failures.append(views.finding(f"{_differs(differing[0])}: {cause}"))
         elif why and _has_same_random_states(lines, resumption):
@@ -108,11 +114,6 @@ def _has_same_data(repeated: tuple[training.Replay, ...]) -> bool:
     first = min(replay.step for replay in repeated if replay.is_equal is False)
     differing = [replay for replay in repeated if replay.step == first]
     return all(r.batches is not False and (r.batches or not r.is_loaded) and r.has_close_losses for r in differing)
-
-
-def _least(lines: training.Lineage) -> float:
-    is_mixed = training.rounding.is_mixed(lines.attempts)
-    return training.rounding.LEAST_MIXED if is_mixed else training.rounding.LEAST
 
 
 def _repeats(run: Run, lines: training.Lineage) -> bool:

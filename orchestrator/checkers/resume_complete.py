@@ -43,6 +43,7 @@ def _script(run: Run) -> Verdict:
             rounds = is_drawn_equally and training.repeats(run.twin, facts)
             saved = training.saved_state.row(facts, run.twin, rounds=rounds)
             parts |= {saved.part: saved} if saved else {}
+            parts = training.saved_state.with_reference(parts, lines, facts, run.twin)
         failures += _findings(parts, "fail")
         doubts += _findings(parts, "unknown")
         if parts:
