@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from .. import views
 from ..model import events
 from ..model.frozen import dataclass, replace
-from ..model.run import Run, Twin
+from ..model.run import Control, Run, Twin
 from ..model.verdict import Verdict
 from ..views import training
 from ..views.training import completeness
@@ -129,10 +129,12 @@ def _script(run: Run) -> Verdict:
     different = _first_difference(common)
     as_restarted = training.is_as_restarted(facts, run.twin.control)
     failures = list[views.Finding]()
-    if different and as_restarted and (why := _beyond_rounding(facts, run.twin, lines)):
-        failures.append(views.finding(f"{why}; a restart by itself has the same flaw"))
+    least = training.rounding.least(lines.attempts)
+    beyond = training.rounding.beyond(facts, run.twin, least)
+    if different and as_restarted and beyond:
+        failures.append(views.finding(f"{beyond[-1]}; a restart by itself has the same flaw"))
     elif (
-        different and different[0] >= (facts.base or 0) and as_restarted is False and _restart_changes_nothing(run.twin)
+        different and as_restarted is False and _restart_explains_nothing(different[0], facts, run.twin, beyond, least)
     ):
         failures.append(views.finding(f"{_shown_difference(different, common)}; a restart from the same step does not"))
     elif different and different[0] >= facts.undisturbed and not (as_restarted and different[0] >= (facts.base or 0)):
@@ -161,37 +163,13 @@ def _script(run: Run) -> Verdict:
     return completeness.or_skipped(verdict, completeness.incomparable(training.unrepeated(run.twin, facts)))
 
 
-def _beyond_rounding(facts: training.KeptFacts, twin: Twin, lines: training.Lineage) -> str:
-    """Why the differences from the undisturbed run are no sum in another order, although a restart by itself has them, too."""
-    base, rounding = facts.base or 0, training.rounding
-    least = rounding.LEAST_MIXED if rounding.is_mixed(lines.attempts) else rounding.LEAST
-    for rank, own in sorted(facts.digests.items(), key=lambda item: int(item[0])):
-        other = twin.digests.get(rank, {})
-        steps: dict[int, bool] = {}  # rounding of the first step may show in the optimizer alone at first
-        for name in own.keys() & other.keys():
-            if name.startswith(("weights@", "optimizer.")):
-                n = training.step_of(name)
-                steps[n] = steps.get(n, True) and own[name] == other[name]
-        later = [step for step, is_equal in sorted(steps.items()) if step > base and not is_equal]
-        if later and steps.get(base + 1) and later[0] > base + 1 and steps.get(later[0] - 1):
-            last = later[0] - 1
-            return f"rank {rank}: weights and optimizer equal the twin's until step {last} and differ from the next on"
-    for rank, own in sorted(facts.losses.items(), key=lambda item: int(item[0])):
-        common = {int(step) for step in own.keys() & twin.losses.get(rank, {}).keys() if int(step) > base}
-        pairs = {step: (float.fromhex(twin.losses[rank][str(step)]), float.fromhex(own[str(step)])) for step in common}
-        if (step := rounding.jump(pairs, least)) is not None:
-            text = f"rank {rank}: the loss of step {step} is {pairs[step][1]:.7g}, the twin's {pairs[step][0]:.7g}"
-            return f"{text}: more than sums in another order explain"
-    return ""
-
-
 def _script_resized(lines: training.Lineage, change: int, common: list[tuple[str, str, str, str]]) -> str:
     ranks = next((a.world for a in lines.attempts if a.world != lines.attempts[0].world), None)
     text = f"not applicable from step {change + 1} on, with {ranks} ranks: they share data and sums in another way"
     return f"{text}; {len(common)} losses and digests until step {change} equal the twin" if common else text
 
 
-def _common_facts(facts: training.KeptFacts, twin: Twin) -> list[tuple[str, str, str, str]]:
+def _common_facts(facts: training.KeptFacts | Control, twin: Twin) -> list[tuple[str, str, str, str]]:
     """(rank, name, own, the twin's) of every loss and digest that both have."""
     pairs = ((facts.losses, twin.losses), (facts.digests, twin.digests))
     return [
@@ -236,17 +214,14 @@ def _shown_difference(first: tuple[int, str, str], common: list[tuple[str, str, 
     return f"rank {rank}: {part} of step {step} {verb} from the twin ({count} of {len(common)} compared values differ)"
 
 
-def _restart_changes_nothing(twin: Twin) -> bool:
-    """Whether the restart control equals the twin in the weights of each later step that both recorded."""
-    control = twin.control
-    pairs = [
-        (digest, twin.digests.get(rank, {}).get(name))
-        for rank, digests in (control.digests if control else {}).items()
-        for name, digest in digests.items()
-        if control and name.startswith("weights@") and training.step_of(name) > control.base
-    ]
-    known = [(own, other) for own, other in pairs if other is not None]
-    return bool(known) and all(own == other for own, other in known)
+def _restart_explains_nothing(step: int, facts: training.KeptFacts, twin: Twin, beyond: object, least: float) -> bool:
+    """Whether the control has the weights of the twin in later steps, rounding apart where the run differs ``beyond`` it."""
+    control, rounding = twin.control, training.rounding
+    if control is None or step < (facts.base or 0):
+        return False
+    names = ((name, own == other) for _, name, own, other in _common_facts(control, twin))
+    known = [same for name, same in names if name.startswith("weights@") and training.step_of(name) > control.base]
+    return bool(known) and (all(known) or (beyond is not None and rounding.beyond(control, twin, least) is None))
 
 
 def _unknown_cause(step: int, facts: training.KeptFacts, twin: Twin) -> str:
@@ -256,7 +231,7 @@ def _unknown_cause(step: int, facts: training.KeptFacts, twin: Twin) -> str:
         return f"; the restart control resumed from step {twin.control.base}, not from {facts.base}"
     if step < twin.control.base:
         return f"; the restart control shows what the last restart changes, from step {twin.control.base} on"
-    return "; a restart by itself differs as well, in other bits: the job does not repeat its steps"
+    return "; a restart by itself differs as well, in other bits: the job does not repeat its steps, or more is lost than random states"
 
 
 def _text(run: Run, digests: Mapping[str, Mapping[str, object]]) -> str:

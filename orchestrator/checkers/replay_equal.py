@@ -73,7 +73,8 @@ def _script(run: Run) -> Verdict:
         known = [replay for replay in repeated if replay.is_equal is not None]
         compared += known
         differing = [replay for replay in known if not replay.is_equal]
-        why = training.rounding.unexplained(repeated, _least(lines), repeats=_repeats(run, lines)) if differing else ""
+        least = training.rounding.least(lines.attempts)
+        why = training.rounding.unexplained(repeated, least, repeats=_repeats(run, lines)) if differing else ""
         parts = completeness.comparable(completeness.worst(completeness.rows(lines, resumption)), unrepeated)
         if differing and (cause := _cause(parts)):
             failures.append(views.finding(f"{_differs(differing[0])}: {cause}"))
@@ -118,11 +119,6 @@ def _has_same_data(repeated: tuple[training.Replay, ...]) -> bool:
     differing = [replay for replay in repeated if replay.step == first]
     is_due = all(r.batches is not False and (r.batches or not r.is_loaded) for r in differing)
     return is_due and all(r.losses and r.has_close_losses for r in differing)
-
-
-def _least(lines: training.Lineage) -> float:
-    is_mixed = training.rounding.is_mixed(lines.attempts)
-    return training.rounding.LEAST_MIXED if is_mixed else training.rounding.LEAST
 
 
 def _repeats(run: Run, lines: training.Lineage) -> bool:

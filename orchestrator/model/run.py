@@ -61,7 +61,8 @@ class Control:
     """A run of a script that was restarted on the same nodes where the faults of the trial act.
 
     ``base``: the step from which its last attempt resumed; ``bases``: by rank, where ranks do not step together.
-    ``losses``, ``digests``, ``saves``, ``steps``: as of a twin.
+    ``losses``, ``digests``, ``saves``, ``steps``: as of a twin. ``parts``: result and text of each part of the state that it resumed
+    with; its random states were put back.
     """
 
     run: str
@@ -71,6 +72,7 @@ class Control:
     saves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     steps: int | None = None
     bases: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,8 @@ from . import abandon, drive, judging, outside_files, preparation
 SHORT_S = 60.0
 #: The variable by which a rank's watcher knows at how many steps it records the state. The user's own value stays.
 INTERVAL = "CCBED_WATCH_EVERY"
+#: The one by which the ranks of a restart control put their random states back.
+PUT_BACK = "CCBED_PUT_RANDOM_STATES_BACK"
 
 
 def provide(request: Request, directory: Path) -> bool:
@@ -211,6 +213,8 @@ def _run(request: Request, origin: Path, kind: str, hidden: Sequence[str]) -> Pa
 def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> None:
     """Drive the twin or the control to its end. Raises Interrupted: the run itself stays open and makes others."""
     command = f"ccbed resume {origin}"
+    if request.trial.faults:  # a restart control
+        request = replace(request, exports={PUT_BACK: "1", **request.exports})
     try:
         drive.drive(request, request.trial, plan, directory)
     except (JournalError, drive.CutOffError) as error:

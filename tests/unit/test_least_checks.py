@@ -87,11 +87,11 @@ def test_a_check_that_is_missing_or_weaker_is_a_finding_and_judges_as_it_was_pla
     run = ran(wrote, workload="script")
     assert least_checks.findings(run) == () or wrote != NOW
     run, checks = edited(run, change)
-    told = " ".join(least_checks.findings(run))
+    text = " ".join(least_checks.findings(run))
     judging = {check.name: check for check in judge.listed(run, checks)}
     planned = {check.name: check for check in judge.planned(run.trial, CATALOGUE, twin=True)}
     for name in names:
-        assert name in told
+        assert name in text
         assert judging[name].params == planned[name].params
         assert not getattr(judging[name], "skipped", "")
 

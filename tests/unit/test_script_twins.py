@@ -148,3 +148,56 @@ def test_steps_that_differ_as_after_a_restart_are_no_doubt() -> None:
     assert (without.outcome, "sums in another order explain" in without.text) == ("pass", True), without.text
     assert judged(job, "replay-equal", control(job)).outcome == "pass"
     assert judged(job, "replay-equal", control(right())).outcome == "unknown"
+
+
+def restored(job: Job, **change: Any) -> Control:
+    """The restart control that had its random states put back."""
+    parts = training.saved_state.restored_parts(training.lineage_of(job.run()))
+    return dataclasses.replace(control(job), **{"parts": parts, **change})
+
+
+def test_where_random_states_are_lost_a_control_with_them_shows_that_nothing_else_is() -> None:
+    verdict = judged(wrong("rng"), "resume-complete", restored(right()))
+    assert verdict.outcome == "fail"
+    assert (
+        "RNG: torch differs, and steps draw from it; with them put back, all other parts were equal through step 30"
+        in verdict.text
+    )
+
+
+@pytest.mark.parametrize("part", ["optimizer", "scheduler", "lr", "weights", "data"])
+def test_a_second_part_that_is_lost_is_named_although_random_states_are(part: str) -> None:
+    name = {"lr": "learning rate", "data": "data position"}.get(part, part)
+    rng = judged(wrong("rng", part), "resume-complete", restored(wrong(part))).evidence["rows"]["attempt 1"]["RNG"]
+    assert f"with them put back, {name} still differs (" in rng["text"]
+
+
+def test_a_loss_that_no_part_explains_is_named_although_random_states_are_lost() -> None:
+    verdict = judged(wrong("rng"), "resume-complete", restored(wrong("hidden")))
+    assert (
+        "with them put back, other state still differs (the loss of step 16 is 2956.71, it was 8029.29" in verdict.text
+    )
+
+
+def test_a_part_that_lost_random_states_leave_unknown_is_decided_by_the_control() -> None:
+    """As the noise that a job draws before its model: it differs with the random states, or by itself."""
+    unread = Job(loader=False).attempt(0, 0, 18).attempt(1, 15, 30, forgets=["rng"], ends=True)
+    assert ask(unread.run(), "resume-complete").evidence["rows"]["attempt 1"]["data position"]["result"] == "unknown"
+    for result, text in (("pass", ""), ("fail", "step 16 has other inputs")):
+        other = restored(right())
+        other = dataclasses.replace(other, parts={**other.parts, "data position": (result, text)})
+        rows = judged(unread, "resume-complete", other).evidence["rows"]["attempt 1"]
+        assert rows["data position"]["result"] == result
+
+
+@pytest.mark.parametrize(
+    ("change", "why"), [({"base": 10}, "resumed from step 10"), ({"parts": {}}, "not recorded")], ids=["step", "old"]
+)
+def test_random_states_that_were_not_put_back_leave_the_rest_open(change: dict[str, Any], why: str) -> None:
+    verdict = judged(wrong("rng"), "resume-complete", restored(right(), **change))
+    assert "they could not be put back to compare the rest" in verdict.text and why in verdict.text
+
+
+def test_a_loss_beyond_rounding_is_a_failure_where_a_restart_changes_no_more_than_rounding() -> None:
+    verdict = judged(wrong("rng"), "bit-exact", control(rounded(wrong("hidden"))))
+    assert (verdict.outcome, "a restart from the same step does not" in verdict.text) == ("fail", True), verdict.text

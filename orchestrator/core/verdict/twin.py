@@ -123,7 +123,8 @@ def make_control(run: Run) -> Control | None:
     outcome, _, _ = views.ending(run.history)
     ranks = training.uneven_ranks(run)
     parts = [training.of_rank(run, rank) for rank in ranks] or [run]
-    known = [training.kept_facts(training.lineage_of(part)) for part in parts]
+    lineages = [*map(training.lineage_of, parts)]
+    known = [*map(training.kept_facts, lineages)]
     bases = [part.base for part in known if part.base is not None]
     if outcome != "finished" or len(bases) < len(known) or not known[0].digests:
         return None
@@ -135,6 +136,7 @@ def make_control(run: Run) -> Control | None:
         losses={rank: own for part in known for rank, own in part.losses.items()},
         digests={rank: own for part in known for rank, own in part.digests.items()},
         bases={str(rank): base for rank, base in zip(ranks, bases, strict=False)},
+        parts=training.saved_state.restored_parts(lineages[0]),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from . import importlib_bootstrap, imports, live, record, states, steps, tracing
 from .checkpoints import install as checkpoints
-from .checkpoints import saves
+from .checkpoints import save_moments, saves
 from .engines import deepspeed, master_weights, megatron
 from .holds import points, stack_signal
 from .measures import batches, inputs, losses, time_split
@@ -81,6 +81,7 @@ def _hook(torch: Any, directory: str) -> None:
     losses.watch()
     batches.watch()
     inputs.watch()
+    save_moments.watch_random_states()
     time_split.watch()
     deepspeed.watch()
     megatron.watch()

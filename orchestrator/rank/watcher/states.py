@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import random
 import sys
 import time
 from collections.abc import Iterator
@@ -196,15 +195,8 @@ def _digest_of_module(module: Any) -> str | None:
 
 def generators() -> dict[str, str]:
     """A fingerprint of each random generator."""
-    import torch
-
-    states = {"python": ("python", random.getstate()), "torch": ("torch", torch.get_rng_state())}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and hasattr(numpy, "random"):
-        states["numpy"] = ("numpy", numpy.random.get_state())
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        states["cuda"] = ("torch", torch.cuda.get_rng_state())
-    return {name: _generator(name, kind, state) for name, (kind, state) in states.items()}
+    kinds = {"cuda": "torch"}
+    return {name: _generator(name, kinds.get(name, name), state) for name, state in random_states.read().items()}
 
 
 #: Generator -> its last state and fingerprint: scripts draw from few of them.
@@ -268,7 +260,7 @@ def _equate(before: str | None) -> None:
         _equivalent[after] = before
 
 
-def _scaler(scaler: Any) -> dict[str, Any]:
+def _scaler(scaler: Any) -> dict[str, str | int]:
     """The state of a gradient scaler; numbers as ``float.hex``."""
     return {name: value.hex() if isinstance(value, float) else value for name, value in scaler.state_dict().items()}
 

@@ -1,14 +1,23 @@
-"""What the job itself saves is its state: the checkpoints of one step, key by key, in a run and its undisturbed reference."""
+"""What the job itself saves is its state: the checkpoints of one step, key by key, in a run and its undisturbed reference.
+
+Where random states are lost, and nothing can be equal, a restarted reference that had them put back shows the rest.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import cast
 
-from ...model.run import Twin
-from .completeness import Row
-from .kept import KeptFacts
+from ...model.frozen import replace
+from ...model.run import Control, Twin
+from . import rounding
+from .completeness import Row, worst
+from .completeness import rows as all_rows
+from .kept import KeptFacts, repeats, step_of
+from .parts import Result
+from .resumption import Lineage
 
 PART = "saved state"
 #: Steps after a resumption in which numbers differ by no more than ``ROUNDING`` of the largest of their key, or ``LEAST``,
@@ -23,7 +32,7 @@ _NUMBER = re.compile(r'"=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"')
 _Saves = Mapping[str, Mapping[str, str]]
 
 
-def row(facts: KeptFacts, twin: Twin, *, rounds: bool, same_size: bool = True) -> Row | None:
+def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool = True) -> Row | None:
     """By the checkpoints after the last resumption; None where none of them can be compared.
 
     A key that differs although the weights are equal was not resumed. Where weights differ by rounding (``rounds``), as after a
@@ -112,3 +121,34 @@ def _name(key: str) -> str:
     """``ema`` of ``0 snapshot.pt tensors.ema``."""
     name = key.split(" ", 2)[2]
     return name.removeprefix("other.").removeprefix("tensors.") or "its tensors"
+
+
+def restored_parts(lines: Lineage) -> dict[str, tuple[str, str]]:
+    """Part -> result and text of the last resumption of a restarted reference."""
+    rows = all_rows(lines, lines.resumptions[-1]) if lines.resumptions else ()
+    return {part: (row.result, row.text) for part, row in worst(rows).items()}
+
+
+def with_reference(rows: dict[str, Row], lines: Lineage, facts: KeptFacts, twin: Twin) -> dict[str, Row]:
+    """The rows of a run. Where its random states are lost, a restarted reference decides what they leave unknown."""
+    control, lost = twin.control, rows["RNG"]
+    if control is None or lost.result != "fail":
+        return rows
+    result, why = control.parts.get("RNG", ("unknown", "not recorded"))
+    if control.base != facts.base:
+        result, why = "unknown", f"the restarted reference resumed from step {control.base}"
+    if result in ("fail", "unknown"):
+        text = f"{lost.text}; they could not be put back to compare the rest ({why})"
+        return rows | {"RNG": replace(lost, text=text)}
+    for part, (other, text) in control.parts.items():
+        if part in rows and rows[part].result == "unknown":
+            shown = f"{text or 'as before'}, with random states put back"
+            rows |= {part: replace(rows[part], result=cast(Result, other), text=shown)}
+    differences = [f"{part} still differs ({text})" for part, (other, text) in control.parts.items() if other == "fail"]
+    beyond = rounding.beyond(control, twin, rounding.least(lines.attempts))
+    saved = row(control, twin, rounds=repeats(twin, facts))
+    differences += [beyond[1]] if beyond and not differences else []
+    differences += [saved.text] if saved and saved.result == "fail" else []
+    until = min(max((step_of(n) for n in own if "weights@" in n), default=0) for own in control.digests.values())
+    differences = differences or [f"all other parts were equal through step {until}"]
+    return rows | {"RNG": replace(lost, text=f"{lost.text}; with them put back, {'; '.join(differences)}")}

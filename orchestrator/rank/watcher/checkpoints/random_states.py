@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import importlib
+import random
+import sys
 from collections.abc import Mapping
 from typing import Any
 
+#: Name of a generator -> its state.
+States = dict[str, Any]
 #: Bytes of the state of torch's CPU generator.
 TORCH_BYTES = 5056
 
@@ -36,3 +41,29 @@ def fingerprint(kind: str, value: Any) -> str:
 
 def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def read() -> States:
+    """The state of each random generator of this process."""
+    import torch
+
+    states = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "random"):
+        states["numpy"] = numpy.random.get_state()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def write(states: States) -> None:
+    """Give each generator its state, which has been JSON since it was read."""
+    import torch
+
+    version, words, gauss = states["python"]
+    random.setstate((version, tuple(words), gauss))
+    for name, put in (("torch", torch.set_rng_state), ("cuda", torch.cuda.set_rng_state)):
+        if name in states:
+            put(torch.tensor(states[name], dtype=torch.uint8))
+    if "numpy" in states:
+        importlib.import_module("numpy.random").set_state(states["numpy"])

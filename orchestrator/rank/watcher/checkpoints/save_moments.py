@@ -1,11 +1,25 @@
 """The moments at which any rank saves: a shared file grows by a byte for each save, so that all ranks record the same moments.
 
 A rank that reaches the next step after the rank that saves, as all do whose gradients are summed, finds the byte there.
+
+The ranks of a restarted reference keep the random states of such a moment, and put them back where the job starts again: what
+a restart changes beside them then shows. Loading draws random numbers, too. So they are put back after each load, as a
+DataLoader begins, before it fetches, and last before the first forward pass: each time those of the same moment after the save.
 """
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
+from pathlib import Path
+from typing import Any
+
+from .. import importlib_bootstrap, record, steps
+from ..measures import inputs
+from . import loads, random_states
+
+VARIABLE = "CCBED_PUT_RANDOM_STATES_BACK"
 
 
 class SaveMoments:
@@ -41,3 +55,54 @@ class SaveMoments:
             return os.stat(self._path).st_size if self._path else 0
         except OSError:
             return 0
+
+
+class Restore:
+    """The states of this rank by moment: ``step``, ``loader``, ``fetch``, ``forward``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._saves = path, SaveMoments()
+        #: Those since the last step, and those to put back.
+        self._kept: random_states.States = {}
+        self._saved: random_states.States = json.loads(path.read_text()) if path.exists() else {}
+        #: Backward passes before the coming step; -1 once its forward pass has begun.
+        self._passes = steps.groups.passes
+
+    def reach(self, moment: str) -> None:
+        """A step has such moments until its first forward or backward pass."""
+        if steps.groups.passes != self._passes:
+            return
+        if not self._saved:
+            self._kept[moment] = random_states.read()
+        elif moment in self._saved:
+            random_states.write(self._saved[moment])
+        self._passes = -1 if moment == "forward" else self._passes
+
+    def end_step(self) -> None:
+        """What is kept or put back from now on belongs to the next step."""
+        self._saved, self._kept = {}, {"step": random_states.read()}
+        self._passes = steps.groups.passes
+
+    def keep(self, n: int, optimizer: Any) -> None:
+        """If a rank has saved after the last step, the file holds what it left from now on."""
+        if self._saves.is_new() and self._kept:
+            draft = self._path.with_suffix(".tmp")
+            draft.write_text(json.dumps(self._kept, default=lambda state: state.tolist()))
+            draft.replace(self._path)
+
+
+@record.guarded("random states")
+def watch_random_states() -> None:
+    """Keep and put back, where this process belongs to a restarted reference and has a directory for it."""
+    folder = os.environ.get("CCBED_CHECKPOINTS")
+    if not folder or VARIABLE not in os.environ:
+        return
+    restore = Restore(Path(folder, f"random-r{os.environ.get('RANK', '0')}.json"))
+    reach = record.guarded("random states")(restore.reach)
+    loads.observe("after", lambda number: reach("step"))
+    loader: Any = importlib.import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
+    loader.__init__ = importlib_bootstrap.observe(loader.__init__, lambda args, kwargs: reach("loader"))
+    loader.__next__ = importlib_bootstrap.observe(loader.__next__, lambda args, kwargs: reach("fetch"))
+    inputs.inputs.observers.append(lambda: reach("forward"))
+    steps.measure("random states", restore.end_step)
+    steps.on_boundary(record.guarded("random states")(restore.keep))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .. import importlib_bootstrap, imports, record, steps, tracing
@@ -27,13 +28,19 @@ class Inputs:
     def __init__(self) -> None:
         self._hashes: list[str | None] = []
         self._depth = 0
+        #: ``callback()`` before the outermost forward pass with gradients.
+        self.observers: list[Callable[[], None]] = []
 
     def enter(self, value: Any) -> None:
         """A wrapper is called. Those inside of it get what the outer one computes."""
         self._depth += 1
         import torch
 
-        if self._depth > 1 or not torch.is_grad_enabled() or batches.batches.is_used():
+        if self._depth > 1 or not torch.is_grad_enabled():
+            return
+        for callback in self.observers:
+            callback()
+        if batches.batches.is_used():
             return
         if budget.is_moment_due(steps.completed()) and not any(
             _is_on_device(item) for _, item in batches.leaves(value, "")
