@@ -157,23 +157,19 @@ def test_buffers_fail_with_the_same_batch_and_are_unknown_with_another() -> None
 
 
 def test_a_stage_without_batches_and_losses_has_its_position_by_the_weights_of_the_steps_that_are_known() -> None:
-    """The rank was killed before the weights after its last step were recorded."""
     verdict: Any = ask(right(loader=False, loss=False).run(), "resume-complete").evidence["rows"]["attempt 1"]
     assert verdict["data position"] == {"result": "pass", "text": "2 steps came out as before"}
 
 
 def test_buffers_fail_with_the_same_inputs_of_a_job_without_a_loader() -> None:
-    """As a queue of keys that no checkpoint gave back."""
-
     def change(base: int, line: watch.Line) -> watch.Line:
         fields: Any = {"inputs": (f"{base + line.n:016x}",)} if isinstance(line, watch.Step) else {}
         return dataclasses.replace(line, **fields)
 
     job = Job(loader=False).attempt(0, 0, 18).attempt(1, 15, 30, forgets=("buffers",), ends=True)
     assert rows(job)["buffers"] == "unknown"
-    job.files = [
-        dataclasses.replace(f, lines=tuple(change(15 if f.attempt else 0, line) for line in f.lines)) for f in job.files
-    ]
+    for n, file in enumerate(job.files):
+        job.files[n] = dataclasses.replace(file, lines=tuple(change(15 * bool(file.attempt), x) for x in file.lines))
     assert rows(job)["buffers"] == "fail"
 
 
