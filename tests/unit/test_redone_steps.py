@@ -334,3 +334,12 @@ def test_a_number_near_0_is_as_exact_as_the_largest_that_the_job_saved_until_the
     twin = reference({"20": saves["20"], "30": keys("c", other__mean='"=0.002"')})
     row = training.saved_state.row(facts(saves), twin, rounds=True)
     assert row is not None and row.result == "pass"
+
+
+@pytest.mark.parametrize(("rounds", "result"), [(True, "pass"), (False, "fail")])
+def test_rounding_that_only_the_optimizer_shows_is_no_loss_of_its_state(rounds: bool, result: str) -> None:
+    """The last bits of a momentum are lost in weights that a small rate changes."""
+    saves = {"30": keys("b", optimizer__momentum_buffer="m", tensors__sums="s", other__step='"=30"')}
+    twin = reference({"30": keys("b", optimizer__momentum_buffer="n", tensors__sums="t", other__step='"=30"')})
+    row = training.saved_state.row(facts(saves), twin, rounds=rounds)
+    assert row is not None and row.result == result

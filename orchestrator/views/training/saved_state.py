@@ -35,8 +35,8 @@ _Saves = Mapping[str, Mapping[str, str]]
 def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool = True) -> Row | None:
     """By the checkpoints after the last resumption; None where none of them can be compared.
 
-    A key that differs although the weights are equal was not resumed. Where weights differ by rounding (``rounds``), as after a
-    restart, only numbers compare, and soon. What differs before the failure as well, such as times, is left out.
+    A key that differs although the weights are equal was not resumed. Where a restart changes sums by rounding (``rounds``), and
+    weights or optimizer states differ, only numbers compare, and soon. What differs before the failure as well, such as times, is left out.
     ``same_size``: whether the gang kept its size; else lists with an entry for each rank have other lengths.
     """
     base = facts.base or 0
@@ -50,9 +50,10 @@ def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool
     for step in sorted(int(step) for step in facts.saves.keys() & twin.saves.keys() if int(step) > base):
         own, other = facts.saves[str(step)], twin.saves[str(step)]
         keys = own.keys() & other.keys() - noise
-        if not _has_same_weights(own, other):
+        is_same = _has_same_weights(own, other, with_optimizer=rounds)
+        if not is_same:
             keys = {k for k in keys if rounds and step - base <= SOON and _number(own[k]) is not None}
-        rounded = () if _has_same_weights(own, other) else _until(step, facts.saves, twin.saves)
+        rounded = () if is_same else _until(step, facts.saves, twin.saves)
         changed = sorted(key for key in keys if not _is_equal(own[key], other[key], [s.get(key, "") for s in rounded]))
         if same_size and (lost := sorted(_lacking(own, other) - absent)):
             text = f"the checkpoint of step {step} has fewer entries {lost[0]} than the reference run's"
@@ -112,9 +113,12 @@ def _differing(own: _Saves, other: _Saves, until: int) -> set[str]:
     return of_the_run | {key for s in steps for key in own[s].keys() & other[s].keys() if own[s][key] != other[s][key]}
 
 
-def _has_same_weights(own: Mapping[str, str], other: Mapping[str, str]) -> bool:
+def _has_same_weights(own: Mapping[str, str], other: Mapping[str, str], *, with_optimizer: bool) -> bool:
+    """``with_optimizer``: and the same optimizer states, where the last bits of a sum may be lost in the weights."""
     keys = [key for key in own if key.endswith(" weights")]
-    return bool(keys) and all(own[key] == other.get(key) for key in keys)
+    if with_optimizer:
+        keys += [key for key in own.keys() & other.keys() if " optimizer." in key]
+    return any(key.endswith(" weights") for key in keys) and all(own[key] == other.get(key) for key in keys)
 
 
 def _name(key: str) -> str:
