@@ -43,7 +43,7 @@ def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
     is_corrupted = any(fault.fault == "flip-bit" for fault in run.trial.faults)
     result = training.replicas.compare(lines.attempts, is_corrupted=is_corrupted)
-    doubts = [*training.job_doubts(run, lines), *map(views.finding, result.independent)]
+    doubts = [*training.job_doubts(run, lines), *map(views.finding, result.undecided)]
     doubts += [
         views.finding(f"{name} recorded no digest of the weights that it began with") for name in result.undigested
     ]
@@ -56,6 +56,8 @@ def _script(run: Run) -> Verdict:
         else "no two ranks are replicas of each other"
     )
     failures = [views.finding(difference) for difference in result.differences]
+    if result.independent and not (ranks or failures or doubts):
+        return Verdict(check="replicas-identical", outcome="skipped", text=f"not applicable: {result.independent[0]}")
     return views.conclude("replicas-identical", text, failures=failures, doubts=doubts)
 
 

@@ -294,6 +294,13 @@ def test_where_nothing_was_redone_the_batches_of_the_reference_show_the_position
     twin = dataclasses.replace(reference({}), digests=facts.digests)
     verdict: Any = ask(dataclasses.replace(job.run(), twin=twin), "resume-complete").evidence["rows"]["attempt 1"]
     assert verdict["data position"] == {"result": "pass", "text": "15 batches are those of the reference run"}
+    weights = {rank: {k: v for k, v in own.items() if "weights@" in k} for rank, own in facts.digests.items()}
+    alike = dataclasses.replace(job.run(), twin=dataclasses.replace(twin, digests=weights))
+    verdict = ask(alike, "resume-complete").evidence["rows"]["attempt 1"]
+    assert (
+        verdict["data position"]["result"] == "pass"
+        and "came out as in the reference" in verdict["data position"]["text"]
+    )
     other = {
         rank: {name: "x" if name == "batch@20" else v for name, v in own.items()} for rank, own in facts.digests.items()
     }

@@ -100,13 +100,18 @@ def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -
 
 
 def _by_batches(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -> Row:
-    """By the last batch of each later step, as where no step was executed again."""
+    """By the last batch of each later step, as where no step was executed again; without batches by the weights after each."""
     own = {f"batch@{step + n}": made.batches[-1] for n, made in sorted(process.steps.items()) if made.batches}
     common = [(name, key == twin[name]) for name, key in own.items() if key and name in twin]
     changed = next((name.partition("@")[2] for name, is_equal in common if not is_equal), None)
     if changed is not None:
         return replace(row, text=f"step {changed} has another batch than in the reference run")
-    return replace(row, result="pass", text=f"{len(common)} batches are those of the reference run") if common else row
+    if common:
+        return replace(row, result="pass", text=f"{len(common)} batches are those of the reference run")
+    weights = {f"weights@{step + n}": state.weights for n, state in process.states.items() if n and state.weights}
+    equal = [twin[name] == digest for name, digest in weights.items() if name in twin]
+    is_same = bool(equal) and all(equal)
+    return replace(row, result="pass", text=f"{len(equal)} steps came out as in the reference run") if is_same else row
 
 
 def comparable(parts: dict[str, Row], differing: Sequence[tuple[int, str, str]]) -> dict[str, Row]:

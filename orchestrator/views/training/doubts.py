@@ -97,12 +97,16 @@ def _began_with(process: Process) -> watch.Load | None:
 def lost_lines(lines: Lineage) -> Iterator[Finding]:
     """Ranks whose records end long before those of the others: what they saved then is not known.
 
-    A host that loses its power loses what its file system had not written. Ranks that train together are one step apart.
+    A host that loses its power loses what its file system had not written. Ranks that train together are one step apart; others
+    lose no save where all ranks save at the same steps, and none of these is later.
     """
     for attempt in lines.attempts:
         last = max((process.last for process in attempt.ranks.values()), default=0)
+        saved = {p.rank: {save.n for save in p.file.of(watch.Save)} for p in attempt.ranks.values()}
         for process in attempt.ranks.values():
-            if process.end is None and last - process.last > APART and not process.is_claimed:
+            others = set[int]().union(*(steps for rank, steps in saved.items() if rank != process.rank))
+            is_whole = saved[process.rank] <= others and 0 < max(others, default=0) <= process.last
+            if process.end is None and last - process.last > APART and not process.is_claimed and not is_whole:
                 text = f"the record of {process.name} ends after step {process.last}, those of others after step {last}"
                 yield Finding(text=f"{attempt.name}: {text}: what it saved then is not known")
 

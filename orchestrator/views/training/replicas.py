@@ -7,13 +7,15 @@ from collections.abc import Iterator, Sequence
 from ...model.frozen import dataclass
 from .attempts import Attempt, Process
 
+UNDECIDED = "no state before was compared"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """``groups``: ranks that must be equal; ``compared``: states of which two or more digests were compared.
 
     ``undigested``: ranks of which it is not known whether they are replicas. ``independent``: why ranks that began with equal
-    weights may be no replicas.
+    weights are no replicas; ``undecided``: why they may be none.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -21,6 +23,7 @@ class Comparison:
     differences: tuple[str, ...]
     undigested: tuple[str, ...] = ()
     independent: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
 
 
 def compare(known: Sequence[Attempt], *, is_corrupted: bool = False) -> Comparison:
@@ -41,10 +44,12 @@ def compare(known: Sequence[Attempt], *, is_corrupted: bool = False) -> Comparis
             if apart is not None:
                 differences.append(_text(attempt, *apart))
     silent = tuple(p.name for p in (known[0].ranks.values() if known else ()) if not p.is_sharded and _key(p) is None)
-    reasons = tuple(filter(None, independent.values()))
+    reasons = [why for why in independent.values() if why]
     return Comparison(
-        groups=groups, compared=compared, differences=tuple(differences), undigested=silent, independent=reasons
-    )
+        groups=groups, compared=compared, differences=tuple(differences), undigested=silent,
+        independent=tuple(why for why in reasons if UNDECIDED not in why),
+        undecided=tuple(why for why in reasons if UNDECIDED in why),
+    )  # fmt: skip
 
 
 def _independence(known: Sequence[Attempt], group: tuple[int, ...]) -> str:
@@ -59,11 +64,7 @@ def _independence(known: Sequence[Attempt], group: tuple[int, ...]) -> str:
         apart = next((n for n, is_equal in states if not is_equal), None)
         merged = next((n for n, is_equal in states if is_equal and apart is not None and n > apart), None)
         if attempt.index == 0 and apart is not None and apart == states[0][0]:
-            why = (
-                "they train on their own, or do not share their gradients"
-                if apart == 1
-                else "no state before was compared"
-            )
+            why = "they train on their own, or do not share their gradients" if apart == 1 else UNDECIDED
             return f"{who} and differ after step {apart}: {why}"
         if merged is not None:
             return f"{who}, differ after step {apart} and are equal after step {merged}: they share their weights now and then"
