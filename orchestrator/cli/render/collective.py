@@ -32,7 +32,7 @@ def lines(run: Run, directory: Path, *, whole: bool = False, width: int = 0) -> 
     if len(shown.rows) < len(measured.rows):
         hidden = len(measured.rows) - len(shown.rows)
         yield f"          … {hidden} more of smaller sizes: ccbed report {run_path(directory)} --table"
-    for number, text in enumerate(phrases.autos(measured.setting)):
+    for number, text in enumerate(phrases.autos(measured)):
         yield f"{'' if number else 'auto':<10}{text}"
     for text in phrases.winners(measured.fastest):
         yield f"fastest   {text}"

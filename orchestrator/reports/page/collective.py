@@ -102,7 +102,7 @@ def lines(run: Run, measured: collectives.Measured) -> list[tuple[str, str]]:
     """(what, text): the same as at the end of a run on the terminal."""
     return [
         ("link", phrases.link(measured.setting)),
-        *(("auto", text) for text in phrases.autos(measured.setting)),
+        *(("auto", text) for text in phrases.autos(measured)),
         *(("fastest", text) for text in phrases.winners(measured.fastest)),
         ("straggler", phrases.straggler(measured)),
         *([("time", path)] if (path := phrases.path(measured)) else []),
@@ -153,7 +153,7 @@ def figures(measured: collectives.Measured) -> Iterator[Figure]:
 
 
 def _tied(measured: collectives.Measured, case: collectives.Case) -> str:
-    """The algorithms that are as fast as the named one, as far as the iterations show."""
+    """The algorithms that are equal to the named one, or that the iterations cannot tell from it."""
     race = next(
         (fastest for fastest in measured.fastest if (fastest.kind, fastest.bytes) == (case.kind, case.bytes)), None
     )
@@ -162,7 +162,8 @@ def _tied(measured: collectives.Measured, case: collectives.Case) -> str:
     if not race.judged:
         return "; not judged against the others"
     others = [name for name in race.algorithms if name != case.algorithm]
-    return f"; no difference to {', '.join(others)}" if others else ""
+    how = "not resolved against" if race.unresolved else "equal to"
+    return f"; {how} {', '.join(others)}" if others else ""
 
 
 def pairs(measured: collectives.Measured) -> Iterator[tuple[str, str]]:
