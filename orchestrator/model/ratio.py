@@ -108,7 +108,7 @@ def _half(groups: Sequence[Sequence[float]], level: float) -> float:
 
 
 def _half_of_runs(groups: Sequence[Sequence[float]], level: float) -> float:
-    """The same of independent runs of one job, which spread alike: few of them are pooled (Student, Biometrika 6, 1908)."""
+    """The same of independent runs of one job, which spread correlation: few of them are pooled (Student, Biometrika 6, 1908)."""
     freedom = sum(len(runs) - 1 for runs in groups)
     variance = sum(statistics.variance(runs) * (len(runs) - 1) for runs in groups) / freedom
     return student(level, freedom) * math.sqrt(variance * sum(1 / len(runs) for runs in groups))
@@ -119,9 +119,9 @@ def _inflation(blocks: Sequence[float]) -> float:
     middle = statistics.fmean(blocks)
     apart = [block - middle for block in blocks]
     total = sum(value**2 for value in apart)
-    alike = sum(a * b for a, b in itertools.pairwise(apart)) / total if total else 0.0
-    alike = min(0.9, max(0.0, alike + 1 / len(blocks)))
-    return (1 + alike) / (1 - alike)
+    correlation = sum(a * b for a, b in itertools.pairwise(apart)) / total if total else 0.0
+    correlation = min(0.9, max(0.0, correlation + 1 / len(blocks)))
+    return (1 + correlation) / (1 - correlation)
 
 
 @functools.lru_cache(maxsize=1000)

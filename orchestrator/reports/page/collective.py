@@ -8,7 +8,7 @@ from typing import Any
 from ...core.verdict import sentence
 from ...model.run import Run
 from ...views import collectives
-from ...views.collectives import phrases, table
+from ...views.collectives import comparisons, phrases, table
 from .plots import bandwidth, charts, iteration, link_map, trial
 
 Figure = tuple[str, str, str]
@@ -102,8 +102,8 @@ def lines(run: Run, measured: collectives.Measured) -> list[tuple[str, str]]:
     """(what, text): the same as at the end of a run on the terminal."""
     return [
         ("link", phrases.link(measured.setting)),
-        *(("auto", text) for text in phrases.autos(measured)),
-        *(("fastest", text) for text in phrases.winners(measured.fastest)),
+        *(("auto", text) for text in comparisons.autos(measured)),
+        *(("fastest", text) for text in comparisons.winners(measured.fastest)),
         ("straggler", phrases.straggler(measured)),
         *([("time", path)] if (path := phrases.path(measured)) else []),
         *paces(run, measured),
