@@ -45,11 +45,13 @@ class Interval:
             return "slower" if self.low > least else "faster"
         return "equal" if -equal <= self.low and self.high <= equal else "not resolved"
 
-    def needed(self, count: int, least: float = MARGIN) -> int | None:
+    def needed(self, count: int, least: float = MARGIN, is_relative: bool = True) -> int | None:
         """About how many samples in place of ``count`` would decide, by two digits; None for too many to name."""
-        beyond = abs(self.value) - least
-        toward = self.value - self.low if self.value > 0 else self.high - self.value
-        half = toward if beyond > 0 else max(self.value - self.low, self.high - self.value)
+        ends = self.value, max(self.low, -1 + 1e-9) if is_relative else self.low, self.high, least
+        value, low, high, least = map(math.log1p, ends) if is_relative else ends
+        beyond = abs(value) - least
+        toward = value - low if value > 0 else high - value
+        half = toward if beyond > 0 else max(value - low, high - value)
         more = max(1.2, (half / beyond) ** 2 if beyond else math.inf) * count
         if more > MOST_NEEDED:
             return None

@@ -40,9 +40,10 @@ def test_the_outcome_is_that_of_the_whole_interval(low: float, high: float, outc
 
 def test_the_number_of_samples_that_would_decide_shrinks_the_interval_to_the_least_difference() -> None:
     wide = Interval(value=1.8, low=-0.1, high=5.0)
-    assert wide.needed(100) == 120, "the interval need not exclude more than the least difference"
-    assert Interval(value=0.1, low=-0.06, high=0.26).needed(100) == 400
-    assert Interval(value=0.0, low=-0.04, high=0.04).needed(100) == 400, "to be equal"
+    assert wide.needed(100) == 130, "the interval need not exclude more than the least difference"
+    assert Interval(value=0.1, low=-0.06, high=0.26).needed(100) == 440
+    assert Interval(value=0.1, low=-0.06, high=0.26).needed(100, is_relative=False) == 400
+    assert Interval(value=0.0, low=-0.04, high=0.04).needed(100) == 430, "to be equal"
     assert Interval(value=0.02, low=-0.04, high=0.04).needed(100) is None, "at the least difference none decides"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from ...model import ratio
@@ -42,7 +41,7 @@ def _segments(ranked: Sequence[Fastest]) -> Iterator[str]:
             where = "above: "
         else:
             where = f"up to {phrases.size(run[-1].bytes)} "
-        worst = max(run, key=_needed)
+        worst = max(run, key=lambda fastest: fastest.unresolved.change.value if fastest.unresolved else 0.0)
         at = f" at {phrases.size(worst.bytes)}" if len(run) > 1 and worst.unresolved else ""
         yield where + _winner(worst, at)
 
@@ -50,10 +49,6 @@ def _segments(ranked: Sequence[Fastest]) -> Iterator[str]:
 def _kind(fastest: Fastest) -> tuple[object, ...]:
     """Sizes of one kind share a part."""
     return fastest.judged, fastest.needed, fastest.algorithms, fastest.unresolved is None
-
-
-def _needed(fastest: Fastest) -> float:
-    return (fastest.unresolved.needed or math.inf) if fastest.unresolved else 0.0
 
 
 def _winner(fastest: Fastest, at: str = "") -> str:

@@ -63,9 +63,9 @@ class Fastest:
 
     @property
     def unresolved(self) -> Rival | None:
-        """The rival that needs the most iterations to be decided; None if all are."""
+        """Of the rivals that are not decided, the one with the greatest change; None if all are."""
         unresolved = [rival for rival in self.rivals if rival.outcome == "not resolved"]
-        return max(unresolved, key=lambda rival: rival.needed or math.inf, default=None)
+        return max(unresolved, key=lambda rival: rival.change.value, default=None)
 
 
 def fastest(cases: Sequence[Case], times: Mapping[int, Timed]) -> tuple[Fastest, ...]:

@@ -147,7 +147,7 @@ def _judged(row: Grouped, change: ratio.Interval) -> Grouped:
     margin = ratio.MARGIN * row.scale
     outcome = change.outcome(margin, margin)
     if outcome == "not resolved":
-        needed = change.needed(min(row.counts), margin)
+        needed = change.needed(min(row.counts), margin, row.is_relative)
         return replace(row, reason=f"about {needed:,} runs in each group would decide" if needed else "")
     if outcome == "equal" or row.is_relative:
         return replace(row, verdict=outcome)
