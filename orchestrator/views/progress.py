@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..model import events
-from ..model.event import History
+from ..model.event import Event, History
 from ..model.frozen import dataclass
 from ..model.run import StepRecord
 from ..model.trial import Trial
@@ -160,9 +161,10 @@ def _first_step(history: History, gang: Gang) -> float | None:
 
 
 def omitted_steps(history: History) -> frozenset[int]:
-    """Steps that the last measurement of collectives left out because its median was known well enough.
+    """Steps that the last measurement of collectives left out because its median was known well enough, or its time was over.
 
-    A stop counts only if the plan has a precision and the interval that the stop reports is as narrow as that.
+    A stop counts only if the plan has a precision, and the interval that the stop reports is as narrow as that, or the stop and the
+    time since the plan are as late as the plan allows.
     """
     plan = history.last(events.CollectivePlan)
     share = plan.data.precision if plan else None
@@ -172,7 +174,10 @@ def omitted_steps(history: History) -> frozenset[int]:
     omitted: set[int] = set()
     for event in history.of(events.CollectiveMeasured):
         stop, case = event.data, cases.get(event.data.case)
-        if event.epoch != plan.epoch or case is None or not _is_precise(stop, share) or case.first_step is None:
+        if event.epoch != plan.epoch or case is None or case.first_step is None:
+            continue
+        is_precise = stop.reason == "precision" and relative_width(stop) < share
+        if not is_precise and not _is_late(event, plan):
             continue
         stride = case.stride or 1
         after = case.first_step + (stop.iterations or 0) * stride
@@ -180,7 +185,18 @@ def omitted_steps(history: History) -> frozenset[int]:
     return frozenset(omitted)
 
 
-def _is_precise(stop: events.CollectiveMeasured, share: float) -> bool:
-    if stop.reason != "precision" or stop.median_s is None or stop.low_s is None or stop.high_s is None:
-        return False
-    return stop.high_s - stop.low_s < share * stop.median_s
+def relative_width(measured: events.CollectiveMeasured) -> float:
+    """The interval of a case as a share of its median; infinite where one is not known."""
+    if not measured.median_s or measured.low_s is None or measured.high_s is None:
+        return math.inf
+    return (measured.high_s - measured.low_s) / measured.median_s
+
+
+def _is_late(event: Event[events.CollectiveMeasured], plan: Event[events.CollectivePlan]) -> bool:
+    limit, seconds = plan.data.precision_s, event.data.seconds
+    return (
+        event.data.reason == "time"
+        and limit is not None
+        and seconds is not None
+        and limit <= seconds <= event.t - plan.t
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -59,8 +60,6 @@ def check(params: Params) -> list[str]:
     problems = [*settings.problems(params, auto="auto" in params.algorithm), *_lists(params)]
     if params.precision and params.gap_ms:
         problems.append("precision: not with gap_ms: a sequence runs all of its iterations")
-    if params.precision and params.iterations < precision.LEAST:
-        problems.append(f"precision: needs iterations of at least {precision.LEAST} (got {params.iterations})")
     good = replace(params, sizes=("1M",)) if any(problem.startswith("sizes: ") for problem in problems) else params
     problems += [_named(problem) for item in items(good) for problem in cases.problems(item)]
     if params.operation in cases.OPERATIONS:
@@ -107,9 +106,8 @@ def run(ctx: context.RankContext) -> None:
 def notes(params: Params) -> Iterator[str]:
     """Notes for the user on the effect of valid values."""
     if (needed := _needed(params)) and not params.gap_ms:
-        rest = (
-            "" if params.iterations >= needed else f"; with {params.iterations} it is not judged: --iterations {needed}"
-        )
+        is_enough = params.precision or params.iterations >= needed
+        rest = "" if is_enough else f"; with {params.iterations} it is not judged: --iterations {needed}"
         yield f"the fastest algorithm of a size is judged from {needed} iterations on{rest}"
     requested, rounded = sizes.sizes(params.sizes), sizes.sizes(params.sizes, _width(params))
     odd = [size for size in requested if size % _width(params)] if params.operation != "barrier" else []
@@ -122,7 +120,7 @@ def _needed(params: Params) -> int:
     """Iterations from which on the fastest algorithm of each size can be judged; 0 for a single algorithm."""
     from ..views.collectives import fastest, statistics
 
-    count = len(items(params)) // len(params.algorithm) * (len(params.algorithm) - 1)
+    count = len(items(params)) // len(params.algorithm) * math.comb(len(params.algorithm), 2)
     return statistics.least_pairs(fastest.LEVEL / count) if count else 0
 
 
@@ -155,13 +153,14 @@ def _sizes(params: Params, world: int | None) -> tuple[int, ...]:
 
 
 def _items(params: Params, bytes_: tuple[int, ...]) -> Iterator[cases.Item]:
+    trials = precision.most_iterations(params.iterations, params.precision)
     operators = params.operator if params.operation in cases.REDUCING else ("sum",)
     for size in bytes_:
         for dtype in params.dtype if bytes_ != (0,) else params.dtype[:1]:
             for operator in operators:
                 for algorithm in params.algorithm:
                     yield cases.Item(
-                        operation=params.operation, bytes=size, trials=params.iterations, gap_ms=params.gap_ms,
+                        operation=params.operation, bytes=size, trials=trials, gap_ms=params.gap_ms,
                         algorithm=algorithm, dtype=dtype, groups=params.groups, operator=operator, root=params.root,
                         shares=params.shares, asynchronous=params.asynchronous,
                     )  # fmt: skip

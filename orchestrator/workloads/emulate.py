@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..model.free_memory import RequiredMemory
-from ..model.frozen import dataclass
-from ..rank.collective import algorithm_choice, cases, known_algorithms, memory_demand, settings
+from ..model.frozen import dataclass, replace
+from ..rank.collective import algorithm_choice, cases, known_algorithms, memory_demand, precision, settings
 from ..rank.open_mpi import installed
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 def items(params: Params) -> tuple[cases.Item, ...]:
     """The items with scaled gaps."""
-    return tuple(parse_item(fields, params.gap_scale) for fields in params.items)
+    listed = (parse_item(fields, params.gap_scale) for fields in params.items)
+    return tuple(replace(item, trials=precision.most_iterations(item.trials, params.precision)) for item in listed)
 
 
 def run(ctx: context.RankContext) -> None:

@@ -26,7 +26,7 @@ from orchestrator.reports.page import nccl, sheet
 from orchestrator.reports.page.plots import bandwidth
 from orchestrator.store import bundle
 from orchestrator.views import collectives, comparison
-from orchestrator.views.collectives import fastest, phrases, samples, statistics, table
+from orchestrator.views.collectives import fastest, phrases, samples, table
 
 from . import collective_runs, simulated
 from .collective_runs import Part
@@ -192,13 +192,6 @@ def test_winners_are_told_from_noise_over_all_sizes_together() -> None:
     assert not [race_ for race_ in fastest.fastest(result.setting.cases, times) if race_.clear]
     few = {number: samples.Timed(trials=numbers[:5], seconds=np.array([1.0 + number % 2] * 5)) for number in times}
     assert not [race_ for race_ in fastest.fastest(result.setting.cases, few) if race_.clear]
-
-
-def test_holms_method_asks_more_of_each_of_many() -> None:
-    assert statistics.holm([0.01, 0.04, 0.03], 0.05) == [True, False, False]
-    assert statistics.holm([0.01, 0.02, 0.03], 0.05) == [True, True, True]
-    assert statistics.holm([], 0.05) == []
-    assert statistics.sign(6, 6) == pytest.approx(2 / 64)
 
 
 def test_no_iterations_are_recommended_where_chunks_are_counted() -> None:

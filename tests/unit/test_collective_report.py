@@ -24,7 +24,7 @@ from orchestrator.reports.page import nccl, sheet
 from orchestrator.reports.page.plots import charts, link_map
 from orchestrator.run import judging
 from orchestrator.views import collectives
-from orchestrator.views.collectives import phrases, table
+from orchestrator.views.collectives import comparisons, phrases, table
 
 from ..contract.report_contract import EXTERNAL, check_forms
 from . import collective_runs, simulated
@@ -53,7 +53,7 @@ def measured(run: Run) -> collectives.Measured:
 def test_the_table_is_as_somebody_read_it(run: Run) -> None:
     result = measured(run)
     messages = [
-        phrases.link(result.setting), *table.lines(result), *phrases.winners(result.fastest), phrases.straggler(result),
+        phrases.link(result.setting), *table.lines(result), *comparisons.winners(result.fastest), phrases.straggler(result),
         phrases.verified(run.history, result), phrases.outliers(result), phrases.percentiles(result),
     ]  # fmt: skip
     same_as_golden("collectives/table.txt", "\n".join(messages) + "\n")

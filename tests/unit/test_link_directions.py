@@ -75,12 +75,16 @@ def test_of_equal_directions_none_is_named(width: float) -> None:
     assert link_directions.slow(directions(12, width=width)) == []
 
 
-def test_what_is_not_seen_is_slower_by_less_than_the_share_that_is_said() -> None:
-    for width in (0.004, 0.05):
-        visible = link_directions.least_visible(directions(12, width=width))
-        assert visible is not None
-        assert link_directions.slow(directions(12, slow=(4,), by=1.005 + visible, width=width))
-        assert not link_directions.slow(directions(12, slow=(4,), by=visible * 0.5 + 1, width=width))
+def test_a_direction_is_equal_slower_or_not_resolved_by_its_interval() -> None:
+    for width, by, outcome in (
+        (0.004, 1.0, "equal"),
+        (0.004, 1.05, "slower"),
+        (0.3, 1.0, "not resolved"),
+        (0.3, 1.05, "not resolved"),
+    ):
+        compared = link_directions.changes(directions(12, slow=(4,), by=by, width=width))
+        assert {change.outcome() for direction, change in compared if direction.sender == 4} == {outcome}
+        assert all(change.low <= change.value <= change.high for _, change in compared)
 
 
 def test_a_wide_interval_is_no_reason_to_name_a_direction() -> None:
@@ -144,8 +148,19 @@ def test_the_worst_direction_is_named_with_its_interval() -> None:
     assert "worst direction n2 -> n1" in text and ", 2 directions are slower than the others · " in text
 
 
-def test_where_no_direction_is_slower_the_terminal_says_how_much_slower_one_must_be() -> None:
-    assert " · no direction is slower than the others (down to 1.8 %) · " in link_line(made([]))
+def test_where_no_direction_is_slower_the_terminal_says_within_which_share() -> None:
+    assert " · no direction is more than 2 % slower than the others · " in link_line(made([]))
+
+
+def test_a_probe_that_knows_a_direction_roughly_claims_nothing_of_it() -> None:
+    """It was "no direction is slower than the others (down to 1827 %)"."""
+    wide = {"rank": 2, "peer": 1, "alpha_s": 1e-4, "beta_s_per_byte": 2 * BETA, "interval": [0.9 * BETA, 19 * BETA]}
+    text = link_line(made([("link.pair", wide)]))
+    assert "no direction is" not in text and "worst direction" not in text
+    assert (
+        " · slower directions not resolved, 1 of 12: n2 -> n1 takes 2.0 times as long as the others, 95 % 0.90 to 19.1;"
+        " a longer probe would decide: --probe-s · "
+    ) in text
 
 
 def test_a_direction_that_is_known_roughly_has_its_interval(run: Run) -> None:

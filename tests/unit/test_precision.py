@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.model import ratio
 from orchestrator.model.event import History
 from orchestrator.model.run import Run
 from orchestrator.model.schedule import Cost
@@ -19,18 +20,14 @@ from orchestrator.workloads import collective, emulate
 from . import collective_runs, simulated, verdicts
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 6, 12, 19, 40, 100, 1999])
-def test_the_interval_is_the_one_of_the_views(count: int) -> None:
+def test_the_median_of_an_interval_is_the_one_of_the_table() -> None:
+    """By nearest rank: of two middle samples the lower one."""
     numpy = pytest.importorskip("numpy")
-    samples = [random.Random(count).lognormvariate(0, 1) for _ in range(count)]
-    own, theirs = precision.median(samples), statistics.median(numpy.array(samples))
-    assert own.value == pytest.approx(theirs.value)
-    low, high = (own.low, own.high) if own.low is not None else (-numpy.inf, numpy.inf)
-    assert (low, high) == (theirs.low, theirs.high)
-
-
-def test_the_interval_of_many_samples_is_nearly_the_exact_one() -> None:
-    assert abs(precision._enclosing(2001) - precision._enclosing(2000)) <= 2
+    for count in (3, 6, 20, 41):
+        samples = [random.Random(count).lognormvariate(0, 1) for _ in range(count)]
+        own, table = ratio.median(samples), statistics.spread(numpy.array(samples))
+        assert own is not None and table is not None and own.value == table.p50
+        assert 0 < own.low <= own.value <= own.high
 
 
 def test_the_true_median_is_within_the_interval_in_95_of_100_stopped_cases() -> None:
@@ -41,22 +38,23 @@ def test_the_true_median_is_within_the_interval_in_95_of_100_stopped_cases() -> 
         stops = [*sorted(precision.check_counts(200)), 200]
         for stop in stops:
             samples += [generator.lognormvariate(0, 0.05) for _ in range(stop - len(samples))]
-            interval = precision.median(samples)
-            if interval.is_within(0.03):
+            interval = ratio.median(samples)
+            assert interval is not None
+            if precision.is_within(interval, 0.03):
                 break
-        assert interval.low is not None and interval.high is not None
+        assert interval is not None
         hits += interval.low <= 1.0 <= interval.high
     assert hits >= 0.91 * trials
 
 
 def test_too_few_samples_never_stop_a_case() -> None:
-    assert not precision.median([1.0] * 5).is_within(0.5)
-    assert precision.median([1.0] * 6).is_within(0.5)
+    assert not precision.is_within(ratio.median([1.0] * 2), 0.5)
+    assert precision.is_within(ratio.median([1.0] * 3), 0.5)
     assert min(precision.check_counts(1000)) == precision.LEAST and not precision.check_counts(precision.LEAST)
 
 
 def test_cases_in_turn_stop_together() -> None:
-    narrow, wide = precision.median([1.0] * 20), precision.median([float(n) for n in range(20)])
+    narrow, wide = ratio.median([1.0] * 20), ratio.median([float(n) for n in range(1, 21)])
     assert precision.is_reached([narrow, narrow], 0.02) and not precision.is_reached([narrow, wide], 0.02)
 
 
@@ -71,10 +69,8 @@ def test_a_wrong_precision_is_refused(text: str) -> None:
     assert problem.startswith("precision: must be ")
 
 
-def test_a_precision_needs_iterations_and_no_gaps() -> None:
-    assert collective.check(collective.Params(precision="2%", iterations=8)) == [
-        "precision: needs iterations of at least 12 (got 8)"
-    ]
+def test_a_precision_needs_no_gaps() -> None:
+    assert collective.check(collective.Params(precision="2%", iterations=8)) == []
     item = {"operation": "all-reduce", "bytes": 4096, "gap_ms": 1.0}
     assert emulate.check(emulate.Params(items=(item,), precision="2%")) == [
         "precision: not with gaps: a sequence runs all of its iterations"
@@ -102,7 +98,12 @@ def test_the_expected_time_counts_warm_up_checks_and_gaps() -> None:
 
 
 def stopped(
-    iterations: int = 20, *, low_s: float = 0.0099, share: float | None = 0.05, reason: str = "precision"
+    iterations: int = 20,
+    *,
+    low_s: float = 0.0099,
+    share: float | None = 0.05,
+    reason: str = "precision",
+    seconds: float = 1.0,
 ) -> Run:
     """Two algorithms in turn, of whose 30 planned iterations so many were done."""
     parts = [
@@ -112,14 +113,30 @@ def stopped(
         )
         for name in ("ring", "library")
     ]  # fmt: skip
-    stop = {"iterations": iterations, "median_s": 0.01, "low_s": low_s, "high_s": 0.0101, "reason": reason}
+    stop = {
+        "iterations": iterations,
+        "median_s": 0.01,
+        "low_s": low_s,
+        "high_s": 0.0101,
+        "reason": reason,
+        "seconds": seconds,
+    }
     run = collective_runs.run(parts, notes=[("collective.measured", {"case": case, **stop}) for case in (0, 1)])
 
     def planned(value: dict[str, Any]) -> dict[str, Any]:
-        return {**value, "precision": share, "cases": [{**case, "iterations": 30} for case in value["cases"]]}
+        return {
+            **value,
+            "precision": share,
+            "precision_s": 3.0,
+            "cases": [{**case, "iterations": 30} for case in value["cases"]],
+        }
 
     events = tuple(
-        dataclasses.replace(event, value=planned(dict(event.value))) if event.f == "collective.plan" else event
+        dataclasses.replace(event, value=planned(dict(event.value)))
+        if event.f == "collective.plan"
+        else dataclasses.replace(event, t=event.t + 10)
+        if event.f == "collective.measured"
+        else event
         for event in run.history.events
     )
     plan = {**dict(run.extras["plan.json"]), "last_step": 60}
@@ -133,7 +150,35 @@ def test_a_recorded_stop_is_accepted() -> None:
     assert verdict.outcome == "pass" and verdict.text.endswith("without 20 that the precision made unnecessary")
     entry = measured(run)
     assert entry is not None and [row.lost for row in entry.rows] == [0, 0]
-    assert phrases.stops(entry).startswith("2 of 2 cases stopped after 20 of 30 iterations: ")
+    assert phrases.stops(entry) == "2 of 2 cases known to 5 % after 20 iterations"
+
+
+def test_a_precision_raises_the_iterations() -> None:
+    wide = collective.Params(precision="2%", iterations=20)
+    assert {item.trials for item in collective.items(wide)} == {2000} and collective.last_step(wide) == 2000
+    assert {item.trials for item in collective.items(dataclasses.replace(wide, precision=""))} == {20}
+    item = {"operation": "all-reduce", "bytes": 4096, "trials": 8}
+    assert emulate.items(emulate.Params(items=(item,), precision="2%"))[0].trials == 800
+
+
+def test_a_precision_that_its_time_did_not_reach_is_said_and_its_steps_are_not_lost() -> None:
+    run = stopped(low_s=0.004, reason="time", seconds=3.0)
+    assert omitted_steps(run.history) == frozenset(range(41, 61))
+    assert verdicts.ask(run, "no-step-lost").outcome == "pass"
+    entry = measured(run)
+    assert entry is not None
+    assert phrases.stops(entry) == (
+        "0 of 2 cases known to 5 %; not reached in 3 s a size (--precision-s): "
+        "all-reduce ring 64 KiB to 61 % after 20, all-reduce library 64 KiB to 61 % after 20"
+    )
+
+
+@pytest.mark.parametrize("seconds", [2.9, 1000.0])
+def test_a_stop_that_is_too_early_for_its_time_is_not_accepted(seconds: float) -> None:
+    """Before the limit, or with more seconds than have passed since the plan."""
+    run = stopped(low_s=0.004, reason="time", seconds=seconds)
+    assert omitted_steps(run.history) == frozenset()
+    assert verdicts.ask(run, "no-step-lost").outcome == "fail"
 
 
 @pytest.mark.parametrize("wrong", [{"share": None}, {"low_s": 0.009}, {"reason": "all"}])

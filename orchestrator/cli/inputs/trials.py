@@ -329,7 +329,8 @@ def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
         module = f"-m {params['module']}" if params.get("module") else ""
         picked.append(" ".join([str(params.get("file") or module), *params.get("args", ())]).strip())
     world = f"{trial.world.nodes} x {trial.workers_per_node} ranks"
-    steps = [f"{last_step} steps"] if last_step else []
+    most = "at most " if params.get("precision") else ""
+    steps = [f"{most}{last_step} steps"] if last_step else []
     steps += [f"batch {params['batch']}"] if "batch" in params else []
     steps += [f"checkpoint every {params['checkpoint_every']}"] if params.get("checkpoint_every") else []
     steps += [f"stops at {params['stop_at']}"] if params.get("stop_at") else []

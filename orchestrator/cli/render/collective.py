@@ -9,7 +9,7 @@ from typing import Any
 from ...model import codec
 from ...model.run import Run
 from ...views import collectives
-from ...views.collectives import phrases, table
+from ...views.collectives import comparisons, phrases, table
 from .terminal import run_path
 
 #: Rows of the table at the end of a run.
@@ -32,9 +32,9 @@ def lines(run: Run, directory: Path, *, whole: bool = False, width: int = 0) -> 
     if len(shown.rows) < len(measured.rows):
         hidden = len(measured.rows) - len(shown.rows)
         yield f"          … {hidden} more of smaller sizes: ccbed report {run_path(directory)} --table"
-    for number, text in enumerate(phrases.autos(measured.setting)):
+    for number, text in enumerate(comparisons.autos(measured)):
         yield f"{'' if number else 'auto':<10}{text}"
-    for text in phrases.winners(measured.fastest):
+    for text in comparisons.winners(measured.fastest):
         yield f"fastest   {text}"
     yield f"straggler {phrases.straggler(measured)}"
     if path := phrases.path(measured):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...model import ratio
 from ...views import comparison
 from .terminal import Terminal
 
@@ -14,11 +15,11 @@ def show_groups(terminal: Terminal, groups: comparison.Groups, counts: tuple[int
     terminal.lines([f"A  {counts[0]} runs", f"B  {counts[1]} runs"])
     confidence = f"{1 - groups.level:.2%} each"
     terminal.table(("median of", "A", "B", "change", confidence, "n", "verdict"), [_row(row) for row in groups.rows])
-    reasons = dict.fromkeys(f"unknown   {row.what}: {row.reason}" for row in groups.rows if row.reason)
+    reasons = dict.fromkeys(f"open      {row.what}: {row.reason}" for row in groups.rows if row.reason)
     terminal.lines(reasons)
     terminal.line(
         f"note      of 100 pairs of equal groups at most {comparison.GROUP_LEVEL * 100:.0f} has a row that is called changed;"
-        f" a change within {comparison.MARGIN:.0%} is no difference"
+        f" slower, faster: the whole interval is beyond {ratio.MARGIN:.0%}; equal: it is within"
     )
     if groups.is_separate:
         terminal.line(

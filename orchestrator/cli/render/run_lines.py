@@ -10,6 +10,7 @@ from ...model.event import Event
 from ...model.frozen import dataclass, field
 from ...model.payload import Payload
 from ...model.trial import INSIDE, Trial
+from ...views import progress
 from ...views.collectives import phrases
 from . import probe_table
 from .terminal import age, short_list
@@ -54,6 +55,7 @@ class RunLines:
     _expected_s: Mapping[int, float] = field(default_factory=dict)
     _measured: set[int] = field(default_factory=set)
     _planned_at: float = 0.0
+    _plan: events.CollectivePlan = events.CollectivePlan(expected_s=None)
     _probed: int = 0
     _joined_at: float = 0.0
     _stopping: bool = False
@@ -321,16 +323,15 @@ class RunLines:
         cases = {case.case or 0: case for case in plan.cases or ()}
         self._cases = cases
         self._expected_s = dict(zip(cases, plan.cases_s or (), strict=False))
-        self._planned_at = event.t
+        self._planned_at, self._plan = event.t, plan
         count = sum(case.iterations or 0 for case in cases.values())
         text = f"{count:,} iteration{'s' * (count != 1)} of {len(cases)} case{'s' * (len(cases) != 1)}"
-        if plan.expected_s is not None and (plan.uncosted or 0) != len(cases):
+        if plan.precision:
+            text = f"at most {text}; a case stops after {plan.least or 0} or more when its median is known to "
+            text += f"{phrases.fraction(plan.precision)}, a size after {plan.precision_s or 0:g} s: --precision-s"
+        elif plan.expected_s is not None and (plan.uncosted or 0) != len(cases):
             left_out = f", without {plan.uncosted} whose cost is not known" if plan.uncosted else ""
             text += f", about {plan.expected_s:.3g} s by the cost model with verification{left_out}"
-        if plan.precision:
-            text += (
-                f"; a case stops after {plan.least or 0} or more when its median is known to {plan.precision * 100:g} %"
-            )
         yield self._line(event, "expected", text)
 
     def _collective_measured(self, event: Event[events.CollectiveMeasured]) -> Iterator[Line]:
@@ -341,11 +342,21 @@ class RunLines:
         known = row.low_s is not None and row.high_s is not None
         interval = f" ({phrases.milliseconds(row.low_s)} to {phrases.milliseconds(row.high_s)})" if known else ""
         name = f"{case.operation} {case.algorithm}" + (f" {phrases.size(case.bytes)}" if case.bytes else "")
-        why = f" of {case.iterations:,}: precise enough" if row.reason == "precision" else ""
-        count = f"{row.iterations:,} iteration{'s' * (row.iterations != 1)}{why}"
-        text = f"{name}: median {phrases.milliseconds(row.median_s)} ms{interval}, {count}"
+        count = f"{row.iterations:,} iteration{'s' * (row.iterations != 1)}{self._precision(row)}"
+        over = "" if row.over == self._plan.over else " of the slowest rank"
+        text = f"{name}: p50{over} {phrases.milliseconds(row.median_s)} ms{interval}, {count}"
         text += self._remaining(event)
         yield self._line(event, "measured", text)
+
+    def _precision(self, row: events.CollectiveMeasured) -> str:
+        """Whether the case reached the precision that the user set; empty without one."""
+        wanted, width = self._plan.precision, progress.relative_width(row)
+        if not wanted:
+            return ""
+        missed = (
+            "" if width < wanted else f": {phrases.fraction(wanted)} not reached in {self._plan.precision_s or 0:g} s"
+        )
+        return f", known to {phrases.fraction(width)}{missed}"
 
     def _remaining(self, event: Event[events.CollectiveMeasured]) -> str:
         """How many cases are left, and for how long: by the cost model, as fast as the cases so far were beside it."""

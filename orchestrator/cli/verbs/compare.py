@@ -1,4 +1,4 @@
-"""Compare two runs: slower, faster, or no difference; or runs of one job under several systems, side by side."""
+"""Compare two runs or groups of runs: slower, faster, equal, or not resolved; or runs of one job under several systems, side by side."""
 
 from __future__ import annotations
 

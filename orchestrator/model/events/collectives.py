@@ -59,7 +59,7 @@ class CollectivePlan(Payload):
     """The cases that are measured. ``over``: what a result is the median over; ``bandwidth``: how it is taken from the times.
 
     ``precision``: a case may stop when the interval of its median is narrower than this share of it, after the
-    ``least`` number of iterations. ``expected_s``: the time of
+    ``least`` number of iterations, or after ``precision_s`` seconds. ``expected_s``: the time of
     all iterations by the cost model, with warm-up and verification; ``uncosted``: cases that it leaves out; ``cases_s``: of each case.
     """
 
@@ -73,6 +73,7 @@ class CollectivePlan(Payload):
     bandwidth: str | None = None
     precision: float | None = None
     least: Step | None = None
+    precision_s: Seconds | None = None
     expected_s: Seconds | None = null()
     uncosted: Count | None = None
     cases_s: tuple[Seconds, ...] | None = None
@@ -95,9 +96,10 @@ class CollectiveSequence(Payload):
 
 @payload("collective.measured", writer="rank")
 class CollectiveMeasured(Payload):
-    """A case is measured: the ``median_s`` of the slowest rank's time, with its interval of 95 %; null with too few iterations.
+    """A case is measured: the ``median_s`` of its iterations with the interval of 95 %; null with too few iterations.
 
-    ``reason``: why it has no more iterations: ``all`` of the plan, or the ``precision`` that the user set.
+    ``over``: the kind of times, the slowest rank's in older records. ``reason``: why it has no more iterations: ``all`` of the plan,
+    the ``precision`` that the user set, or its ``time``. ``seconds``: all iterations of its size took so long.
     """
 
     rank: Rank | None = None
@@ -107,6 +109,8 @@ class CollectiveMeasured(Payload):
     low_s: Seconds | None = null()
     high_s: Seconds | None = null()
     reason: str | None = None
+    over: str | None = None
+    seconds: Seconds | None = None
 
 
 @payload("collective.auto", writer="rank")

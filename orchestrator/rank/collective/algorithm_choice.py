@@ -10,14 +10,17 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ...model import algorithm as model
+from ...model import ratio
 from ...model.frozen import dataclass, field, replace
 from ..open_mpi import names as mpi
-from . import cases, expected_cost, known_algorithms, link_fit, precision
+from . import cases, expected_cost, known_algorithms, link_fit
 
 #: Expected times that differ by less count as equal in what is printed: the model is not more accurate.
 EQUAL = 0.03
 #: Measured times are within these shares of the expected ones, if a start-up takes what it takes on the busy machine.
 LEAST_SHARE, MOST_SHARE = 0.9, 1.1
+#: The chance that an algorithm is dropped wrongly at a comparison in the warm-up.
+LEVEL = 0.05
 #: Turns of a measurement in the warm-up. Fewer decide nothing.
 LEAST_TURNS, MOST_TURNS = 3, 60
 
@@ -131,37 +134,42 @@ def measure_in_turns(
 
 
 def _undecided(times: Mapping[str, Sequence[float]]) -> list[str]:
-    """The algorithms to measure further; none if one is left, or if the medians of all are known to EQUAL."""
-    rivals = _maybe_fastest(times)
-    is_known = all(precision.median(times[name]).is_within(EQUAL) for name in rivals)
-    return [] if len(rivals) == 1 or is_known else rivals
+    """The algorithms to measure further; none if one is left, or if all are equal to the fastest."""
+    best, rivals = _compared_in_turn(times)
+    is_known = all(outcome == "equal" for outcome in rivals.values())
+    return [] if is_known else [best, *rivals]
 
 
-def _maybe_fastest(times: Mapping[str, Sequence[float]]) -> list[str]:
-    """The algorithms that are not known to be slower than another."""
-    medians = {name: precision.median(seconds) for name, seconds in times.items()}
-    best = min(medians.values(), key=lambda median: median.value)
-    return [name for name in times if not _is_slower(medians[name], min(times[name]), best)]
-
-
-def _is_slower(median: precision.Median, least: float, best: precision.Median) -> bool:
-    """By the intervals of the medians; with too few samples for them, if the shortest time is longer by more than EQUAL."""
-    if median.low is None or best.high is None:
-        return least > best.value * (1 + EQUAL)
-    return median.low > best.high
+def _compared_in_turn(times: Mapping[str, Sequence[float]]) -> tuple[str, dict[str, ratio.Outcome]]:
+    """The algorithm with the least median, and those that it is not known to be faster than, with what is known of them."""
+    best = min(times, key=lambda name: statistics.median_low(times[name]))
+    outcomes: dict[str, ratio.Outcome] = {}
+    for name, seconds in times.items():
+        count = min(len(seconds), len(times[best]))
+        change = ratio.change(times[best][:count], seconds[:count], level=LEVEL, in_turn=True)
+        outcomes[name] = change.outcome() if change else "not resolved"
+    return best, {name: outcome for name, outcome in outcomes.items() if name != best and outcome != "slower"}
 
 
 def after_measurement(choice: Choice, times: Mapping[str, Sequence[float]]) -> Choice:
-    """Of those that the measurement cannot tell from the fastest, the one with the fewest messages at a time; then the least median."""
-    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+    """The least median; of those within EQUAL of it that are not slower, the one with the fewest messages at a time."""
+    medians = {name: statistics.median_low(seconds) for name, seconds in times.items()}
     names = sorted(medians, key=lambda name: medians[name])
-    name = min(_maybe_fastest(times), key=lambda name: (choice.at_once[name], medians[name]))
+    best, rivals = _compared_in_turn(times)
+    near = [name for name in (best, *rivals) if medians[name] <= medians[best] * (1 + EQUAL)]
+    name = min(near, key=lambda name: (choice.at_once[name], medians[name]))
     text = ", ".join(f"{name} {_ms(medians[name])}" for name in names)
     turns = max(len(seconds) for seconds in times.values())
     return replace(
         choice, name=name, measured={name: medians[name] for name in names},
-        why=f"measured in the warm-up, medians of up to {turns}: {text}; {choice.why}",
+        why=f"chosen from {len(names)}, in turn in the warm-up, medians of up to {turns}: {text}{_open(best, rivals)}; {choice.why}",
     )  # fmt: skip
+
+
+def _open(best: str, rivals: Mapping[str, ratio.Outcome]) -> str:
+    """The algorithms that are not known to be slower than the one with the least median."""
+    named = {word: [name for name, outcome in rivals.items() if outcome == word] for word in ("equal", "not resolved")}
+    return "".join(f"; {word} against {best}: {', '.join(names)}" for word, names in named.items() if names)
 
 
 def _compared(first: str, names: Sequence[str], expected: Mapping[str, float]) -> str:

@@ -7,6 +7,7 @@ iterations of one number are a pair. Collectives with gaps are replayed as a seq
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import time
 import zlib
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from ...model import algorithm as model
+from ...model import ratio
 from ...model.events import CollectiveAuto, CollectiveMeasured, CollectivePlan, LinkProbing
 from ...model.schedule import Cost
 from ..checkpoint import tensor_digest
@@ -25,7 +27,7 @@ from ..exchange import operations
 from ..open_mpi import names
 from ..open_mpi import peer as mpi_peer
 from ..replay import pacing, sequence
-from ..runtime import run_gaps
+from ..runtime import recorder, run_gaps
 from . import (
     algorithm_choice,
     backend_support,
@@ -97,6 +99,7 @@ class Meter:
         self._link: link_fit.Fit | None = None
         self._combining = self._barrier_s = 0.0
         self._precision = precision.parse(self._params.precision)
+        self._over = ""
         #: Results that were verified, and iterations that precision made unnecessary.
         self.verified = self.omitted = 0
         ctx.steps = sum(case.item.trials for case in planned)
@@ -111,6 +114,7 @@ class Meter:
         for groups in dict.fromkeys(case.groups for case in self._cases):
             self._memberships[groups] = operations.join_groups(groups, self._ctx.rank, self._ctx.world)
         self._cases = self._choose_algorithms()
+        self._over = self._times_over()
         if self._ctx.rank == 0:
             self._ctx.note(self._plan())
 
@@ -218,6 +222,7 @@ class Meter:
             rank=self._ctx.rank, cases=tuple(facts), over=params.over, warmup=params.warmup, world=self._ctx.world,
             drain=self._drain, verify=params.verify, bandwidth="mean", precision=self._precision or None,
             least=precision.LEAST if self._precision else None,
+            precision_s=self._params.precision_s if self._precision else None,
             expected_s=expected.seconds, uncosted=expected.uncosted,
             cases_s=tuple(float(f"{seconds:.3g}") for seconds in expected.by_case) or None,
         )  # fmt: skip
@@ -254,29 +259,62 @@ class Meter:
                     ctx.chunks.discard()
         trials = among[0].item.trials
         check_counts = precision.check_counts(trials) if self._precision else frozenset()
-        times: list[list[float]] = [[] for _ in among]
+        times: list[list[tuple[float, float]]] = [[] for _ in among]
+        reason, begin = "all", time.monotonic()
         for iteration in range(trials):
             for case, work, own in zip(among, works, times, strict=True):
                 own.append(self._iterate(case, work, case.first_step + iteration * case.stride))
-            if iteration + 1 in check_counts and precision.is_reached(self._medians(times), self._precision):
+            if iteration + 1 in check_counts and (reason := self._end_reason(among, times, begin)) != "all":
                 break
-        self._report_measured(among, self._medians(times), len(times[0]))
+        self._report_measured(among, self._seconds(among, times), reason, time.monotonic() - begin)
 
-    def _medians(self, times: Sequence[Sequence[float]]) -> list[precision.Median]:
-        """Of the slowest rank's times, the same on all ranks. A collective, outside of the timed part."""
-        slowest = torch.tensor(times, dtype=torch.float64, device=self._ctx.device)
+    def _end_reason(
+        self, among: Sequence[cases.Case], times: Sequence[Sequence[tuple[float, float]]], begin: float
+    ) -> str:
+        """Why no more iterations are needed: ``precision`` or ``time``; else ``all``. The same on all ranks."""
+        if precision.is_reached(map(ratio.median, self._seconds(among, times)), self._precision):
+            return "precision"
+        return "time" if self._of_rank_0(time.monotonic() >= begin + self._params.precision_s)[0] else "all"
+
+    def _seconds(
+        self, among: Sequence[cases.Case], times: Sequence[Sequence[tuple[float, float]]]
+    ) -> list[list[float]]:
+        """The time of each iteration by ``over``, the same on all ranks. A collective, outside of the timed part.
+
+        Of ranks that have no part in it only the others count.
+        """
+        spans = torch.tensor(times, dtype=torch.float64, device=self._ctx.device)
+        is_cct, is_mean = self._over == "cct", self._over == "mean_rank"
+        seconds = torch.stack((spans[..., 1], -spans[..., 0])) if is_cct else spans[..., 1] - spans[..., 0]
+        if not self._memberships[among[0].groups]:
+            seconds.fill_(0.0 if is_mean else -math.inf)
         if self._ctx.world > 1:
-            dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        return [precision.median(samples) for samples in slowest.tolist()]
+            dist.all_reduce(seconds, dist.ReduceOp.SUM if is_mean else dist.ReduceOp.MAX)
+        if is_mean:
+            seconds /= len({rank for group in among[0].groups for rank in group})
+        result: list[list[float]] = (seconds.sum(0) if is_cct else seconds).tolist()
+        return result
 
-    def _report_measured(self, among: Sequence[cases.Case], medians: Sequence[precision.Median], count: int) -> None:
-        left_out = (among[0].item.trials - count) * len(among)
-        self.omitted += left_out
-        for case, median in zip(among, medians, strict=True) if self._ctx.rank == 0 else ():
+    def _times_over(self) -> str:
+        """The kind of times that reports are over; the slowest rank's where ranks cannot know it: of chunks, and of several clocks."""
+        if self._params.over != "cct" or self._ctx.world < 2:
+            return "max_rank" if self._params.over == "chunk" else self._params.over
+        boot = zlib.crc32(recorder.BOOT.read_bytes())
+        ends = torch.tensor([boot, -boot], dtype=torch.int64, device=self._ctx.device)
+        dist.all_reduce(ends, dist.ReduceOp.MAX)
+        return "cct" if int(ends.sum()) == 0 else "max_rank"
+
+    def _report_measured(
+        self, among: Sequence[cases.Case], times: Sequence[Sequence[float]], reason: str, seconds: float
+    ) -> None:
+        self.omitted += (among[0].item.trials - len(times[0])) * len(among)
+        for case, samples in zip(among, times, strict=True) if self._ctx.rank == 0 else ():
+            median = ratio.median(samples)
             self._ctx.note(
                 CollectiveMeasured(
-                    rank=0, case=case.number, iterations=count, median_s=median.value, low_s=median.low, high_s=median.high,
-                    reason="precision" if left_out else "all",
+                    rank=0, case=case.number, iterations=len(samples), median_s=statistics.median_low(samples),
+                    low_s=median.low if median else None, high_s=median.high if median else None, reason=reason,
+                    over=self._over, seconds=seconds,
                 )
             )  # fmt: skip
 
@@ -296,8 +334,8 @@ class Meter:
         )
         self.verified += made.run(lambda work: self._run_timed(work, 0, lambda: None), self._synchronise)
 
-    def _iterate(self, case: cases.Case, work: operations.Work | None, step: int) -> float:
-        """The time on this rank."""
+    def _iterate(self, case: cases.Case, work: operations.Work | None, step: int) -> tuple[float, float]:
+        """Start and end on this rank."""
         ctx = self._ctx
         ctx.begin_step(step)
         pass_phase = ctx.phase_once("collective")
@@ -309,7 +347,7 @@ class Meter:
             self._verifier.check(case, step, work)
             self.verified += 1
         ctx.end_step(None, timed=timed, gaps=self._gaps.take(ctx.begun, timed[1]))
-        return timed[1] - timed[0]
+        return timed
 
     def _work(self, case: cases.Case, member: operations.Membership, memories: operations.Memories) -> operations.Work:
         algorithm, peer = (

@@ -1,53 +1,28 @@
-"""Stops a case when its median is known well enough: its interval of 95 % is narrower than a share of it. Pure, without torch."""
+"""Stops a case when its median is known well enough: its interval of 95 % is narrower than a share of it. Without torch."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Sequence
-from statistics import NormalDist
+from collections.abc import Iterable
 
-from ...model.frozen import dataclass
+from ...model import ratio
 
 #: No case stops before so many iterations.
 LEAST = 12
 #: The interval is computed again when there are so many times as many iterations: frequent checks would stop by chance.
-GROWTH = 1.2
-#: With more samples the binomial distribution is replaced by the normal one.
-_MANY = 2000
+GROWTH = 1.3
+#: With a precision a case may have so many times the iterations that the user set.
+MOST_TIMES = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Median:
-    """The median, and the samples that enclose that of all iterations with a probability of 95 %; None with too few samples."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-    def is_within(self, share: float) -> bool:
-        """Whether the interval is narrower than this share of the median."""
-        return self.low is not None and self.high is not None and self.high - self.low < share * self.value
+def is_within(median: ratio.Interval | None, share: float) -> bool:
+    """Whether the interval is narrower than this share of the median."""
+    return median is not None and median.high - median.low < share * median.value
 
 
-def median(samples: Sequence[float]) -> Median:
-    """By order statistics, which assume no distribution. Raises ValueError without samples."""
-    ordered, count = sorted(samples), len(samples)
-    below = _enclosing(count)
-    low, high = (ordered[below - 1], ordered[count - below]) if below else (None, None)
-    return Median(value=statistics.median(ordered), low=low, high=high)
-
-
-def _enclosing(count: int) -> int:
-    """The largest k for which fewer than k of ``count`` samples are below the median with a probability of at most 1/40."""
-    if count > _MANY:
-        return int(count / 2 - NormalDist().inv_cdf(1 - 1 / 40) * math.sqrt(count) / 2)
-    total, limit, ways, k = 0, 2**count // 40, 1, 0
-    while k < count and total + ways <= limit:
-        total += ways
-        ways = ways * (count - k) // (k + 1)
-        k += 1
-    return k
+def most_iterations(iterations: int, share: str) -> int:
+    """The iterations that are planned; those that the precision does not need are left out."""
+    return iterations * MOST_TIMES if share and iterations > 0 else iterations
 
 
 def check_counts(iterations: int) -> frozenset[int]:
@@ -59,9 +34,9 @@ def check_counts(iterations: int) -> frozenset[int]:
     return frozenset(made)
 
 
-def is_reached(medians: Iterable[Median], share: float) -> bool:
+def is_reached(medians: Iterable[ratio.Interval | None], share: float) -> bool:
     """Whether all cases that alternate can stop."""
-    return all(median_.is_within(share) for median_ in medians)
+    return all(is_within(median, share) for median in medians)
 
 
 def parse(text: str) -> float:

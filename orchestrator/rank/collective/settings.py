@@ -32,8 +32,9 @@ class Measuring:
                    apart; 0: the model alone decides
     fresh_probe    measure the links even if the probe of an earlier run on the same nodes and links is confirmed
     record         record every chunk transfer
-    precision      such as 2%: a case stops when the interval of 95 % of its median is narrower than that share of it, after 12
-                   iterations at least; iterations is then the maximum; empty: all iterations run
+    precision      such as 2%: a case has as many iterations, at least 12 and at most 100 times iterations, as make the interval
+                   of 95 % of its median narrower than that share of it; empty: as many as iterations says
+    precision_s    about how many seconds a precision may take for each size, with all of its algorithms
     """
 
     warmup: int = 5
@@ -46,6 +47,7 @@ class Measuring:
     auto_s: float = 2.0
     record: bool = True
     precision: str = ""
+    precision_s: float = 30.0
 
 
 def drain(setting: int, link: LinkSpec | None) -> int:
@@ -64,16 +66,21 @@ def problems(params: Measuring, *, auto: bool) -> Iterator[str]:
         yield f"over: must be one of {', '.join(OVER)} (got {params.over!r})"
     if params.drain < BY_LINK:
         yield f"drain: must be >= 0 bytes, or -1 (got {params.drain})"
-    if not 0 < params.probe_s < math.inf:
-        yield f"probe_s: must be > 0 and finite (got {params.probe_s:g})"
+    for name in ("probe_s", "precision_s"):
+        if not 0 < getattr(params, name) < math.inf:
+            yield f"{name}: must be > 0 and finite (got {getattr(params, name):g})"
     if not 0 <= params.auto_s < math.inf:
         yield f"auto_s: must be >= 0 and finite (got {params.auto_s:g})"
+    yield from _precision_problems(params)
+    if auto and not params.probe:
+        yield "probe: algorithm auto needs the probe (got false)"
+    if params.over == "chunk" and not params.record:
+        yield "record: over chunk needs the record of every chunk (got false)"
+
+
+def _precision_problems(params: Measuring) -> Iterator[str]:
     try:
         if not 0 <= precision.parse(params.precision) < 1:
             yield f"precision: must be below 100 % (got {params.precision})"
     except ValueError:
         yield f"precision: must be a share such as 2% (got {params.precision!r})"
-    if auto and not params.probe:
-        yield "probe: algorithm auto needs the probe (got false)"
-    if params.over == "chunk" and not params.record:
-        yield "record: over chunk needs the record of every chunk (got false)"

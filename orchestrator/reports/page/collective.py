@@ -8,7 +8,7 @@ from typing import Any
 from ...core.verdict import sentence
 from ...model.run import Run
 from ...views import collectives
-from ...views.collectives import phrases, table
+from ...views.collectives import comparisons, phrases, table
 from .plots import bandwidth, charts, iteration, link_map, trial
 
 Figure = tuple[str, str, str]
@@ -102,8 +102,8 @@ def lines(run: Run, measured: collectives.Measured) -> list[tuple[str, str]]:
     """(what, text): the same as at the end of a run on the terminal."""
     return [
         ("link", phrases.link(measured.setting)),
-        *(("auto", text) for text in phrases.autos(measured.setting)),
-        *(("fastest", text) for text in phrases.winners(measured.fastest)),
+        *(("auto", text) for text in comparisons.autos(measured)),
+        *(("fastest", text) for text in comparisons.winners(measured.fastest)),
         ("straggler", phrases.straggler(measured)),
         *([("time", path)] if (path := phrases.path(measured)) else []),
         *paces(run, measured),
@@ -153,7 +153,7 @@ def figures(measured: collectives.Measured) -> Iterator[Figure]:
 
 
 def _tied(measured: collectives.Measured, case: collectives.Case) -> str:
-    """The algorithms that are as fast as the named one, as far as the iterations show."""
+    """The algorithms that are equal to the named one, or that the iterations cannot tell from it."""
     race = next(
         (fastest for fastest in measured.fastest if (fastest.kind, fastest.bytes) == (case.kind, case.bytes)), None
     )
@@ -162,7 +162,8 @@ def _tied(measured: collectives.Measured, case: collectives.Case) -> str:
     if not race.judged:
         return "; not judged against the others"
     others = [name for name in race.algorithms if name != case.algorithm]
-    return f"; no difference to {', '.join(others)}" if others else ""
+    how = "not resolved against" if race.unresolved else "equal to"
+    return f"; {how} {', '.join(others)}" if others else ""
 
 
 def pairs(measured: collectives.Measured) -> Iterator[tuple[str, str]]:

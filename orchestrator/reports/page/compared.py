@@ -10,20 +10,15 @@ import jinja2
 from markupsafe import Markup
 
 from ...model.frozen import dataclass
+from ...model.ratio import Outcome
 from ...model.run import Run
 from ...views import comparison
 from ...views.collectives import phrases
-from ...views.comparison.pairs import Change
 from . import facts, svg
 
 #: A badge of a verdict has the colour of an outcome.
-COLOURS: Mapping[Change, str] = {
-    "slower": "fail",
-    "faster": "pass",
-    "no difference": "skipped",
-    "unknown": "unknown",
-}
-HEAD = ("A ms", "B ms", "change", "95 % for all", "noise", "n")
+COLOURS: Mapping[Outcome, str] = {"slower": "fail", "faster": "pass", "equal": "skipped", "not resolved": "unknown"}
+HEAD = ("A ms", "B ms", "change", "95 % for all", "n")
 WIDTH, HEIGHT = 260.0, 22.0
 
 
@@ -70,17 +65,17 @@ def sentence(compared: comparison.Comparison) -> str:
 def figures(row: comparison.Compared) -> tuple[str, ...]:
     """The cells of HEAD."""
     interval = f"{row.change.low:+.1%} to {row.change.high:+.1%}" if row.change else "too few samples"
-    change = f"{row.relative:+.1%}" if math.isfinite(row.relative) else "-"
-    noise, count = f"{row.noise:.1%}" if row.change else "-", f"{row.counts[0]}, {row.counts[1]}"
-    return phrases.milliseconds(row.before), phrases.milliseconds(row.after), change, interval, noise, count
+    change, count = f"{row.relative:+.1%}" if math.isfinite(row.relative) else "-", f"{row.counts[0]}, {row.counts[1]}"
+    return phrases.milliseconds(row.before), phrases.milliseconds(row.after), change, interval, count
 
 
 def notes(compared: comparison.Comparison) -> Iterator[tuple[str, str]]:
     """What must be known to read the table: label and text."""
-    text = (
-        "slower or faster: the interval excludes 0, and the change exceeds the noise: the difference between the halves"
+    floor = f"{comparison.FLOOR:.0%}"
+    yield (
+        "note",
+        f"one run each: the spread between runs is not known, so nothing is claimed below {floor}; {comparison.REPEAT}",
     )
-    yield "note", f"{text} of either run, {comparison.MARGIN:.0%} at least"
     if compared.losses:
         same, both, differs = compared.losses
         text = "equal" if differs is None else f"different from step {differs} on; equal"
@@ -89,7 +84,7 @@ def notes(compared: comparison.Comparison) -> Iterator[tuple[str, str]]:
 
 
 def draw(row: comparison.Compared, reach: float, name: str) -> Markup:
-    """The interval on a scale from -``reach`` to ``reach``, 0 in the middle, with the noise as a band; empty without an interval."""
+    """The interval on a scale from -``reach`` to ``reach``, with a band up to the floor; empty without an interval."""
     if row.change is None:
         return Markup()
     offset, factor = svg.scale(-reach, reach, 4.0, WIDTH - 4.0)
@@ -97,9 +92,8 @@ def draw(row: comparison.Compared, reach: float, name: str) -> Markup:
     def x(value: float) -> float:
         return offset + factor * max(-reach, min(reach, value))
 
-    band = svg.element(
-        "rect", x=x(-row.noise), y=3, width=x(row.noise) - x(-row.noise), height=HEIGHT - 6, class_="noise"
-    )
+    left, right = x(-comparison.FLOOR), x(comparison.FLOOR)
+    band = svg.element("rect", x=left, y=3, width=right - left, height=HEIGHT - 6, class_="noise")
     middle = HEIGHT / 2
     return svg.element(
         "svg", svg.element("title", f"{row.what}: {row.change.low:+.1%} to {row.change.high:+.1%}", id=f"{name}-t"), band,
@@ -111,6 +105,6 @@ def draw(row: comparison.Compared, reach: float, name: str) -> Markup:
 
 
 def _reach(compared: comparison.Comparison) -> float:
-    """The widest end of an interval or of the noise; wider ones than 100 % are cut."""
-    ends = [abs(end) for row in compared.rows if row.change for end in (row.change.low, row.change.high, row.noise)]
-    return min(1.0, max([comparison.MARGIN * 1.5, *(end for end in ends if math.isfinite(end))]))
+    """The widest end of an interval or of the floor; wider ones than 100 % are cut."""
+    ends = [abs(end) for row in compared.rows if row.change for end in (row.change.low, row.change.high)]
+    return min(1.0, max([comparison.FLOOR * 1.5, *(end for end in ends if math.isfinite(end))]))

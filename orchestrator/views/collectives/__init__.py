@@ -9,4 +9,4 @@ from .measurements import OUTLIER, OVER, Measured, Row, Slow, SlowChunk, measure
 from .phrases import shares
 from .repeated_delays import Latest, SlowLink
 from .replay_gaps import ReplayGap, ReplayGaps, replay_gaps
-from .statistics import DEFINITION, ENOUGH_FOR_P99, Interval, Spread, change
+from .statistics import DEFINITION, ENOUGH_FOR_P99, Spread

@@ -1,14 +1,16 @@
-"""Directions of links by the probe: which are slower than the others, and how much slower one must be to be seen."""
+"""Directions of links by the probe: how each compares with the others, by the rule of ``model/ratio.py``."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from ...model import ratio
 from ...model.frozen import dataclass
 
-#: A direction is slow if its interval lies beyond those of this part of the others.
+#: A direction is compared with the one at this part of the others, the fastest first: a slow node slows many of them.
 SHARE = 1 / 3
-#: A direction is not called slower for less than this.
+#: The least difference of a direction that counts: a probe is repeatable.
 MARGIN = 0.01
 #: An interval is wide if its ends differ by more than this.
 WIDE = 0.1
@@ -44,10 +46,7 @@ class Direction:
 
 def slow(directions: Sequence[Direction]) -> list[Direction]:
     """Directions that are clearly slower than the others, the worst first."""
-    known = [(direction, *_bounds(direction, directions)) for direction in directions if direction.is_comparable]
-    clear = [
-        direction for direction, least, limit in known if limit is not None and least is not None and least > limit
-    ]
+    clear = [direction for direction, change in changes(directions) if change.outcome(MARGIN) == "slower"]
     return sorted(clear, key=lambda direction: -(direction.beta or 0.0))
 
 
@@ -69,24 +68,24 @@ def slow_end(sender: int, receiver: int, directions: Sequence[Direction]) -> str
     return "sending" if is_sending else "receiving"
 
 
-def least_visible(directions: Sequence[Direction]) -> float | None:
-    """The share by which any direction must be slower to be called slow; None if that is not known.
+def changes(directions: Sequence[Direction]) -> list[tuple[Direction, ratio.Interval]]:
+    """By how much each direction takes longer than the others. Without those that have no interval, or are faster than their link.
 
-    Directions that are faster than their link, so that they have no beta, do not count.
+    The probe measures each direction by itself: the ends of both intervals, each of 95 %, bound the change.
     """
-    shares = []
-    for direction in (direction for direction in directions if direction.is_comparable):
-        least, limit = _bounds(direction, directions)
-        if least is None or limit is None:
-            return None
-        shares.append(max(limit / least - 1, MARGIN))
-    return max(shares, default=None)
+    known = [direction for direction in directions if direction.is_comparable and direction.interval]
+    pairs = ((direction, [other for other in known if other is not direction]) for direction in known)
+    return [(direction, _change(direction, others)) for direction, others in pairs if others]
 
 
-def _bounds(direction: Direction, directions: Sequence[Direction]) -> tuple[float | None, float | None]:
-    """The least beta of the direction, and the beta beyond which it is slow."""
-    others = sorted(
-        other.interval[1] for other in directions if other is not direction and other.is_comparable and other.interval
-    )
-    limit = others[int(SHARE * len(others))] * (1 + MARGIN) if others else None
-    return direction.interval[0] if direction.interval else None, limit
+def _change(direction: Direction, others: Sequence[Direction]) -> ratio.Interval:
+    own = _figures(direction)
+    usual = [sorted(column)[int(SHARE * len(others))] for column in zip(*map(_figures, others), strict=True)]
+    low, value, high = own[0] / usual[2] - 1, own[1] / usual[1] - 1, own[2] / usual[0] - 1
+    return ratio.Interval(value=min(max(value, low), high), low=low, high=high)
+
+
+def _figures(direction: Direction) -> tuple[float, float, float]:
+    """Least, middle and greatest beta."""
+    beta, (least, greatest) = direction.beta or math.inf, direction.interval or (0.0, math.inf)
+    return least, beta, greatest

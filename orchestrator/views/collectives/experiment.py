@@ -13,7 +13,7 @@ from ...model.events import CaseFacts, CollectiveWrong
 from ...model.frozen import dataclass, field
 from ...model.run import Run
 from ..gangs import gangs
-from ..progress import omitted_steps
+from ..progress import omitted_steps, relative_width
 from ..values import listing, mapping, number, whole
 from .directions import Direction
 
@@ -126,7 +126,8 @@ class Setting:
 
     ``verify``: whether results were verified. ``bandwidth``: the time that algorithm bandwidth is computed from: the ``mean``
     time from first start to last end, or, in older bundles, the ``median`` of the slowest rank. ``unverified``: iterations of
-    sequences whose gaps leave no time for verification.
+    sequences whose gaps leave no time for verification. ``widths``: case -> its interval of 95 % as a share of its median, where a
+    ``precision`` was to be reached in ``precision_s`` seconds a size.
     """
 
     cases: tuple[Case, ...]
@@ -142,6 +143,8 @@ class Setting:
     autos: tuple[Auto, ...] = ()
     unverified: int = 0
     precision: float | None = None
+    precision_s: float = 0.0
+    widths: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def last_step(self) -> int:
@@ -184,6 +187,10 @@ def setting(run: Run) -> Setting | None:
         bandwidth=plan.bandwidth or "median",
         autos=tuple(_autos(run.history)),
         precision=plan.precision,
+        precision_s=plan.precision_s or 0.0,
+        widths={
+            event.data.case or 0: relative_width(event.data) for event in run.history.of(events.CollectiveMeasured)
+        },
         unverified=sum(
             (event.data.iterations or 0) - len(event.data.verified or ())
             for event in run.history.of(events.CollectiveSequence)

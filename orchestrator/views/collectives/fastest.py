@@ -1,15 +1,17 @@
-"""The fastest algorithm of each size, as far as the iterations show it: sign tests of pairs, 95 % over all sizes together.
+"""The fastest algorithm of each size, as far as the iterations show it: 95 % over all sizes together.
 
-Algorithms of one size take turns, so that the iterations of one number met the same machine: they are a pair. An algorithm is
-slower where so many of its pairs are slower by more than a margin that chance does not explain it; Holm's method asks the
-more of each comparison, the more there are. Where too few iterations were made for any outcome to tell, nothing is judged.
+Algorithms of one size take turns, so that the iterations of one number met the same machine. Each algorithm is compared with the
+one that has the least median (``model/ratio.py``); the level is divided by the number of all pairs, because any may be the least.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median_low
 from typing import TYPE_CHECKING
 
+from ...model import ratio
 from ...model.frozen import dataclass
 from . import statistics
 from .experiment import Case
@@ -19,25 +21,37 @@ if TYPE_CHECKING:
 
 #: The chance that any winner of a run is named wrongly.
 LEVEL = 0.05
-#: A smaller difference counts as none: another run, or another machine, would not reproduce it.
-MARGIN = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """An algorithm beside the one with the least median. ``change``: by how much its time is longer.
+
+    ``needed``: about how many iterations would decide; None: decided, or too many to name.
+    """
+
+    algorithm: str
+    change: ratio.Interval
+    outcome: ratio.Outcome
+    needed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fastest:
-    """``algorithms``: the fastest; if that is not clear, all that are not clearly slower, by name (all if one has no samples).
+    """``best``: the algorithm with the least median. ``algorithms``: it, and all that are not clearly slower, by name.
 
-    ``bytes``: the size; ``kind``: see ``Case.kind``. ``count``: pairs; ``needed``: so many could show a difference, 0: none
-    ever, because the algorithms did not take turns. ``others``: how many were compared with it.
+    ``bytes``: the size; ``kind``: see ``Case.kind``. ``count``: iterations of all of them; ``needed``: so many could show a
+    difference, 0: none ever, because the algorithms did not take turns. ``rivals`` are empty if nothing is judged.
     """
 
     kind: tuple[object, ...]
     operation: str
     bytes: int
+    best: str
     algorithms: tuple[str, ...]
     count: int
     needed: int
-    others: int
+    rivals: tuple[Rival, ...] = ()
 
     @property
     def judged(self) -> bool:
@@ -47,60 +61,49 @@ class Fastest:
     def clear(self) -> bool:
         return self.judged and len(self.algorithms) == 1
 
+    @property
+    def unresolved(self) -> Rival | None:
+        """Of the rivals that are not decided, the one with the greatest change; None if all are."""
+        unresolved = [rival for rival in self.rivals if rival.outcome == "not resolved"]
+        return max(unresolved, key=lambda rival: rival.change.value, default=None)
+
 
 def fastest(cases: Sequence[Case], times: Mapping[int, Timed]) -> tuple[Fastest, ...]:
     """The result of each size with at least two algorithms, in the order of the plan. ``times``: case -> its iterations."""
-    sizes: dict[tuple[object, ...], list[Case]] = {}
+    sizes: dict[tuple[object, ...], dict[str, Case]] = {}
     for case in cases:
         if case.number in times and times[case.number].seconds.size:
-            sizes.setdefault((*case.kind, case.bytes), []).append(case)
-    races = [_Race(race, times) for race in sizes.values() if len({case.algorithm for case in race}) > 1]
-    pairs = [(race, case) for race in races if race.in_turn for case in race.others]
-    held = statistics.holm([race.chance(case) for race, case in pairs], LEVEL)
-    slower = {case.number for (_, case), sure in zip(pairs, held, strict=True) if sure}
-    needed = statistics.least_pairs(LEVEL / max(1, len(pairs)))
-    return tuple(race.result(slower, needed) for race in races)
+            sizes.setdefault((*case.kind, case.bytes), {}).setdefault(case.algorithm, case)
+    races = [tuple(race.values()) for race in sizes.values() if len(race) > 1]
+    level = LEVEL / max(1, sum(math.comb(len(race), 2) for race in races))
+    return tuple(_result(race, times, level) for race in races)
 
 
-class _Race:
-    """The algorithms of one size: the iterations that all of them have, and which algorithm is faster in those."""
+def _result(race: Sequence[Case], times: Mapping[int, Timed], level: float) -> Fastest:
+    import numpy as np
 
-    def __init__(self, cases: Sequence[Case], times: Mapping[int, Timed]) -> None:
-        import numpy as np
+    common = sorted(set.intersection(*(set(times[case.number].trials.tolist()) for case in race)))
+    seconds: dict[str, list[float]] = {}
+    for case in race:
+        timed = times[case.number]
+        seconds[case.algorithm] = np.maximum(timed.seconds[np.isin(timed.trials, common)], 1e-9).tolist()
+    best = min(sorted(seconds), key=lambda name: median_low(seconds[name]) if common else 0.0)
+    needed = statistics.least_pairs(level) if _in_turn(race) else 0
+    rivals = tuple(_rivals(best, seconds, level)) if 0 < needed <= len(common) else ()
+    slower = {rival.algorithm for rival in rivals if rival.outcome == "slower"}
+    return Fastest(
+        kind=race[0].kind, operation=race[0].operation, bytes=race[0].bytes, best=best,
+        algorithms=tuple(sorted(seconds.keys() - slower)), count=len(common), needed=needed, rivals=rivals,
+    )  # fmt: skip
 
-        common = set.intersection(*(set(times[case.number].trials.tolist()) for case in cases))
-        self._times = {}
-        for case in cases:
-            timed = times[case.number]
-            self._times[case.number] = timed.seconds[np.isin(timed.trials, list(common))]
-        self.count, self.in_turn = len(common), _in_turn(cases)
-        ranked = sorted(cases, key=lambda case: (self._median(case), case.algorithm))
-        self.best, self.others = ranked[0], ranked[1:]
 
-    def chance(self, case: Case) -> float:
-        """The probability that so many pairs are slower than the best by more than the margin, by chance alone."""
-        import numpy as np
-
-        late = self._times[case.number] > self._times[self.best.number] * (1 + MARGIN)
-        return statistics.sign(int(np.count_nonzero(late)), self.count)
-
-    def result(self, slower: Set[int], needed: int) -> Fastest:
-        best = self.best
-        fastest_names = {case.algorithm for case in (best, *self.others) if case.number not in slower}
-        return Fastest(
-            kind=best.kind,
-            operation=best.operation,
-            bytes=best.bytes,
-            algorithms=tuple(sorted(fastest_names)),
-            count=self.count,
-            needed=needed if self.in_turn else 0,
-            others=len(self.others),
-        )
-
-    def _median(self, case: Case) -> float:
-        import numpy as np
-
-        return float(np.median(self._times[case.number])) if self.count else 0.0
+def _rivals(best: str, seconds: Mapping[str, Sequence[float]], level: float) -> Iterator[Rival]:
+    for name in sorted(seconds.keys() - {best}):
+        change = ratio.change(seconds[best], seconds[name], level=level, in_turn=True)
+        if change is not None:
+            outcome = change.outcome()
+            needed = change.needed(len(seconds[best])) if outcome == "not resolved" else None
+            yield Rival(algorithm=name, change=change, outcome=outcome, needed=needed)
 
 
 def _in_turn(race: Sequence[Case]) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
+from ...model import ratio
 from ...model.event import History
 from ..values import whole
 from .attribution import LEAST_TRIALS, Attribution
-from .directions import Direction, least_visible, slow_end
+from .directions import MARGIN as DIRECTION
+from .directions import Direction, changes, slow_end
 from .directions import slow as slow_directions
 from .experiment import Case, Setting, wrong_results
-from .fastest import MARGIN, Fastest
 from .measurements import OUTLIER, Measured, Slow
 from .repeated_delays import SlowLink
 from .replay_gaps import TOLERANCE, TOLERANCE_S, ReplayGaps
@@ -24,8 +26,8 @@ UNEXPLAINED = 1.25
 UNEQUAL = "in single iterations; ranks with different work cannot be compared over all"
 #: At most so many directions of links are named.
 MOST_DIRECTIONS = 4
-#: How the fastest algorithm is determined.
-JUDGED = "iterations in pairs, 95 % over all sizes"
+#: At most so many cases are named whose precision was not reached.
+MOST_CASES = 4
 #: The samples of a percentile.
 OVER = {
     "max_rank": "the slowest rank of each iteration",
@@ -68,6 +70,11 @@ def rate(bits: float) -> str:
         if bits >= unit:
             return f"{bits / unit:.4g} {name}"
     return f"{bits:.0f} bit/s"
+
+
+def multiple(change: float) -> str:
+    """A change of 1.8 is ``2.8`` times as much."""
+    return f"{1 + change:.2f}" if change < 1 else f"{1 + change:.1f}" if change < 99 else f"{1 + change:.3g}"
 
 
 def percent(part: float | None) -> str:
@@ -299,59 +306,6 @@ def _chance(measured: Measured) -> str:
     return f"{text}, p {'< 0.001' if late.p < 0.001 else f'= {late.p:.3f}'}{small}"
 
 
-def winners(results: Sequence[Fastest]) -> list[str]:
-    """One text per operation, with the method of the comparison; neighbouring sizes with the same winner share a part."""
-    operations: dict[str, list[Fastest]] = {}
-    for fastest in results:
-        operations.setdefault(fastest.operation, []).append(fastest)
-    texts = []
-    for operation, sizes in operations.items():
-        label = f"{operation}: " if len(operations) > 1 else ""
-        how = f" ({JUDGED})" if any(fastest.judged for fastest in sizes) else ""
-        texts.append(label + "; ".join(_segments(sorted(sizes, key=lambda fastest: fastest.bytes))) + how)
-    return texts
-
-
-def _segments(ranked: Sequence[Fastest]) -> Iterator[str]:
-    runs: list[list[Fastest]] = []
-    for fastest in ranked:
-        if runs and _winner(runs[-1][0]) == _winner(fastest):
-            runs[-1].append(fastest)
-        else:
-            runs.append([fastest])
-    for number, run in enumerate(runs):
-        if len(runs) == 1:
-            where = ""
-        elif number == 0:
-            where = f"up to {size(run[-1].bytes)} "
-        elif number == len(runs) - 1:
-            where = "above: "
-        else:
-            where = f"up to {size(run[-1].bytes)} "
-        yield where + _winner(run[0])
-
-
-def _winner(fastest: Fastest) -> str:
-    if not fastest.needed:
-        return "not judged: the algorithms did not take turns"
-    if not fastest.judged:
-        return f"not judged: needs {fastest.needed} iterations (got {fastest.count})"
-    if fastest.clear:
-        return fastest.algorithms[0]
-    if len(fastest.algorithms) > fastest.others:
-        return f"no difference of more than {percent(MARGIN)}"
-    return " or ".join(fastest.algorithms) + ", no difference between them"
-
-
-def autos(setting: Setting) -> list[str]:
-    """The choice of ``auto`` for each case, with its reason."""
-    named = {case.number: case for case in setting.cases}
-    return [
-        f"{case(named[auto.case])}: {auto.why}" if auto.case in named else f"{auto.chosen}: {auto.why}"
-        for auto in setting.autos
-    ]
-
-
 def link(setting: Setting) -> str:
     """The result of the probe, and the clocks of the ranks."""
     known, parts = setting.link, []
@@ -370,18 +324,27 @@ def link(setting: Setting) -> str:
 
 
 def worst_direction(setting: Setting) -> str:
-    """The slowest direction if it is clearly slower than the others; else how much slower one must be to be seen."""
+    """The slowest direction if it is clearly slower than the others; else that they are equal, or which may be slower."""
     directions = setting.link.directions
     if not any(direction.interval for direction in directions):
         return "worst direction not known: the record has no intervals"
-    clear, visible = slow_directions(directions), least_visible(directions)
+    clear, compared = slow_directions(directions), changes(directions)
     if clear:
         more = f", {len(clear)} directions are slower than the others" if len(clear) > 1 else ""
         return f"worst direction {_ends(clear[0], setting)} {_rates(clear[0])}{more}"
-    if visible is None:
-        return "worst direction not known: some directions have no interval"
-    share = f"{visible * 100:.0f}" if visible > 0.1 else f"{visible * 100:.1f}"
-    return f"no direction is slower than the others (down to {share} %)"
+    unresolved = [(direction, change) for direction, change in compared if change.outcome(DIRECTION) == "not resolved"]
+    lacking = sum(direction.is_comparable for direction in directions) - len(compared)
+    if not unresolved and not lacking:
+        return f"no direction is more than {percent(ratio.MARGIN)} slower than the others"
+    parts = [f"{lacking} without an interval"] if lacking else []
+    if unresolved:
+        direction, change = max(unresolved, key=lambda entry: entry[1].high)
+        parts.insert(
+            0,
+            f"{_ends(direction, setting)} takes {multiple(change.value)} times as long as the others, 95 % "
+            f"{multiple(change.low)} to {multiple(change.high)}; a longer probe would decide: --probe-s",
+        )
+    return f"slower directions not resolved, {len(unresolved) + lacking} of {len(directions)}: {'; '.join(parts)}"
 
 
 def roughly_known(setting: Setting) -> str:
@@ -442,16 +405,27 @@ def recorded(measured: Measured) -> str:
 
 
 def stops(measured: Measured) -> str:
-    """The cases that stopped early, because their medians were known; empty if none did."""
-    early = [row.case for row in measured.rows if row.case.iterations < row.case.planned]
-    if not early:
+    """How many cases reached the precision that the user set, and which did not; empty without a precision."""
+    plan = measured.setting
+    if not plan.precision:
         return ""
-    counts = sorted({stopped.iterations for stopped in early})
-    span = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    cases = [row.case for row in measured.rows]
+    wide = [entry for entry in cases if plan.widths.get(entry.number, math.inf) >= plan.precision]
+    counts = sorted({entry.iterations for entry in cases if entry not in wide})
+    span = f" after {counts[0]:,}" + (f" to {counts[-1]:,}" if len(counts) > 1 else "") if counts else ""
+    known = f"{len(cases) - len(wide)} of {len(cases)} cases known to {fraction(plan.precision)}{span}{' iterations' * bool(counts)}"
+    if not wide:
+        return known
+    named = [f"{case(entry)} to {fraction(plan.widths.get(entry.number))} after {entry.iterations:,}" for entry in wide]
+    more = [f"{len(named) - MOST_CASES} more"] if len(named) > MOST_CASES else []
     return (
-        f"{len(early)} of {len(measured.rows)} cases stopped after {span} of {early[0].planned:,} iterations: "
-        f"the interval of 95 % of their median was narrower than {percent(measured.setting.precision)} of it"
+        f"{known}; not reached in {plan.precision_s:g} s a size (--precision-s): {', '.join(named[:MOST_CASES] + more)}"
     )
+
+
+def fraction(part: float | None) -> str:
+    """``2 %``, ``0.5 %``; a question mark where it is not known."""
+    return f"{part * 100:{'.2g' if part < 1 else '.0f'}} %" if part is not None and part < math.inf else "?"
 
 
 def outliers(measured: Measured) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median_low
 from typing import Literal
 
+from ...model import ratio
 from ...model.frozen import dataclass, replace
 from ...model.run import Run
 from .. import collectives, training
@@ -13,7 +15,7 @@ from ..overview import RunView
 from . import pairs
 
 Side = Literal["A", "B"]
-Judgement = Literal["slower", "faster", "worse", "better", "no difference", "unknown"]
+Judgement = Literal["slower", "faster", "worse", "better", "equal", "not resolved"]
 #: The chance that any figure of two equal groups is called changed.
 LEVEL = 0.01
 
@@ -29,9 +31,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped:
-    """A figure of both groups: its medians, and the change from A to B with an exact interval.
+    """A figure of both groups: its medians, and the change from A to B with its interval.
 
-    ``change``: of times relative (0.05: 5 % more), else in the figure's unit; None: not known, for ``reason``.
+    ``change``: of times relative (0.05: 5 % more), else in the figure's unit. ``reason``: why it is not resolved, and what would.
     ``counts``: the runs of A and of B that have the figure.
     """
 
@@ -40,8 +42,8 @@ class Grouped:
     before: float | None
     after: float | None
     counts: tuple[int, int]
-    change: collectives.Interval | None = None
-    verdict: Judgement = "unknown"
+    change: ratio.Interval | None = None
+    verdict: Judgement = "not resolved"
     reason: str = ""
     is_higher_better: bool = False
 
@@ -59,9 +61,9 @@ class Grouped:
     def is_undecided(self, limit: float) -> bool:
         """Whether it may be worse by more than ``limit``, though not with its whole interval."""
         if self.change is None:
-            return self.verdict == "unknown"
+            return True
         most = -self.change.low if self.is_higher_better else self.change.high
-        return not self.worse_than(limit) and most > max(limit, pairs.MARGIN) * self.scale
+        return not self.worse_than(limit) and most > max(limit, ratio.MARGIN) * self.scale
 
     @property
     def scale(self) -> float:
@@ -92,7 +94,7 @@ def compare_groups(before: Sequence[Run], after: Sequence[Run]) -> Groups:
     rows = compare_figures(*([_figures(run) for run in runs] for runs in (before, after)))
     level = LEVEL / max(1, len(rows))
     return Groups(
-        rows=rows, level=level, least_runs=statistics.least_group(level), is_separate=_is_separate(before, after),
+        rows=rows, level=level, least_runs=ratio.LEAST, is_separate=_is_separate(before, after),
         differences=tuple(pairs.differences(before[0], after[0])),
     )  # fmt: skip
 
@@ -111,7 +113,7 @@ def _is_separate(before: Sequence[Run], after: Sequence[Run]) -> bool:
 
 def _job(run: Run) -> tuple[object, ...]:
     trial = run.trial
-    return trial.workload, trial.params, trial.world, trial.faults, trial.recovery
+    return trial.workload, pairs.canonical(trial.params), trial.world, trial.faults, trial.recovery
 
 
 def _names(group: Sequence[Mapping[str, Figure]]) -> list[str]:
@@ -120,38 +122,36 @@ def _names(group: Sequence[Mapping[str, Figure]]) -> list[str]:
 
 
 def _row(what: str, old: Sequence[Figure | None], new: Sequence[Figure | None], level: float) -> Grouped:
-    import numpy as np
-
-    known = [[figure.value for figure in group if figure and figure.value is not None] for group in (old, new)]
+    before, after = ([figure.value for figure in group if figure and figure.value is not None] for group in (old, new))
     shape = next(figure for figure in (*old, *new) if figure and figure.value is not None)
-    before, after = (np.array(values, dtype=np.float64) for values in known)
     row = Grouped(
-        what=what, unit=shape.unit, before=float(np.median(before)), after=float(np.median(after)),
-        counts=(int(before.size), int(after.size)), is_higher_better=shape.is_higher_better,
+        what=what, unit=shape.unit, before=median_low(before), after=median_low(after),
+        counts=(len(before), len(after)), is_higher_better=shape.is_higher_better,
     )  # fmt: skip
     lacking = [
         f"{len(group) - len(values)} of {len(group)} runs of {side} do not have it"
-        for side, group, values in zip("AB", (old, new), known, strict=True)
+        for side, group, values in zip("AB", (old, new), (before, after), strict=True)
         if len(values) < len(group)
     ]
     if lacking:
         return replace(row, reason="; ".join(lacking))
-    is_positive = min(before.min(), after.min()) > 0
-    if row.is_relative and not is_positive:
+    if row.is_relative and min(*before, *after) <= 0:
         return replace(row, reason="a time that is not above 0 has no relative change")
-    change = statistics.shift(before, after, level, is_relative=row.is_relative)
+    change = ratio.change(before, after, level=level, independent=True, is_relative=row.is_relative)
     if change is None:
-        return replace(row, reason=f"too few runs: needs {statistics.least_group(level)} or more in each group")
-    return replace(row, change=change, verdict=_judge(change, pairs.MARGIN * row.scale, shape))
+        return replace(row, reason=f"too few runs: needs {ratio.LEAST} or more in each group")
+    return _judged(replace(row, change=change), change)
 
 
-def _judge(change: collectives.Interval, margin: float, figure: Figure) -> Judgement:
-    if not change.clear or abs(change.value) <= margin:
-        return "no difference"
-    is_worse = (change.low > 0) != figure.is_higher_better
-    if figure.unit == "s":
-        return "slower" if is_worse else "faster"
-    return "worse" if is_worse else "better"
+def _judged(row: Grouped, change: ratio.Interval) -> Grouped:
+    margin = ratio.MARGIN * row.scale
+    outcome = change.outcome(margin, margin)
+    if outcome == "not resolved":
+        needed = change.needed(min(row.counts), margin, row.is_relative)
+        return replace(row, reason=f"about {needed:,} runs in each group would decide" if needed else "")
+    if outcome == "equal" or row.is_relative:
+        return replace(row, verdict=outcome)
+    return replace(row, verdict="worse" if (outcome == "slower") != row.is_higher_better else "better")
 
 
 # --- the figures of one run ---------------------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...model import ratio
 from ...model.frozen import dataclass, replace
 from ...model.run import Run
 from .. import collectives, training
@@ -15,28 +17,30 @@ from ..values import mapping
 if TYPE_CHECKING:
     from ..collectives.statistics import Floats
 
-Change = Literal["slower", "no difference", "faster", "unknown"]
-#: The chance that any case of two equal runs is called changed.
+#: A number with one of the suffixes that users write.
+_QUANTITY = re.compile(r"([-+]?[\d.]*\d(?:e[-+]?\d+)?)\s*(%|[KMG]?)(?:i?B)?", re.IGNORECASE)
+_UNITS = {"": 1.0, "%": 0.01, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30}
+#: The chance that any case of two equal runs is called changed, as far as their iterations show it.
 LEVEL = 0.05
-#: A smaller change is no difference, however certain: two runs of the same trial differ by as much.
-MARGIN = 0.02
+#: The least change between single runs that counts: iterations of one run say nothing about the spread between runs.
+FLOOR = 0.1
+#: Where single runs say too little.
+REPEAT = "to resolve smaller changes compare three or more runs each (ccbed run --repeat 3), A and B in turn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """One figure of both runs, in seconds. ``change``: relative, its interval 95 % for all figures together; None: too few samples.
 
-    ``noise``: the difference between the halves of either run, at least MARGIN. ``verdict``: slower or faster where the
-    interval excludes zero and the change exceeds the noise; without an interval unknown, unless both are equal.
+    ``verdict``: slower or faster where the whole interval is beyond FLOOR, else not resolved.
     """
 
     what: str
     before: float
     after: float
-    change: collectives.Interval | None
-    verdict: Change
+    change: ratio.Interval | None
+    verdict: ratio.Outcome
     counts: tuple[int, int] = (1, 1)
-    noise: float = 0.0
 
     @property
     def relative(self) -> float:
@@ -55,8 +59,8 @@ class Compared:
         Single figures, such as a whole run's time, are not judged.
         """
         if self.change is None:
-            return self.verdict == "unknown" and max(self.counts) > 1
-        return not self.slower_than(limit) and self.change.high > max(limit, MARGIN)
+            return max(self.counts) > 1
+        return not self.slower_than(limit) and self.change.high > max(limit, ratio.MARGIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,21 +95,14 @@ def compare(before: Run, after: Run) -> Comparison:
         only += [("B", name) for name in cases[1] if name not in cases[0]]
         return Comparison(
             rows=tuple(row for row in rows if row), only=tuple(only), differences=other, over=over,
-            least_samples=statistics.least_samples(level),
+            least_samples=statistics.least_pairs(level),
         )  # fmt: skip
     if old is None and new is None:
         return Comparison(
             rows=tuple(_training(before, after)), losses=_losses(before, after), differences=other,
-            least_samples=statistics.least_samples(LEVEL),
+            least_samples=statistics.least_pairs(LEVEL),
         )  # fmt: skip
     return Comparison(rows=(), differences=other)
-
-
-def verdict(change: collectives.Interval, relative: float, noise: float) -> Change:
-    """Of times: more is slower. ``relative``: the change of the medians, which is shown beside the noise."""
-    if min(abs(change.value), abs(relative)) <= noise:
-        return "no difference"
-    return "slower" if change.low > 0 else "faster" if change.high < 0 else "no difference"
 
 
 def _over(before: Run, after: Run) -> str:
@@ -148,15 +145,11 @@ def of_samples(name: str, before: Floats, after: Floats, level: float = LEVEL) -
     old, new = statistics.spread(before), statistics.spread(after)
     if old is None or new is None:
         return None
-    counts = old.count, new.count
-    change = statistics.change(before, after, level) if min(old.min, new.min) > 0 else None  # no part of nothing
-    if change is None:
-        return replace(_single(name, old.p50, new.p50), counts=counts)
-    noise = max(MARGIN, statistics.drift(before), statistics.drift(after))
-    row = Compared(
-        what=name, before=old.p50, after=new.p50, change=change, verdict="unknown", counts=counts, noise=noise
-    )  # fmt: skip
-    return replace(row, verdict=verdict(change, row.relative, noise))
+    row = replace(_single(name, old.p50, new.p50), counts=(old.count, new.count))
+    if min(row.counts) < statistics.least_pairs(level) or min(old.min, new.min) <= 0:  # no part of nothing
+        return row
+    change = ratio.change(before.tolist(), after.tolist(), level=level)
+    return replace(row, change=change, verdict=change.outcome(least=FLOOR, equal=0.0)) if change else row
 
 
 # --- training -----------------------------------------------------------------------------------------------------------
@@ -180,9 +173,7 @@ def _training(before: Run, after: Run) -> Iterator[Compared]:
 
 
 def _single(name: str, before: float, after: float) -> Compared:
-    return Compared(
-        what=name, before=before, after=after, change=None, verdict="no difference" if before == after else "unknown"
-    )  # fmt: skip
+    return Compared(what=name, before=before, after=after, change=None, verdict="not resolved")
 
 
 def step_times(run: Run) -> Floats:
@@ -216,8 +207,22 @@ def differences(before: Run, after: Run) -> Iterator[tuple[str, str, str]]:
     """(name, in A, in B): bed, links, parameters, machine."""
     old, new = dict(_environment(before)), dict(_environment(after))
     for name in [*old, *(name for name in new if name not in old)]:
-        if old.get(name) != new.get(name):
-            yield name, old.get(name, "-"), new.get(name, "-")
+        a, b = old.get(name, "-"), new.get(name, "-")
+        if a != b and not (name.startswith(("params.", "link.")) and canonical(a) == canonical(b)):
+            yield name, a, b
+
+
+def canonical(value: Any) -> Any:
+    """Equal for equal values: 2M and 2097152, 2% and 0.02, 1e9 and 1000000000; also within lists, ranges and mappings."""
+    if isinstance(value, Mapping):
+        return {key: canonical(item) for key, item in value.items()}
+    items = value if isinstance(value, list | tuple) else [value]
+    return [[_number(part) for part in str(item).split(":")] for item in ",".join(map(str, items)).split(",")]
+
+
+def _number(text: str) -> float | str:
+    match = _QUANTITY.fullmatch(text.strip())
+    return float(match[1]) * _UNITS[match[2].upper()] if match else text.strip()
 
 
 def _environment(run: Run) -> Iterator[tuple[str, str]]:
