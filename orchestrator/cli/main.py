@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -97,22 +97,16 @@ def _reader_watched() -> Iterator[None]:
         raise _ReaderGoneError from error
 
 
-def main() -> NoReturn:
-    """Run the program ``ccbed``. It exits without the interpreter's shutdown: all files are closed by then."""
+def main() -> int:
+    """Run the command line of this process; its exit code."""
     gc.set_threshold(_GC_THRESHOLD)
     _prepare_streams()
-    try:
-        code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # before the session exists
-        code = errors.EXIT_INTERRUPTED
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
-            stream.flush()
-    os._exit(code)
+    return run(sys.argv[1:])
 
 
 def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
     """Execute a command line and return the exit code. ``session``: that of a test; default: this process's own."""
+    sessions.complete_environment()
     session = session or sessions.Session(state=sessions.state_dir(), terminal=terminal.standard())
     screen = session.terminal  # a verb may replace that of its session
     session.argv = tuple(args)
@@ -140,7 +134,10 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
     finally:
         if session.terminal.verbose:
             session.terminal.note(_used(session))
-        session.close()
+        with suppress(
+            RuntimeError, OSError
+        ):  # what ended the command stands, even if no thread can start to disconnect
+            session.close()
         os.umask(session.umask)
 
 

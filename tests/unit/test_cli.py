@@ -485,10 +485,11 @@ def test_help_needs_neither_torch_nor_yaml_nor_rich() -> None:
 
 def test_an_interruption_while_the_program_loads_is_no_traceback() -> None:
     program = (
+        "from orchestrator import __main__ as program\n"
         "from orchestrator.cli import main\n"
         "def interrupted(args): raise KeyboardInterrupt\n"
         "main.run = interrupted\n"
-        "main.main()\n"
+        "program.main()\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "")
