@@ -25,7 +25,7 @@ from orchestrator.model.trial import Trial
 from orchestrator.model.verdict import Verdict
 from orchestrator.node.files.event_log import EventLog
 from orchestrator.reports import html
-from orchestrator.store import beds, bundle, clock, export, index, journal, paths, seal, twins
+from orchestrator.store import beds, bundle, clock, export, index, journal, paths, seal, twins, unpack
 
 from . import history
 from .beds import local
@@ -164,7 +164,7 @@ def test_an_export_is_verified_elsewhere(tmp_path: Path) -> None:
     directory = run(tmp_path / "runs")
     archive = tmp_path / "run.tar.gz"
     assert export.export(directory, archive) == len(list(paths.walk(directory)))
-    with export.unpacked(archive) as result:
+    with unpack.unpacked(archive) as result:
         assert result.name == directory.name
         assert seal.verify(result) == ()
     with pytest.raises(UsageError, match="exists already"):
@@ -177,7 +177,7 @@ def test_an_archive_with_a_link_is_refused(tmp_path: Path) -> None:
         member = tarfile.TarInfo("run/link")
         member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
         out.addfile(member)
-    with pytest.raises(paths.TornBundleError, match="a link or special file"), export.unpacked(archive):
+    with pytest.raises(paths.TornBundleError, match="a link or special file"), unpack.unpacked(archive):
         pass
 
 
@@ -193,7 +193,7 @@ def test_an_archive_that_leads_out_of_its_directory_is_refused(
         member = tarfile.TarInfo(name)
         member.size, member.mode = 1, 0o6755
         target.addfile(member, io.BytesIO(b"x"))
-    with pytest.raises(paths.TornBundleError, match="leads out of the archive"), export.unpacked(archive):
+    with pytest.raises(paths.TornBundleError, match="leads out of the archive"), unpack.unpacked(archive):
         pass
 
 
