@@ -57,7 +57,10 @@ class Setting:
     @property
     def refusal(self) -> str:
         """Why only the user's own file may have it; empty if this file may."""
-        return settings_files.refusal(self.verb, self.key) if self.file.name == settings_files.PROJECT else ""
+        if self.file.name != settings_files.PROJECT:
+            return ""
+        outside = settings_files.outside(self.key, self.value, self.file.parent)
+        return settings_files.refusal(self.verb, self.key) or outside
 
 
 def read(file: Path) -> list[Setting]:
