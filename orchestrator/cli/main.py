@@ -297,10 +297,24 @@ def _group() -> click.Group:
 def _prepare(ctx: click.Context, plugins: tuple[Path, ...]) -> None:
     session: sessions.Session = ctx.obj
     session.plugins = tuple(plugins)
+    _require_utf8(str(session.state), *session.argv)
     from .inputs import settings_files
 
     if ctx.invoked_subcommand not in _WITHOUT_SETTINGS and (files := settings_files.find(session.terminal.warn)):
         _apply_settings(ctx, session, files)
+
+
+def _require_utf8(*texts: str) -> None:
+    """Raises UsageError for a directory or a word that is not UTF-8: records of runs could not be read again."""
+    with suppress(FileNotFoundError):  # the current directory was removed
+        texts = (str(Path.cwd()), *texts)
+    wrong = [text for text in texts if text.encode(errors="replace").decode() != text]
+    if wrong:
+        shown = dict.fromkeys(repr(os.fsencode(text))[1:] for text in wrong)
+        raise errors.UsageError(
+            *(f"{text}: not UTF-8, in which ccbed writes its records" for text in shown),
+            hint="use a path of UTF-8 text",
+        )
 
 
 def _apply_settings(ctx: click.Context, session: sessions.Session, files: Sequence[Path]) -> None:

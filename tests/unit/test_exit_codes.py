@@ -106,3 +106,16 @@ def test_the_facts_of_a_host_name_a_user_without_an_entry_by_its_id(monkeypatch:
     user = facts._user(3_000_000_001, 3_000_000_002)
     assert (user.pw_name, user.pw_uid, user.pw_dir) == ("3000000001", 3_000_000_001, "/data")
     assert facts._group(3_000_000_002) == "3000000002"
+
+
+@pytest.mark.slow
+def test_a_directory_that_is_not_utf8_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/n\xff"))
+    odd.mkdir()
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    for cwd, args, more in (
+        (odd, ["status"], state), (tmp_path, ["run", f"{odd}/a.py"], state), (tmp_path, ["status"], {"XDG_STATE_HOME": str(odd)}),
+    ):  # fmt: skip
+        done = _python(MAIN, *args, cwd=cwd, HOME="/nonexistent", **more)
+        assert (done.returncode, "n\\xff" in done.stderr, "not UTF-8" in done.stderr) == (3, True, True), done.stderr
+    assert not list(tmp_path.rglob("beds"))
