@@ -191,6 +191,10 @@ def _explained(error: Exception, session: sessions.Session) -> errors.CcbedError
             values.suggest(_problem(error)), hint=f"{context.command_path if context else f'ccbed{verb}'} --help"
         )
     if explained := errors.explain(error):
+        name = getattr(error, "filename", None)
+        path = Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
+        if path and (session.state.is_relative_to(path) or path.is_relative_to(session.state)):
+            explained.hint += "; or set XDG_STATE_HOME to a directory that you may write"
         return explained
     return errors.InfrastructureError(
         f"internal error of ccbed: {type(error).__name__}: {error}",

@@ -173,7 +173,9 @@ def write(file: Path, content: bytes, *, durable: bool = False) -> None:
                 target.flush()
                 os.fsync(target.fileno())
         temporary.replace(file)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(file)  # a full disk names no file
         temporary.unlink(missing_ok=True)
         raise
 

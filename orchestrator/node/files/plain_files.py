@@ -87,7 +87,8 @@ def replace_file(path: str | Path, data: bytes, *, durable: bool = False) -> Non
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(temporary, target)
-    except OSError:
+    except OSError as error:
+        error.filename = error.filename or str(target)  # a full disk names no file
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
