@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import suppress
 from typing import NoReturn
+
+#: Of model/errors.py, which is not loaded yet. Nothing else may end this program: 1 is the code of a failed verdict.
+_INTERRUPTED, _INTERNAL = 130, 4
 
 
 def main() -> NoReturn:
-    """Load the command line and run it. Ctrl-C while it loads is no traceback."""
+    """Load and run the command line, and exit without the interpreter's shutdown: all files are closed by then."""
     try:
         from .cli import main as command_line
+
+        code = command_line.main()
     except KeyboardInterrupt:
-        os._exit(130)
-    command_line.main()
+        code = _INTERRUPTED
+    except BaseException as error:  # noqa: BLE001
+        code = 0 if isinstance(error, SystemExit) and not error.code else _INTERNAL
+        _report(error, code)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _report(error: BaseException, code: int) -> None:
+    with suppress(OSError, ValueError):
+        if code:
+            text = " ".join(str(error).split())
+            print(f"error: internal error of ccbed: {type(error).__name__}: {text}", file=sys.stderr)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -282,6 +282,7 @@ def _invocation(
     logger = logging.getLogger("ccbed")
     if not logger.handlers:  # without any handler, logging itself prints warnings on stderr
         logger.addHandler(logging.NullHandler())
+    sessions.complete_environment()
     session = sessions.Session(
         state=sessions.state_dir(),
         terminal=terminal.Terminal(out=_LogStream(logging.INFO), err=_LogStream(logging.WARNING)),

@@ -77,7 +77,7 @@ def check(run: Run, params: Params) -> Verdict:
     failures += _missing_events(run)
     doubts += transfers.damage(run.files, run.history, _reports(run, ranks, steps))
     doubts += [*_ungathered(run, present), *views.not_ended(run.history), *views.not_started(run.history)]
-    text = f"{len(expected)} files of {len(ranks)} ranks, each from its own node"
+    text = f"{len(expected)} files of {len(ranks)} ranks, each from its own node{_cut_logs(run)}"
     return views.conclude("bundle-complete", text, failures=failures, doubts=doubts)
 
 
@@ -139,7 +139,7 @@ def _ungathered(run: Run, present: set[str]) -> Iterator[views.Finding]:
     if not gathered:
         yield views.finding("nothing was gathered")
     for event in gathered:
-        for file in event.data.capped or ():
+        for file in (entry for entry in event.data.capped or () if not entry.are_logs):
             yield views.finding(f"{file.path} was cut at its limit", event)
         for tree in event.data.missing or ():
             files = f"nodes/{tree.node}/"
@@ -148,6 +148,17 @@ def _ungathered(run: Run, present: set[str]) -> Iterator[views.Finding]:
                 yield views.finding(
                     f"{files} is not all that the node has: {tree.reason or 'not fetched whole'}", event
                 )
+
+
+def _cut_logs(run: Run) -> str:
+    """The logs of which the bundle has the beginning alone, the limit, and how to raise it."""
+    gathered = run.history.of(events.GatherDone)
+    cut = [entry for event in gathered for entry in event.data.capped or () if entry.are_logs]
+    if not cut:
+        return ""
+    named = ", ".join(dict.fromkeys(f"{entry.node}/{file}" for entry in cut for file in entry.files or ()))
+    mib = (cut[-1].limit or 0) >> 20
+    return f"; cut at {mib} MiB of a node: {named} (CCBED_NODE_FILES_MIB raises the limit)"
 
 
 def _strays(ranks: list[_Rank], present: set[str]) -> Iterator[views.Finding]:

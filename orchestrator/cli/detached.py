@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..model.bed import BedSpec
 from ..model.errors import InfrastructureError
+from ..store import shipped
 from . import announcement
 from .inputs.session import Session
 from .render.terminal import short_path
@@ -28,7 +29,7 @@ def start(session: Session, bed: BedSpec) -> int:
     log = _log(bed)
     begin = session.argv.index("--") if "--" in session.argv else len(session.argv)
     own = [word for word in session.argv[:begin] if word != OPTION]
-    command = [sys.executable, "-P", "-m", "orchestrator.cli", *own, *session.argv[begin:]]
+    command = [sys.executable, "-P", str(shipped.program()), *own, *session.argv[begin:]]
     environment = {**os.environ, "CCBED_DETACH": "", "XDG_STATE_HOME": str(session.state.parent)}
     if session.announcer:
         environment[announcement.INHERITED] = str(session.announcer.file)

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -97,22 +97,16 @@ def _reader_watched() -> Iterator[None]:
         raise _ReaderGoneError from error
 
 
-def main() -> NoReturn:
-    """Run the program ``ccbed``. It exits without the interpreter's shutdown: all files are closed by then."""
+def main() -> int:
+    """Run the command line of this process; its exit code."""
     gc.set_threshold(_GC_THRESHOLD)
     _prepare_streams()
-    try:
-        code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # before the session exists
-        code = errors.EXIT_INTERRUPTED
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
-            stream.flush()
-    os._exit(code)
+    return run(sys.argv[1:])
 
 
 def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
     """Execute a command line and return the exit code. ``session``: that of a test; default: this process's own."""
+    sessions.complete_environment()
     session = session or sessions.Session(state=sessions.state_dir(), terminal=terminal.standard())
     screen = session.terminal  # a verb may replace that of its session
     session.argv = tuple(args)
@@ -140,7 +134,10 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
     finally:
         if session.terminal.verbose:
             session.terminal.note(_used(session))
-        session.close()
+        with suppress(
+            RuntimeError, OSError
+        ):  # what ended the command stands, even if no thread can start to disconnect
+            session.close()
         os.umask(session.umask)
 
 
@@ -194,6 +191,10 @@ def _explained(error: Exception, session: sessions.Session) -> errors.CcbedError
             values.suggest(_problem(error)), hint=f"{context.command_path if context else f'ccbed{verb}'} --help"
         )
     if explained := errors.explain(error):
+        name = getattr(error, "filename", None)
+        path = Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
+        if path and (session.state.is_relative_to(path) or path.is_relative_to(session.state)):
+            explained.hint += "; or set XDG_STATE_HOME to a directory that you may write"
         return explained
     return errors.InfrastructureError(
         f"internal error of ccbed: {type(error).__name__}: {error}",
@@ -300,10 +301,24 @@ def _group() -> click.Group:
 def _prepare(ctx: click.Context, plugins: tuple[Path, ...]) -> None:
     session: sessions.Session = ctx.obj
     session.plugins = tuple(plugins)
+    _require_utf8(str(session.state), *session.argv)
     from .inputs import settings_files
 
     if ctx.invoked_subcommand not in _WITHOUT_SETTINGS and (files := settings_files.find(session.terminal.warn)):
         _apply_settings(ctx, session, files)
+
+
+def _require_utf8(*texts: str) -> None:
+    """Raises UsageError for a directory or a word that is not UTF-8: records of runs could not be read again."""
+    with suppress(FileNotFoundError):  # the current directory was removed
+        texts = (str(Path.cwd()), *texts)
+    wrong = [text for text in texts if text.encode(errors="replace").decode() != text]
+    if wrong:
+        shown = dict.fromkeys(repr(os.fsencode(text))[1:] for text in wrong)
+        raise errors.UsageError(
+            *(f"{text}: not UTF-8, in which ccbed writes its records" for text in shown),
+            hint="use a path of UTF-8 text",
+        )
 
 
 def _apply_settings(ctx: click.Context, session: sessions.Session, files: Sequence[Path]) -> None:

@@ -21,6 +21,7 @@ from ..model.frozen import dataclass, field, replace
 from ..model.launch import Result
 from ..model.plan import Placement
 from ..model.trial import SCRIPT, Trial
+from ..providers import files
 from ..store import beds as store
 from ..store import bundle, secrets
 from . import audited_runs, detached, ephemeral_bed, spare_probe
@@ -81,6 +82,7 @@ def run_single(session: Session, source: trials.Source, options: Mapping[str, An
 def check(session: Session, source: trials.Source, options: Mapping[str, Any]) -> CheckedTrial:
     """Build the trial, and check that it can run on its bed. Raises UsageError, InfrastructureError: then nothing was started."""
     spare_probe.parse_limit(options["probe_spares"] or "0s")
+    files.node_limit()
     missing_bed, bed = _bed(session, options)
     data_dir = _data_dir(options["data_dir"], bed)
     placement = beds.placement(session, bed, include_quarantined=options["include_quarantined"]) if bed else Placement()

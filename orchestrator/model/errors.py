@@ -25,6 +25,9 @@ _ON_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 _MACHINE = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO,
 )  # fmt: skip
+#: CPython's text where the limit of processes is reached; a fork raises BlockingIOError there.
+_NO_THREAD = "can't start new thread"
+_PROCESSES = "end other processes of this user, or raise its limit (ulimit -u, pids.max of the cgroup); then try again"
 #: Errors of a path that cannot exist.
 _PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 
@@ -101,6 +104,8 @@ def on_disk(error: OSError) -> bool:
 
 def explain(error: Exception) -> CcbedError | None:
     """The error that says what is wrong with a path or with this machine; None for any other error."""
+    if isinstance(error, BlockingIOError) or (type(error) is RuntimeError and str(error) == _NO_THREAD):
+        return InfrastructureError("no more processes or threads can start on this machine", hint=_PROCESSES)
     if not isinstance(error, OSError):
         return None
     if error.errno in _PATH:

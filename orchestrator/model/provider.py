@@ -27,11 +27,11 @@ def count_waves(nodes: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """The result of a fetch: bytes written, whether the limit cut the file, and why bytes are missing (``reason``)."""
+    """The result of a fetch: bytes written, the files that the limit cut, and why bytes are missing (``reason``)."""
 
     path: str
     size: int
-    capped: bool = False
+    capped: tuple[str, ...] = ()
     reason: str = ""
 
 

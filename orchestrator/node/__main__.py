@@ -56,7 +56,11 @@ def _run_keeper(options: argparse.Namespace) -> int:
     from .oslayer import forks
 
     if not options.unit:
-        if os.fork():
+        try:
+            pid = os.fork()
+        except BlockingIOError as error:
+            sys.exit(f"no more processes can start ({error.strerror}): see ulimit -u")
+        if pid:
             os._exit(0)
         os.setsid()
     os.chdir(options.workdir)

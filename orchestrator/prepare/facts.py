@@ -33,7 +33,7 @@ PYTHONS = ("python3.13", "python3.12", "python3.11", "python3.10")
 
 def facts(request: dict[str, Any]) -> dict[str, Any]:
     """All facts. A fact that cannot be read is empty, with its reason if there is one."""
-    user = pwd.getpwuid(os.getuid())
+    user = _user(os.getuid(), os.getgid())
     engine = request.get("engine") or "/var/run/docker.sock"
     keeper = _json(os.path.join(request["hostdir"], "keeper", "keeper.json"))
     return {
@@ -43,7 +43,7 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
         "user": user.pw_name,
         "uid": user.pw_uid,
         "home": user.pw_dir,
-        "group": grp.getgrgid(user.pw_gid).gr_name,
+        "group": _group(user.pw_gid),
         "system": _system(),
         "machine": _text("/etc/machine-id"),
         "boot": _text("/proc/sys/kernel/random/boot_id"),
@@ -77,6 +77,21 @@ def _text(path: str) -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def _user(uid: int, gid: int) -> pwd.struct_passwd:
+    """An id without an entry, as in a container, is its own name."""
+    try:
+        return pwd.getpwuid(uid)
+    except KeyError:
+        return pwd.struct_passwd((str(uid), "", uid, gid, "", os.environ.get("HOME", "/nonexistent"), ""))
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def _pythons() -> dict[str, list[int]]:

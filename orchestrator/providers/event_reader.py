@@ -60,7 +60,10 @@ class Follower:
 
     def close(self) -> None:
         """Closes in the background: the kernel takes ten milliseconds and more to end the watches."""
-        threading.Thread(target=self._watcher.close, daemon=True, name="ccbed-unwatch").start()
+        try:
+            threading.Thread(target=self._watcher.close, daemon=True, name="ccbed-unwatch").start()
+        except RuntimeError:  # no thread can start
+            self._watcher.close()
 
     def _read(self, cursors: Cursors) -> tuple[list[Event], Cursors]:
         after = dict(cursors)

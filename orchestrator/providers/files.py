@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from ..model.errors import UsageError
 from ..model.provider import Fetched
 from ..node.files import plain_files
 from ..node.files.payloads import payload_hash, put_payload
@@ -16,7 +17,17 @@ __all__ = ["fetch", "payload_hash", "put_payload"]
 
 #: How many unreadable files a reason names.
 NAMED = 3
+#: The variable that sets how many MiB are brought from one node.
+LIMIT_MIB = "CCBED_NODE_FILES_MIB"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def node_limit() -> int:
+    """Bytes that are brought from one node at most; a file that is cut is recorded as such. Raises UsageError."""
+    text = os.environ.get(LIMIT_MIB, "256")
+    if not text.isdecimal() or not 0 < int(text) < 1 << 20:
+        raise UsageError(f"{LIMIT_MIB}: must be a number of MiB (got {text})")
+    return int(text) << 20
 
 
 def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
@@ -29,7 +40,7 @@ def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
         return Fetched(path=path, size=0, reason="outside of the node's directory")
     if not source.exists():
         return Fetched(path=path, size=0, reason="not there")
-    size, capped = 0, False
+    size, capped = 0, []
     problems: list[str] = []
     for file in _files(source, problems):
         target = to / file.relative_to(source) if source.is_dir() else to
@@ -40,8 +51,9 @@ def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
                 raise
             problems.append(f"{file.name}: {error.strerror}")
             continue
-        size, capped = size + copied, capped or cut
-    return Fetched(path=path, size=size, capped=capped, reason=summary(problems))
+        size += copied
+        capped += [target.relative_to(to).as_posix()] if cut else []
+    return Fetched(path=path, size=size, capped=tuple(capped), reason=summary(problems))
 
 
 def fetch_each(

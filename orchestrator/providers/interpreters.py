@@ -59,6 +59,8 @@ def probe(path: str, *, import_torch: bool = False) -> Interpreter:
         done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False)
         facts = json.loads(done.stdout.strip().splitlines()[-1])
         return Interpreter(path=path, **{name: str(value) for name, value in facts.items()})
+    except BlockingIOError:  # no process can start: that says nothing about the interpreter
+        raise
     except OSError as error:
         return Interpreter(path=path, problem=error.strerror or str(error))
     except subprocess.TimeoutExpired:

@@ -33,9 +33,4 @@ def _make(path: Path) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     with open(plain_files.create_file(temporary), "w") as file:
         file.write(f"{secrets.token_hex(16)}\n")
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink()
+    plain_files.publish(temporary, path)

@@ -127,7 +127,9 @@ def connect(bed: BedSpec, host: HostSpec, patient: bool = False) -> Site:
 
 
 def within(deadline_s: float, name: str, work: Callable[[], Any]) -> Any:
-    """The result of ``work``. Raises TimeoutError if it takes longer: an engine or a file system may hang; it continues alone."""
+    """The result of ``work``. Raises TimeoutError if it takes longer: an engine or a file system may hang; it continues alone.
+
+    Where no thread can start it has no deadline."""
     outcome: list[Callable[[], Any]] = []
 
     def run() -> None:
@@ -140,7 +142,10 @@ def within(deadline_s: float, name: str, work: Callable[[], Any]) -> Any:
             outcome.append(lambda: done)
 
     thread = threading.Thread(target=run, name=f"ccbed-{name}", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        return work()
     thread.join(deadline_s)
     if not outcome:
         raise TimeoutError(f"{name} on this machine has taken longer than {deadline_s:g} s")

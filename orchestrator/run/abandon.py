@@ -11,9 +11,10 @@ from ..model.events import RunEnd
 from ..model.launch import Request
 from ..model.plugin import Catalogue
 from ..model.provider import Provider
+from ..providers.files import node_limit
 from ..store import beds, bundle, clock, paths, seal
 from ..store.journal import Journal
-from . import collect, drive, judging, preparation
+from . import drive, judging, preparation
 
 
 def settle(bed: BedSpec, provider: Provider, catalogue: Catalogue, notify: Callable[[str], None]) -> None:
@@ -57,9 +58,9 @@ def collect_and_close(request: Request, directory: Path, reason: str) -> None:
     plan = bundle.load_plan(directory)
     for name in plan.nodes if bundle.has_begun(directory) else ():
         target = directory / "nodes" / name
-        request.provider.fetch(name, f"runs/{plan.run}", target, collect.LIMIT)
+        request.provider.fetch(name, f"runs/{plan.run}", target, node_limit())
         for file in drive.node_files(request, name):
-            request.provider.fetch(name, file, target / file, collect.LIMIT)
+            request.provider.fetch(name, file, target / file, node_limit())
     close(directory, Path(request.bed.workdir), reason)
 
 

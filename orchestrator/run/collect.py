@@ -19,11 +19,8 @@ from ..model.provider import FETCH_S, Fetched, count_waves
 from ..node.files import label
 from ..node.keeper.external_nodes import OUTSIDE
 from ..providers.bounded_threads import BoundedThreads
-from ..providers.files import NO_SPACE
+from ..providers.files import NO_SPACE, node_limit
 from ..store import seal
-
-#: Bytes fetched from one node at most; a file that is cut is recorded as such.
-LIMIT = 256 * 1024 * 1024
 
 #: (path on the node, path below the node's directory of the bundle)
 Wanted = Sequence[tuple[str, str]]
@@ -51,16 +48,17 @@ def gather(
     wanted: Mapping[str, Wanted],
     bundle: Path,
     *,
-    limit: int = LIMIT,
+    limit: int | None = None,
     patience_s: float = FETCH_S,
     secrets: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the value of the ``gather`` event, which lists every file that could not be fetched with the reason.
 
-    ``secrets``: values that are replaced in the logs of the ranks.
+    ``limit``: bytes of one node; default: providers.files.node_limit. ``secrets``: values that are replaced in the logs of the ranks.
 
     Files are fetched into a directory beside the bundle, so that a late one changes nothing. Raises OSError on a full disk.
     """
+    limit = node_limit() if limit is None else limit
     prefix = f".gather-{bundle.name}-"
     for stale in bundle.parent.glob(f"{prefix}*"):
         shutil.rmtree(stale, ignore_errors=True)
@@ -127,7 +125,9 @@ def _fetch(source: FileSource, node: str, wanted: Wanted, staging: Path, fetch: 
         fetched = [Fetched(path=path, size=0, reason=str(error)) for path, _ in wanted]
     fetch.size = sum(entry.size for entry in fetched)
     fetch.missing += [{"node": node, "path": entry.path, "reason": entry.reason} for entry in fetched if entry.reason]
-    fetch.capped += [{"node": node, "path": entry.path, "limit": limit} for entry in fetched if entry.capped]
+    fetch.capped += [
+        {"node": node, "path": entry.path, "files": entry.capped, "limit": limit} for entry in fetched if entry.capped
+    ]
     fetch.done = True
 
 

@@ -21,6 +21,7 @@ from ..model.plan import Plan, PlannedCheck
 from ..model.run import Run, Twin
 from ..model.trial import Trial
 from ..model.verdict import Verdict
+from ..node.files import plain_files
 from . import durable, files, journal, paths, payload, seal
 
 INPUTS = "inputs"
@@ -103,7 +104,12 @@ def link_latest(runs: Path, run: str) -> None:
         return
     temporary = runs / f".{LATEST}.{os.getpid()}"
     temporary.unlink(missing_ok=True)
-    temporary.symlink_to(run)
+    try:
+        temporary.symlink_to(run)
+    except OSError as error:
+        if error.errno not in plain_files.NO_LINKS:
+            raise
+        return  # without symbolic links there is no ``latest``; a run is named by its last four characters
     temporary.replace(link)
 
 

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -113,8 +114,8 @@ def size(root: Path, path: str, limit: int = FILE) -> int:
 
 
 def ends(root: Path, path: str, length: int) -> bytes:
-    """The first and the last ``length`` bytes of a file of the bundle. Raises TornBundleError."""
-    if size(root, path) <= 2 * length:
+    """The first and the last ``length`` bytes of a file of the bundle, of any size. Raises TornBundleError."""
+    if size(root, path, sys.maxsize) <= 2 * length:
         return data(root, path)
     with inside(root, path).open("rb") as source:
         first = source.read(length)
@@ -172,7 +173,9 @@ def write(file: Path, content: bytes, *, durable: bool = False) -> None:
                 target.flush()
                 os.fsync(target.fileno())
         temporary.replace(file)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(file)  # a full disk names no file
         temporary.unlink(missing_ok=True)
         raise
 

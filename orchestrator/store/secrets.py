@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from ..model.frozen import asdict, dataclass, field
+from ..node.files import plain_files
 from . import paths
 
 KEY = "redaction.key"
@@ -64,9 +63,7 @@ def _key(state: Path) -> bytes:
     if not file.exists():
         candidate = state / f".{KEY}.{secrets.token_hex(4)}"
         paths.write(candidate, secrets.token_hex(32).encode())
-        with suppress(FileExistsError):  # another process was first: its key counts
-            os.link(candidate, file)
-        candidate.unlink()
+        plain_files.publish(candidate, file)
     return file.read_bytes()
 
 

@@ -14,6 +14,12 @@ def folder(name: str) -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / name
 
 
+def program() -> Path:
+    """The file that starts this very ccbed, whatever package ``orchestrator`` PYTHONPATH has."""
+    beside = _PACKAGE.parent / "ccbed" / "__main__.py"
+    return beside if beside.is_file() else _PACKAGE / "packages" / "ccbed" / "__main__.py"
+
+
 def find(path: Path) -> Path:
     """``path`` if it exists, else the shipped file of that name (``inventories/local.yml``), else ``path``."""
     if path.exists() or path.is_absolute() or not path.parts:

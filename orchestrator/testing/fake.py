@@ -164,7 +164,7 @@ class FakeBed:
             return Fetched(path=path, size=0, reason="not there")
         to.parent.mkdir(parents=True, exist_ok=True)
         to.write_bytes(content[:limit])
-        return Fetched(path=path, size=min(limit, len(content)), capped=limit < len(content))
+        return Fetched(path=path, size=min(limit, len(content)), capped=(".",) * (limit < len(content)))
 
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
         results: list[Fetched] = []

@@ -260,7 +260,7 @@ def missing_files(history: History) -> Mapping[str, str]:
     for event in history.of(events.GatherDone):
         for missing in event.data.missing or ():
             reasons |= _reasons(missing.node, missing.path or "", missing.reason)
-        for capped in event.data.capped or ():
+        for capped in (entry for entry in event.data.capped or () if not entry.are_logs):
             reasons |= _reasons(capped.node, capped.path or "", None)
     return reasons
 

@@ -23,7 +23,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
-from orchestrator.store import export, seal
+from orchestrator.store import seal, unpack
 
 from . import scale
 
@@ -207,7 +207,7 @@ KINDS: dict[str, tuple[Callable[[Path, random.Random], None], int]] = {
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fuzz")
     for base in ("failover", "collective"):
-        with export.unpacked(BUNDLES / f"format-1-{base}.tar.gz") as unpacked:
+        with unpack.unpacked(BUNDLES / f"format-1-{base}.tar.gz") as unpacked:
             shutil.copytree(unpacked, folder / "bases" / base)
     return folder
 

@@ -17,7 +17,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
-from orchestrator.store import export
+from orchestrator.store import unpack
 
 from ..e2e import trials
 from ..e2e.conftest import Bed, bed
@@ -43,7 +43,7 @@ def bases(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]
     made = {FORMAT_2: tmp_path_factory.mktemp("bundles") / FORMAT_2}
     shutil.copytree(ran.directory, made[FORMAT_2], ignore=shutil.ignore_patterns("report"))
     for base in ("failover", "collective"):
-        with export.unpacked(BUNDLES / f"format-1-{base}.tar.gz") as unpacked:
+        with unpack.unpacked(BUNDLES / f"format-1-{base}.tar.gz") as unpacked:
             made[base] = tmp_path_factory.mktemp("bundles") / base
             shutil.copytree(unpacked, made[base])
     return made

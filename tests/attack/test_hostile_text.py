@@ -18,7 +18,7 @@ from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
 from orchestrator.model.verdict import Verdict
 from orchestrator.reports import html, junit, summary
-from orchestrator.store import export
+from orchestrator.store import unpack
 
 from ..unit import run_builder
 
@@ -75,7 +75,7 @@ def test_a_status_line_stays_on_its_line() -> None:
 
 
 def test_logs_of_a_bundle_are_printed_without_control_characters() -> None:
-    with export.unpacked(BUNDLE) as directory:
+    with unpack.unpacked(BUNDLE) as directory:
         next((directory / "nodes/n0").rglob("rank-0.log")).write_bytes(ESCAPES.encode(errors="replace") + b"\xff\n")
         out = io.StringIO()
         own_session = session.Session(state=directory.parent, terminal=terminal.Terminal(out=out, err=out))
@@ -126,7 +126,7 @@ def test_no_report_takes_text_for_markup() -> None:
 
 
 def test_check_judges_on_a_medium_that_is_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    with export.unpacked(BUNDLE) as directory:
+    with unpack.unpacked(BUNDLE) as directory:
         mount = f"mount --bind {directory} {directory}; mount -o remount,ro,bind {directory}"
         script = f"{mount}; exec '{sys.executable}' -m orchestrator.cli check {directory}"
         before = (directory / "verdicts.json").read_bytes()

@@ -14,7 +14,7 @@ from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.main import run
 from orchestrator.cli.render.terminal import Terminal
 from orchestrator.run import judging
-from orchestrator.store import bundle, export, paths, seal
+from orchestrator.store import bundle, paths, seal, unpack
 from orchestrator.views import NOT_COMPARED
 
 from .catalogue import CATALOGUE
@@ -24,7 +24,7 @@ BUNDLES = Path(__file__).parents[1] / "golden" / "bundles"
 
 @pytest.fixture(params=["failover", "collective"])
 def directory(request: pytest.FixtureRequest) -> Iterator[Path]:
-    with export.unpacked(BUNDLES / f"format-1-{request.param}.tar.gz") as unpacked:
+    with unpack.unpacked(BUNDLES / f"format-1-{request.param}.tar.gz") as unpacked:
         yield unpacked
 
 

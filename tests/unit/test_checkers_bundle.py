@@ -165,3 +165,29 @@ def _with_inputs(files: dict[str, str], plan: dict[str, object], about: dict[str
     extras = {**run.extras, "plan.json": {**run.extras["plan.json"], **plan}, "bundle.json": about or {}}
     kept = history.Files(records=list(run.files.steps()), texts={**texts, **files})
     return dataclasses.replace(run, extras=extras, files=kept)
+
+
+@pytest.mark.parametrize(
+    ("files", "outcome"),
+    [
+        (("i1-e0/rank-0.log",), "pass"), (("i1-e0/rank-0.log", "i1-e0/steps-r0.jsonl"), "unknown"),
+        (("i1-e0/my-rank-0.log.bin",), "unknown"), (("rank-0.log/watch.jsonl",), "unknown"), ((), "unknown"), (None, "unknown"),
+    ],
+)  # fmt: skip
+def test_a_log_that_was_cut_at_its_limit_is_no_lost_data(files: tuple[str, ...] | None, outcome: str) -> None:
+    capped = [{"node": "n0", "path": "runs/r", "limit": 256 << 20, "files": files}]
+    verdict = ask(history.changed(history.reference(), "gather", 1, value={"capped": capped}), "bundle-complete")
+    assert verdict.outcome == outcome, verdict.text
+    limit = "cut at 256 MiB of a node: n0/i1-e0/rank-0.log (CCBED_NODE_FILES_MIB raises the limit)"
+    assert (limit in verdict.text) == (outcome == "pass")
+
+
+def test_a_file_that_is_missing_beside_a_log_that_was_cut_is_a_failure() -> None:
+    capped = [{"node": "n0", "path": "runs/r", "limit": 1, "files": ["i1-e0/rank-0.log"]}]
+    run = history.changed(history.reference(), "gather", 1, value={"capped": capped})
+
+    def lose(texts: dict[str, str]) -> None:
+        del texts["nodes/n0/i1-e0/env-r0.json"]
+
+    verdict = ask(altered(run, lose), "bundle-complete")
+    assert verdict.outcome == "fail", verdict.text

@@ -124,7 +124,7 @@ def test_all_nodes_are_asked_at_once(nodes: Nodes, bundle: Path) -> None:
 def test_the_cap_is_of_the_node_and_is_recorded(nodes: Nodes, bundle: Path) -> None:
     nodes.add("n1", **{"runs/r/rank-1.log": "x" * 500})
     summary = collect.gather(nodes, dict.fromkeys(("n0", "n1"), ENTRIES), bundle, limit=100)
-    assert summary["capped"] == [{"node": "n1", "path": "runs/r", "limit": 100}]
+    assert summary["capped"] == [{"node": "n1", "path": "runs/r", "files": ("rank-1.log",), "limit": 100}]
     assert sum(file.stat().st_size for file in (bundle / "nodes" / "n1").rglob("*.log")) == 100
 
 

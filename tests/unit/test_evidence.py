@@ -15,14 +15,14 @@ from orchestrator.core.verdict import replay
 from orchestrator.model.event import Event, History
 from orchestrator.model.run import Run
 from orchestrator.node.files.event_log import EventLog
-from orchestrator.store import bundle, export
+from orchestrator.store import bundle, unpack
 
 BUNDLES = Path(__file__).parents[1] / "golden" / "bundles"
 
 
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
-    with export.unpacked(BUNDLES / "format-1-failover.tar.gz") as unpacked:
+    with unpack.unpacked(BUNDLES / "format-1-failover.tar.gz") as unpacked:
         yield unpacked
 
 

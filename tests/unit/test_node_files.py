@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.act import Act, Primitive
+from orchestrator.model.errors import UsageError
 from orchestrator.model.event import Command
 from orchestrator.node.files import inbox, label
 from orchestrator.node.keeper.lease_records import Lease, Leases
@@ -62,8 +63,8 @@ def test_a_tree_is_copied_up_to_the_cap_small_files_first(tmp_path: Path) -> Non
     os.symlink("/etc/passwd", source / "runs/link")
     whole = files.fetch([source], "runs", tmp_path / "whole", 1000)
     cut = files.fetch([source], "runs", tmp_path / "cut", 50)
-    assert (whole.size, whole.capped) == (110, False) and not (tmp_path / "whole/link").exists()
-    assert (cut.size, cut.capped) == (50, True)
+    assert (whole.size, whole.capped) == (110, ()) and not (tmp_path / "whole/link").exists()
+    assert (cut.size, cut.capped) == (50, ("big",))
     assert (tmp_path / "cut/deep/small").stat().st_size == 10 and (tmp_path / "cut/big").stat().st_size == 40
 
 
@@ -188,3 +189,17 @@ def test_a_lease_is_found_by_its_successor_and_dropped(tmp_path: Path) -> None:
     assert Leases(tmp_path).of("n1", "f0") == [lease] and Leases(tmp_path).of("n2", "f0") == []
     Leases(tmp_path).drop(lease)
     assert Leases(tmp_path).all() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"), [("1", 1 << 20), ("400", 400 << 20), ("0", 0), ("-1", 0), ("x", 0), ("9999999", 0)]
+)
+def test_a_variable_sets_how_much_is_brought_from_a_node(
+    monkeypatch: pytest.MonkeyPatch, text: str, size_bytes: int
+) -> None:
+    monkeypatch.setenv(files.LIMIT_MIB, text)
+    if size_bytes:
+        assert files.node_limit() == size_bytes
+    else:
+        with pytest.raises(UsageError, match="must be a number of MiB"):
+            files.node_limit()

@@ -8,12 +8,15 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator.model import codec
+from orchestrator.node.files import plain_files
+from orchestrator.node.files.label import RANKS
 from orchestrator.node.keeper import host_primitives, process_lifecycle
 from orchestrator.node.keeper.process_lifecycle import ProcessLifecycle
 from orchestrator.node.oslayer import forks, processes
@@ -247,3 +250,26 @@ def test_an_agent_that_cannot_be_watched_is_killed_and_reported_and_the_next_one
     os.close(starts[1].read)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.close(starts[0].read)
+
+
+def test_the_temporary_directories_of_ranks_that_ended_with_their_agent_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a living process stay: its id may have been given again."""
+    monkeypatch.setattr(process_lifecycle, "temporary_directory", lambda pid: str(tmp_path / f"ccbed-{pid}"))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for pid in (ended.pid, os.getpid()):
+        (tmp_path / f"ccbed-{pid}" / "triton").mkdir(parents=True)
+    ranks = {"0": [ended.pid, 1], "1": [os.getpid(), 1]}
+    plain_files.write_json(tmp_path / RANKS, {"ranks": ranks})
+    notes: list[Any] = []
+    node: Any = SimpleNamespace(
+        alive=True, ready=True, adopted=False, pidfd=-1, pid=ended.pid, directory=tmp_path, identity={}, ending=[]
+    )
+    lifecycle = object.__new__(ProcessLifecycle)
+    lifecycle._note = lambda node, event: notes.append(event)
+    monkeypatch.setattr(lifecycle, "_end", lambda node, ending: [then([], 0) for then in ending])
+    lifecycle._exited(node, -9)
+    assert [path.name for path in tmp_path.glob("ccbed-*")] == [f"ccbed-{os.getpid()}"]
+    assert len(notes) == 2

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from orchestrator import plugins
 from orchestrator.cli import main
 from orchestrator.cli.inputs import settings, settings_files
 from orchestrator.cli.render import terminal
-from orchestrator.core.spec import parameter_docs
-from orchestrator.workloads import infer_dp, script
+from orchestrator.workloads import infer_dp
 
 from .test_cli import Desk, ccbed
 
@@ -153,37 +153,86 @@ def test_a_path_of_the_user_is_relative_to_the_file_as_well(ccbed: Desk) -> None
     assert "config/ccbed/my-runs: no run yet" in ccbed.err
 
 
-#: Flags that a project may set: they confirm nothing. A new flag belongs here or in ``settings_files.CONFIRMING``.
-HARMLESS = {
-    "ask-vault-pass", "cold", "csv", "detach", "dry-run", "each-node", "each-pair", "follow", "json", "loss-band", "plots",
-    "prepare", "quiet", "rebuild", "sequence-parallel", "system", "systems", "table", "twin", "verbose",
-}  # fmt: skip
-#: Options whose help has a word of programs, and that run none.
-RUNS_NONE = {"fail-node", "grace", "input", "like", "secret", "tee", "timeout"}
-#: The same of the parameters of the workload script.
-PARAMS_RUN_NONE = {"args", "exit_timeout_s", "root", "timeout_s"}
-PROGRAM = re.compile(r"(?i)\b(command|script|program|plugins?|module|code|inventory)\b")
+#: Options, and parameters of the shipped workloads, that a project may set to anything: they run nothing, confirm nothing and
+#: name no path. A new option belongs here, in ``settings_files.PATHS``, or among those that are refused.
+_HARMLESS = """
+algorithm all-gather all-reduce args ask-vault-pass asynchronous at attention auto-s backend batch bed broadcast bucket-mb
+budget checkpoint-every checkpoint-retry-s cold csv dataset detach digest-every disk-mib disk-tool drain dry-run dtype dtypes
+each-node each-pair ep epoch epochs exit-timeout-s experts fail-node fail-on fail-over fault ffn follow fresh-probe gap-ms
+gap-scale gather gpu-memory gpus grace grace-s groups grow-after heads hidden in-turn input install-timer items iterations
+jobid json keep keep-last keep-size kind kv-heads layers like limit lines link loss-band lr margin max-restarts
+max-unavailable memory-mib metric microbatches nic-mib night nnodes node noise nproc older-than only operation operator
+optimizer outcome over passes plots pp precision prepare probe probe-s probe-spares probes quiet rank ranks-per-node reason
+rebuild recompute recovery reference repeat repeat-s repeats replace-wait require-format reshard rounds save-grace-s scatter
+secret seed sequence sequence-parallel shares since sizes step-min-ms step-regex steps stop-at strategy style system systems
+table tag tee timeout timeout-s tokens topk tp trial twin verbose verify vocabulary wait wall warmup zero
+"""
+HARMLESS = set(_HARMLESS.split())
+#: Parameters with the name of an option that is in another class.
+PARAMS_HARMLESS = {"model", "record"}
 
 
-def test_each_flag_and_each_option_that_runs_a_program_is_classified() -> None:
-    listed = settings_files.EXECUTING.keys() | settings_files.CONFIRMING.keys()
-    flags, programs, names = set(), set(), set()
+def test_each_option_is_in_exactly_one_class(ccbed: Desk) -> None:
+    refused = settings_files.EXECUTING.keys() | settings_files.CONFIRMING.keys()
+    names = set()
     for path, command in [((), main._group()), *every_verb()]:
         for option in settings.options(command):
             key = settings.key(option)
             names |= {key, ".".join((*path, key))}
-            flags |= {key} if option.is_flag else set()
-            refused = {bool(settings_files.refusal(path, name[2:])) for name in option.opts if name.startswith("--")}
-            assert len(refused) <= 1, f"{option.opts}: another name of it is not refused"
-            text = f"{key} {option.metavar} {option.help}"
-            if PROGRAM.search(text) and not settings_files.refusal(path, key):
-                programs.add(key)
-    assert flags - listed == HARMLESS
-    assert programs - HARMLESS == RUNS_NONE
-    params = {name.rstrip("_"): text for name, text in parameter_docs.read_meanings(script.Params).items()}
-    programs = {name for name, text in params.items() if PROGRAM.search(text) and name not in listed}
-    assert programs == PARAMS_RUN_NONE
-    assert listed - {"exec-", *params} <= names, "an option of that name is gone"
+            others = [name[2:] for name in option.opts if name.startswith("--")]
+            assert len({settings_files.refusal(path, name) for name in others}) <= 1, (
+                f"{others}: another name is allowed"
+            )
+            of_user = bool(settings_files.refusal(path, key))
+            assert of_user + (key in settings_files.PATHS) + (key in HARMLESS) == 1, (
+                f"{path} {key} is in no class, or in two"
+            )
+            is_path = isinstance(option.type, click.Path | click.File) or "DIR" in str(option.metavar)
+            assert not is_path or key not in HARMLESS, f"{path} {key} is a path"
+    params = _params()
+    unknown = params - refused - settings_files.PATHS.keys() - HARMLESS - PARAMS_HARMLESS
+    assert not unknown, f"parameters of workloads in no class: {unknown}"
+    assert (refused | settings_files.PATHS.keys() | HARMLESS) - {"exec-"} <= names | params, "an option is gone"
+
+
+def _params() -> set[str]:
+    workloads = plugins.discover(()).workloads
+    names = {field.name for plugin in workloads.values() for field in dataclasses.fields(plugin.module.Params)}
+    return {name.rstrip("_").replace("_", "-") for name in names}
+
+
+@pytest.mark.parametrize(
+    ("verb", "key"),
+    [
+        ("run", "runs-dir"), ("run", "log-dir"), ("run", "data-dir"), ("run", "baselines"), ("size", "emit"), ("size", "trace"),
+        ("run", "root"), ("run", "checkpoints"), ("bundle.sign", "key"), ("nightly", "resume"), ("", "runs_dir"),
+    ],
+)  # fmt: skip
+def test_a_project_names_no_path_outside_of_itself(ccbed: Desk, tmp_path: Path, verb: str, key: str) -> None:
+    (ccbed.root / "link").symlink_to("/etc")
+    (ccbed.root / "deep").symlink_to("config/ccbed")
+    table = f"[{verb}]\n" if verb else ""
+    for value in (
+        "/",
+        "..",
+        "../other",
+        "link",
+        "link/passwd",
+        "deep/../../x",
+        "~/x",
+        f"{ccbed.root}/../x",
+        f"{ccbed.root}x",
+    ):
+        text = json.dumps([value] if key == "checkpoints" else value)
+        write(ccbed, f"{table}{key} = {text}\n")
+        assert ccbed("status") == 3, f"{value} is accepted"
+        assert f"is outside of {ccbed.root}: " in ccbed.err and ccbed.err.startswith(
+            f"error: ccbed.toml:{1 + bool(verb)}: "
+        )
+    for value in ("in", "in/../x", str(ccbed.root / "in")):
+        text = json.dumps([value] if key == "checkpoints" else value)
+        write(ccbed, f"{table}{key} = {text}\n")
+        assert ccbed("status") == 0, ccbed.err
 
 
 def test_show_says_where_each_value_comes_from(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

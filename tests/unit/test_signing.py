@@ -14,7 +14,7 @@ from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.main import run
 from orchestrator.cli.render.terminal import Terminal
 from orchestrator.node.files.event_log import EventLog
-from orchestrator.store import export, seal
+from orchestrator.store import seal, unpack
 
 BUNDLE = Path(__file__).parents[1] / "golden" / "bundles" / "format-1-collective.tar.gz"
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="need
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    with export.unpacked(BUNDLE) as unpacked:
+    with unpack.unpacked(BUNDLE) as unpacked:
         yield unpacked
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import errno
 import fcntl
 import hashlib
 import io
@@ -24,8 +25,9 @@ from orchestrator.model.run import Twin
 from orchestrator.model.trial import Trial
 from orchestrator.model.verdict import Verdict
 from orchestrator.node.files.event_log import EventLog
+from orchestrator.providers import owners
 from orchestrator.reports import html
-from orchestrator.store import beds, bundle, clock, export, index, journal, paths, seal, twins
+from orchestrator.store import beds, bundle, clock, export, index, journal, paths, seal, secrets, twins, unpack
 
 from . import history
 from .beds import local
@@ -164,7 +166,7 @@ def test_an_export_is_verified_elsewhere(tmp_path: Path) -> None:
     directory = run(tmp_path / "runs")
     archive = tmp_path / "run.tar.gz"
     assert export.export(directory, archive) == len(list(paths.walk(directory)))
-    with export.unpacked(archive) as result:
+    with unpack.unpacked(archive) as result:
         assert result.name == directory.name
         assert seal.verify(result) == ()
     with pytest.raises(UsageError, match="exists already"):
@@ -177,7 +179,7 @@ def test_an_archive_with_a_link_is_refused(tmp_path: Path) -> None:
         member = tarfile.TarInfo("run/link")
         member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
         out.addfile(member)
-    with pytest.raises(paths.TornBundleError, match="a link or special file"), export.unpacked(archive):
+    with pytest.raises(paths.TornBundleError, match="a link or special file"), unpack.unpacked(archive):
         pass
 
 
@@ -193,8 +195,42 @@ def test_an_archive_that_leads_out_of_its_directory_is_refused(
         member = tarfile.TarInfo(name)
         member.size, member.mode = 1, 0o6755
         target.addfile(member, io.BytesIO(b"x"))
-    with pytest.raises(paths.TornBundleError, match="leads out of the archive"), export.unpacked(archive):
+    with pytest.raises(paths.TornBundleError, match="leads out of the archive"), unpack.unpacked(archive):
         pass
+
+
+def _without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    for name in ("symlink", "link"):
+        monkeypatch.setattr(os, name, refuse)
+
+
+def test_a_file_system_without_links_lacks_only_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _without_links(monkeypatch)
+    runs = tmp_path / "runs"
+    first, second = run(runs), run(runs)
+    for directory in (first, second):
+        bundle.link_latest(runs, directory.name)
+    assert index.resolve("latest", runs) == max(first, second)
+    (runs / "2099-11-21T02-00-07Z-dp-ring-0000").mkdir()
+    with pytest.raises(UsageError, match="no run yet"):
+        index.resolve("latest", runs)
+    assert owners.identity(tmp_path) == owners.identity(tmp_path) != ""
+    assert secrets._key(tmp_path) == secrets._key(tmp_path) != b""
+    assert sorted(path.name for path in tmp_path.iterdir()) == [owners.FILE, secrets.KEY, "runs"]
+
+
+def test_an_error_of_a_disk_is_not_taken_for_one_of_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for name in ("symlink", "link"):
+        monkeypatch.setattr(os, name, fail)
+    for act in (lambda: bundle.link_latest(tmp_path, "r"), lambda: owners.identity(tmp_path)):
+        with pytest.raises(OSError, match="Input/output"):
+            act()
 
 
 def test_a_run_is_found_by_its_path_its_name_and_its_end(tmp_path: Path) -> None:

@@ -114,10 +114,10 @@ def test_a_cap_counts_what_is_there_and_not_what_was_sent_before(tmp_path: Path)
     for second in range(1, 5):
         sent.write(os.urandom(900), second)
         sent.send(is_final=True)
-    assert sent.has[LOG] == sent.path.read_bytes() and not sent.tails.is_capped(RUN)
+    assert sent.has[LOG] == sent.path.read_bytes() and not sent.tails.capped(RUN)
     sent.write(os.urandom(1200), 6)
     sent.send(is_final=True)
-    assert sent.tails.is_capped(RUN)
+    assert sent.tails.capped(RUN) == [LOG]
     sent.write(b"small", 7)
     sent.send(is_final=True)
     assert sent.has[LOG] == b"small"

@@ -110,6 +110,14 @@ def test_a_problem_that_lists_the_known_names_suggests_the_nearest(problem: str,
     assert values.suggest(problem) == expected
 
 
+@pytest.mark.parametrize("length", [1, 60, 3000])
+def test_a_long_list_of_known_names_is_one_line_of_the_nearest(length: int) -> None:
+    metrics = [f"{size} allreduce {'x' * length} busbw" for size in range(300)]
+    text = values.nearest("allreduce busbw", metrics)
+    assert text.startswith("300 are known, such as: ") and "allreduce" in text and len(text) < 450
+    assert values.nearest("zz", ["ring", "star"]) == "known: ring, star"
+
+
 def test_ccbed_alone_prints_its_help(ccbed: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert ccbed() == 0
     assert "Start with: ccbed up" in capsys.readouterr().out

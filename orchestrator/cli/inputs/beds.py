@@ -155,8 +155,7 @@ def node_name(bed: BedSpec, name: str, *others: str) -> str:
     known = [*(node.name for node in bed.nodes), *others]
     if name in known:
         return name
-    near = values.nearest(name, known)
-    rest = near if near.startswith("did") else f"it has {', '.join(known)}"
+    rest = values.nearest(name, known).replace("known: ", "it has ")
     raise UsageError(f"bed {bed.name} has no node {name}; {rest}", hint=f"ccbed status {bed.name}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import shlex
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +22,16 @@ if TYPE_CHECKING:
     from ...model.provider import Provider
     from ...model.trial import Trial
     from ..announcement import Announcer
+
+
+def complete_environment() -> None:
+    """Give a user without an entry in the list of users, as in a container, a name, and a home that does not exist."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        os.environ.setdefault("HOME", "/nonexistent")
+        if not any(os.environ.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")):
+            os.environ["LOGNAME"] = str(os.getuid())
 
 
 def state_dir() -> Path:

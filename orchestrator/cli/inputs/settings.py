@@ -31,7 +31,7 @@ PARAM = "param_"
 _RUN = "run"
 _CONFIG = "config"
 _OF_USER = "only in ~/.config/ccbed/config.toml, in the environment or on the command line"
-_INDEX = "CCBED_DATABASE_URL"
+_VARIABLES = ("CCBED_DATABASE_URL", "CCBED_NODE_FILES_MIB")
 _LARGEST = 1 << 20
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
 
@@ -57,7 +57,10 @@ class Setting:
     @property
     def refusal(self) -> str:
         """Why only the user's own file may have it; empty if this file may."""
-        return settings_files.refusal(self.verb, self.key) if self.file.name == settings_files.PROJECT else ""
+        if self.file.name != settings_files.PROJECT:
+            return ""
+        outside = settings_files.outside(self.key, self.value, self.file.parent)
+        return settings_files.refusal(self.verb, self.key) or outside
 
 
 def read(file: Path) -> list[Setting]:
@@ -259,8 +262,8 @@ def _is_known(ctx: click.Context, name: str) -> bool:
 def is_variable(ctx: click.Context, name: str) -> bool:
     """Whether a variable of the environment sets an option of a verb, a parameter of a workload, or the index of runs."""
     key = name.removeprefix("CCBED_").lower()
-    if not name.startswith("CCBED_") or name == _INDEX:
-        return name == _INDEX
+    if not name.startswith("CCBED_") or name in _VARIABLES:
+        return name in _VARIABLES
     return _is_known(ctx, key.replace("_", "-")) or key in _workload_params(ctx)
 
 

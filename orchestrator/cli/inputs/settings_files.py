@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ..render.terminal import short_path
@@ -25,6 +26,7 @@ EXECUTING = {
     "exec-": "it is a program",
     "launcher": "it is a program",
     "cwd": "programs and modules are found there",
+    "map": "reference runs write there",
     "base": "programs of that image run in every node",
     "wheelhouse": "packages of it run in every node",
 }
@@ -40,6 +42,14 @@ CONFIRMING = {
         "reset", "resume-open", "runs", "yes",
     ), _CONFIRMS),
 }  # fmt: skip
+#: Options that name paths -> what ccbed does with them. ccbed.toml may name those below its own directory.
+_READS, _WRITES = "ccbed reads it", "ccbed writes there"
+PATHS = {
+    **dict.fromkeys(("data-dir", "key", "resume", "trace"), _READS),
+    **dict.fromkeys(("baselines", "emit", "log-dir", "runs-dir"), _WRITES),
+    "root": "its files travel to the hosts",
+    "checkpoints": "its files are restored before a reference run",
+}
 
 
 def refusal(verb: Sequence[str], key: str) -> str:
@@ -50,6 +60,19 @@ def refusal(verb: Sequence[str], key: str) -> str:
         if option in (key, ".".join((*verb, key))) or (not verb and option.endswith(f".{key}"))
     )
     return next(reasons, "")
+
+
+def outside(key: str, value: object, project: Path) -> str:
+    """Why ccbed.toml in ``project`` may not set this option to this value: the path, its links resolved, leaves the project."""
+    own = os.path.realpath(project)
+    for text in value if isinstance(value, list) else [value]:
+        for base in (own, Path.cwd()) if key in PATHS else ():
+            with suppress(ValueError, RuntimeError):  # no path at all; the option says so
+                path = Path(base, Path(str(text)).expanduser())
+                for form in (path, Path(os.path.normpath(path))):  # ".." as the kernel takes it, and as text
+                    if not (resolved := Path(os.path.realpath(form))).is_relative_to(own):
+                        return f"{resolved} is outside of {own}: {PATHS[key]}"
+    return ""
 
 
 def find(warn: Callable[[str], None]) -> tuple[Path, ...]:

@@ -215,8 +215,9 @@ def _module_facts(spec: str, shape: str | None, dtype: str | None) -> dict[str, 
             f"--model {spec}: reading a torch module needs torch, which is not installed here",
             hint="pip install 'ccbed[local]'; or describe the model by options: ccbed size --help",
         )
-    argv = [sys.executable, "-m", "orchestrator.rank.reference_models.module_facts", spec, shape or "", dtype or ""]
-    path = os.pathsep.join([str(_PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    program = _PACKAGE / "orchestrator" / "rank" / "reference_models" / "module_facts.py"
+    argv = [sys.executable, "-P", str(program), spec, shape or "", dtype or ""]
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(_PACKAGE)])
     try:
         done = subprocess.run(
             argv,

@@ -9,7 +9,7 @@ import click
 from ...model.errors import EXIT_UNKNOWN, UsageError
 from ...store import bundle as store
 from ...store import export as archives
-from ...store import index, paths, seal, signing
+from ...store import index, paths, seal, signing, unpack
 from ..inputs import options
 from ..inputs.session import Session
 from ..render.terminal import short_path
@@ -77,7 +77,7 @@ def verify(
     if signer and allowed_signers is None:
         raise UsageError("--signer needs --allowed-signers FILE", hint="one line per signer: NAME ssh-ed25519 AAAA…")
     if Path(run).is_file():
-        with archives.unpacked(Path(run)) as directory:
+        with unpack.unpacked(Path(run)) as directory:
             problems, name, hint = _verified(directory, allowed_signers, signer, keys)
             has_signature = (directory / seal.SIGNATURE).exists()
             problems = tuple(problem.replace(f"{directory.parent}/", "") for problem in problems)

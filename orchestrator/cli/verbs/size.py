@@ -12,6 +12,7 @@ import click
 from ...core.sizing import replay_items, traces
 from ...model.errors import UsageError
 from ...model.frozen import dataclass
+from ...store import unpack
 from ..inputs import options, size_options, size_request
 from ..inputs.session import Session
 from ..render import size_view
@@ -84,11 +85,15 @@ def _files(path: Path) -> dict[str, bytes]:
 
 
 def _content(file: Path) -> bytes:
-    content = file.read_bytes()
     if file.suffix != ".gz":
-        return content
+        return file.read_bytes()
+    limit = unpack.allowed(file.stat().st_size)
     try:
-        return gzip.decompress(content)
+        with gzip.open(file) as source:
+            content = source.read(limit + 1)
+        if len(content) > limit:
+            raise UsageError(f"{file}: more than {limit:,} bytes when unpacked", hint=f"gunzip {file}")
+        return content
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{file}: not a gzip file: {error}", hint=_FORMS) from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,10 +137,6 @@ def _show(session: Session, bed: Status) -> None:
     for text in bed_view.after_reboot(status):
         terminal.line(f"  reboot    {text}")
     _show_hosts(session, bed)
-    for departed in spec.departed:
-        terminal.line(
-            f"  host {departed.host.name}: no longer in the inventory; to end its processes: ccbed up {short_path(spec.inventory)}"
-        )
     for lease in status.leases:
         terminal.line(f"  lease     {lease}: a fault that is not healed yet     heal it: ccbed heal {spec.name}")
     if run:
@@ -149,10 +145,25 @@ def _show(session: Session, bed: Status) -> None:
         terminal.line(
             f"  leftovers {bed.leftovers['count']} of ended runs, {size(bed.leftovers['size_bytes'])}     see: ccbed prune --dry-run"
         )
+    for text in _outdated(session, spec):
+        terminal.line(f"  {text}: ccbed up {short_path(spec.inventory)}")
     changes = _changes(bed) if spec.nodes else None
     if changes and not changes.empty and not run:
         terminal.line(f"  differs from the inventory: ccbed up {short_path(spec.inventory)}")
         bed_view.plan(terminal, spec, changes)
+
+
+def _outdated(session: Session, spec: BedSpec) -> Iterator[str]:
+    """What has changed since `up`: the inventory, of which only the time is compared, and the version of ccbed."""
+    inventory = Path(spec.inventory)
+    if not spec.nodes or not inventory.is_absolute():
+        return
+    if not inventory.exists():
+        yield f"its inventory is gone; `ccbed down {spec.name}` needs none, and with the file back"
+    elif inventory.is_file() and inventory.stat().st_mtime > store.written_at(session.state, spec.name):
+        yield "its inventory was written after the last `up`"
+    if spec.agent != session.agent():
+        yield f"its agents are of another version of ccbed ({spec.agent[:6]}, not {session.agent()[:6]})"
 
 
 def _show_hosts(session: Session, bed: Status) -> None:
@@ -160,6 +171,10 @@ def _show_hosts(session: Session, bed: Status) -> None:
         session.terminal.line(f"  host {host} {drain.text}     end it: {beds.undrain_command(bed.spec, host)}")
     for host, reason in bed.unreached.items():
         session.terminal.line(f"  host {host}: {reason}")
+    for departed in bed.spec.departed:
+        session.terminal.line(
+            f"  host {departed.host.name}: no longer in the inventory; to end its processes: ccbed up {short_path(bed.spec.inventory)}"
+        )
 
 
 def _show_run(session: Session, spec: BedSpec, run: store.OpenRun) -> None:

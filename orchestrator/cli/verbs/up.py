@@ -92,7 +92,8 @@ def command(
         if max_unavailable and len(hosts) > max_unavailable:
             _roll(session, bed, hosts, max_unavailable, force=force, prepare=prepare)
         else:
-            up(session, bed, force=force, prepare=prepare, limit=limit)
+            with slurm_jobs.signals_as_interrupt():
+                up(session, bed, force=force, prepare=prepare, limit=limit)
     except CcbedError as error:
         error.hint = _with_options(error.hint, bed, limit, max_unavailable)
         raise

@@ -30,17 +30,22 @@ _NUMBERS = (
 )
 #: The largest signed number of 64 bits.
 MAX_BYTES = 2**63 - 1
+#: Characters of a list that an error prints.
+_LONGEST = 400
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``did you mean x?`` for a close name, else the list of known names."""
+    """``did you mean x?`` for a close name, else the list of known names; of a long list those that are most like it."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]}?"
-    return f"known: {', '.join(names)}" if names else "none is known"
+    if len(text := ", ".join(names)) > _LONGEST:
+        best = difflib.get_close_matches(name, names, n=5, cutoff=0.0)
+        return f"{len(names):,} are known, such as: {', '.join(best)[:_LONGEST]}"
+    return f"known: {text}" if names else "none is known"
 
 
 def suggest(problem: str) -> str:

@@ -6,6 +6,7 @@ again is not performed again: its outcome is repeated with ``repeated: true`` in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -13,6 +14,8 @@ from ..act import Act
 from ..payload import REGISTRY, EventType, Payload, Record, null, payload, record
 from .checkpoints import CheckpointFacts, SkippedCheckpoint
 from .units import Attempt, Count, Port, Rank, Ranks, Seconds, Step, Whole
+
+_LOG = re.compile(r"(.*/)?rank-\d+\.log")
 
 
 @record
@@ -43,11 +46,17 @@ class MissingFile(Record):
 
 @record
 class CappedFile(Record):
-    """A file of which only the first ``limit`` bytes of the node's share were fetched."""
+    """A path of which not all was fetched, as a node's share is ``limit`` bytes. ``files``: those below it that were cut."""
 
     node: str | None = None
     path: str | None = None
     limit: Count | None = None
+    files: tuple[str, ...] | None = None
+
+    @property
+    def are_logs(self) -> bool:
+        """Whether only logs of ranks were cut: no verdict reads them beyond their first line."""
+        return bool(self.files) and all(_LOG.fullmatch(file) for file in self.files or ())
 
 
 @record

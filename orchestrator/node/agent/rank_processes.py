@@ -25,7 +25,7 @@ from .. import rank_imports
 from ..files import label, plain_files, rank_orders
 from ..files.event_log import EventLog
 from ..files.inbox import Respond
-from ..oslayer import forks, launched_workers, processes
+from ..oslayer import cgroups, forks, launched_workers, processes
 from ..oslayer.event_loop import Loop, Timer
 from ..oslayer.processes import Process
 from . import inspection
@@ -54,6 +54,7 @@ class Gang:
     release: dict[int, int] = field(default_factory=dict)
     deadline: Timer | None = None
     began: float = field(default_factory=time.monotonic)
+    oom_kills: tuple[str, int] = field(default_factory=cgroups.oom_kills)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -204,6 +205,8 @@ class RankProcesses:
                 if gang.spec.isolation:
                     shutil.rmtree(temporary_directory(pid), ignore_errors=True)
                 error = read_error(gang.spec.out, rank) if code else None
+                if code == -signal.SIGKILL and (text := cgroups.explain_oom(gang.oom_kills)):
+                    error, gang.oom_kills = text, cgroups.oom_kills()
                 rank_exit = RankExit(
                     rank=rank, pid=pid, code=code, last_step=last_step(gang.spec.out, rank), error=error
                 )

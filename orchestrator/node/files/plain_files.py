@@ -14,6 +14,23 @@ from typing import Any
 
 #: The largest file that is read as a whole.
 MAX_BYTES = 16 << 20
+#: Errors of file systems without symbolic or hard links, such as vfat, exFAT and some of CIFS.
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Give a file its name, unless another process was first. Without hard links two that race may both be the first."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if not path.exists():
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def open_file(path: str | Path) -> int:
@@ -70,7 +87,8 @@ def replace_file(path: str | Path, data: bytes, *, durable: bool = False) -> Non
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(temporary, target)
-    except OSError:
+    except OSError as error:
+        error.filename = error.filename or str(target)  # a full disk names no file
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise

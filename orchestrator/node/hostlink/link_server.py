@@ -211,7 +211,7 @@ class LinkServer:
         return {
             "files": files,
             "there": os.path.exists(os.path.join(self._hostdir, below)),
-            "capped": self._tails.is_capped(below),
+            "capped": self._tails.capped(below),
             "unread": list(self._tails.unreadable(below).items()),
         }
 

@@ -157,8 +157,10 @@ class Tails:
         entries = ((self._tails.get(name), size) for name, size in sizes.items())
         return any(tail and _is_due(tail) and (tail.offset < size or not tail.sent) for tail, size in entries)
 
-    def is_capped(self, below: str) -> bool:
-        return any(tail.capped for name, tail in self._tails.items() if name.startswith(below))
+    def capped(self, below: str) -> list[str]:
+        """The files of a path that reached the cap of their tree."""
+        inside = f"{below}/"
+        return [name for name, tail in self._tails.items() if tail.capped and f"{name}/".startswith(inside)]
 
     def unreadable(self, below: str) -> dict[str, str]:
         """The files and directories below a path that exist and cannot be read, with the reason."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..files import label
-from ..oslayer import process_tag, processes
+from ..oslayer import cgroups, process_tag, processes
 from ..oslayer.event_loop import wait_readable
 
 #: Importing torch from a cold disk takes long.
@@ -73,6 +73,7 @@ def end_keeper(directory: Path) -> int:
 
 def _start(workdir: Path, archive: Path, python: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
     read, write = os.pipe()
+    oom_kills = cgroups.oom_kills()
     tag = {process_tag.VARIABLE: env[process_tag.VARIABLE]}
     try:
         launcher = subprocess.Popen(
@@ -96,7 +97,9 @@ def _start(workdir: Path, archive: Path, python: str, arguments: Sequence[str], 
         os.close(read)
     if not ready:
         text = output.decode(errors="replace") + _log_tail(workdir / label.KEEPER_DIR / "keeper.log")
-        raise RuntimeError("\n".join(["the keeper did not start", *text.splitlines()[-15:]]))
+        reason = cgroups.explain_oom(oom_kills)
+        head = f"the keeper did not start{': ' if reason else ''}{reason}"
+        raise RuntimeError("\n".join([head, *text.splitlines()[-15:]]))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from ...model.bed import NodeSpec
 from ...model.events.commands import NodeApplyDone
 from ...model.events.nodes import NodeEnded, NodeExit
 from ...model.frozen import dataclass
+from ...model.gang import temporary_directory
 from ...model.payload import Payload
 from .. import warm_up
 from ..agent import agent
@@ -294,9 +296,17 @@ class ProcessLifecycle:
         def report_end(killed: list[int], left: int) -> None:
             """The count 0 is not reported for an adopted node: a process without a tag may live on unnoticed."""
             count = None if was_adopted and not left else left
+            _remove_temporary_directories(node.directory)
             self._note(node, NodeEnded(code=code, pid=node.pid, killed=tuple(killed), left=count))
 
         self._end(node, [report_end, *node.ending])
+
+
+def _remove_temporary_directories(directory: Path) -> None:
+    """Those of isolated ranks that ended with their agent, which removes them otherwise."""
+    for pid in (int(pid) for pid, _ in plain_files.read_json(directory / label.RANKS).get("ranks", {}).values()):
+        if not processes.start_time(pid):
+            shutil.rmtree(temporary_directory(pid), ignore_errors=True)
 
 
 def _reported_exit(directory: Path) -> Any:

@@ -29,6 +29,23 @@ def find(pid: int | str, controller: str, proc: Path = _PROC) -> Path | None:
     return None if unified is None else _mounted("cgroup2", "", unified, proc)
 
 
+def oom_kills(proc: Path = _PROC) -> tuple[str, int]:
+    """This process's memory cgroup, and how many of its processes the kernel has killed for memory; 0 where that is not visible."""
+    cgroup = find("self", "memory", proc)
+    if cgroup is None:
+        return "", 0
+    text = _read(cgroup / "memory.events") or _read(cgroup / "memory.oom_control")
+    counts = (line.split() for line in text.splitlines() if line.startswith("oom_kill "))
+    return str(cgroup), next((int(count) for _, count in counts), 0)
+
+
+def explain_oom(before: tuple[str, int], proc: Path = _PROC) -> str:
+    """What to say of a process that SIGKILL ended since ``before``; empty if the kernel killed none for memory."""
+    cgroup, count = oom_kills(proc)
+    rose = count > (before[1] if before[0] == cgroup else 0)
+    return f"out of memory: the kernel killed a process of its cgroup (oom_kill {count} in {cgroup})" if rose else ""
+
+
 def is_available(names: Iterable[str], proc: Path = _PROC) -> bool:
     """Can this process limit these by a child of its own cgroup, without a change to its parents?"""
     return all(_may_limit(find("self", CONTROLLERS[name], proc), CONTROLLERS[name]) for name in names)

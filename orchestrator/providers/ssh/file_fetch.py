@@ -22,7 +22,7 @@ def pull(send: Request, path: str, to: Path, limit: int, deadline_s: float) -> F
     def request(**header: Any) -> Response:
         return send(header, b"", max(0.01, until - time.monotonic()))
 
-    size, capped = 0, False
+    size, capped = 0, []
     problems: list[str] = []
     try:
         listed = request(do="list", path=path)[0]
@@ -32,14 +32,14 @@ def pull(send: Request, path: str, to: Path, limit: int, deadline_s: float) -> F
         return Fetched(path=path, size=0, reason="not there")
     for name, length, closed in sorted(listed, key=lambda entry: (entry[1], entry[0])):
         part = max(0, min(limit - size, length))
-        capped = capped or part < length
+        capped += [name] if part < length else []
         try:
             received, reason = (0, f"{name}: {closed}") if closed else _file(request, path, name, to, part)
         except HostError as error:
-            return Fetched(path=path, size=size, capped=capped, reason=str(error))
+            return Fetched(path=path, size=size, capped=tuple(capped), reason=str(error))
         size += received
         problems += [reason] if reason else []
-    return Fetched(path=path, size=size, capped=capped, reason=files.summary(problems))
+    return Fetched(path=path, size=size, capped=tuple(capped), reason=files.summary(problems))
 
 
 def _file(request: Callable[..., Response], path: str, name: str, to: Path, max_bytes: int) -> tuple[int, str]:

@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ...model.bed import BedSpec, HostSpec
@@ -27,8 +27,6 @@ from .upkeep import Upkeep
 if TYPE_CHECKING:
     import docker
 
-#: The most bytes of one node's bulk that are streamed in a run; gathering at the end has the same cap.
-NODE_CAP = 256 << 20
 #: How long written files may take to arrive before the connection is closed anyway.
 FLUSH_S = 2.0
 
@@ -187,7 +185,7 @@ class RemoteSite:
         for node in nodes:
             trees.append(Tree(path=f"nodes/{node}", node=node))
             path = f"nodes/{node}/exec" if run == BED else f"nodes/{node}/runs/{run}"
-            trees.append(Tree(path=path, node=node, deep=True, cap=NODE_CAP))
+            trees.append(Tree(path=path, node=node, deep=True, cap=files.node_limit()))
         self._nodes.update(dict.fromkeys(nodes))
         self._follow(trees)
         for tree in trees:
@@ -271,7 +269,8 @@ class RemoteSite:
             reason = f"{settled}; what had come before is here" if got.size else str(settled)
             return Fetched(path=path, size=got.size, capped=got.capped, reason=reason)
         reason = "; ".join(part for part in (got.reason, _unread(result)) if part)
-        return Fetched(path=path, size=got.size, capped=got.capped or bool(result["capped"]), reason=reason)
+        cut = (PurePosixPath(name).relative_to(f"nodes/{node}/{path}").as_posix() for name in result["capped"])
+        return Fetched(path=path, size=got.size, capped=tuple(dict.fromkeys((*got.capped, *cut))), reason=reason)
 
     def client(self) -> docker.DockerClient:
         """A client of the host's engine over the same connection. Raises HostError."""

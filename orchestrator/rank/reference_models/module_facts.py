@@ -1,7 +1,7 @@
 """Inspects a user's torch module on the meta device: parameters in order and sizes of outputs, as JSON on stdout.
 
 Runs as a separate program, because ccbed itself does not import torch:
-``python -m orchestrator.rank.reference_models.module_facts module:factory [SHAPE] [DTYPE]``.
+``python -P module_facts.py module:factory [SHAPE] [DTYPE]``.
 ``SHAPE`` is that of one sample, ``3x224x224`` or ``1024:int64``.
 """
 

@@ -1,0 +1,121 @@
+"""No error of ccbed's own ends with 1, the code of a failed verdict: users without a name, limits of processes, foreign packages."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model import errors
+from orchestrator.prepare import facts
+from orchestrator.providers import event_reader, sites
+
+ROOT = Path(__file__).parents[2]
+#: A user id that the list of users does not have, as in a container.
+NAMELESS = "import os, pwd\npwd.getpwuid = {}.__getitem__\n"
+MAIN = "from orchestrator.__main__ import main\nmain()"
+
+
+def _python(text: str, *args: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment}
+    command = [sys.executable, "-P", "-c", text, *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=variables, cwd=cwd)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("args", "code", "text"),
+    [
+        (("--help",), 0, ""), (("status",), 0, ""), (("down",), 0, ""), (("run", "dp-ring"), 3, "no bed is up"),
+        (("up", "inventories/local.yml", "--dry-run"), 0, ""),
+    ],
+)  # fmt: skip
+def test_a_user_without_a_name_and_without_a_home_gets_an_answer(
+    tmp_path: Path, args: tuple[str, ...], code: int, text: str
+) -> None:
+    done = _python(NAMELESS + MAIN, *args, cwd=tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert text in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        ("RuntimeError('oh')", 4), ("SystemExit(1)", 4), ("SystemExit('oh')", 4), ("MemoryError", 4), ("GeneratorExit", 4),
+        ("SystemExit(0)", 0), ("KeyboardInterrupt", 130),
+    ],
+)  # fmt: skip
+def test_whatever_escapes_the_command_line_is_no_verdict(raised: str, code: int) -> None:
+    broken = f"from orchestrator.cli import main as own\ndef run(args): raise {raised}\nown.run = run\n"
+    done = _python(broken + MAIN)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+    assert done.stderr.startswith("error: internal error of ccbed: ") == (code == 4)
+
+
+@pytest.mark.slow
+def test_a_program_that_cannot_be_loaded_is_no_verdict() -> None:
+    done = _python("import sys\nsys.modules['orchestrator.cli.main'] = None\n" + MAIN)
+    assert (done.returncode, "Traceback" in done.stderr) == (4, False)
+
+
+@pytest.mark.slow
+def test_the_program_loads_its_own_package_beside_one_of_that_name(tmp_path: Path) -> None:
+    (tmp_path / "orchestrator").mkdir()
+    (tmp_path / "orchestrator" / "__init__.py").write_text("raise SystemExit(1)")
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts["ccbed"].partition(":")
+    paths = os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "orchestrator" / "packages")))
+    done = _python(f"from {module} import {function}\n{function}()", "--version", PYTHONPATH=paths, HOME="/nonexistent")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.stdout.startswith("ccbed ")
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't start new thread"), BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))]
+)
+def test_a_limit_of_processes_is_named(error: Exception) -> None:
+    explained = errors.explain(error)
+    assert explained is not None
+    assert (explained.exit_code, "ulimit -u" in explained.hint) == (4, True)
+    assert errors.explain(RuntimeError("oh")) is None
+
+
+def test_a_bed_is_observed_and_closed_where_no_thread_can_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert sites.within(1.0, "work", lambda: 5) == 5
+    follower = event_reader.Follower(tmp_path, "run", [], [])
+    follower.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(follower._watcher.fd)
+
+
+def test_the_facts_of_a_host_name_a_user_without_an_entry_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/data")
+    user = facts._user(3_000_000_001, 3_000_000_002)
+    assert (user.pw_name, user.pw_uid, user.pw_dir) == ("3000000001", 3_000_000_001, "/data")
+    assert facts._group(3_000_000_002) == "3000000002"
+
+
+@pytest.mark.slow
+def test_a_directory_that_is_not_utf8_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/n\xff"))
+    odd.mkdir()
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    for cwd, args, more in (
+        (odd, ["status"], state), (tmp_path, ["run", f"{odd}/a.py"], state), (tmp_path, ["status"], {"XDG_STATE_HOME": str(odd)}),
+    ):  # fmt: skip
+        done = _python(MAIN, *args, cwd=cwd, HOME="/nonexistent", **more)
+        assert (done.returncode, "n\\xff" in done.stderr, "not UTF-8" in done.stderr) == (3, True, True), done.stderr
+    assert not list(tmp_path.rglob("beds"))
