@@ -295,8 +295,8 @@ def test_where_nothing_was_redone_the_batches_of_the_reference_show_the_position
     verdict: Any = ask(dataclasses.replace(job.run(), twin=twin), "resume-complete").evidence["rows"]["attempt 1"]
     assert verdict["data position"] == {"result": "pass", "text": "15 batches are those of the reference run"}
     weights = {rank: {k: v for k, v in own.items() if "weights@" in k} for rank, own in facts.digests.items()}
-    alike = dataclasses.replace(job.run(), twin=dataclasses.replace(twin, digests=weights))
-    verdict = ask(alike, "resume-complete").evidence["rows"]["attempt 1"]
+    same_weights = dataclasses.replace(job.run(), twin=dataclasses.replace(twin, digests=weights))
+    verdict = ask(same_weights, "resume-complete").evidence["rows"]["attempt 1"]
     assert (
         verdict["data position"]["result"] == "pass"
         and "came out as in the reference" in verdict["data position"]["text"]
