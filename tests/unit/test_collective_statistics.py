@@ -138,6 +138,7 @@ def test_what_is_not_resolved_says_by_how_much_and_how_many_iterations_would_dec
     assert "equal" not in text and "no difference" not in text
 
 
+@pytest.mark.slow
 def test_in_twenty_sweeps_no_size_is_equal_whose_medians_differ_by_more_than_four_percent() -> None:
     draw, equal, resolved = np.random.default_rng(8), 0, 0
     for _ in range(20):

@@ -30,6 +30,7 @@ def test_the_median_of_an_interval_is_the_one_of_the_table() -> None:
         assert 0 < own.low <= own.value <= own.high
 
 
+@pytest.mark.slow
 def test_the_true_median_is_within_the_interval_in_95_of_100_stopped_cases() -> None:
     """With the checks of a real run: stopping at one of them may not cost more than a few hundredths."""
     generator, hits, trials = random.Random(3), 0, 600

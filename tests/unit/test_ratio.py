@@ -47,6 +47,7 @@ def test_the_number_of_samples_that_would_decide_shrinks_the_interval_to_the_lea
     assert Interval(value=0.02, low=-0.04, high=0.04).needed(100) is None, "at the least difference none decides"
 
 
+@pytest.mark.slow
 def test_so_many_samples_do_decide() -> None:
     draw, decided = random.Random(5), 0
     for _ in range(40):
@@ -125,6 +126,7 @@ def outcome_of_groups(draw: random.Random, runs: list[list[float]], factor: floa
     return comparison.compare_figures(*sides)[0].verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", [0.0, 0.3])
 def test_equal_pairs_are_called_different_in_at_most_one_of_a_hundred(busy: float) -> None:
     draw = random.Random(11)
@@ -144,6 +146,7 @@ def outcome_in_turn(draw: random.Random, run: list[float], factor: float) -> str
     return change.outcome()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", [0.0, 0.3])
 def test_ten_percent_are_found_in_95_of_100_and_never_called_equal(busy: float) -> None:
     draw = random.Random(12)
