@@ -21,18 +21,13 @@ def main() -> NoReturn:
         code = _INTERRUPTED
     except BaseException as error:  # noqa: BLE001
         code = 0 if isinstance(error, SystemExit) and not error.code else _INTERNAL
-        _report(error, code)
+        text = f"error: internal error of ccbed: {type(error).__name__}: {' '.join(str(error).split())}\n"
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text if code else "")
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
-
-
-def _report(error: BaseException, code: int) -> None:
-    with suppress(OSError, ValueError):
-        if code:
-            text = " ".join(str(error).split())
-            print(f"error: internal error of ccbed: {type(error).__name__}: {text}", file=sys.stderr)  # noqa: T201
 
 
 if __name__ == "__main__":

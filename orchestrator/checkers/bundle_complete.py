@@ -152,13 +152,10 @@ def _ungathered(run: Run, present: set[str]) -> Iterator[views.Finding]:
 
 def _cut_logs(run: Run) -> str:
     """The logs of which the bundle has the beginning alone, the limit, and how to raise it."""
-    gathered = run.history.of(events.GatherDone)
-    cut = [entry for event in gathered for entry in event.data.capped or () if entry.are_logs]
-    if not cut:
-        return ""
-    named = ", ".join(dict.fromkeys(f"{entry.node}/{file}" for entry in cut for file in entry.files or ()))
-    mib = (cut[-1].limit or 0) >> 20
-    return f"; cut at {mib} MiB of a node: {named} (CCBED_NODE_FILES_MIB raises the limit)"
+    capped = (entry for event in run.history.of(events.GatherDone) for entry in event.data.capped or ())
+    logs = {f"{log.node}/{file}": log.limit or 0 for log in capped if log.are_logs for file in log.files or ()}
+    limit = f"{max(logs.values(), default=0) >> 20} MiB of a node"
+    return f"; cut at {limit}: {', '.join(logs)} (CCBED_NODE_FILES_MIB raises the limit)" if logs else ""
 
 
 def _strays(ranks: list[_Rank], present: set[str]) -> Iterator[views.Finding]:

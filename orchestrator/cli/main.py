@@ -312,13 +312,9 @@ def _require_utf8(*texts: str) -> None:
     """Raises UsageError for a directory or a word that is not UTF-8: records of runs could not be read again."""
     with suppress(FileNotFoundError):  # the current directory was removed
         texts = (str(Path.cwd()), *texts)
-    wrong = [text for text in texts if text.encode(errors="replace").decode() != text]
+    wrong = [repr(os.fsencode(text))[1:] for text in texts if text.encode(errors="replace").decode() != text]
     if wrong:
-        shown = dict.fromkeys(repr(os.fsencode(text))[1:] for text in wrong)
-        raise errors.UsageError(
-            *(f"{text}: not UTF-8, in which ccbed writes its records" for text in shown),
-            hint="use a path of UTF-8 text",
-        )
+        raise errors.UsageError(f"{wrong[0]}: not UTF-8, in which ccbed writes its records", hint="use another path")
 
 
 def _apply_settings(ctx: click.Context, session: sessions.Session, files: Sequence[Path]) -> None:

@@ -33,17 +33,17 @@ PYTHONS = ("python3.13", "python3.12", "python3.11", "python3.10")
 
 def facts(request: dict[str, Any]) -> dict[str, Any]:
     """All facts. A fact that cannot be read is empty, with its reason if there is one."""
-    user = _user(os.getuid(), os.getgid())
+    name, home, group = _account(os.getuid(), os.getgid())
     engine = request.get("engine") or "/var/run/docker.sock"
     keeper = _json(os.path.join(request["hostdir"], "keeper", "keeper.json"))
     return {
         "asked": request,
         "python": list(sys.version_info[:3]),
         "pythons": _pythons(),
-        "user": user.pw_name,
-        "uid": user.pw_uid,
-        "home": user.pw_dir,
-        "group": _group(user.pw_gid),
+        "user": name,
+        "uid": os.getuid(),
+        "home": home,
+        "group": group,
         "system": _system(),
         "machine": _text("/etc/machine-id"),
         "boot": _text("/proc/sys/kernel/random/boot_id"),
@@ -60,9 +60,9 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
         "programs": [name for name in ("docker", "podman", "zstd", "gzip", "systemctl", "sudo") if shutil.which(name)],
         "systemd": os.path.isdir("/run/systemd/system"),
         "may_become_root": os.getuid() == 0 or _output(["sudo", "-n", "id", "-u"]) == "0",
-        "lingers": os.path.exists(f"/var/lib/systemd/linger/{user.pw_name}"),
-        "user_systemd": os.path.exists(f"/run/user/{user.pw_uid}/systemd/private"),
-        "unit": _unit(request.get("tag", ""), user.pw_dir),
+        "lingers": os.path.exists(f"/var/lib/systemd/linger/{name}"),
+        "user_systemd": os.path.exists(f"/run/user/{os.getuid()}/systemd/private"),
+        "unit": _unit(request.get("tag", ""), home),
         "stamp": _stamp(request["hostdir"]),
         "label": {name: str(keeper.get(name, "")) for name in ("owner", "owner_id")},
         "owners": _owners(engine, request.get("tag", "")),
@@ -79,19 +79,14 @@ def _text(path: str) -> str:
         return ""
 
 
-def _user(uid: int, gid: int) -> pwd.struct_passwd:
-    """An id without an entry, as in a container, is its own name."""
-    try:
-        return pwd.getpwuid(uid)
-    except KeyError:
-        return pwd.struct_passwd((str(uid), "", uid, gid, "", os.environ.get("HOME", "/nonexistent"), ""))
-
-
-def _group(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
+def _account(uid: int, gid: int) -> tuple[str, str, str]:
+    """Name, home and group of a user; an id without an entry, as in a container, is its own name."""
+    name, home, group = str(uid), os.environ.get("HOME", "/nonexistent"), str(gid)
+    with contextlib.suppress(KeyError):
+        entry = pwd.getpwuid(uid)
+        name, home = entry.pw_name, entry.pw_dir
+        group = grp.getgrgid(entry.pw_gid).gr_name
+    return name, home, group
 
 
 def _pythons() -> dict[str, list[int]]:

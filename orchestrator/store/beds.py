@@ -71,11 +71,6 @@ def read(state: Path, name: str) -> BedSpec | None:
         raise InfrastructureError(f"{file}: not a readable bed file ({error})", hint=hint) from None
 
 
-def written_at(state: Path, name: str) -> float:
-    """When the bed file was last written, in seconds of the clock of its file system."""
-    return (state / "beds" / f"{name}.json").stat().st_mtime
-
-
 def write(state: Path, bed: BedSpec) -> None:
     """Write the bed file. Values from a vault are kept in a separate file that only its owner can read."""
     content = codec.plain(bed)

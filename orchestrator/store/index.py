@@ -68,17 +68,12 @@ def resolve(handle: str, directory: Path) -> Path:
         if (path / bundle.TRIAL).is_file():
             return path.resolve()
     if handle in (bundle.LATEST, f"runs/{bundle.LATEST}"):
-        return _newest(directory)
+        runs = (path for path in directory.glob("*-*") if is_run_name(path.name) and "-twin-" not in path.name)
+        newest = max(runs, default=directory)  # of a file system without symbolic links
+        if (directory / bundle.LATEST).is_symlink() or not (newest / bundle.TRIAL).is_file():
+            raise _no_latest(directory)
+        return newest.resolve()
     return _by_token(handle, directory)
-
-
-def _newest(directory: Path) -> Path:
-    """The newest run of a file system that has no symbolic links. Raises UsageError where ``latest`` says that there is none."""
-    named = [path for path in directory.glob("*-*") if is_run_name(path.name) and "-twin-" not in path.name]
-    newest = max(named, default=directory)
-    if (directory / bundle.LATEST).is_symlink() or not (newest / bundle.TRIAL).is_file():
-        raise _no_latest(directory)
-    return newest.resolve()
 
 
 def _no_latest(directory: Path) -> UsageError:

@@ -18,12 +18,8 @@ from . import paths
 _MIB = 1024**2
 #: Bytes of all files, of an archive of any size, and of what tells of one file: its name and attributes.
 LIMIT, SMALL, HEADER = 4096 * _MIB, 64 * _MIB, _MIB
-#: An archive may unpack to so many times its size. Records and logs reach 30.
-RATIO = 100
-#: Bytes that a file takes in an archive, its name and attributes included.
-_SMALLEST = 32
-_GZIP = b"\x1f\x8b"
-_BLOCK = 64 * 1024
+#: An archive may unpack to so many times its size (records and logs reach 30); the bytes that a file takes in it.
+RATIO, _SMALLEST = 100, 32
 #: The directory is removed when this process closes the pipe, or is killed.
 _REMOVE = 'read _; rm -rf -- "$1"'
 
@@ -90,10 +86,9 @@ class _Reader:
 def _members(archive: Path) -> Iterator[tuple[tarfile.TarFile, Iterator[tarfile.TarInfo]]]:
     """The archive and its members, read as a stream, each checked. ccbed exports .tar.gz; .tar is read too."""
     with archive.open("rb") as file:
-        is_gzip = file.read(len(_GZIP)) == _GZIP
-        file.seek(0)
+        is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
         reader = _Reader(archive, gzip.GzipFile(fileobj=file) if is_gzip else file)  # type: ignore[arg-type]
-        with tarfile.open(fileobj=reader, mode="r|", bufsize=_BLOCK) as source:  # type: ignore[call-overload]
+        with tarfile.open(fileobj=reader, mode="r|", bufsize=1 << 16) as source:  # type: ignore[call-overload]
             yield source, _checked(archive, reader, source)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from pathlib import Path
 
@@ -15,6 +17,10 @@ import pytest
 from orchestrator.model import errors
 from orchestrator.prepare import facts
 from orchestrator.providers import event_reader, sites
+
+from .test_cli import Desk, ccbed
+
+__all__ = ["ccbed"]
 
 ROOT = Path(__file__).parents[2]
 #: A user id that the list of users does not have, as in a container.
@@ -103,9 +109,8 @@ def test_a_bed_is_observed_and_closed_where_no_thread_can_start(
 
 def test_the_facts_of_a_host_name_a_user_without_an_entry_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/data")
-    user = facts._user(3_000_000_001, 3_000_000_002)
-    assert (user.pw_name, user.pw_uid, user.pw_dir) == ("3000000001", 3_000_000_001, "/data")
-    assert facts._group(3_000_000_002) == "3000000002"
+    assert facts._account(3_000_000_001, 3_000_000_002) == ("3000000001", "/data", "3000000002")
+    assert facts._account(0, 3_000_000_002)[0] == "root"
 
 
 @pytest.mark.slow
@@ -119,3 +124,47 @@ def test_a_directory_that_is_not_utf8_is_refused_before_anything_starts(tmp_path
         done = _python(MAIN, *args, cwd=cwd, HOME="/nonexistent", **more)
         assert (done.returncode, "n\\xff" in done.stderr, "not UTF-8" in done.stderr) == (3, True, True), done.stderr
     assert not list(tmp_path.rglob("beds"))
+
+
+def test_status_says_what_has_changed_since_up(ccbed: Desk) -> None:
+    assert ccbed("up", "local.yml") == 0
+    assert ccbed("status") == 0 and "inventory" not in ccbed.out and "version" not in ccbed.out
+    later = time.time() + 60
+    os.utime("local.yml", (later, later))
+    assert ccbed("status") == 0 and "its inventory was written after the last `up`: ccbed up local.yml" in ccbed.out
+    now = time.time() - 60
+    os.utime("local.yml", (now, now))
+    file = ccbed.root / "state" / "beds" / "local.json"
+    os.utime(file, (now - 60, now - 60))
+    assert ccbed("status") == 0 and "was written after" in ccbed.out
+    assert ccbed("up", "local.yml") == 0 and ccbed("status") == 0 and "was written after" not in ccbed.out
+    Path("local.yml").unlink()
+    file.write_text(file.read_text().replace("a" * 64, "b" * 64))
+    assert ccbed("status") == 0 and "its inventory is gone; `ccbed down local` needs none" in ccbed.out
+    assert "its agents are of another version of ccbed (bbbbbb, not aaaaaa): ccbed up local.yml" in ccbed.out
+
+
+def test_a_full_disk_names_the_file_and_a_directory_of_state_the_way_out(
+    ccbed: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.replace
+
+    def full(path: Path, target: Path) -> Path:
+        if target.name == "local.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert ccbed("up", "local.yml") == 4
+    assert f"{ccbed.root}/state/beds/local.json: No space left on device" in ccbed.err, ccbed.err
+    assert "set XDG_STATE_HOME" in ccbed.err
+
+
+def test_a_termination_of_up_is_an_interruption(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def terminated(*args: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+
+    monkeypatch.setattr(ccbed.bed, "prepare", terminated)
+    assert ccbed("up", "local.yml") == 130
+    assert "up was interrupted" in ccbed.err and "to continue: ccbed up local.yml" in ccbed.err

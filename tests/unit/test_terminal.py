@@ -110,7 +110,7 @@ def test_a_problem_that_lists_the_known_names_suggests_the_nearest(problem: str,
     assert values.suggest(problem) == expected
 
 
-@pytest.mark.parametrize("length", [1, 60, 3000])
+@pytest.mark.parametrize("length", [60, 3000])
 def test_a_long_list_of_known_names_is_one_line_of_the_nearest(length: int) -> None:
     metrics = [f"{size} allreduce {'x' * length} busbw" for size in range(300)]
     text = values.nearest("allreduce busbw", metrics)

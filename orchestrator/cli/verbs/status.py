@@ -155,12 +155,12 @@ def _show(session: Session, bed: Status) -> None:
 
 def _outdated(session: Session, spec: BedSpec) -> Iterator[str]:
     """What has changed since `up`: the inventory, of which only the time is compared, and the version of ccbed."""
-    inventory = Path(spec.inventory)
+    inventory, file = Path(spec.inventory), session.state / "beds" / f"{spec.name}.json"
     if not spec.nodes or not inventory.is_absolute():
         return
     if not inventory.exists():
         yield f"its inventory is gone; `ccbed down {spec.name}` needs none, and with the file back"
-    elif inventory.is_file() and inventory.stat().st_mtime > store.written_at(session.state, spec.name):
+    elif inventory.is_file() and inventory.stat().st_mtime > file.stat().st_mtime:
         yield "its inventory was written after the last `up`"
     if spec.agent != session.agent():
         yield f"its agents are of another version of ccbed ({spec.agent[:6]}, not {session.agent()[:6]})"

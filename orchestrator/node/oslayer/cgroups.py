@@ -31,9 +31,7 @@ def find(pid: int | str, controller: str, proc: Path = _PROC) -> Path | None:
 
 def oom_kills(proc: Path = _PROC) -> tuple[str, int]:
     """This process's memory cgroup, and how many of its processes the kernel has killed for memory; 0 where that is not visible."""
-    cgroup = find("self", "memory", proc)
-    if cgroup is None:
-        return "", 0
+    cgroup = find("self", "memory", proc) or Path("/none")
     text = _read(cgroup / "memory.events") or _read(cgroup / "memory.oom_control")
     counts = (line.split() for line in text.splitlines() if line.startswith("oom_kill "))
     return str(cgroup), next((int(count) for _, count in counts), 0)
