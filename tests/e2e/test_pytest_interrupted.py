@@ -83,7 +83,18 @@ def _command(pid: int) -> str:
 
 @contextlib.contextmanager
 def running(folder: Path, *options: str) -> Iterator[InnerRun]:
-    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={folder / 'base'}", *options]
+    # As from a terminal, also where this run ignores a signal: under nohup.
+    argv = [
+        "env",
+        "--default-signal=HUP,INT",
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        f"--basetemp={folder / 'base'}",
+        *options,
+    ]
     environment = {**os.environ, interrupted_server.VARIABLE: str(folder)}
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(

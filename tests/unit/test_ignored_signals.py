@@ -43,11 +43,11 @@ script._run_cold(ctx, "", Path("/a/b"))
 
 
 def _ignored(code: str, folder: Path, ignored: set[signal.Signals]) -> set[int]:
-    """The signals that are ignored in the end, of a program that was started with these ignored."""
+    """The signals that are ignored in the end, of a program that was started with these ignored, whatever ran the tests."""
 
     def ignore() -> None:
-        for number in ignored:
-            signal.signal(number, signal.SIG_IGN)
+        for number in ALL:
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CCBED_LABEL": "{}"}
     command = [sys.executable, "-c", code, str(folder)]

@@ -6,7 +6,6 @@ again is not performed again: its outcome is repeated with ``repeated: true`` in
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -14,8 +13,6 @@ from ..act import Act
 from ..payload import REGISTRY, EventType, Payload, Record, null, payload, record
 from .checkpoints import CheckpointFacts, SkippedCheckpoint
 from .units import Attempt, Count, Port, Rank, Ranks, Seconds, Step, Whole
-
-_LOG = re.compile(r"(.*/)?rank-\d+\.log")
 
 
 @record
@@ -56,7 +53,10 @@ class CappedFile(Record):
     @property
     def are_logs(self) -> bool:
         """Whether only logs of ranks were cut: no verdict reads them beyond their first line."""
-        return bool(self.files) and all(_LOG.fullmatch(file) for file in self.files or ())
+        names = [file.rpartition("/")[2] for file in self.files or ()]
+        return bool(names) and all(
+            name.startswith("rank-") and name.endswith(".log") and name[5:-4].isdecimal() for name in names
+        )
 
 
 @record
