@@ -416,3 +416,14 @@ def test_a_rank_that_was_behind_lost_no_save_that_the_others_did_not_make_later(
     job = changed(job, lambda line: line if is_kept(line) else None, attempt=0, rank=1)
     texts = [doubt.text for doubt in training.lost_lines(training.lineage_of(job.run()))]
     assert bool(texts) == is_doubt, texts
+
+
+def test_ranks_that_differ_after_a_restart_alone_are_not_said_to_train_on_their_own() -> None:
+    """One of them may have lost its weights, and got them again from the others."""
+
+    def change(line: watch.Line) -> watch.Line:
+        is_apart = isinstance(line, watch.State) and line.n in (1, 2, 3)
+        return dataclasses.replace(line, weights=digest("own", line.n)) if is_apart else line  # type: ignore[attr-defined,call-arg]
+
+    verdict = ask(changed(right(), change, attempt=1, rank=1).run(), "replicas-identical")
+    assert (verdict.outcome, "is not known" in verdict.text) == ("unknown", True), verdict.text

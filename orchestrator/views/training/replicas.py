@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ...model.frozen import dataclass
 from .attempts import Attempt, Process
 
-UNDECIDED = "no state before was compared"
+UNDECIDED = "whether they were replicas before is not known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,8 @@ def _independence(known: Sequence[Attempt], group: tuple[int, ...]) -> str:
             why = "they train on their own, or do not share their gradients" if apart == 1 else UNDECIDED
             return f"{who} and differ after step {apart}: {why}"
         if merged is not None:
-            return f"{who}, differ after step {apart} and are equal after step {merged}: they share their weights now and then"
+            why = UNDECIDED if attempt.index else "they share their weights now and then"
+            return f"{who}, differ after step {apart} and are equal after step {merged}: {why}"
     return ""
 
 
