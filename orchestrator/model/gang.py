@@ -101,6 +101,7 @@ class GangSpec:
     ``secret_names``: environment variables that are secret. ``umask``: of the user who began the run.
     ``work_dir``: of the user's script or module. ``isolation``: of a script's reference run.
     ``begin``: SHA-256 of the value of ``run.begin``; the agent writes it into its own events, so that every node confirms it.
+    ``steps_awaited``: a fault or the end of the run depends on steps, so that ranks report them often all the time.
     ``is_elastic``: a later attempt may have fewer ranks, so what a rank draws must not depend on their number.
     ``environment``: the user's variables, which replace those of the node; None: the ranks have those of the node. Never in
     the history. ``links``: the link probe of an earlier run, with the directions in which these ranks send.
@@ -138,5 +139,6 @@ class GangSpec:
     work_dir: WorkDir | None = None
     isolation: Isolation | None = None
     is_elastic: bool | None = None
+    steps_awaited: bool | None = None
     environment: Mapping[str, str] | None = field(default=None, repr=False)
     links: Mapping[str, Any] | None = None

@@ -345,7 +345,7 @@ class Loop:
         if event.epoch is not None and event.epoch < state.epoch:
             return
         if event.kind in (payloads.RankStep, payloads.Progress) and event.data.step is not None:
-            self._pace = liveness.advance(self._pace, event.data.step, self.now().mono)
+            self._pace = liveness.advance(self._pace, event.data.step, self.now().mono, event.data.pause_s or 0.0)
         elif event.kind is payloads.RankExit and event.data.code == 0:
             self._pace = liveness.with_exit(self._pace, event.data.rank, self.now().mono)
         elif event.kind is payloads.GangStartDone:

@@ -113,9 +113,7 @@ class BundleFiles:
         """Raises TornBundleError for a line that is not an event."""
         for path in sorted(self._root.glob("nodes/*/*.jsonl")):
             name = str(path.relative_to(self._root))
-            for number, line in enumerate(paths.data(self._root, name).splitlines(keepends=True), start=1):
-                if not line.endswith(b"\n"):
-                    break
+            for number, line in enumerate(paths.whole_lines(self._root, name), start=1):
                 yield name, _event(line, path, number).source
 
     def read(self, path: str) -> bytes:
@@ -130,8 +128,7 @@ class BundleFiles:
         """Raises TornBundleError for a line that is no JSON object. A last line that was cut off by a kill is left out."""
         for path in sorted((*self._root.glob("nodes/*/*.jsonl"), *self._root.glob("keepers/**/*.jsonl"))):
             name = str(path.relative_to(self._root))
-            content = paths.data(self._root, name)
-            for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
+            for number, line in enumerate(paths.whole_lines(self._root, name), start=1):
                 yield name, _line(line, path, number)
 
     @cached_property
@@ -150,11 +147,11 @@ class BundleFiles:
 
     @cached_property
     def _step_records(self) -> tuple[StepRecord, ...]:
-        files = list(self._of("steps-r"))
-        size = sum(paths.size(self._root, file.path, paths.LIMIT) for file in files)
-        if size > paths.FILE:
+        files, limit = list(self._of("steps-r")), paths.lines_limit()
+        size = sum(paths.size(self._root, file.path, limit) for file in files)
+        if size > limit:
             raise paths.TornBundleError(
-                f"{self._root}: {size:,} bytes of steps, more than the {paths.FILE:,} that are read"
+                f"{self._root}: {size:,} bytes of steps, more than the {limit:,} that are read", hint=paths.more(limit)
             )
         return tuple(record for file in files for record in self._steps(file))
 
@@ -173,7 +170,7 @@ class BundleFiles:
 
     def _steps(self, file: _GangFile) -> Iterator[StepRecord]:
         incarnation = self._incarnations.get((file.node, file.ordinal), "")
-        content = paths.data(self._root, file.path)
+        content = paths.data(self._root, file.path, paths.lines_limit())
         for line in _step_lines(content[: content.rfind(b"\n") + 1], self._root / file.path):
             yield StepRecord(
                 epoch=file.epoch,
@@ -218,7 +215,7 @@ class WatchDirectory(BundleFiles):
 
         A kill leaves whole lines, so a last line that is cut off shows lost data, and a wrong sum a line that is not as it was written.
         """
-        contents = {name: paths.data(self._root, name, paths.FILE) for name in self._names()}
+        contents = {name: paths.data(self._root, name, paths.lines_limit()) for name in self._names()}
         problems = (
             _cut_off(self._root / name, content) if content[-1:] != b"\n" else _changed(self._root / name, content)
             for name, content in contents.items()
@@ -273,8 +270,7 @@ def _lives(lines: tuple[watch_lines.Line, ...]) -> Iterator[tuple[watch_lines.Li
 
 def _watch_lines(root: Path, path: str) -> tuple[watch_lines.Line, ...]:
     """The lines of known kinds; a last line that was cut off by a kill is left out. Raises TornBundleError."""
-    content = paths.data(root, path, paths.FILE)
-    numbered = enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1)
+    numbered = enumerate(paths.whole_lines(root, path), start=1)
     return tuple(line for number, text in numbered if (line := _watch_line(text, root / path, number)) is not None)
 
 

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -23,8 +24,7 @@ class JournalError(InfrastructureError):
 
 def read(path: Path) -> History:
     """The complete lines of a history. Raises InfrastructureError for a line that is not an event."""
-    whole, _ = _split(paths.read(path) if path.exists() else b"")
-    return History(tuple(_events(path, whole)))
+    return History(tuple(event for event, _ in _events(path)) if path.exists() else ())
 
 
 class Journal:
@@ -39,13 +39,15 @@ class Journal:
         self._secrets = tuple(secrets)
         self._fd = self._locked(path)
         try:
-            whole, torn = _split(path.read_bytes())
+            self.events, whole = [], 0
+            for event, length in _events(path):
+                self.events.append(event)
+                whole += length
             if not whole:
                 durable.sync(path.parent)
-            if torn:
-                os.ftruncate(self._fd, len(whole))
-            self.torn_bytes = len(torn)
-            self.events = list(_events(path, whole))
+            self.torn_bytes = os.fstat(self._fd).st_size - whole
+            if self.torn_bytes:
+                os.ftruncate(self._fd, whole)
         except BaseException:
             os.close(self._fd)
             raise
@@ -126,25 +128,25 @@ class Journal:
         return fd
 
 
-def _split(data: bytes) -> tuple[bytes, bytes]:
-    """Complete lines, and the torn tail: bytes after the last newline, or a last line that is not a JSON object."""
-    end = data.rfind(b"\n") + 1
-    whole = data[:end]
-    start = whole.rfind(b"\n", 0, -1) + 1 if whole else 0
-    try:
-        if whole:
-            decoder.parse(whole[start:])
-    except decoder.DocumentError:
-        return data[:start], data[start:]
-    return whole, data[end:]
-
-
-def _events(path: Path, whole: bytes) -> Iterator[Event]:
-    for number, line in enumerate(whole.splitlines(), start=1):
+def _events(path: Path) -> Iterator[tuple[Event, int]]:
+    """Each event and the bytes of its line. The torn tail is left out."""
+    for number, line in enumerate(_whole(paths.lines(path)), start=1):
         try:
-            yield decoder.event(line)
+            yield decoder.event(line), len(line)
         except decoder.DocumentError as error:
             raise InfrastructureError(
                 f"{path}:{number}: not an event of a history ({error})",
                 hint="the file was changed after it was written; restore it from the bundle's copy",
             ) from None
+
+
+def _whole(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """The lines but a torn last one: bytes after the last newline, or a last line that is not a JSON object."""
+    last = next(lines, b"")
+    for line in lines:
+        yield last
+        last = line
+    with suppress(decoder.DocumentError):
+        if last.endswith(b"\n"):
+            decoder.parse(last)
+            yield last

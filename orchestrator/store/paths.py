@@ -12,17 +12,19 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from ..core.documents import decoder
-from ..model.errors import EXIT_UNKNOWN, CcbedError
+from ..model.errors import EXIT_UNKNOWN, CcbedError, UsageError
 
 T = TypeVar("T")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
-#: Bytes of a JSON document, a history or another text that is read whole, and of any file of a bundle.
+#: Bytes of a JSON document or another text that is read whole, and of a table of chunks.
 LIMIT = 64 * 1024 * 1024
 FILE = 256 * 1024 * 1024
+#: MiB of a file that is read line by line, and the variable that sets another number.
+LINES_MIB, LINES_VARIABLE = 4096, "CCBED_RECORD_MIB"
 #: Directories within directories, and files of a bundle.
 LEVELS = 32
 FILES = 200_000
@@ -125,14 +127,70 @@ def ends(root: Path, path: str, length: int) -> bytes:
 
 def read(file: Path, limit: int = LIMIT) -> bytes:
     """The bytes of a regular file, without blocking. Raises OSError, also for special files and more than ``limit`` bytes."""
-    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as source:
+    with _opened(file, limit) as source:
+        content = source.read(limit + 1)
+        if len(content) > limit:
+            raise _too_large(file, f"the {limit:,} bytes that are read")
+        return content
+
+
+def lines(file: Path) -> Iterator[bytes]:
+    """The lines of a regular file with their newlines; the last one may lack it. The file is never in memory as a whole.
+
+    Raises OSError, also for special files, a file that is larger than `lines_limit`, and a line of more than ``LIMIT`` bytes.
+    """
+    limit = lines_limit()
+    with _opened(file, limit, f"; {more(limit)}") as source:
+        while line := source.readline(LIMIT + 1):
+            if len(line) > LIMIT:
+                raise _too_large(file, f"the {LIMIT:,} bytes that are read of a line")
+            yield line
+
+
+def whole_lines(root: Path, path: str) -> Iterator[bytes]:
+    """The lines of a file of the bundle, without newlines; a last line that was cut off by a kill is left out.
+
+    Raises TornBundleError.
+    """
+    file = inside(root, path)
+    try:
+        for line in lines(file):
+            if line.endswith(b"\n"):
+                yield line[:-1]
+    except OSError as error:
+        raise TornBundleError(f"{file}: {error.strerror}") from None
+
+
+def lines_limit() -> int:
+    """Bytes of a file that is read line by line. Raises UsageError."""
+    text = os.environ.get(LINES_VARIABLE, str(LINES_MIB))
+    if not text.isdecimal() or not 0 < int(text) < 1 << 30:
+        raise UsageError(f"{LINES_VARIABLE}: must be a number of MiB (got {text})")
+    return int(text) << 20
+
+
+def more(limit: int) -> str:
+    """What to do where a file is larger than ``limit`` bytes."""
+    return f"if you trust it, set the limit to twice as much: {LINES_VARIABLE}={2 * limit >> 20} (MiB)"
+
+
+def _opened(file: Path, limit: int, remedy: str = "") -> BinaryIO:
+    """Raises OSError for a file that is not regular, or larger than ``limit``."""
+    source = open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")  # noqa: SIM115
+    try:
         status = os.fstat(source.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(file))
-        content = source.read(limit + 1) if status.st_size <= limit else b""
-        if max(status.st_size, len(content)) > limit:
-            raise OSError(errno.EFBIG, f"larger than the {limit:,} bytes that are read", str(file))
-        return content
+        if status.st_size > limit:
+            raise _too_large(file, f"the {limit:,} bytes that are read{remedy}")
+    except BaseException:
+        source.close()
+        raise
+    return source
+
+
+def _too_large(file: Path, limit: str) -> OSError:
+    return OSError(errno.EFBIG, f"larger than {limit}", str(file))
 
 
 def document(root: Path, path: str) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.engine import engine
-from orchestrator.core.engine.state import FaultState, State
+from orchestrator.core.engine import engine, faults
+from orchestrator.core.engine.state import FaultStage, FaultState, State
 from orchestrator.model.act import Act, Primitive
 from orchestrator.model.event import Clock, Command, Event, Source, event
 from orchestrator.model.events import (
@@ -163,6 +163,30 @@ def test_the_first_worker_of_the_target_is_held_after_the_second_checkpoint() ->
         inside = RankInside(rank=rank, step=23, phase="backward", hold="f0")
         state, commands = engine.step(trial, state, _event(inside, f"n{rank // 2}"))
         assert bool(_orders(commands, FaultAct)) is (rank == 7), "it acts once all other workers wait"
+
+
+def test_a_week_of_checkpoints_is_counted_and_only_the_newest_are_kept() -> None:
+    trial, state = _running()
+    for step in range(1, 101):
+        state, _ = engine.step(trial, state, _event(SaveCommitted(rank=0, n=step, path=None, bytes=None), "n0"))
+    assert (state.save_count, len(state.newest_saves)) == (100, faults.RECENT)
+    assert state.newest_saves[-1] == (0, 100, 0)
+
+
+def test_ranks_report_steps_often_while_a_fault_or_the_planned_stop_waits_for_them() -> None:
+    trial, state = _running()
+    assert not faults.awaits_steps(trial, state)
+    assert faults.awaits_steps(replace(trial, params={"stop_at": "step=30"}), state)
+    trial, state = _launched()
+    assert faults.awaits_steps(trial, state)
+    ends = Act(inject=(KILL,), verify=(KILL,), heal=(), verify_heal=(), lease_s=1.0, safety="process", needs=())
+    stages: tuple[tuple[FaultStage, float | None, bool], ...] = (
+        ("acting", None, True), ("acted", None, False), ("acted", 5.0, True), ("healed", 5.0, False),
+    )  # fmt: skip
+    for stage, heals, awaits in stages:
+        plan = replace(state.plan, acts={"f0": {"n2": replace(ends, heal_after_s=heals)}})
+        state = replace(state, faults={"f0": FaultState(stage=stage, node="n2")}, plan=plan)
+        assert faults.awaits_steps(trial, state) is awaits, (stage, heals)
 
 
 def test_a_planned_stop_counts_the_steps_of_all_starts_of_a_worker() -> None:

@@ -139,6 +139,15 @@ def test_a_script_is_quiet_after_30_seconds_or_20_steps_and_never_without_a_sign
     assert liveness.quiet(slow, 26.0, limits, 5.0) == GangQuiet(since_s=6.0, limit_s=5.0, is_strict=True)
 
 
+def test_a_rank_that_reports_seldom_is_not_quiet_between_two_reports() -> None:
+    limits, pace = Liveness(), liveness.advance(liveness.Pace(), 1, 10.0, pause_s=10.0)
+    assert liveness.quiet(pace, 49.0, limits, None) is None
+    assert liveness.quiet(pace, 51.0, limits, None) == GangQuiet(since_s=31.0, limit_s=30.0)
+    assert liveness.quiet(pace, 24.0, limits, 5.0) is None
+    often = liveness.advance(pace, 2, 20.0)
+    assert liveness.quiet(often, 26.0, limits, 5.0) is not None
+
+
 def test_before_the_first_step_only_the_limit_that_a_user_has_set_counts() -> None:
     pace = liveness.started(liveness.Pace(), 10.0)
     assert liveness.quiet(pace, 1000.0, Liveness(), None) is None

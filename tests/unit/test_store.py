@@ -399,6 +399,11 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert hashlib.sha256((tmp_path / "a").read_bytes()).hexdigest() == hashlib.sha256(b"1").hexdigest()
 
 
+def note(number: int) -> Event:
+    at = Clock(boot="b1", mono=900.0 + number, wall=0.0)
+    return Event(type="note", f="progress", at=at, source=Source(writer="ctl", n=0), value={"step": number})
+
+
 def test_after_a_reboot_the_time_of_a_history_goes_on_from_its_last_event(tmp_path: Path) -> None:
     clocks = [Clock(boot="b1", mono=mono, wall=0.0) for mono in (900.0, 907.5)] + [Clock(boot="b2", mono=3.0, wall=0.0)]
     with journal.Journal(tmp_path / "history.jsonl") as history:
@@ -422,3 +427,38 @@ def test_a_bundle_has_the_events_of_a_keeper_up_to_the_last_one_of_its_run(tmp_p
         history.append(decoder.event(lines[2]))
     bundle.keep_keeper_events(directory, workdir)
     assert (directory / "keepers/keeper/events.jsonl").read_bytes() == b"".join(lines[1:3])
+
+
+def test_a_history_larger_than_any_document_is_read_and_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "LIMIT", 1000)
+    file = tmp_path / bundle.HISTORY
+    with journal.Journal(file) as history:
+        for number in range(20):
+            history.append(note(number))
+    assert file.stat().st_size > paths.LIMIT
+    assert len(bundle.read_history(tmp_path).events) == 20
+    file.write_bytes(file.read_bytes() + b'{"torn')
+    with journal.Journal(file) as history:
+        assert (len(history.events), history.torn_bytes) == (20, 6)
+        history.append(note(20))
+    assert [event.seq for event in bundle.read_history(tmp_path).events] == list(range(1, 22))
+
+
+def test_a_history_beyond_its_limit_says_how_to_raise_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / bundle.HISTORY).open("wb") as file:
+        file.truncate(3 << 20)
+    monkeypatch.setenv("CCBED_RECORD_MIB", "1")
+    with pytest.raises(paths.TornBundleError, match=r"larger than the 1,048,576 bytes .* CCBED_RECORD_MIB=2 \(MiB\)"):
+        bundle.read_history(tmp_path)
+    monkeypatch.setenv("CCBED_RECORD_MIB", "none")
+    with pytest.raises(UsageError, match="CCBED_RECORD_MIB: must be a number of MiB"):
+        bundle.read_history(tmp_path)
+
+
+def test_a_line_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "LIMIT", 1000)
+    (tmp_path / bundle.HISTORY).write_bytes(b"x" * 2000)
+    with pytest.raises(paths.TornBundleError, match="larger than the 1,000 bytes that are read of a line"):
+        bundle.read_history(tmp_path)

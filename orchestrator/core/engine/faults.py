@@ -8,7 +8,7 @@ from ...model import events
 from ...model.act import ENDING_SIGNALS, Act
 from ...model.event import Clock, Command, Event, command
 from ...model.gang import Hold
-from ...model.trial import INSIDE, SAVE_PHASES, SCRIPT, STEP_PHASES, STEPS_LATER, FaultPlan, Trial
+from ...model.trial import INSIDE, SAVE_PHASES, SCRIPT, STEP_PHASES, STEPS_LATER, THEIRS, FaultPlan, Trial
 from .state import FaultStage, FaultState, Result, State, note, then, timer
 
 #: The time for which a held fault waits for the other ranks to enter the same collective.
@@ -53,9 +53,11 @@ def saved(trial: Trial, state: State, event: Event[events.SaveCommitted]) -> Res
     step, rank, epoch = event.data.n, event.data.rank, state.epoch
     if not step or _is_part_of_newest(state, step, rank):
         return state, ()
-    state = replace(state, saves=(*state.saves, (epoch, step, rank)))
+    state = replace(
+        state, save_count=state.save_count + 1, newest_saves=(*state.newest_saves[1 - RECENT :], (epoch, step, rank))
+    )
     waiting = [f for f in trial.faults if f.at.after_save and state.faults[f.id].stage == "planned"]
-    due = [f for f in waiting if len(state.saves) >= (f.at.after_save or 0) and f.at.epoch in (None, epoch)]
+    due = [f for f in waiting if state.save_count >= (f.at.after_save or 0) and f.at.epoch in (None, epoch)]
     slots = [(fault, _slot(fault, state)) for fault in due]
     return state, tuple(
         order for fault, slot in slots if slot is not None for order in _holds_later(trial, state, fault, slot)
@@ -64,7 +66,7 @@ def saved(trial: Trial, state: State, event: Event[events.SaveCommitted]) -> Res
 
 def _is_part_of_newest(state: State, step: int, rank: int) -> bool:
     """Whether a save belongs to a checkpoint that is known: of the same step, or of another rank soon after it."""
-    known = [(at, saver) for epoch, at, saver in state.saves[-RECENT:] if epoch == state.epoch]
+    known = [(at, saver) for epoch, at, saver in state.newest_saves if epoch == state.epoch]
     if any(at == step for at, _ in known) or not known:
         return bool(known)
     (last, saver), before = known[-1], known[-2][0] if len(known) > 1 else 0
@@ -76,7 +78,7 @@ def _holds_later(trial: Trial, state: State, fault: FaultPlan, slot: int) -> tup
 
     Every node gets the order: the other ranks report that they wait for the held one.
     """
-    saved_at = state.saves[-1][1]
+    saved_at = state.newest_saves[-1][1]
     order = events.RankHold(
         rank=slot * trial.workers_per_node,
         hold=fault.id,
@@ -98,7 +100,7 @@ def _steps_later(fault: FaultPlan, state: State) -> int:
     """How long after the newest save a fault acts. Saves of one attempt show when the next one is due."""
     if fault.at.steps_later is not None:
         return fault.at.steps_later
-    steps = [step for epoch, step, _ in state.saves[-2:] if epoch == state.epoch]
+    steps = [step for epoch, step, _ in state.newest_saves[-2:] if epoch == state.epoch]
     due = steps[-1] - steps[-2] if len(steps) > 1 else STEPS_LATER + 1
     return max(0, min(STEPS_LATER, due - 1))
 
@@ -244,7 +246,7 @@ def unreached(state: State, id: str, reason: str) -> Result:
 
 def why_unreached(trial: Trial, state: State, id: str) -> str:
     """Why a planned fault has not acted when the run ends."""
-    at, count = _plan(trial, id).at, len(state.saves)
+    at, count = _plan(trial, id).at, state.save_count
     wanted = at.after_save
     if wanted and not count:
         return "the script saved no checkpoint after a step of an optimizer: nothing to prove"
@@ -448,3 +450,28 @@ def _id(event: Event) -> str:
 
 def _set(state: State, id: str, fault: FaultState) -> State:
     return replace(state, faults={**state.faults, id: fault})
+
+
+def awaits_steps(trial: Trial, state: State) -> bool:
+    """Whether a fault that is not over, or the planned stop, depends on how far the ranks are."""
+    current = ((fault, state.faults[fault.id]) for fault in trial.faults)
+    return bool(trial.params.get("stop_at")) or any(
+        not needs_no_heal(state, fault, now)
+        if now.stage == "acted"
+        else now.stage not in ("healed", "failed", "unreached")
+        for fault, now in current
+    )
+
+
+def needs_no_heal(state: State, fault: FaultPlan, current: FaultState) -> bool:
+    """A fault that ends its node is over with the next attempt, a fault with a time with its healing."""
+    act = state.plan.acts[fault.id][current.node]
+    if ends_node(act):
+        return state.epoch > current.epoch or _is_replaced(state, current)
+    return act.heal_after_s is None
+
+
+def _is_replaced(state: State, fault: FaultState) -> bool:
+    """Whether the job's own launcher runs again on the node, or on another in its place."""
+    is_new = fault.node not in state.slots or state.nodes[fault.node].incarnation != fault.hit.get(fault.node)
+    return THEIRS in state.plan.policy and is_new and not state.vacant

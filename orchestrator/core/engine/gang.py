@@ -261,7 +261,7 @@ def _gang_spec(trial: Trial, state: State, name: str) -> GangSpec:
         link=plan.link, leaves=tuple(plan.nodes[member].leaf for member in state.slots for _ in range(ranks_per_node)) if plan.link else (),
         secret_names=plan.secret_names, umask=plan.umask, begin=state.begin, work_dir=plan.work_dir,
         isolation=plan.isolation,
-        is_elastic=trial.world.can_shrink or None,
+        is_elastic=trial.world.can_shrink or None, steps_awaited=faults.awaits_steps(trial, state) or None,
     )  # fmt: skip
 
 

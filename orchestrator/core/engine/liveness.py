@@ -103,12 +103,15 @@ BACKOFF = 2.0
 class Pace:
     """The progress of a gang: when the last step was reported, and the recent seconds per step.
 
+    ``pause_s``: after that report the rank may make steps for so many seconds without one.
+
     ``started_at``: when the ranks of the last node started. ``left``: ranks that have ended while others run, and ``left_at``:
     when the last of them did. ``factor``: of the limit.
     """
 
     step: int = 0
     at: float | None = None
+    pause_s: float = 0.0
     started_at: float | None = None
     per_step: tuple[float, ...] = ()
     left: frozenset[int] = frozenset()
@@ -116,17 +119,17 @@ class Pace:
     factor: float = 1.0
 
 
-def advance(pace: Pace, step: int, now: float) -> Pace:
+def advance(pace: Pace, step: int, now: float, pause_s: float = 0.0) -> Pace:
     """The pace after progress to ``step``."""
     if pace.at is None or step <= pace.step:
-        return replace(pace, step=step, at=now)
+        return replace(pace, step=step, at=now, pause_s=pause_s)
     step_s = (now - pace.at) / (step - pace.step)
-    return replace(pace, step=step, at=now, per_step=(*pace.per_step[-19:], step_s), factor=1.0)
+    return replace(pace, step=step, at=now, pause_s=pause_s, per_step=(*pace.per_step[-19:], step_s), factor=1.0)
 
 
 def released(pace: Pace, now: float) -> Pace:
     """The pace after a hold: from now on the gang is expected to complete steps, whatever the fault did to the held rank."""
-    return replace(pace, at=now)
+    return replace(pace, at=now, pause_s=0.0)
 
 
 def started(pace: Pace, now: float) -> Pace:
@@ -157,7 +160,8 @@ def quiet(pace: Pace, now: float, limits: Liveness, timeout_s: float | None) -> 
     """
     limit = timeout_s or pace.factor * max(SCRIPT_STALLED_S, limits.stalled_s, _floor(pace, limits))
     started_at = pace.started_at if timeout_s else None
-    newest = max((at for at in (pace.at, pace.left_at, started_at) if at is not None), default=now)
+    last = None if pace.at is None else pace.at + pace.pause_s
+    newest = max((at for at in (last, pace.left_at, started_at) if at is not None), default=now)
     since = now - newest
     if since <= limit:
         return None

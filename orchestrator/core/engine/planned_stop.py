@@ -8,9 +8,9 @@ from functools import cache
 
 from ...model.event import Event
 from ...model.events import FaultActDone, FaultHealDone, Progress, RankStep, RunStopped, SaveCommitted, TimerDone
-from ...model.trial import THEIRS, FaultPlan, StopPoint, Trial, parse_stop
+from ...model.trial import FaultPlan, StopPoint, Trial, parse_stop
 from . import faults, shutdown
-from .state import Ending, FaultState, Result, State, StopProgress, note, then, timer
+from .state import Ending, Result, State, StopProgress, note, then, timer
 
 KEY = "stop-at"
 _parse = cache(parse_stop)
@@ -53,7 +53,7 @@ def on_event(trial: Trial, state: State, event: Event) -> Result:
         return replace(state, stop=replace(state.stop, is_armed=True)), (timer(KEY, stop.after_s),)
     if not _is_reached(stop, state) or not _is_recovered(trial, state):
         return state, ()
-    stopped = RunStopped(at=str(trial.params["stop_at"]), steps=state.stop.total, saves=len(state.saves))
+    stopped = RunStopped(at=str(trial.params["stop_at"]), steps=state.stop.total, saves=state.save_count)
     ending = Ending(outcome="finished", reason=f"stopped as planned at {stopped.at}")
     return then((state, (note(stopped, KEY, epoch=state.epoch),)), lambda s: shutdown.close(trial, s, ending))
 
@@ -97,7 +97,7 @@ def _is_reached(stop: StopPoint, state: State) -> bool:
     if stop.step is not None:
         return state.stop.total >= stop.step
     if stop.saves is not None:
-        return len(state.saves) >= stop.saves
+        return state.save_count >= stop.saves
     return state.stop.is_over
 
 
@@ -118,7 +118,7 @@ def _is_over(trial: Trial, state: State, fault: FaultPlan) -> bool:
     if current.stage == "planned":
         return not _follows(state, fault)
     if current.stage == "acted":
-        return _needs_no_heal(state, fault, current)
+        return faults.needs_no_heal(state, fault, current)
     return current.stage not in ("held", "acting", "healing")
 
 
@@ -126,19 +126,5 @@ def _follows(state: State, fault: FaultPlan) -> bool:
     """Whether the injection of a planned fault is only a matter of time, or of some steps."""
     at = fault.at
     if at.after_save is not None:
-        return len(state.saves) >= at.after_save
+        return state.save_count >= at.after_save
     return at.after_s is not None and (at.on is None or state.event_counts.get(at.on, 0) >= at.nth)
-
-
-def _needs_no_heal(state: State, fault: FaultPlan, current: FaultState) -> bool:
-    """A fault that ends its node is over with the next attempt, a fault with a time with its healing."""
-    act = state.plan.acts[fault.id][current.node]
-    if faults.ends_node(act):
-        return state.epoch > current.epoch or _is_replaced(state, current)
-    return act.heal_after_s is None
-
-
-def _is_replaced(state: State, fault: FaultState) -> bool:
-    """Whether the job's own launcher runs again on the node, or on another in its place."""
-    is_new = fault.node not in state.slots or state.nodes[fault.node].incarnation != fault.hit.get(fault.node)
-    return THEIRS in state.plan.policy and is_new and not state.vacant

@@ -118,7 +118,8 @@ class Inspection:
 class State:
     """See the module. ``slots``: group rank -> node. ``awaited``: keys of commands without which the stage cannot end.
 
-    ``saves``: (attempt, step, rank) of the checkpoints that a script has committed, in the order of their events.
+    ``newest_saves``: (attempt, step, rank) of the last checkpoints of ``save_count`` that a script has committed, in the order of
+    their events.
     ``hopeless``: an error that a restart does not fix, such as a wrong result. ``unfit``: its cause is the hosts, not the
     system under test. ``begin``: SHA-256 of the value of ``run.begin``.
     ``inspection``: of a quiet gang; ``inspections``: how many there were; ``standstill``: where the ranks of the attempt stood.
@@ -164,7 +165,8 @@ class State:
     stale: int = 0
     restarts: int = 0
     event_counts: Mapping[str, int] = field(default_factory=dict)
-    saves: tuple[tuple[int, int, int], ...] = ()
+    save_count: int = 0
+    newest_saves: tuple[tuple[int, int, int], ...] = ()
     fence_ordered: int = -1
     #: Nodes that could not be killed or started again -> the reason.
     unrestartable: Mapping[str, str] = field(default_factory=dict)

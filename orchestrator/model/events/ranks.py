@@ -50,7 +50,8 @@ class RankStep(Payload):
     """The first step that this rank completed in this attempt (``mark``: first).
 
     Of a script also its newest step (``mark``: newest), counted from the start of its process ``pid``; ``offset``: the steps that
-    its optimizer had made before, where it counts them.
+    its optimizer had made before, where it counts them. ``pause_s``: steps are reported seldom, the next one after so many
+    seconds at the earliest.
     """
 
     rank: Rank
@@ -58,6 +59,7 @@ class RankStep(Payload):
     mark: str | None = None
     pid: Whole | None = None
     offset: Whole | None = None
+    pause_s: Seconds | None = None
 
 
 @payload("rank.inside", writer="rank")
@@ -144,13 +146,17 @@ class RankExit(Payload):
 
 @payload("progress", writer="rank")
 class Progress(Payload):
-    """Rank 0 reports its newest step, at most twice a second; under a launcher the first worker ``pid`` of each node."""
+    """Rank 0 reports its newest step, at most twice a second; under a launcher the first worker ``pid`` of each node.
+
+    ``pause_s``: see `RankStep`.
+    """
 
     rank: Rank | None = None
     step: Step | None = None
     steps: Step | None = null()
     loss: Figure | None = None
     pid: Whole | None = None
+    pause_s: Seconds | None = None
 
 
 @payload("traffic", writer="rank")

@@ -109,6 +109,8 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
         values["TRITON_CACHE_DIR"] = f"{values['TMPDIR']}/triton"
     if gang.workload == "script":
         values["CCBED_WATCH_HOLDS"] = json.dumps(codec.plain(gang.holds))
+        if gang.steps_awaited:
+            values["CCBED_STEPS_AWAITED"] = 1
         if patterns := gang.params.get("checkpoints"):
             values["CCBED_CHECKPOINT_GLOBS"] = os.pathsep.join(patterns)
     return {name: str(value) for name, value in values.items()}

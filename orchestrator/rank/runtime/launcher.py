@@ -9,12 +9,14 @@ import signal
 import string
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model import gang as gang_model
 from ...model.events import Progress, SaveCommitted
+from ..watcher.live import LATER_S, Pauses
 
 if TYPE_CHECKING:
     from . import context
@@ -110,7 +112,8 @@ def _environment(gang: gang_model.GangSpec, search_path: Sequence[str], events: 
 
 def _wait(ctx: context.RankContext, child: subprocess.Popen[bytes]) -> int:
     """The launcher's exit code; meanwhile the workers' progress is reported."""
-    records, reported, since = Records(Path(ctx.gang.out)), (0, 0), REPORT_S
+    records, reported, pauses = Records(Path(ctx.gang.out)), (0, 0), Pauses(REPORT_S)
+    saved_at = reported_at = -LATER_S
     while True:
         try:
             code: int | None = child.wait(POLL_S)
@@ -118,10 +121,12 @@ def _wait(ctx: context.RankContext, child: subprocess.Popen[bytes]) -> int:
             code = None
         for save in records.read():
             ctx.note(save)
-        since += POLL_S
-        if records.newest != reported and (since >= REPORT_S or code is not None):
-            reported, since = records.newest, 0.0
-            ctx.note(Progress(rank=ctx.rank, step=reported[1], steps=None, pid=reported[0]))
+            saved_at = time.monotonic()
+        now = time.monotonic()
+        pause_s, later = pauses.choose(now, saved_at)
+        if records.newest != reported and (now - reported_at >= pause_s or code is not None):
+            reported, reported_at = records.newest, now
+            ctx.note(Progress(rank=ctx.rank, step=reported[1], steps=None, pid=reported[0], **later))
         if code is not None:
             return code
 

@@ -1,4 +1,8 @@
-"""What a bed learns at once: that this rank has joined, its first step, and its newest step at most twice a second."""
+"""What a bed learns at once: that this rank has joined, its first step, and its newest step.
+
+The newest step is reported often at first, and around what else happens to the rank; later each ten seconds, so that the history
+of a week stays small.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,12 @@ from . import importlib_bootstrap, imports, record, steps
 from .budget import budget
 from .holds import stack_signal, worker
 
-#: Seconds between two reports of the newest step: of rank 0, and of the others.
+#: Seconds between two reports of the newest step: of rank 0, and of the others. For so many seconds after the first step, and after
+#: another event of the rank.
 PAUSES_S = (0.5, 2.0)
+AT_FIRST_S, AFTER_EVENT_S = 60.0, 5.0
+#: The same at all other times, unless the run waits for a fault or a step.
+LATER_S = 10.0
 _OF_HOLDS = ("rank.held", "rank.inside", "rank.released", "hold.expired")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -52,22 +60,40 @@ class EventFile:
             os.write(self._fd, json.dumps(event, separators=(",", ":")).encode() + b"\n")
 
 
+class Pauses:
+    """How many seconds pass between two reports of the newest step: ``often_s``, or ``LATER_S``."""
+
+    def __init__(self, often_s: float) -> None:
+        self._often_s = often_s
+        self._often_until: float | None = None
+        self._is_awaited = "CCBED_STEPS_AWAITED" in os.environ
+
+    def choose(self, now: float, event_at: float) -> tuple[float, dict[str, float]]:
+        """The pause, and what a report says of it. ``event_at``: when something else was reported; CLOCK_MONOTONIC seconds."""
+        if self._often_until is None:
+            self._often_until = now + AT_FIRST_S
+        if self._is_awaited or now < max(self._often_until, event_at + AFTER_EVENT_S):
+            return self._often_s, {}
+        return LATER_S, {"pause_s": LATER_S}
+
+
 class Progress:
     """Reports the steps of this process."""
 
     def __init__(self) -> None:
         self._reported: float | None = None
-        self._pause_s = PAUSES_S[os.environ.get("RANK", "0") != "0"]
+        self._pauses = Pauses(PAUSES_S[os.environ.get("RANK", "0") != "0"])
 
     def report(self) -> None:
         """A step is complete: report the first one, and later ones after a pause. It adds no field to the step's line."""
         now = time.monotonic()
-        if self._reported is None or now - self._reported >= self._pause_s:
+        pause_s, later = self._pauses.choose(now, record.notified_at())
+        if self._reported is None or now - self._reported >= pause_s:
             mark = "first" if self._reported is None else "newest"
             self._reported = now
             stack_signal.verify()
             before = max(0, int(budget.offset))
-            record.notify("rank.step", step=steps.completed(), mark=mark, pid=os.getpid(), offset=before)
+            record.notify("rank.step", step=steps.completed(), mark=mark, pid=os.getpid(), offset=before, **later)
 
 
 def watch() -> None:

@@ -33,6 +33,7 @@ class Recorder:
         self.path = Path(directory) / f"watch-r{self.rank}-{self.pid}.jsonl"
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._notify = notify
+        self.notified_at = 0.0
         #: Observations that are off after an internal error.
         self.off: set[str] = set()
         self._unknown: set[tuple[str, str]] = set()
@@ -74,6 +75,8 @@ class Recorder:
         """Report an event to the bed, if there is one."""
         if self._notify is not None and os.getpid() == self.pid:
             self._notify(name, **value)
+            if name != "rank.step":
+                self.notified_at = time.monotonic()
 
 
 _recorder: Recorder | None = None
@@ -114,6 +117,11 @@ def notify(name: str, **value: Any) -> None:
     """Report an event to the bed, if there is one."""
     if _recorder is not None:
         _recorder.notify(name, **value)
+
+
+def notified_at() -> float:
+    """CLOCK_MONOTONIC seconds of the last event that was not a step; 0 before the first one."""
+    return _recorder.notified_at if _recorder is not None else 0.0
 
 
 class _CpuTime(threading.local):
