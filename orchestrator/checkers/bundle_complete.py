@@ -151,7 +151,7 @@ def _ungathered(run: Run, present: set[str]) -> Iterator[views.Finding]:
 
 
 def _cut_logs(run: Run) -> str:
-    """The logs of which the bundle has the beginning alone, the limit, and how to raise it."""
+    """The logs that the bundle has in part, the limit, and how to raise it."""
     capped = (entry for event in run.history.of(events.GatherDone) for entry in event.data.capped or ())
     logs = {f"{log.node}/{file}": log.limit or 0 for log in capped if log.are_logs for file in log.files or ()}
     limit = f"{max(logs.values(), default=0) >> 20} MiB of a node"

@@ -19,6 +19,8 @@ __all__ = ["fetch", "payload_hash", "put_payload"]
 NAMED = 3
 #: The variable that sets how many MiB are brought from one node.
 LIMIT_MIB = "CCBED_NODE_FILES_MIB"
+#: Where fewer bytes than these may be brought, of a log the first ones alone are.
+SMALL_LOG = 4096
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -93,12 +95,32 @@ def _unread(error: OSError) -> str:
 
 def _copy(source: Path, target: Path, max_bytes: int) -> tuple[int, bool]:
     """(bytes copied, whether the limit cut the file)."""
-    copied = 0
     with open(plain_files.open_file(source), "rb") as file, _target(target) as out:
-        while copied < max_bytes and (block := file.read(min(1 << 20, max_bytes - copied))):
-            out.write(block)
-            copied += len(block)
-        return copied, bool(file.read(1))
+        length = os.fstat(file.fileno()).st_size
+        copied = 0
+        for start, end in parts(source.name, length, max_bytes):
+            if start:
+                out.write(gap(start - copied))
+            file.seek(start)
+            at = start
+            while at < end and (block := file.read(min(1 << 20, end - at))):
+                out.write(block)
+                at += len(block)
+            copied += at - start
+        return copied, copied < length
+
+
+def parts(name: str, length: int, max_bytes: int) -> tuple[tuple[int, int], ...]:
+    """Which bytes of a file are brought, (start, end): of a log that is too long its first and last ones, else the first ones."""
+    if length <= max_bytes or not name.endswith(".log") or max_bytes < SMALL_LOG:
+        return ((0, min(length, max_bytes)),)
+    half = max_bytes // 2
+    return ((0, half), (length - half, length))
+
+
+def gap(length: int) -> bytes:
+    """A line of a log in place of ``length`` bytes."""
+    return f"\nccbed: {length:,} bytes are left out here; {LIMIT_MIB} raises the limit\n".encode()
 
 
 def _target(path: Path) -> BinaryIO:

@@ -68,6 +68,20 @@ def test_a_tree_is_copied_up_to_the_cap_small_files_first(tmp_path: Path) -> Non
     assert (tmp_path / "cut/deep/small").stat().st_size == 10 and (tmp_path / "cut/big").stat().st_size == 40
 
 
+def test_of_a_log_that_is_too_long_the_beginning_and_the_end_are_copied(tmp_path: Path) -> None:
+    (tmp_path / "node").mkdir()
+    lines = [f"line {number:>5}\n" for number in range(2000)]
+    (tmp_path / "node/rank-0.log").write_text("".join(lines))
+    (tmp_path / "node/records.jsonl").write_text("".join(lines))
+    log = files.fetch([tmp_path / "node"], "rank-0.log", tmp_path / "log", 11 * 1000)
+    text = (tmp_path / "log").read_text()
+    assert log.size == 11 * 1000 and log.capped
+    assert text.startswith("".join(lines[:500])) and text.endswith("".join(lines[-500:]))
+    assert "\nccbed: 11,000 bytes are left out here; CCBED_NODE_FILES_MIB raises the limit\n" in text
+    files.fetch([tmp_path / "node"], "records.jsonl", tmp_path / "records", 11 * 1000)
+    assert (tmp_path / "records").read_text() == "".join(lines[:1000]), "the order of records counts"
+
+
 @pytest.mark.parametrize("path", ["../other", "/etc/passwd", "link"])
 def test_nothing_outside_of_the_node_is_copied(tmp_path: Path, path: str) -> None:
     (tmp_path / "node").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import threading
@@ -80,3 +81,25 @@ def test_a_run_goes_on_when_the_reader_of_its_output_has_gone() -> None:
     for text in ("first", "second"):
         printer.note(text)
     out.close()
+
+
+def test_a_terminal_that_falls_behind_skips_lines_and_says_how_many_and_a_file_gets_all(tmp_path: Path) -> None:
+    log = tmp_path / "n0/runs/r1/i1-e0/rank-0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(f"line {number:>9}\n" for number in range(700_000)))
+    for is_tty in (True, False):
+        out = io.StringIO()
+        tee = _tee(tmp_path, "0", out)
+        tee.terminal = dataclasses.replace(tee.terminal, live=is_tty)
+        tee.begin("r1")
+        tee.stop()
+        lines = out.getvalue().replace("\r\x1b[2K", "").splitlines()
+        assert lines[-1] == "line    699999"
+        if not is_tty:
+            assert len(lines) == 700_000
+            continue
+        told = next(index for index, line in enumerate(lines) if "lines are not shown" in line)
+        left_out = int(lines[told].split()[1].replace(",", ""))
+        assert left_out + len(lines) - 1 == 700_000
+        assert len(lines) < 400_000
+        assert "nodes/n0/i1-e0/rank-0.log of the bundle" in lines[told]

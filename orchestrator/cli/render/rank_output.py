@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from ...model.frozen import dataclass, field
 from .terminal import Terminal
 
 ALL, NONE = "all", "none"
 POLL_S = 0.1
-_BLOCK = 1 << 20
+#: Bytes that are read at once, and of a log before the other ranks have their turn.
+_BLOCK, _TURN = 1 << 20, 4 << 20
+#: A terminal that is so many bytes behind skips lines, up to so many bytes before the end.
+_BEHIND, _KEPT = 8 << 20, 1 << 16
 #: The line that ccbed writes at the beginning of a log.
 _HEAD = b"ccbed: run "
 _LOG = re.compile(r"i\d+-e(?P<epoch>\d+)/rank-(?P<rank>\d+)\.log")
@@ -85,24 +90,44 @@ class Tee:
         with self.lock, self.terminal.surviving():
             self._find_logs()
             for log in self._logs.values():
-                for line in _new_lines(log, is_last=is_last):
-                    self.terminal.line(log.prefix + self.hide(line))
+                for lines in _new_lines(log, is_last=is_last, skips=self.terminal.live):
+                    self.terminal.lines(log.prefix + self.hide(line) for line in lines)
 
 
-def _new_lines(log: _Log, *, is_last: bool) -> list[str]:
+def _new_lines(log: _Log, *, is_last: bool, skips: bool) -> Iterator[list[str]]:
+    """The lines since the last call, some at a time, so that memory does not grow with the output."""
     try:
         with log.path.open("rb") as file:
+            if skips and os.fstat(file.fileno()).st_size - log.offset > _BEHIND:
+                yield [_skip(log, file)]
             file.seek(log.offset)
-            added = file.read(_BLOCK if not is_last else -1)
+            until = log.offset + _TURN
+            while (is_last or log.offset < until) and (added := file.read(_BLOCK)):
+                log.offset += len(added)
+                *lines, log.rest = (log.rest + added).split(b"\n")
+                yield [line for text in lines for line in _shown(log, text)]
     except OSError:
-        added = b""
-    log.offset += len(added)
-    *lines, log.rest = (log.rest + added).split(b"\n")
-    if is_last and log.rest:
-        lines, log.rest = [*lines, log.rest], b""
-    texts = [line.decode(errors="replace") for line in lines if not line.startswith(_HEAD)]
-    ready = [line for text in texts for line in log.stacks.feed(text)]
-    return [*ready, *log.stacks.flush()] if is_last else ready
+        pass  # the node is gone, or was started again
+    if is_last:
+        last, log.rest = log.rest, b""
+        yield [*(_shown(log, last) if last else ()), *log.stacks.flush()]
+
+
+def _shown(log: _Log, line: bytes) -> list[str]:
+    return [] if line.startswith(_HEAD) else log.stacks.feed(line.decode(errors="replace"))
+
+
+def _skip(log: _Log, file: BinaryIO) -> str:
+    """Leave out all lines up to the last ones, and say how many."""
+    until = os.fstat(file.fileno()).st_size - _KEPT
+    file.seek(log.offset)
+    left_out = 0
+    while log.offset < until and (block := file.read(min(_BLOCK, until - log.offset))):
+        left_out += block.count(b"\n")
+        log.offset += len(block)
+    log.offset += len(file.readline(_BLOCK))
+    log.rest = b""
+    return f"ccbed: {left_out + 1:,} lines are not shown: they come too fast for the terminal; see {log.stacks.log} of the bundle"
 
 
 def copy_logs(run: Path, directory: Path, note: Callable[[str], None]) -> None:
