@@ -98,8 +98,8 @@ def test_a_terminal_that_falls_behind_skips_lines_and_says_how_many_and_a_file_g
         if not is_tty:
             assert len(lines) == 700_000
             continue
-        told = next(index for index, line in enumerate(lines) if "lines are not shown" in line)
-        left_out = int(lines[told].split()[1].replace(",", ""))
+        position = next(index for index, line in enumerate(lines) if "lines are not shown" in line)
+        left_out = int(lines[position].split()[1].replace(",", ""))
         assert left_out + len(lines) - 1 == 700_000
         assert len(lines) < 400_000
-        assert "nodes/n0/i1-e0/rank-0.log of the bundle" in lines[told]
+        assert "nodes/n0/i1-e0/rank-0.log of the bundle" in lines[position]

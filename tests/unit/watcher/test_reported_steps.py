@@ -46,9 +46,9 @@ def test_steps_are_reported_often_around_a_save(monkeypatch: pytest.MonkeyPatch)
     rank = Rank(monkeypatch)
     rank.steps_until(300.0)
     rank.other = rank.now
-    around = rank.steps_until(320.0)
-    assert len([at for at in around if at <= 306.0]) > 8
-    assert len([at for at in around if at > 306.0]) < 3
+    reports = rank.steps_until(320.0)
+    assert len([at for at in reports if at <= 306.0]) > 8
+    assert len([at for at in reports if at > 306.0]) < 3
 
 
 def test_steps_that_a_fault_waits_for_are_reported_often_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
