@@ -189,8 +189,8 @@ def _run_twin(request: Request, origin: Path, hidden: Sequence[str]) -> Twin | N
 
 
 def _run_control(request: Request, origin: Path, hidden: Sequence[str]) -> Control | None:
-    """Run the restart control: the trial with a restart where its faults act. None where it has no such faults."""
-    trial = twins.control_trial(request.trial)
+    """Run the restart control: the trial with a restart where its faults act. None where none of them makes the job restart."""
+    trial = twins.control_trial(request.trial, twins.restarting(bundle.read_history(origin)))
     if trial is None:
         return None
     beds.end_twin(Path(request.bed.workdir))

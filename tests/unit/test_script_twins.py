@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.verdict import twin as twins
+from orchestrator.model.event import Clock, Event, History, Source, event
+from orchestrator.model.events import FaultInjected, RecoveryDecided
+from orchestrator.model.payload import Payload
 from orchestrator.model.run import Control, Twin
+from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.model.verdict import Verdict
 from orchestrator.views import training
 
@@ -201,3 +206,35 @@ def test_random_states_that_were_not_put_back_leave_the_rest_open(change: dict[s
 def test_a_loss_beyond_rounding_is_a_failure_where_a_restart_changes_no_more_than_rounding() -> None:
     verdict = judged(wrong("rng"), "bit-exact", control(rounded(wrong("hidden"))))
     assert (verdict.outcome, "a restart from the same step does not" in verdict.text) == ("fail", True), verdict.text
+
+
+def planned(*faults: str) -> Trial:
+    plans = tuple(
+        FaultPlan(id=f"f{number}", fault=fault, node=1, at=Trigger(phase="backward", step=12 + number))
+        for number, fault in enumerate(faults)
+    )
+    return Trial(name="t", workload="script", faults=plans)
+
+
+def test_the_control_restarts_where_a_hang_made_the_job_restart() -> None:
+    trial = planned("hang-rank", "slow-node", "crash-node")
+    ends = twins.control_trial(trial)
+    assert ends is not None
+    assert [fault.id for fault in ends.faults] == ["f2"]
+    hung = twins.control_trial(trial, {"f0"})
+    assert hung is not None
+    assert [(fault.id, fault.fault, fault.at.step) for fault in hung.faults] == [
+        ("f0", "crash-rank", 12),
+        ("f2", "crash-rank", 14),
+    ]
+    assert twins.control_trial(planned("slow-node")) is None
+
+
+def test_a_fault_made_the_job_restart_if_a_recovery_followed() -> None:
+    def note(payload: Payload) -> Event:
+        return event(payload, at=Clock(boot="b", mono=1.0, wall=1.0), source=Source(writer="ctl", n=1))
+
+    decided = RecoveryDecided(lost=(), failed=(1,), detector="gang.stalled", policy=None, slots=(), best_step=1)
+    injected = [note(FaultInjected(id=f"f{number}", evidence=None)) for number in range(3)]
+    assert twins.restarting(History((note(decided), injected[0]))) == set()
+    assert twins.restarting(History((injected[0], injected[1], note(decided), injected[2]))) == {"f1"}

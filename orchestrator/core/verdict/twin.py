@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 from ... import views
 from ...model import codec
-from ...model.event import Event
+from ...model.event import Event, History
 from ...model.events import (
     FaultInjected,
     FaultPlanned,
@@ -103,18 +103,31 @@ def _script_twin(run: Run) -> Twin | None:
     )  # fmt: skip
 
 
-def control_trial(trial: Trial) -> Trial | None:
-    """The trial of the restart control: its faults end a rank where those of ``trial`` act, a preemption after its notice.
+def restarting(history: History) -> frozenset[str]:
+    """The faults that made the job restart: of those that were injected before a recovery was decided, the last one each."""
+    injected, result = "", set()
+    for event in history.of(FaultInjected, RecoveryDecided):
+        if isinstance(event.data, FaultInjected):
+            injected = event.data.id
+        elif injected:
+            result.add(injected)
+    return frozenset(result)
 
-    None if one of those ends no rank.
+
+def control_trial(trial: Trial, restarted: Collection[str] = ()) -> Trial | None:
+    """The trial of the restart control: a rank ends where the faults of ``trial`` act, a preemption after its notice.
+
+    ``restarted``: faults that end no rank by themselves, such as a hang, and made the job restart in this run. The others that end
+    no rank are left out. None where nothing restarts.
     """
-    if not trial.faults or any(fault.fault not in ENDING for fault in trial.faults):
-        return None
     params = {"local_rank": 0, "signal": "KILL"}
     faults = tuple(
         fault if fault.fault == "preempt" else replace(fault, fault="crash-rank", params=params)
         for fault in trial.faults
+        if fault.fault in ENDING or fault.id in restarted
     )
+    if not faults:
+        return None
     return replace(trial, faults=faults, checks=(), recovery=replace(trial.recovery, policy=("restart",)))
 
 
