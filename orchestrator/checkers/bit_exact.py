@@ -130,16 +130,19 @@ def _script(run: Run) -> Verdict:
     as_restarted = training.is_as_restarted(facts, run.twin.control)
     failures = list[views.Finding]()
     least = training.rounding.least(lines.attempts)
-    beyond = training.rounding.beyond(facts, run.twin, least)
+    shown = training.restarts_shown(facts, run.twin.control) or (facts.base or 0,)
+    beyond = training.rounding.beyond(facts, run.twin, least, shown)
     if different and as_restarted and beyond:
         failures.append(views.finding(f"{beyond[-1]}; a restart by itself has the same flaw"))
     elif (
-        different and as_restarted is False and _restart_explains_nothing(different[0], facts, run.twin, beyond, least)
+        different and as_restarted is False and _restart_explains_nothing(different[0], shown, run.twin, beyond, least)
     ):
         failures.append(views.finding(f"{_shown_difference(different, common)}; a restart from the same step does not"))
-    elif different and different[0] >= facts.undisturbed and not (as_restarted and different[0] >= (facts.base or 0)):
+    elif different and different[0] >= facts.undisturbed and not (as_restarted and different[0] >= min(shown)):
         doubts.append(
-            views.finding(_shown_difference(different, common) + _unknown_cause(different[0], facts, run.twin))
+            views.finding(
+                _shown_difference(different, common) + _unknown_cause(different[0], facts, run.twin, min(shown))
+            )
         )
     if failures and (moved := [*_moved(run)]):
         failures, doubts = [], [*moved, *failures, *doubts]
@@ -149,7 +152,7 @@ def _script(run: Run) -> Verdict:
     by_restart = as_restarted is True and bool(unseen)
     doubts += _not_compared(run, facts, () if by_restart else unseen)
     names = ", ".join(sorted({name.partition("@")[0] for _, name, _, _ in common if "@" in name}))
-    until = f"step {facts.base}, then to a restart from there" if different or by_restart else f"step {facts.steps}"
+    until = f"step {min(shown)}, then to a restart from there" if different or by_restart else f"step {facts.steps}"
     text = f"{names} of {len(facts.digests)} ranks equal to the twin, to {until}"
     control = {"control": run.twin.control.run} if run.twin.control else {}
     evidence = {
@@ -157,7 +160,7 @@ def _script(run: Run) -> Verdict:
         "compared": len(common),
         **control,
         **({"differs_from_step": different[0]} if different else {}),
-        **({"restart_from_step": facts.base} if by_restart else {}),
+        **({"restart_from_step": min(shown)} if by_restart else {}),
     }
     verdict = views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
     return completeness.or_skipped(verdict, completeness.incomparable(training.unrepeated(run.twin, facts)))
@@ -214,22 +217,22 @@ def _shown_difference(first: tuple[int, str, str], common: list[tuple[str, str, 
     return f"rank {rank}: {part} of step {step} {verb} from the twin ({count} of {len(common)} compared values differ)"
 
 
-def _restart_explains_nothing(step: int, facts: training.KeptFacts, twin: Twin, beyond: object, least: float) -> bool:
+def _restart_explains_nothing(step: int, shown: tuple[int, ...], twin: Twin, beyond: object, least: float) -> bool:
     """Whether the control has the weights of the twin in later steps, rounding apart where the run differs ``beyond`` it."""
     control, rounding = twin.control, training.rounding
-    if control is None or step < (facts.base or 0):
+    if control is None or step < min(shown):
         return False
     names = ((name, own == other) for _, name, own, other in _common_facts(control, twin))
-    known = [same for name, same in names if name.startswith("weights@") and training.step_of(name) > control.base]
-    return bool(known) and (all(known) or (beyond is not None and rounding.beyond(control, twin, least) is None))
+    known = [same for name, same in names if name.startswith("weights@") and training.step_of(name) > min(shown)]
+    return bool(known) and (all(known) or (beyond is not None and rounding.beyond(control, twin, least, shown) is None))
 
 
-def _unknown_cause(step: int, facts: training.KeptFacts, twin: Twin) -> str:
+def _unknown_cause(step: int, facts: training.KeptFacts, twin: Twin, first: int) -> str:
     if twin.control is None:
         return "; whether the job or its recovery causes that is not known without a restart control"
     if twin.control.base != facts.base:
         return f"; the restart control resumed from step {twin.control.base}, not from {facts.base}"
-    if step < twin.control.base:
+    if step < first:
         return f"; the restart control shows what the last restart changes, from step {twin.control.base} on"
     return "; a restart by itself differs as well, in other bits: the job does not repeat its steps, or more is lost than random states"
 

@@ -64,7 +64,9 @@ def _resized(steps: int, resized: int) -> Verdict:
 @training.by_rank
 def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
-    unrepeated = training.unrepeated(run.twin, training.kept_facts(lines))
+    facts = training.kept_facts(lines)
+    unrepeated = training.unrepeated(run.twin, facts)
+    is_each_shown = training.restarts_shown(facts, run.twin.control if run.twin else None) == facts.restarts
     failures, doubts = list[views.Finding](), [*training.job_doubts(run, lines), *training.unknown_starts(lines)]
     compared: list[training.Replay] = []
     restarted, unexplained, incomplete, incomparable = 0, list[views.Finding](), False, False
@@ -82,7 +84,7 @@ def _script(run: Run) -> Verdict:
             incomparable = True
         elif why and _are_whole(parts, "RNG"):
             failures.append(views.finding(why))
-        elif differing and resumption is lines.resumptions[-1] and _is_as_restarted(run, lines):
+        elif differing and (is_each_shown or resumption is lines.resumptions[-1]) and _is_as_restarted(run, lines):
             restarted += len({replay.step for replay in differing})
         elif differing:
             text = f"{_differs(differing[0])}, and no part of the state that is known to differ explains it"

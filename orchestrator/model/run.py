@@ -60,7 +60,8 @@ class ChunkRecord:
 class Control:
     """A run of a script that was restarted on the same nodes where the faults of the trial act.
 
-    ``base``: the step from which its last attempt resumed; ``bases``: by rank, where ranks do not step together.
+    ``base``: the step from which its last attempt resumed; ``bases``: by rank, where ranks do not step together; ``restarts``: those of
+    all attempts after the first.
     ``losses``, ``digests``, ``saves``, ``steps``: as of a twin. ``parts``: result and text of each part of the state that it resumed
     with; its random states were put back.
     """
@@ -73,6 +74,7 @@ class Control:
     steps: int | None = None
     bases: Mapping[str, int] = field(default_factory=dict)
     parts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    restarts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,7 @@ def test_a_twin_that_wrote_where_the_run_may_read_makes_the_comparison_unknown()
 def control(job: Job, base: int = 15) -> Control:
     """The restart control that computed what ``job`` did."""
     facts = training.kept_facts(training.lineage_of(job.run()))
-    return Control(run="r-control", base=base, losses=facts.losses, digests=facts.digests)
+    return Control(run="r-control", base=base, losses=facts.losses, digests=facts.digests, restarts=facts.restarts)
 
 
 def judged(job: Job, check: str, restarted: Control) -> Verdict:
@@ -153,6 +153,31 @@ def test_steps_that_differ_as_after_a_restart_are_no_doubt() -> None:
     assert (without.outcome, "sums in another order explain" in without.text) == ("pass", True), without.text
     assert judged(job, "replay-equal", control(job)).outcome == "pass"
     assert judged(job, "replay-equal", control(right())).outcome == "unknown"
+
+
+def twice(*forgets: str) -> Job:
+    """Killed in steps 9 and 24 of the job, resumed from 5 and 20."""
+    return rounded(
+        Job().attempt(0, 0, 8).attempt(1, 5, 23, forgets=forgets).attempt(2, 20, 30, forgets=forgets, ends=True), 5, 20
+    )
+
+
+def test_a_control_with_the_same_restarts_shows_what_each_of_them_changes() -> None:
+    job = twice("hidden")
+    shown = control(job, base=20)
+    assert shown.restarts == (5, 20)
+    verdict, replay = judged(job, "bit-exact", shown), judged(job, "replay-equal", shown)
+    assert (verdict.outcome, "to step 5, then to a restart from there" in verdict.text) == ("pass", True), verdict.text
+    assert replay.outcome == "pass", replay.text
+    last = dataclasses.replace(shown, restarts=())
+    assert "shows what the last restart changes, from step 20 on" in judged(job, "bit-exact", last).text
+    assert judged(job, "replay-equal", last).outcome == "unknown"
+
+
+def test_a_loss_of_the_first_of_two_restarts_is_no_sum_in_another_order() -> None:
+    job, right_job = twice("optimizer"), twice()
+    assert judged(job, "bit-exact", control(right_job, base=20)).outcome != "pass"
+    assert judged(job, "replay-equal", control(right_job, base=20)).outcome == "fail"
 
 
 def restored(job: Job, **change: Any) -> Control:

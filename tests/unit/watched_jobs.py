@@ -199,16 +199,22 @@ def wrong(*forgets: str, **about: Any) -> Job:
     return Job().attempt(0, 0, 18).attempt(1, 15, 30, forgets=forgets, ends=True, **about)
 
 
-def rounded(job: Job, base: int = 15) -> Job:
-    """The job, whose losses after the failure differ from those of the undisturbed one as much as sums in another order do."""
+def rounded(job: Job, *bases: int) -> Job:
+    """The job, whose losses after failures differ from those of the undisturbed one as much as sums in another order do.
 
-    def change(rank: int, line: watch.Line) -> watch.Line:
+    ``bases``: the steps that it resumed from; default: 15.
+    """
+
+    def change(rank: int, base: int, line: watch.Line) -> watch.Line:
         if not isinstance(line, watch.Step):
             return line
         loss = float(int(digest("loss", rank, base + line.n)[:4], 16)) / 7
         return dataclasses.replace(line, loss=(loss * (1 + 1e-8)).hex())
 
     job.files = [
-        dataclasses.replace(f, lines=tuple(change(f.rank, x) for x in f.lines)) if f.attempt else f for f in job.files
+        dataclasses.replace(f, lines=tuple(change(f.rank, (bases or (15,))[f.attempt - 1], x) for x in f.lines))
+        if f.attempt
+        else f
+        for f in job.files
     ]
     return job

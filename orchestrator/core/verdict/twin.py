@@ -149,7 +149,7 @@ def make_control(run: Run) -> Control | None:
         losses={rank: own for part in known for rank, own in part.losses.items()},
         digests={rank: own for part in known for rank, own in part.digests.items()},
         bases={str(rank): base for rank, base in zip(ranks, bases, strict=False)},
-        parts=training.saved_state.restored_parts(lineages[0]),
+        parts=training.saved_state.restored_parts(lineages[0]), restarts=known[0].restarts if len(known) == 1 else (),
     )  # fmt: skip
 
 

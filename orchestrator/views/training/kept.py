@@ -23,7 +23,8 @@ _NO_KEYS = ("rng", "copies")
 class KeptFacts:
     """``losses``: rank -> step -> float.hex; ``digests``: rank -> ``<part>@<step>`` -> digest; ``steps``: the last step.
 
-    ``base``: the step from which the newest attempt resumed; None if it is not known. ``undisturbed``: facts of earlier
+    ``base``: the step from which the newest attempt resumed; None if it is not known. ``restarts``: the same of each attempt after the
+    first; empty if one is not known. ``undisturbed``: facts of earlier
     steps are those of the first attempt. ``saves``: step -> key, with its rank and file -> digest or value of what was saved.
     """
 
@@ -32,6 +33,7 @@ class KeptFacts:
     steps: int
     base: int | None
     undisturbed: int
+    restarts: tuple[int, ...] = ()
     saves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
@@ -62,11 +64,12 @@ def kept_facts(lines: Lineage) -> KeptFacts:
             for n, rates in process.rates.items():
                 digests.setdefault(str(rank), {})[f"lr@{base + n}"] = " ".join(map(str, rates))
     later = [lines.bases[attempt.index] for attempt in lines.attempts[1:] if attempt.index in lines.bases]
+    restarts = tuple(later) if len(later) == len(lines.attempts[1:]) else ()
     undisturbed = min(later) if later else steps + 1
     newest = lines.attempts[-1].index if lines.attempts else -1
     return KeptFacts(
         losses=losses, digests=digests, steps=steps, base=lines.bases.get(newest), undisturbed=undisturbed,
-        saves={str(step): keys for step, keys in saves.items() if keys},
+        restarts=restarts, saves={str(step): keys for step, keys in saves.items() if keys},
     )  # fmt: skip
 
 
@@ -93,17 +96,25 @@ def _saved_keys(checkpoint: Checkpoint) -> dict[str, str]:
     return keys
 
 
+def restarts_shown(facts: KeptFacts, control: Control | None) -> tuple[int, ...]:
+    """The steps from which run and restart control both resumed: each time, or the last time only; empty without a control."""
+    if control is None or facts.base is None or control.base != facts.base:
+        return ()
+    return facts.restarts if facts.restarts and facts.restarts == control.restarts else (facts.base,)
+
+
 def is_as_restarted(facts: KeptFacts, control: Control | None) -> bool | None:
-    """Whether each rank computed what the restart control computed after resuming from the same step.
+    """Whether each rank computed what the restart control computed after resuming from the same steps.
 
     None where that is not known: no control, another step, or no digest of weights after it that both recorded on some rank.
     """
-    if control is None or facts.base is None or control.base != facts.base:
+    shown = restarts_shown(facts, control)
+    if control is None or facts.base is None or not shown:
         return None
     equal = True
     for rank, own in facts.digests.items():
         other = control.digests.get(rank, {})
-        common = [name for name in own if name in other and step_of(name) >= facts.base]
+        common = [name for name in own if name in other and step_of(name) >= min(shown)]
         if not any(name.startswith("weights@") and step_of(name) > facts.base for name in common):
             return None
         equal = equal and all(own[name] == other[name] for name in common)

@@ -64,9 +64,15 @@ def unexplained(replays: Iterable[Replay], least: float, *, repeats: bool) -> st
     return ""
 
 
-def beyond(facts: KeptFacts | Control, twin: Twin, least: float) -> tuple[Step, str] | None:
-    """The first step, and the text, of differences from the twin that are no sum in another order; None if all may be."""
-    base = facts.base or 0
+def beyond(
+    facts: KeptFacts | Control, twin: Twin, least: float, starts: tuple[Step, ...] = ()
+) -> tuple[Step, str] | None:
+    """The first step, and the text, of differences from the twin that are no sum in another order; None if all may be.
+
+    ``starts``: the steps that processes which were started anew resumed from; default: that of the last ones.
+    """
+    starts = starts or (facts.base or 0,)
+    base = min(starts)
     for rank, own in sorted(facts.digests.items(), key=lambda item: int(item[0])):
         other = twin.digests.get(rank, {})
         steps: dict[int, bool] = {}  # rounding of the first step may show in the optimizer alone at first
@@ -74,7 +80,7 @@ def beyond(facts: KeptFacts | Control, twin: Twin, least: float) -> tuple[Step, 
             if name.startswith(("weights@", "optimizer.")):
                 steps[step_of(name)] = steps.get(step_of(name), True) and own[name] == other[name]
         first = min((step for step, is_equal in steps.items() if step > base and not is_equal), default=0)
-        if first > base + 1 and steps.get(base + 1) and steps.get(first - 1):
+        if first > base + 1 and steps.get(base + 1) and steps.get(first - 1) and first - 1 not in starts:
             text = f"rank {rank}: weights and optimizer equal the twin's until step {first - 1} and differ from the next on"
             return first, text
     for rank, own in sorted(facts.losses.items(), key=lambda item: int(item[0])):
