@@ -11,9 +11,6 @@ from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
 
-ALWAYS = False
-TWIN = False
-
 #: Timers of the orchestrator wait on purpose; a hold is released when its fault has acted; an inspection may outlive its gang.
 WAITS = (events.Timer.NAME, events.RankRelease.NAME, events.GangInspect.NAME)
 
