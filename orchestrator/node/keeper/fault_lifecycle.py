@@ -124,7 +124,7 @@ class FaultLifecycle:
             reply = Reply(respond, done)
             reply.guard(job)(reply)
 
-        self._queue.add(_name(lease), work)
+        self._queue.add(f"{lease.node}/{lease.id}", work)
 
     def _begin_injection(self, lease: Lease) -> None:
         self._end_injection(lease)
@@ -385,7 +385,3 @@ def _lease(run: str, command: Command[FaultAct] | Command[FaultHeal]) -> Lease:
         boot=host_facts.boot_id(),
         act=act,
     )
-
-
-def _name(lease: Lease) -> str:
-    return f"{lease.node}/{lease.id}"

@@ -185,7 +185,7 @@ def _hosts(
     observed: Observations, done: Mapping[tuple[str, str], Any], failed: Mapping[tuple[str, str], str]
 ) -> Observations:
     """The observations of the hosts."""
-    own = (done or failed) and _own_boot()
+    own = (done or failed) and host_facts.boot_id()
     clocks = {host: (boot, clock) for (what, host), (boot, clock, _) in _of(done, "clock") if what and boot != own}
     return replace(
         observed,
@@ -219,10 +219,6 @@ def _clock(prober: Prober, host: str) -> tuple[str, HostClock, float]:
             best = (str(reading["boot"]), clock, float(reading["wall"]) - wall - half)
     assert best is not None
     return best
-
-
-def _own_boot() -> str:
-    return host_facts.boot_id()
 
 
 def _probe_all(

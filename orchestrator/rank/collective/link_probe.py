@@ -372,11 +372,6 @@ def report(link: Link, rank: int, note: Callable[[LinkPair | LinkFit], None]) ->
             LinkFit(
                 rank=rank, alpha_s=link.agreed.alpha, beta_s_per_byte=link.agreed.beta, changed=link.changed or None,
                 reused_from=link.known["run"] if link.known else None,
-                measured_at=_utc(link.known["at"]) if link.known else None,
+                measured_at=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(link.known["at"])) if link.known else None,
             )
         )  # fmt: skip
-
-
-def _utc(seconds: float) -> str:
-    """``2026-11-21 09:12 UTC``."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
