@@ -180,7 +180,6 @@ def _is_built_in(kind: str, file: Path) -> bool:
 
 
 def _load(kind: str, file: _File) -> tuple[ModuleType, bytes]:
-    """The module and the bytes of its file."""
     path, name = file.path, f"{_PACKAGE}.{kind}.{file.path.stem}"
     hint = f"correct or uninstall {file.distribution}" if file.distribution else ""
     if file.problem:

@@ -120,7 +120,6 @@ def _missed(run: Run, injected: list[views.FaultTrace], failovers: list[views.Fa
 
 
 def _figures(failovers: list[views.Failover], unrecovered: list[_Detection]) -> str:
-    """The slowest detection of each detector."""
     slowest: dict[str, float] = {}
     detections = [(failover.detector, failover.detect_s or 0.0) for failover in failovers]
     for name, seconds in [*detections, *((item.detector.f, item.seconds) for item in unrecovered)]:

@@ -52,7 +52,6 @@ def _planned(cases: Sequence[CaseFacts]) -> int:
 
 
 def _sequences(gang: views.Gang, plan: Event[CollectivePlan]) -> list[CollectiveSequence]:
-    """The sequences of the rank that reported the plan."""
     return [event.data for event in gang.of(CollectiveSequence) if event.data.rank == plan.data.rank]
 
 

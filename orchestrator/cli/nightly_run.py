@@ -305,7 +305,6 @@ def _next_number(runs: Path, bed: BedSpec) -> int:
 
 
 def _nights(session: Session | None, runs: Path, bed: BedSpec) -> Iterator[tuple[Path, Night]]:
-    """The nights of a bed, newest first."""
     for directory in reversed(night_files.nights(runs)):
         try:
             night = night_files.read_night(directory)

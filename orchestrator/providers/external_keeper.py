@@ -28,7 +28,6 @@ def is_for_external_keeper(order: Command) -> bool:
 
 
 def log(bed: BedSpec) -> Path:
-    """The file of its events."""
     return _keeper(bed) / EVENTS
 
 
@@ -48,7 +47,6 @@ def perform(bed: BedSpec, run: str, command: Command) -> None:
 
 
 def leases(bed: BedSpec) -> tuple[str, ...]:
-    """The leases in force, as text."""
     return lease_records.describe_leases(_keeper(bed) / "leases")
 
 

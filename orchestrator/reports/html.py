@@ -86,7 +86,6 @@ def _linked(run: Run, pairs: facts.Pairs) -> list[tuple[str, Markup | str]]:
 
 
 def _spare_probe(run: Run) -> list[tuple[str, Markup]]:
-    """A link to the run that probed the spares."""
     path = str((facts.document(run, "plan.json").get("placement") or {}).get("spare_probe") or "")
     return [("  probe", files.link(f"{path}/report/index.html", path.rpartition("/")[2]))] if path else []
 

@@ -49,7 +49,6 @@ class OpenRun:
 
 
 def names(state: Path) -> tuple[str, ...]:
-    """The beds that have a bed file."""
     return tuple(sorted(file.stem for file in (state / "beds").glob("*.json")))
 
 
@@ -106,7 +105,6 @@ def require_preflight(state: Path, name: str) -> None:
 
 
 def clear_preflight(state: Path, name: str) -> None:
-    """The preflight has passed."""
     _preflight_file(state, name).unlink(missing_ok=True)
 
 

@@ -311,7 +311,6 @@ class FakeCluster:
         (self.received if host is None or host.answers else host.kept).append(event)
 
     def _clock(self, node: str, writer: str) -> Clock:
-        """The clock of the writer's host."""
         host = self.host_of(node)
         mono = self.time + host.clock_offset_s
         return self.now() if writer == OUTSIDE else Clock(boot=host.boot, mono=mono, wall=mono)

@@ -97,7 +97,6 @@ class FakeRanks:
             self._cluster.later(STEP_S, lambda: self.step(gang))
 
     def commit(self, gang: FakeGang) -> None:
-        """Commit a checkpoint of the gang's step."""
         parent = self.checkpoints[-1]["name"] if self.checkpoints else None
         name = f"e{gang.epoch}-s{gang.step}"
         value = {"name": name, "step": gang.step, "epoch": gang.epoch, "sha256": f"c{gang.step}", "parent": parent}
@@ -113,7 +112,6 @@ class FakeRanks:
             self._cluster.emit(node, "agent", "rank.exit", value, epoch=gang.epoch)
 
     def emit(self, gang: FakeGang, rank: int, f: str, value: Mapping[str, Any]) -> None:
-        """Write an event of a rank."""
         writer = f"rank-{rank}.e{gang.epoch}"
         self._cluster.emit(gang.ranks[rank], writer, f, {"rank": rank, **value}, epoch=gang.epoch)
 

@@ -84,7 +84,6 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 
 def items(params: Params) -> tuple[cases.Item, ...]:
-    """The items with scaled gaps."""
     listed = (parse_item(fields, params.gap_scale) for fields in params.items)
     return tuple(replace(item, trials=precision.most_iterations(item.trials, params.precision)) for item in listed)
 

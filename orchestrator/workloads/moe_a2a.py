@@ -72,7 +72,6 @@ def fits(params: Params, world: int) -> list[str]:
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:
-    """The parameter ``steps``."""
     return params.steps
 
 
@@ -108,7 +107,6 @@ class _Trainer:
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
 
     def step(self, step: int) -> float:
-        """Run one step, phase by phase."""
         import torch
 
         ctx = self._ctx

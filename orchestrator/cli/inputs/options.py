@@ -62,12 +62,10 @@ def inventory(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_run(name: str = "run", **extra: Any) -> Wrapper:
-    """An argument that names a run."""
     return click.argument(name, **{"shell_complete": completions.runs, **extra})
 
 
 def of_bed(name: str = "bed", **extra: Any) -> Wrapper:
-    """An argument that names a bed."""
     return click.argument(name, **{"required": False, "shell_complete": completions.beds, **extra})
 
 

@@ -42,7 +42,6 @@ def state_dir() -> Path:
 
 
 def process_provider(state: Path) -> Provider:
-    """Return the provider of process nodes."""
     from ...providers.process import process_provider as process
 
     return process.ProcessProvider(state)
@@ -162,7 +161,6 @@ class Session:
         return self.job.is_ephemeral and bed in self.obtained
 
     def close(self) -> None:
-        """Disconnect the hosts."""
         for provider in self._opened:
             provider.close()
 

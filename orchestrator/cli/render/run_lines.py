@@ -335,7 +335,6 @@ class RunLines:
         yield self._line(event, "expected", text)
 
     def _collective_measured(self, event: Event[events.CollectiveMeasured]) -> Iterator[Line]:
-        """A row as soon as it is measured."""
         row, case = event.data, self._cases.get(event.data.case or 0)
         if case is None or row.median_s is None:
             return

@@ -98,7 +98,6 @@ def document(result: Result) -> dict[str, Any]:
 
 
 def judged(result: Result) -> Run:
-    """Return the run with the verdicts of the result."""
     run = result.judged or bundle.load(Path(result.directory), judged=False)
     return replace(run, verdicts=result.verdicts)
 

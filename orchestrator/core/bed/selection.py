@@ -69,7 +69,6 @@ def _nearest(bed: BedSpec, name: str) -> str:
 
 
 def on_hosts(bed: BedSpec, names: Collection[str]) -> BedSpec:
-    """The part of the bed on these hosts."""
     nodes = tuple(node for node in bed.nodes if node.host in names)
     replacements = tuple(node for node in bed.replacements if node.host in names)
     return replace(reaching(bed, names), nodes=nodes, replacements=replacements)

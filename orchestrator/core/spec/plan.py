@@ -124,7 +124,6 @@ def _vaulted(bed: BedSpec) -> list[str]:
 
 
 def without_secrets(plan: Plan) -> Plan:
-    """The plan for a bundle, without the secrets of the inventory."""
     return _with_env(plan, {name: redaction.redacted(node.env, plan.secret_names) for name, node in plan.nodes.items()})
 
 

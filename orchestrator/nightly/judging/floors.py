@@ -19,7 +19,6 @@ GATE = "floor"
 
 
 def matches(rule: MetricRule, name: str) -> bool:
-    """Whether a rule names the metric."""
     return matches_name(rule.metric, name)
 
 

@@ -64,7 +64,6 @@ def _engine_version(engine: str) -> str:
 def list_nodes(
     hostdir: str, rows: Sequence[Mapping[str, Any]], engine: str, memory: bool = False
 ) -> list[dict[str, Any]]:
-    """The status of the node of each container."""
     return [_node_status(hostdir, row, engine, memory) for row in rows]
 
 

@@ -188,7 +188,6 @@ class FaultLifecycle:
         primitive_runner.observe_once(self._loop, lease.act.verify, node, VERIFY_S, inspected)
 
     def _reject(self, lease: Lease, reason: str, evidence: Evidence, respond: Reply) -> None:
-        """Respond that the fault is not injected."""
         self._drop(lease)
         self._rejected.add((lease.node, lease.id))
         respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))

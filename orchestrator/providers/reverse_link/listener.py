@@ -194,7 +194,6 @@ class Listener:
         return "" if listener == self._identity else "it means another listener"
 
     def _add(self, host: str, stream: HostStream) -> None:
-        """Keep the newest stream of a host."""
         with self._arrival:
             if self._is_closed:
                 stream.close()

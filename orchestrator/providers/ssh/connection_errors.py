@@ -28,7 +28,6 @@ class HostError(OSError):
 
 
 def explain(destination: Destination, error: BaseException, deadline_s: float) -> HostError:
-    """The error with its cause and its fix."""
     text, lasting = _keys(destination, error) or _login(destination, error) or _network(destination, error, deadline_s)
     return HostError(destination.host.name, text, lasting=lasting)
 

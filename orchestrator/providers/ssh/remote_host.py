@@ -218,7 +218,6 @@ class RemoteSite:
         self._driver_lock = content
 
     def release(self) -> None:
-        """Release the driver lock."""
         held, self._driver_lock = self._driver_lock, None
         if held and (link := self._host_connection.link):
             link.request({"do": "leave"})

@@ -79,7 +79,6 @@ class Case:
 
     @property
     def ranks(self) -> int:
-        """Ranks of one group."""
         return len(self.groups[0])
 
     @property

@@ -83,8 +83,6 @@ def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool 
 
 
 class Meter:
-    """The measurement on one rank."""
-
     def __init__(
         self, ctx: context.RankContext, planned: tuple[cases.Case, ...], peer: mpi_peer.Peer | None = None
     ) -> None:

@@ -74,7 +74,6 @@ class Memories:
         self._made: dict[tuple[case_layout.Layout, str, str], Memory] = {}
 
     def of(self, item: Item, layout: case_layout.Layout) -> Memory:
-        """The buffer for ``layout``."""
         bare = replace(layout, parts=())
         key = (bare, item.dtype, item.operator if item.operation in REDUCING else "")
         if key not in self._made:

@@ -429,7 +429,6 @@ def _moments(file: watch.WatchFile, follow: Callable[[watch.Step, M], M], known:
 
 
 def _rates(file: watch.WatchFile) -> Mapping[int, tuple[Any, ...]]:
-    """The learning rates by step."""
     moments: dict[int, tuple[Any, ...]] = _moments(file, lambda step, known: known if step.lr is None else step.lr, ())
     return moments | {state.n: state.lr for state in file.of(watch.State) if state.lr is not None}
 
