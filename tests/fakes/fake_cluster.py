@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..model.event import REPEATED, Clock, Command, Event, Source
-from ..model.frozen import dataclass, field
-from ..model.payload import EventType
+from orchestrator.model.event import REPEATED, Clock, Command, Event, Source
+from orchestrator.model.frozen import dataclass, field
+from orchestrator.model.payload import EventType
 
 BEAT_S = 0.25
 #: From power on until a host responds.

@@ -6,8 +6,9 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.frozen import dataclass, field
-from ..model.trial import SCRIPT
+from orchestrator.model.frozen import dataclass, field
+from orchestrator.model.trial import SCRIPT
+
 from .fake_cluster import FakeCluster
 
 STEP_S = 0.01
