@@ -112,7 +112,6 @@ def _stalled(run: Run, *, ended: bool) -> Iterator[views.Finding]:
 
 
 def _wall_time(run: Run) -> Iterator[views.Finding]:
-    """The run reached its own time limit."""
     for event in run.history.of(events.TimerDone):
         if event.key == "wall":
             yield views.finding(f"the run was not finished after {run.trial.liveness.wall_s:g} s", event)

@@ -291,7 +291,6 @@ def _firewall() -> str:
 
 
 def _owners(engine: str, tag: str) -> list[str]:
-    """The owners of the bed's containers, as text."""
     owners = set()
     filters = urllib.parse.quote(json.dumps({"label": ["ccbed.bed=" + tag]}))
     with contextlib.suppress(OSError):

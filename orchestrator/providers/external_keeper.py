@@ -62,7 +62,6 @@ def end(bed: BedSpec) -> tuple[int, ...]:
 
 
 def _heal_all(bed: BedSpec) -> None:
-    """Heal all faults that are in force at once."""
     orders = [
         command(
             FaultHeal(id=lease.id, fault=lease.fault, act=lease.act), f"down-{secrets.token_hex(3)}/{lease.id}",

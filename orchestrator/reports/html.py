@@ -30,7 +30,6 @@ def warm_up() -> None:
 
 
 def values(run: Run) -> dict[str, Any]:
-    """Everything that the template shows."""
     steps = training.steps(run)
     view = training.view(run)
     spans = views.timeline(run.history)

@@ -81,7 +81,6 @@ def write(state: Path, bed: BedSpec) -> None:
 
 
 def forget(state: Path, name: str) -> None:
-    """Remove the bed file."""
     (state / "beds" / f"{name}.json").unlink(missing_ok=True)
     _vault(state, name).unlink(missing_ok=True)
     clear_preflight(state, name)

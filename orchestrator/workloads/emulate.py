@@ -89,7 +89,6 @@ def items(params: Params) -> tuple[cases.Item, ...]:
 
 
 def run(ctx: context.RankContext) -> None:
-    """Replay all items on this rank."""
     from ..rank.collective import measure
 
     measure.run(ctx, items(ctx.params))

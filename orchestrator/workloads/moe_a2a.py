@@ -82,7 +82,6 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 
 def run(ctx: context.RankContext) -> None:
-    """Train this rank's experts."""
     from ..rank.checkpoint import model_states
 
     ctx.connect()

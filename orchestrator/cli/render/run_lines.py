@@ -73,7 +73,7 @@ class RunLines:
 
     def feed(self, event: Event) -> tuple[Line, ...]:
         """Return the lines of an event; most events have none."""
-        if event.type == "note" and event.subject in _TEXTS:
+        if event.type == "note" and event.subject and event.subject in _TEXTS:
             label, template = _TEXTS[event.subject]
             return (self._line(event, label, template.format(data=event.data, node=event.node)),)
         table = _NOTES if event.type == "note" else {} if event.type == "invoke" else _OUTCOMES

@@ -87,7 +87,6 @@ def hosts_of(bed: BedSpec, nodes: Collection[str]) -> set[str]:
 
 
 def limit(diff: Diff, bed: BedSpec, names: Collection[str]) -> Diff:
-    """The changes on these hosts."""
     hosts = {node.name: node.host for node in bed.nodes}
     changes = (change for change in diff.changes if (change.host or _host(change, hosts, names)) in names)
     return replace(diff, changes=tuple(changes))

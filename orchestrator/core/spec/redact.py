@@ -51,7 +51,6 @@ class Redaction:
         return tuple(result)
 
     def text(self, text: str) -> str:
-        """The text with placeholders for the known secrets."""
         for placeholder, secret in self.secrets.items():
             if len(secret) >= vaulted.SHORTEST:
                 text = text.replace(secret, placeholder)

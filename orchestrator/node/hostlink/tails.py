@@ -221,7 +221,6 @@ class Tails:
         tail.fresh = False
 
     def _rewind(self, tail: Tail) -> None:
-        """Send a file from its beginning."""
         self._count_bulk(tail, -tail.offset)
         tail.offset, tail.sent, tail.capped, tail.last = 0, False, False, b""
 

@@ -51,7 +51,6 @@ def list_containers(hostdir: str, bed: str, engine: str) -> list[dict[str, Any]]
 
 
 def owners(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of the owners of these containers."""
     return sorted({str(row["Labels"].get(names.OWNER, "")) for row in rows} - {""})
 
 

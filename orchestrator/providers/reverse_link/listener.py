@@ -110,7 +110,6 @@ class Listener:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _serve(self) -> None:
-        """The thread of the event loop."""
         self._loop.add_reader(self._socket, self._accept)
         self._loop.call_later(KEEP_S, self._keep)
         try:

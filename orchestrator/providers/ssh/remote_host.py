@@ -131,7 +131,6 @@ class RemoteSite:
 
     @property
     def reason(self) -> str:
-        """The reason why the host is not connected."""
         return self._host_connection.reason
 
     @property
@@ -155,7 +154,6 @@ class RemoteSite:
         return self._host_connection.request({"do": "op", "op": op, "args": args, "raw": raw}, body, deadline_s)[0]
 
     def ping(self, deadline_s: float = 10.0) -> Reading:
-        """Request the host's clock."""
         before = time.monotonic()
         response, _ = self._host_connection.request({"do": "ping"}, b"", deadline_s)
         reading = read_clock(response, before, time.monotonic(), time.time())

@@ -50,8 +50,6 @@ _DEFINITE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """The exit code and the output of a command."""
-
     code: int
     out: bytes
     err: bytes
@@ -111,7 +109,6 @@ class Connection:
         return channel
 
     def run(self, argv: Sequence[str], stdin: bytes = b"", deadline_s: float = CONNECT_S) -> CommandResult:
-        """Run a program on the host to its end."""
         until = time.monotonic() + deadline_s
         channel = self.start(argv, deadline_s)
         try:

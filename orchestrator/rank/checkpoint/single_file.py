@@ -17,8 +17,6 @@ from . import tensor_digest
 
 
 class CheckpointError(Exception):
-    """A checkpoint could not be written or read."""
-
     kind = "checkpoint"
 
 

@@ -34,8 +34,6 @@ class Membership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
-    """The first wrong element of a result."""
-
     offset: int
     expected: float
     got: float

@@ -63,7 +63,6 @@ class Notes:
         self._pid = os.getpid()
 
     def note(self, payload: Payload) -> None:
-        """Append one observation of ccbed."""
         self._append(payload.NAME, codec.plain(payload))
 
     def emit(self, f: str, **value: Any) -> None:

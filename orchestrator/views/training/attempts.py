@@ -358,7 +358,6 @@ def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None, *, was_w
 
 
 def failed_load(file: watch.WatchFile) -> watch.Load | None:
-    """The last load of the process, if it raised."""
     loads = [*merged(file.of(watch.Load)).values()]
     return loads[-1] if loads and loads[-1].error and loads[-1].path else None
 
