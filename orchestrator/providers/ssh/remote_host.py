@@ -63,7 +63,6 @@ class RemoteSite:
         self._now = now
         self._mirror = Mirror(self.root, host.name)
         self._host_connection: HostConnection[Any] = HostConnection(
-            host.name,
             connect=lambda deadline_s: connect(host, deadline_s),
             start=start
             or (

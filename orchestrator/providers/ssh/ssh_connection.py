@@ -75,7 +75,7 @@ class Connection:
         """Raises HostError if the connection is lost."""
         transport = self._client.get_transport()
         if transport is None or not transport.is_active():
-            raise HostError(self.host.name, f"the connection to {self.destination.login} is lost")
+            raise HostError(f"the connection to {self.destination.login} is lost")
         return transport
 
     @property
@@ -115,7 +115,7 @@ class Connection:
             return _run_to_end(channel, stdin, until)
         except TimeoutError:
             text = f"`{argv[0]}` did not end within {deadline_s:g} s there"
-            raise HostError(self.host.name, text) from None
+            raise HostError(text) from None
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise explain(self.destination, error, deadline_s) from error
         finally:
