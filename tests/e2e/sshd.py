@@ -38,7 +38,8 @@ def lacking() -> str:
 
 def ping(site: RemoteSite, deadline_s: float = 10.0) -> Mapping[str, Any]:
     """One round trip to the host: its ``boot`` and clocks."""
-    return site._host_connection.request({"do": "ping"}, b"", deadline_s)[0]
+    response: Mapping[str, Any] = site._host_connection.request({"do": "ping"}, b"", deadline_s)[0]
+    return response
 
 
 def program(name: str) -> str:
