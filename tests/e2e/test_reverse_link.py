@@ -29,8 +29,6 @@ from orchestrator.providers import archive
 from orchestrator.providers.reverse_link import credentials, listener, reverse_connection
 from orchestrator.providers.ssh.remote_host import RemoteSite
 
-from . import sshd
-
 pytestmark = pytest.mark.e2e
 
 HOST, RUN, LIMIT_S = "h1", "R", 120.0
@@ -131,7 +129,7 @@ def test_a_lost_link_is_made_again(linked: Linked) -> None:
         pid = int(Path(f"/proc/{linked.process.pid}/task/{linked.process.pid}/children").read_text().split()[0])
         os.kill(pid, signal.SIGKILL)
         until(lambda: site.connection_count >= 2 and site.is_connected)
-        assert sshd.ping(site)["boot"]
+        assert "there" in site.settle()
     finally:
         site.close()
 
@@ -217,7 +215,7 @@ def test_each_command_has_its_own_link(linked: Linked, links: Path, tmp_path: Pa
     try:
         site.open(LIMIT_S)
         other.open(LIMIT_S)
-        assert sshd.ping(site)["boot"] == sshd.ping(other)["boot"]
+        assert site.settle().keys() == other.settle().keys()
         assert len(reverse_link.read_listeners(links)) == 2
     finally:
         other.close()
