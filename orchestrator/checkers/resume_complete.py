@@ -12,13 +12,9 @@ from ..views import training
 from ..views.training import completeness
 
 
+@training.by_rank
 def check(run: Run, params: Params) -> Verdict:
     """A row for each part, by the state of the same moment of the job before and after the failure, else by that of a twin."""
-    return _script(run)
-
-
-@training.by_rank
-def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
     failures, doubts = (
         list[views.Finding](),

@@ -12,13 +12,9 @@ from ..model.verdict import Verdict
 from ..views import training
 
 
+@training.by_rank
 def check(run: Run, params: Params) -> Verdict:
     """By the digest of the weights before the first step of each attempt, or by the SHA-256 of the file that was loaded."""
-    return _script(run)
-
-
-@training.by_rank
-def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
     failures = [finding for resumption in lines.resumptions for finding in _wrong(resumption)]
     doubts = [*training.job_doubts(run, lines), *training.nothing_to_resume(run, lines)]
