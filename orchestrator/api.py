@@ -87,7 +87,6 @@ class Result:
 
     @property
     def findings(self) -> tuple[Verdict, ...]:
-        """The verdicts that fail."""
         return tuple(verdict for verdict in self.verdicts if verdict.outcome == "fail")
 
     def require_pass(self) -> Result:

@@ -23,11 +23,13 @@ KINDS = ("faults", "checkers", "reports", "algorithms", "workloads")
 #: The names that a file of each kind must define (``model/plugin.py``).
 OFFERS: Mapping[str, tuple[str, ...]] = {
     "faults": ("Params", "SAFETY", "plan"),
-    "checkers": ("Params", "ALWAYS", "TWIN", "check"),
+    "checkers": ("Params", "check"),
     "reports": ("render",),
     "algorithms": ("OPERATIONS", "chunks", "schedule", "cost"),
     "workloads": ("Params", "METRICS", "CHECKS", "last_step", "run"),
 }
+#: What a name of a kind is where a file does not define it.
+DEFAULTS: Mapping[str, Mapping[str, bool]] = {"checkers": {"ALWAYS": False, "TWIN": False}}
 _PACKAGE_DIRECTORY = Path(__file__).parent
 _PACKAGE = __package__ or "orchestrator"
 
@@ -62,6 +64,8 @@ class Folder(Mapping[str, Plugin]):
                     f"{file}: a file in {self._kind}/ must offer {', '.join(OFFERS[self._kind])}; {', '.join(lacking)} is missing",
                     hint="model/plugin.py says what each is; CONTRIBUTING.md has an example",
                 )
+            for offer, value in DEFAULTS.get(self._kind, {}).items():
+                vars(module).setdefault(offer, value)
             is_built_in = _is_built_in(self._kind, file.path)
             self._loaded[name] = Plugin(
                 name=name, summary=summary(file.path), path=str(file.path), module=module, code=code,
@@ -176,7 +180,6 @@ def _is_built_in(kind: str, file: Path) -> bool:
 
 
 def _load(kind: str, file: _File) -> tuple[ModuleType, bytes]:
-    """The module and the bytes of its file."""
     path, name = file.path, f"{_PACKAGE}.{kind}.{file.path.stem}"
     hint = f"correct or uninstall {file.distribution}" if file.distribution else ""
     if file.problem:

@@ -24,7 +24,6 @@ class Params:
 
 
 def chunks(operation: str, world: int, params: Params) -> int:
-    """The segments."""
     del operation, world
     return params.segments
 
@@ -44,7 +43,6 @@ def schedule(operation: str, rank: int, world: int, params: Params) -> model.Sch
 
 
 def cost(operation: str, world: int, params: Params) -> model.Cost:
-    """The formula above."""
     del operation
     rounds = world - 2 + params.segments if world > 1 else 0
     return model.Cost(rounds, rounds / params.segments)

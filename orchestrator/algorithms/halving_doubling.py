@@ -34,7 +34,6 @@ def schedule(operation: str, rank: int, world: int) -> model.Schedule:
 
 
 def cost(operation: str, world: int) -> model.Cost:
-    """The formula above."""
     core = _core(world)
     rounds, volume = core.bit_length() - 1, (core - 1) / core
     if operation == "reduce-scatter":

@@ -30,7 +30,6 @@ def schedule(operation: str, rank: int, world: int) -> model.Schedule:
 
 
 def cost(operation: str, world: int) -> model.Cost:
-    """Messages and the tokens between them."""
     if operation == "send-recv":
         return model.Cost(world, world) if world > 1 else model.Cost(0, 0)
     messages = world - 1

@@ -30,7 +30,6 @@ def schedule(operation: str, rank: int, world: int) -> model.Schedule:
 
 
 def cost(operation: str, world: int) -> model.Cost:
-    """The messages of the root's port."""
     messages = (world - 1) * (2 if operation == "all-reduce" else 1)
     return model.Cost(messages, messages / world if operation in ("gather", "scatter") else messages)
 

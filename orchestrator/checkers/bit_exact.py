@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from .. import views
 from ..model import events
-from ..model.frozen import dataclass, replace
+from ..model.frozen import replace
+from ..model.plugin import NoParams as Params
 from ..model.run import Control, Run, Twin
 from ..model.verdict import Verdict
 from ..views import training
 from ..views.training import completeness
 
-ALWAYS = False
 TWIN = True
 #: The largest relative difference of the loss over a batch that sums in another order explain (measured: 5e-7 in 35 steps),
 #: and the number of steps after a change of the gang's size for which it holds.
@@ -23,11 +23,6 @@ SKIPS = True
 NO_TWIN_AFTER = (
     "not checked: no twin to compare with (by default one follows a run with a fault, of less than a minute; --twin)"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:

@@ -9,12 +9,12 @@ from .. import views
 from ..model import events
 from ..model.event import Event
 from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import transfers
 
 ALWAYS = True
-TWIN = False
 
 #: Documents that every bundle has.
 DOCUMENTS = ("plan.json", "fingerprint.json", "bundle.json")
@@ -24,11 +24,6 @@ IDENTITY = re.compile(r"^ccbed: run (\S+) node (\S+) incarnation (\S+) epoch (\d
 LIVING = ("paused", "warm", "busy", "starting")
 #: (attempt, rank) -> step -> the node on which it is recorded, in the order of the file.
 _Steps = dict[tuple[int, int], dict[int, str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

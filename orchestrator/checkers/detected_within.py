@@ -12,9 +12,6 @@ from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
 
-ALWAYS = False
-TWIN = False
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
@@ -123,7 +120,6 @@ def _missed(run: Run, injected: list[views.FaultTrace], failovers: list[views.Fa
 
 
 def _figures(failovers: list[views.Failover], unrecovered: list[_Detection]) -> str:
-    """The slowest detection of each detector."""
     slowest: dict[str, float] = {}
     detections = [(failover.detector, failover.detect_s or 0.0) for failover in failovers]
     for name, seconds in [*detections, *((item.detector.f, item.seconds) for item in unrecovered)]:

@@ -8,9 +8,6 @@ from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
 
-ALWAYS = False
-TWIN = False
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:

@@ -8,17 +8,11 @@ from collections.abc import Iterator
 from .. import views
 from ..core.verdict import least_checks, metrics
 from ..core.verdict.twin import twin_key
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run, StepRecord
 from ..model.verdict import Verdict
 
 ALWAYS = True
-TWIN = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:

@@ -7,22 +7,16 @@ from collections.abc import Iterator, Sequence
 from .. import views
 from ..model import events
 from ..model.event import Event
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.trial import INSIDE
 from ..model.verdict import Verdict
 from ..views import training
 
 ALWAYS = True
-TWIN = False
 
 #: A fault that is not proved makes the verdict unknown, never a pass.
 UNPROVED = "fault not proved"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:

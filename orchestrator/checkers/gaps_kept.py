@@ -10,8 +10,6 @@ from ..model.verdict import Verdict
 from ..views import collectives
 from ..views.collectives import phrases
 
-ALWAYS = False
-TWIN = False
 #: Without gaps the check is skipped.
 SKIPS = True
 NAME = "gaps-kept"

@@ -6,18 +6,10 @@ from collections.abc import Iterator
 
 from .. import views
 from ..model.events import ProbeDone
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import probes
-
-ALWAYS = False
-TWIN = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from .. import views
 from ..core.verdict import replay
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 
 ALWAYS = True
-TWIN = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:

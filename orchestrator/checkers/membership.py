@@ -10,14 +10,13 @@ from .. import views
 from ..model import events
 from ..model.event import Event
 from ..model.events import RecoveryDecided, RecoveryGrown, RecoveryReplaced
-from ..model.frozen import dataclass
 from ..model.payload import Payload
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
 
 ALWAYS = True
-TWIN = False
 
 #: Notes that a rank writes once per attempt.
 ONCE: tuple[type[Payload], ...] = (
@@ -32,11 +31,6 @@ ACTS: tuple[type[Payload], ...] = (
 NEXT = (RecoveryDecided, RecoveryGrown)
 #: Commands that prepare an attempt.
 PREPARE = (events.FenceWrite, events.StoreOpen, events.CheckpointScan, events.GangStart)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:

@@ -11,9 +11,6 @@ from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
 
-ALWAYS = False
-TWIN = False
-
 #: Timers of the orchestrator wait on purpose; a hold is released when its fault has acted; an inspection may outlive its gang.
 WAITS = (events.Timer.NAME, events.RankRelease.NAME, events.GangInspect.NAME)
 
@@ -115,7 +112,6 @@ def _stalled(run: Run, *, ended: bool) -> Iterator[views.Finding]:
 
 
 def _wall_time(run: Run) -> Iterator[views.Finding]:
-    """The run reached its own time limit."""
     for event in run.history.of(events.TimerDone):
         if event.key == "wall":
             yield views.finding(f"the run was not finished after {run.trial.liveness.wall_s:g} s", event)

@@ -10,16 +10,11 @@ from ..model import events
 from ..model.act import Act
 from ..model.event import Event, History
 from ..model.frozen import dataclass, field
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 
 ALWAYS = True
-TWIN = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:

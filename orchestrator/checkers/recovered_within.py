@@ -12,9 +12,6 @@ from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
 
-ALWAYS = False
-TWIN = False
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:

@@ -6,21 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from .. import views
 from ..model import watch
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run, StepRecord
 from ..model.verdict import Verdict
 from ..views import training
 from ..views.training import completeness
 
-ALWAYS = False
-TWIN = False
 SKIPS = True
 NEXT = "a restart control tells whether that belongs to the job: --twin"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:

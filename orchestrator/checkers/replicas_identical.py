@@ -6,22 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from .. import views
 from ..model import events
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
 
-ALWAYS = False
-TWIN = False
 SKIPS = True
 
 #: Prefix of random states, which differ from rank to rank on purpose.
 OWN = "rng."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:

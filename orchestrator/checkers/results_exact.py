@@ -9,18 +9,11 @@ from .. import views
 from ..model import events
 from ..model.event import Event
 from ..model.events import CaseFacts, CollectivePlan, CollectiveSequence, CollectiveWrong
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 
-ALWAYS = False
-TWIN = False
 NAME = "results-exact"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
@@ -59,7 +52,6 @@ def _planned(cases: Sequence[CaseFacts]) -> int:
 
 
 def _sequences(gang: views.Gang, plan: Event[CollectivePlan]) -> list[CollectiveSequence]:
-    """The sequences of the rank that reported the plan."""
     return [event.data for event in gang.of(CollectiveSequence) if event.data.rank == plan.data.rank]
 
 

@@ -5,28 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .. import views
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
 from ..views.training import completeness
 
-ALWAYS = False
-TWIN = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
-
-
-def check(run: Run, params: Params) -> Verdict:
-    """A row for each part, by the state of the same moment of the job before and after the failure, else by that of a twin."""
-    return _script(run)
-
 
 @training.by_rank
-def _script(run: Run) -> Verdict:
+def check(run: Run, params: Params) -> Verdict:
+    """A row for each part, by the state of the same moment of the job before and after the failure, else by that of a twin."""
     lines = training.lineage_of(run)
     failures, doubts = (
         list[views.Finding](),

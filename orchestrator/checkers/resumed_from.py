@@ -6,27 +6,15 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from .. import views
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
 
-ALWAYS = False
-TWIN = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
-
-
-def check(run: Run, params: Params) -> Verdict:
-    """By the digest of the weights before the first step of each attempt, or by the SHA-256 of the file that was loaded."""
-    return _script(run)
-
 
 @training.by_rank
-def _script(run: Run) -> Verdict:
+def check(run: Run, params: Params) -> Verdict:
+    """By the digest of the weights before the first step of each attempt, or by the SHA-256 of the file that was loaded."""
     lines = training.lineage_of(run)
     failures = [finding for resumption in lines.resumptions for finding in _wrong(resumption)]
     doubts = [*training.job_doubts(run, lines), *training.nothing_to_resume(run, lines)]

@@ -8,18 +8,10 @@ from .. import views
 from ..model import events
 from ..model.event import Event
 from ..model.events import CheckpointCommit, CheckpointFacts, ResumeChosen
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
-
-ALWAYS = False
-TWIN = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:

@@ -6,20 +6,13 @@ from collections.abc import Iterator
 
 from .. import views
 from ..model.events import ComputedBits
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import probes
 
-ALWAYS = False
-TWIN = False
 #: Equal bits are no proof of health: without a mismatch nothing is judged.
 SKIPS = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:

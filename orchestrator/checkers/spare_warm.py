@@ -8,20 +8,12 @@ from .. import views
 from ..model import events
 from ..model.event import Event
 from ..model.events import RankStart, RecoveryDecided
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 
-ALWAYS = False
-TWIN = False
-
 #: Modules that a warm agent has imported; otherwise the first optimizer step imports the third, which takes two seconds.
 WARM = ("torch", "torch.distributed", "torch._dynamo")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:

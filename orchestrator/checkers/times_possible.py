@@ -6,25 +6,18 @@ from collections.abc import Iterator
 
 from .. import views
 from ..model import events
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import collectives
 from ..views.clock import DRIFT
 from ..views.collectives import phrases
 
-ALWAYS = False
-TWIN = False
 #: Without a known rate the check is skipped.
 SKIPS = True
 NAME = "times-possible"
 #: Rates and clocks are exact to this part.
 TOLERANCE = 0.001
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:

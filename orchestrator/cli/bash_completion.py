@@ -43,5 +43,4 @@ class Bash(BashComplete):
 
 
 def install() -> None:
-    """Make it the completion of bash."""
     add_completion_class(Bash)

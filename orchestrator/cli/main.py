@@ -178,7 +178,6 @@ def _report(error: errors.CcbedError, session: sessions.Session, screen: termina
 
 
 def _explained(error: Exception, session: sessions.Session) -> errors.CcbedError:
-    """An exception as an error with its reason and the next step."""
     from ..core.spec import values
 
     if isinstance(error, errors.CcbedError):

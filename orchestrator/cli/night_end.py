@@ -66,7 +66,6 @@ def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row],
 def document(
     directory: Path, night: Night, rows: Sequence[Row], judgement: NightJudgement, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """One JSON document of a night."""
     return {
         "night": night.name,
         "directory": str(directory),

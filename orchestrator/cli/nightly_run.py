@@ -236,7 +236,7 @@ def _end_open_night(
     """What was done, and the exit code of the night. Raises Interrupted."""
     if night_files.is_closed(directory):
         return "judged", night_end.finish(session, directory, night, night_files.read_rows(directory), options)
-    if _age(night) < RESUMED:
+    if (datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(night.started)) < RESUMED:
         try:
             past = _past(session, directory.parent, bed, night.suite)
             return "resumed", _run(session, _as_begun(session, bed, night), directory, night, past, options)
@@ -254,10 +254,6 @@ def _end_open_night(
         f"the process of the night died, and {reason}"
     )
     return f"closed ({reason})", night_end.finish(session, directory, night, rows, options)
-
-
-def _age(night: Night) -> datetime.timedelta:
-    return datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(night.started)
 
 
 def _bed(session: Session, options: Mapping[str, Any]) -> BedSpec:
@@ -309,7 +305,6 @@ def _next_number(runs: Path, bed: BedSpec) -> int:
 
 
 def _nights(session: Session | None, runs: Path, bed: BedSpec) -> Iterator[tuple[Path, Night]]:
-    """The nights of a bed, newest first."""
     for directory in reversed(night_files.nights(runs)):
         try:
             night = night_files.read_night(directory)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from ..model.act import LEASE_S, Act, HostFacts, Primitive, Safety, Target
-from ..model.frozen import dataclass
+from ..model.plugin import NoParams as Params
 
 SAFETY: Safety = "container"
 
 #: Healing starts the node anew: an interpreter that imports torch took 5 s on an idle machine, beside the job's own ranks.
 LIMIT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """No parameters."""
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:

@@ -36,7 +36,6 @@ def plan(params: Params, target: Target, host: HostFacts) -> Act:
 
 
 def _has_own_link(host: HostFacts) -> bool:
-    """Does the node have its own link, apart from its host's?"""
     return host.spec is None and "own-link" in host.capabilities
 
 

@@ -43,12 +43,10 @@ class Chosen:
         return operation in getattr(self.module, "EVEN", ())
 
     def chunks(self, operation: str, world: int) -> int:
-        """The number of chunks of the buffer."""
         count: int = self.module.chunks(operation, world, *self._params)
         return count
 
     def schedule(self, operation: str, rank: int, world: int, root: int = 0) -> Schedule:
-        """The steps of ``rank``."""
         unrooted: Schedule = self.module.schedule(operation, (rank - root) % world, world, *self._params)
         return rerooted(unrooted, operation, root, world) if root else unrooted
 

@@ -41,7 +41,6 @@ def container_name(bed: str, node: str) -> str:
 
 
 def network_name(bed: str) -> str:
-    """The name of a bed's private network."""
     return f"ccbed-{bed}"
 
 

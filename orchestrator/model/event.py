@@ -159,7 +159,6 @@ def command(
     epoch: int | None = None,
     deadline_s: float = 10.0,
 ) -> Command[Q]:
-    """The command with this payload."""
     return Command(
         f=payload.NAME, key=key, node=node, incarnation=incarnation, epoch=epoch, deadline_s=deadline_s,
         value=codec.plain(payload),

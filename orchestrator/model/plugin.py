@@ -17,6 +17,11 @@ from .verdict import Verdict
 BUILT_IN = "built-in"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoParams:
+    """The ``Params`` of a plugin without parameters."""
+
+
 class Fault(Protocol):
     """``faults/<name>.py``: Params, SAFETY and plan."""
 
@@ -27,7 +32,7 @@ class Fault(Protocol):
 
 
 class Checker(Protocol):
-    """``checkers/<name>.py``: ALWAYS (runs in every trial), TWIN (requires a twin), Params and check."""
+    """``checkers/<name>.py``: Params and check. Optional: ALWAYS (runs in every trial), TWIN (requires a twin)."""
 
     ALWAYS: bool
     TWIN: bool

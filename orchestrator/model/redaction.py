@@ -57,7 +57,7 @@ ASSIGNED = re.compile(
 #: case and digits are required as well, 4.25 serves for base64: it meets 98 % of random values of 32 characters and 57 %
 #: of those of 24, and 0.5 % of the 51,000 longest identifiers in Python packages. With a slash in it, 4.5: paths.
 HEX_BITS, HEX_LENGTH = 3.0, 32
-BASE64_BITS, PATH_BITS, BASE64_LENGTH = 4.25, 4.5, 20
+BASE64_BITS, PATH_BITS = 4.25, 4.5
 _RUN = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
 _HEX = re.compile(r"[0-9a-f]+|[0-9A-F]+")
 #: Digests that say what they are: ``sha256:…``, an integrity of npm, and a commit in a URL.

@@ -35,7 +35,6 @@ def reveal(value: Any, secrets: Sequence[str]) -> Any:
 
 
 def is_masked(value: Any) -> bool:
-    """Whether the value contains a placeholder."""
     return any(PLACEHOLDER.search(text) for text in _texts(value))
 
 

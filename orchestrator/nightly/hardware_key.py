@@ -66,7 +66,6 @@ def node_key(hardware: str, trial: Trial, backend: str, threads: int) -> Key:
 
 
 def gang_key(hardware: str, trial: Trial, backend: str, threads: int) -> Key:
-    """The key of a figure of the whole gang."""
     return Key(hardware=hardware, workload=trial.workload, parameters=_parameters(trial, backend, threads))
 
 

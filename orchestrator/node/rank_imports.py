@@ -52,7 +52,6 @@ def remember() -> None:
 
 
 def has_imported() -> bool:
-    """Is the ranks' code of the archive imported?"""
     return bool(_imported_hashes)
 
 

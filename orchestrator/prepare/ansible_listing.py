@@ -36,7 +36,7 @@ def read(path: Path, vault: Vault) -> tuple[Inventory, tuple[str, ...]]:
             directory=str((path if path.is_dir() else path.parent).absolute()),
             sources=sources,
             has_encrypted_file=bool(encrypted),
-            documents=_documents(path, vault, options, encrypted),
+            documents=tuple(_document(text) for text in _opened(path, vault, options, encrypted).values()),
             decrypted=_opened(path, vault, options, parse_listing.needed_ciphertexts(listing)),
         )
     return parse_listing.parse(listing, files), parse_listing.secrets(files)
@@ -77,11 +77,6 @@ def _opened(path: Path, vault: Vault, options: Sequence[str], sealed: Sequence[s
 
     with ThreadPoolExecutor(max_workers=4) as pool:
         return dict(zip(sealed, pool.map(opened, sealed), strict=True))
-
-
-def _documents(path: Path, vault: Vault, options: Sequence[str], encrypted: Sequence[str]) -> tuple[Any, ...]:
-    """The contents of encrypted files. Raises UsageError."""
-    return tuple(_document(text) for text in _opened(path, vault, options, encrypted).values())
 
 
 def _document(text: str) -> Any:

@@ -24,8 +24,6 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramResult:
-    """The exit code and the output of a program."""
-
     code: int
     output: str
     errors: str

@@ -63,7 +63,7 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
         "lingers": os.path.exists(f"/var/lib/systemd/linger/{name}"),
         "user_systemd": os.path.exists(f"/run/user/{os.getuid()}/systemd/private"),
         "unit": _unit(request.get("tag", ""), home),
-        "stamp": _stamp(request["hostdir"]),
+        "stamp": _json(os.path.join(request["hostdir"], "prepared.json")),
         "label": {name: str(keeper.get(name, "")) for name in ("owner", "owner_id")},
         "owners": _owners(engine, request.get("tag", "")),
         "keepers": _keepers(request.get("tag", "")),
@@ -291,7 +291,6 @@ def _firewall() -> str:
 
 
 def _owners(engine: str, tag: str) -> list[str]:
-    """The owners of the bed's containers, as text."""
     owners = set()
     filters = urllib.parse.quote(json.dumps({"label": ["ccbed.bed=" + tag]}))
     with contextlib.suppress(OSError):
@@ -331,11 +330,6 @@ def _driven(hostdir: str) -> str:
     except OSError:
         pass
     return ""
-
-
-def _stamp(hostdir: str) -> dict[str, Any]:
-    """The stamp of the last preparation; empty if there was none."""
-    return _json(os.path.join(hostdir, "prepared.json"))
 
 
 def _json(path: str) -> dict[str, Any]:

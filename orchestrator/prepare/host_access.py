@@ -26,16 +26,12 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOutput:
-    """The exit code and the output of a command."""
-
     code: int
     stdout: str
     stderr: str
 
 
 class HostAccess(Protocol):
-    """Access to a host."""
-
     def run(self, argv: list[str], text: str, limit_s: float) -> CommandOutput:
         """Run ``argv`` on the host, with ``text`` as its standard input. Raises UnreachableError."""
         ...

@@ -24,7 +24,7 @@ _CONNECTIONS = 64
 
 def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
     """The requirements of each host, in the order of the inventory."""
-    known = bed.hosts or _this_machine(bed)
+    known = bed.hosts or tuple(HostSpec(name=name) for name in dict.fromkeys(node.host for node in bed.nodes))
     with ThreadPoolExecutor(max_workers=min(len(known), _CONNECTIONS)) as pool:
         results = list(pool.map(lambda host: _check_host(bed, host), known))
     looked = [result for result in results if isinstance(result, diagnosis.HostSurvey)]
@@ -42,10 +42,6 @@ def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
                 *_fabric(bed),
             )
     return requirements
-
-
-def _this_machine(bed: BedSpec) -> tuple[HostSpec, ...]:
-    return tuple(HostSpec(name=name) for name in dict.fromkeys(node.host for node in bed.nodes))
 
 
 def _interpreter(bed: BedSpec) -> tuple[Requirement, ...]:

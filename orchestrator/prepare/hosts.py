@@ -111,7 +111,6 @@ def lost(
 
 
 def _stamps(bed: BedSpec, hosts: Sequence[HostSpec]) -> dict[str, str]:
-    """The stamps of the hosts that can be reached."""
     script = 'printf "%s\\n%s\\n" "$(cat "$1" 2>/dev/null)" "$(cat /etc/machine-id 2>/dev/null)"'
 
     def read_stamp(host: HostSpec) -> str | None:
@@ -171,7 +170,6 @@ def python(state: Path, bed: BedSpec) -> dict[str, str]:
 
 
 def playbooks_hash() -> str:
-    """A hash of all playbooks and scripts of preparation."""
     folder = shipped.folder("playbooks")
     files = [*sorted(folder.rglob("*.yml")), Path(facts.__file__), Path(pull.__file__)]
     digest = hashlib.sha256()

@@ -22,7 +22,6 @@ class Vault:
     password: str | None = None
 
     def has_password(self, environ: Mapping[str, str] = os.environ) -> bool:
-        """Whether there is a password to open a vault with."""
         return bool(self.files or self.password is not None or any(environ.get(name) for name in VARIABLES))
 
 

@@ -11,7 +11,6 @@ from ..model.bed import BedSpec, BedStatus, Change, Diff, NodeSpec
 from ..model.errors import InfrastructureError
 from ..model.event import Command, Event, command
 from ..model.events import NodeApply, NodeKill
-from ..model.frozen import dataclass
 from ..model.provider import Provider
 from . import bed_commands
 
@@ -28,15 +27,6 @@ _OBSERVE_S = 0.5
 LOST_AFTER = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
-    """How long the parts took, in seconds; ``keeper_s`` is 0.0 if the keeper was there. ``ended``: pids."""
-
-    keeper_s: float
-    nodes_s: float
-    ended: tuple[int, ...] = ()
-
-
 def apply(
     provider: Provider,
     bed: BedSpec,
@@ -45,13 +35,15 @@ def apply(
     token: str,
     on_event: Callable[[Event], None] = lambda event: None,
     on_prepared: Callable[[float], None] = lambda seconds: None,
-) -> Applied:
-    """``token`` makes the commands' keys unique to this `up`. ``on_prepared`` is called when the keeper is ready.
+) -> float:
+    """Return how long the nodes took, in seconds.
 
+    ``token`` makes the commands' keys unique to this `up`. ``on_prepared`` is called when the keeper is ready.
     Raises InfrastructureError with a line per node that did not come up.
     """
     start = time.monotonic()
-    ended = provider.retire(bed) if _replaces_keeper(diff) else ()
+    if _replaces_keeper(diff):
+        provider.retire(bed)
     provider.prepare(bed)
     middle = time.monotonic()
     on_prepared(middle - start if diff.keeper else 0.0)
@@ -59,9 +51,7 @@ def apply(
     kills = () if _replaces_keeper(diff) else _kills((*diff.of("remove"), *diff.of("replace")), token)
     _perform_waves(commands, (kills,), bed, on_event)
     _perform_waves(commands, _waves(bed, (*diff.of("create"), *diff.of("replace")), token), bed, on_event)
-    return Applied(
-        keeper_s=middle - start if diff.keeper else 0.0, nodes_s=time.monotonic() - middle, ended=tuple(ended)
-    )
+    return time.monotonic() - middle
 
 
 def _replaces_keeper(diff: Diff) -> bool:

@@ -28,7 +28,6 @@ def is_for_external_keeper(order: Command) -> bool:
 
 
 def log(bed: BedSpec) -> Path:
-    """The file of its events."""
     return _keeper(bed) / EVENTS
 
 
@@ -48,7 +47,6 @@ def perform(bed: BedSpec, run: str, command: Command) -> None:
 
 
 def leases(bed: BedSpec) -> tuple[str, ...]:
-    """The leases in force, as text."""
     return lease_records.describe_leases(_keeper(bed) / "leases")
 
 
@@ -64,7 +62,6 @@ def end(bed: BedSpec) -> tuple[int, ...]:
 
 
 def _heal_all(bed: BedSpec) -> None:
-    """Heal all faults that are in force at once."""
     orders = [
         command(
             FaultHeal(id=lease.id, fault=lease.fault, act=lease.act), f"down-{secrets.token_hex(3)}/{lease.id}",

@@ -128,7 +128,6 @@ class HostsProvider:
         self._on_all_hosts(bed, ready)
 
     def _archive_path(self, bed: BedSpec, host: HostSpec, digest: str) -> str:
-        """The agent's archive, on a host."""
         return f"{bed.directory_on(host.name)}/agent/agent-{digest}.pyz"
 
     def _place_archive(self, bed: BedSpec, host: HostSpec, path: str, content: bytes) -> None:

@@ -30,7 +30,6 @@ def warm_up() -> None:
 
 
 def values(run: Run) -> dict[str, Any]:
-    """Everything that the template shows."""
     steps = training.steps(run)
     view = training.view(run)
     spans = views.timeline(run.history)
@@ -86,7 +85,6 @@ def _linked(run: Run, pairs: facts.Pairs) -> list[tuple[str, Markup | str]]:
 
 
 def _spare_probe(run: Run) -> list[tuple[str, Markup]]:
-    """A link to the run that probed the spares."""
     path = str((facts.document(run, "plan.json").get("placement") or {}).get("spare_probe") or "")
     return [("  probe", files.link(f"{path}/report/index.html", path.rpartition("/")[2]))] if path else []
 

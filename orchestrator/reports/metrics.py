@@ -149,7 +149,6 @@ def _case(case: collectives.Case) -> Mapping[str, str]:
 
 
 def known_gauge(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], float | None]]) -> Gauge:
-    """A gauge with the samples whose value is known."""
     known = tuple((labels, float(value)) for labels, value in samples if value is not None)
     return Gauge(name=f"ccbed_{name}", help=text, samples=known)
 

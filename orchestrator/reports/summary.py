@@ -39,7 +39,6 @@ def cell(value: object) -> str:
 
 
 def code(value: object) -> str:
-    """Text in backticks."""
     return f"`{_CONTROL.sub(' ', str(value)).replace('`', chr(39))}`"
 
 

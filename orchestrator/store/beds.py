@@ -49,7 +49,6 @@ class OpenRun:
 
 
 def names(state: Path) -> tuple[str, ...]:
-    """The beds that have a bed file."""
     return tuple(sorted(file.stem for file in (state / "beds").glob("*.json")))
 
 
@@ -82,7 +81,6 @@ def write(state: Path, bed: BedSpec) -> None:
 
 
 def forget(state: Path, name: str) -> None:
-    """Remove the bed file."""
     (state / "beds" / f"{name}.json").unlink(missing_ok=True)
     _vault(state, name).unlink(missing_ok=True)
     clear_preflight(state, name)
@@ -106,7 +104,6 @@ def require_preflight(state: Path, name: str) -> None:
 
 
 def clear_preflight(state: Path, name: str) -> None:
-    """The preflight has passed."""
     _preflight_file(state, name).unlink(missing_ok=True)
 
 

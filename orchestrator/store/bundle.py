@@ -159,7 +159,6 @@ def input_steps(
 
 
 def write_inputs(directory: Path, values: Mapping[str, Any], inputs: Mapping[str, bytes] | None = None) -> None:
-    """Perform ``input_steps``."""
     durable.perform(input_steps(directory, values, inputs))
 
 

@@ -35,12 +35,11 @@ def node_fingerprint(
         **{fact: value for fact, value in facts.items() if value is not None},
         **({"mixed": differing} if differing else {}),
         **({"untold": untold} if untold else {}),
-        **_settings(code, threads, backend, data),
+        "threads": threads,
+        "backend": backend,
+        "code": code,
+        "data": _data(Path(data)) if data else "",
     }
-
-
-def _settings(code: str, threads: int, backend: str, data: str | None) -> dict[str, Any]:
-    return {"threads": threads, "backend": backend, "code": code, "data": _data(Path(data)) if data else ""}
 
 
 def _common(values: Sequence[Any]) -> Any:

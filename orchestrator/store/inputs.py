@@ -46,7 +46,6 @@ KNOWN = "holds a redacted value"
 
 
 def script(trial: Trial) -> Path | None:
-    """The user's script, if the trial runs one."""
     return Path(trial.params["file"]) if trial.params.get("file") else None
 
 

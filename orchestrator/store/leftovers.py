@@ -19,8 +19,6 @@ _RESUMABLE_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalLeftover:
-    """A leftover with its path."""
-
     leftover: Leftover
     path: Path
 

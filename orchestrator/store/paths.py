@@ -246,7 +246,6 @@ def sweep(directory: Path) -> None:
 
 
 def as_json(value: Any) -> bytes:
-    """``value`` as an indented JSON document."""
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode(errors="replace")
 
 

@@ -42,7 +42,6 @@ def evidence(directory: Path) -> list[str]:
 
 
 def write(directory: Path, manifest: str, files: Iterable[str]) -> None:
-    """``manifest`` with the sums of ``files``."""
     lines = "".join(f"{digest(directory / path)}  {path}\n" for path in sorted(files))
     paths.write(directory / manifest, lines.encode())
 

@@ -53,7 +53,6 @@ def of_run(workdir: Path, run: str) -> OfRun:
 
 
 def forget(workdir: Path, run: str) -> None:
-    """Remove the secrets of an ended run."""
     if of_run(workdir, run) != OfRun():
         (workdir / OF_RUN).unlink(missing_ok=True)
 

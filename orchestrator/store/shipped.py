@@ -57,7 +57,6 @@ def examples() -> dict[str, Path]:
 
 
 def suites() -> dict[str, Path]:
-    """Name -> file of the shipped suites."""
     return {path.stem: path for path in sorted((_PACKAGE / "suites").glob("*.yml"))}
 
 

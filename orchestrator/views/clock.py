@@ -64,7 +64,6 @@ class Clocks:
 
 
 def clocks(history: History) -> Clocks:
-    """The clocks as the run began."""
     begin = history.first(events.RunBegin)
     first = begin or next(iter(history.events), None)
     if first is None:

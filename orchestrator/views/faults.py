@@ -115,7 +115,6 @@ class FaultTrace:
 
     @property
     def ordered(self) -> list[Act]:
-        """The acts as they were ordered."""
         acts = (act.invoke.data.act for act in self.acts)
         return [act for act in acts if act is not None]
 
@@ -145,7 +144,6 @@ class FaultTrace:
 
 
 def traces(trial: Trial, history: History) -> tuple[FaultTrace, ...]:
-    """The planned faults with their events."""
     acts = operations(history, events.FaultAct)
     heals = operations(history, events.FaultHeal)
     return tuple(_trace(plan, history, acts, heals) for plan in trial.faults)

@@ -24,7 +24,6 @@ class Finding:
 
 
 def finding(text: str, *events: Event | None) -> Finding:
-    """A finding with the events that show it."""
     return Finding(text=text, seqs=tuple(event.seq for event in events if event is not None))
 
 

@@ -347,7 +347,6 @@ def _shown(line: str) -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    """The beginning and the end of a long text."""
     if len(text) <= length:
         return text
     half = length // 2

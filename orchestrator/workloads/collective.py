@@ -97,7 +97,6 @@ def items(params: Params, world: int | None = None) -> tuple[cases.Item, ...]:
 
 
 def run(ctx: context.RankContext) -> None:
-    """Measure all combinations on this rank."""
     from ..rank.collective import measure
 
     measure.run(ctx, items(ctx.params, ctx.world), in_turn=True)

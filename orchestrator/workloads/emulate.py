@@ -84,13 +84,11 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 
 def items(params: Params) -> tuple[cases.Item, ...]:
-    """The items with scaled gaps."""
     listed = (parse_item(fields, params.gap_scale) for fields in params.items)
     return tuple(replace(item, trials=precision.most_iterations(item.trials, params.precision)) for item in listed)
 
 
 def run(ctx: context.RankContext) -> None:
-    """Replay all items on this rank."""
     from ..rank.collective import measure
 
     measure.run(ctx, items(ctx.params))

@@ -80,7 +80,6 @@ def once(params: Params, world: int) -> dict[str, int]:
 
 
 def run(ctx: context.RankContext) -> None:
-    """Run all batches on this rank."""
     import time
 
     import torch

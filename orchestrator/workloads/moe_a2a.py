@@ -72,7 +72,6 @@ def fits(params: Params, world: int) -> list[str]:
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:
-    """The parameter ``steps``."""
     return params.steps
 
 
@@ -83,7 +82,6 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 
 def run(ctx: context.RankContext) -> None:
-    """Train this rank's experts."""
     from ..rank.checkpoint import model_states
 
     ctx.connect()
@@ -108,7 +106,6 @@ class _Trainer:
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
 
     def step(self, step: int) -> float:
-        """Run one step, phase by phase."""
         import torch
 
         ctx = self._ctx

@@ -87,7 +87,6 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 
 def run(ctx: context.RankContext) -> None:
-    """Run the probes on this rank."""
     from ..rank.node_probe import probe_run
 
     probe_run.run(ctx)

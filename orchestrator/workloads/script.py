@@ -190,8 +190,6 @@ def _run_cold(ctx: context.RankContext, script: str, module: Path) -> None:
 
 
 class ProgramMissing(Exception):
-    """The program of ``exec_`` cannot be started."""
-
     kind = "exec"
 
 

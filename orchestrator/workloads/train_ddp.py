@@ -49,7 +49,6 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 
 def run(ctx: context.RankContext) -> None:
-    """Train on this rank."""
     training_loop.data_parallel(ctx, _Trainer)
 
 
@@ -71,7 +70,6 @@ class _Trainer:
         self._wrapped.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
 
     def step(self, step: int) -> float:
-        """Run one step, phase by phase."""
         ctx = self._ctx
         self._pass_phase = ctx.phase_once("allreduce")
         ctx.phase("data")

@@ -49,7 +49,6 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 
 def run(ctx: context.RankContext) -> None:
-    """Train on this rank."""
     training_loop.data_parallel(ctx, Trainer)
 
 
@@ -65,7 +64,6 @@ class Trainer:
         self._flat = _flat_gradients(self.model)
 
     def step(self, step: int) -> float:
-        """Run one step, phase by phase."""
         ctx = self._ctx
         ctx.phase("data")
         images, labels, total = classifier.noisy_share(ctx, self._batches, step)

@@ -46,7 +46,6 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 
 def run(ctx: context.RankContext) -> None:
-    """Train on this rank."""
     from ..rank.checkpoint import model_states
 
     training_loop.data_parallel(ctx, _Trainer, model_states.Distributed())
@@ -88,7 +87,6 @@ class _Trainer:
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
 
     def step(self, step: int) -> float:
-        """Run one step, phase by phase."""
         from ..rank.exchange import communicator
 
         ctx = self._ctx

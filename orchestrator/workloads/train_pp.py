@@ -49,7 +49,6 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 
 def run(ctx: context.RankContext) -> None:
-    """Train on this rank."""
     from ..rank.reference_models import pipeline
 
     training_loop.model_parallel(ctx, pipeline.Trainer)

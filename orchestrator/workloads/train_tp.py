@@ -50,7 +50,6 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 
 def run(ctx: context.RankContext) -> None:
-    """Train on this rank."""
     from ..rank.reference_models import tensor_parallel
 
     training_loop.model_parallel(ctx, tensor_parallel.Trainer)

@@ -59,7 +59,7 @@ def fresh(host: HostSpec) -> float:
 
 def round_trip_s(site: RemoteSite) -> float:
     before = time.monotonic()
-    site.ping()
+    sshd.ping(site)
     return time.monotonic() - before
 
 

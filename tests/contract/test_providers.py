@@ -15,9 +15,9 @@ from orchestrator.model.event import Command
 from orchestrator.providers import archive
 from orchestrator.providers.docker.docker_provider import DockerProvider
 from orchestrator.providers.process.process_provider import ProcessProvider
-from orchestrator.testing.fake import FakeBed
 
 from ..e2e import sshd
+from ..fakes.fake import FakeBed
 from .provider_contract import BEHAVIOURS, RUN, Behaviour, Stage
 
 NAMED = [pytest.param(check, id=name) for name, check in BEHAVIOURS.items()]

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.node.oslayer import processes
 from orchestrator.providers.ssh import ssh_connection
+from orchestrator.providers.ssh.remote_host import RemoteSite
 
 from .. import undo
 
@@ -33,6 +34,12 @@ def lacking() -> str:
     names = {"sshd": "openssh-server", "ssh-keygen": "openssh-client"}
     missing = sorted({package for name, package in names.items() if not program(name)})
     return f"needs {', '.join(missing)}" if missing else ""
+
+
+def ping(site: RemoteSite, deadline_s: float = 10.0) -> Mapping[str, Any]:
+    """One round trip to the host: its ``boot`` and clocks."""
+    response: Mapping[str, Any] = site._host_connection.request({"do": "ping"}, b"", deadline_s)[0]
+    return response
 
 
 def program(name: str) -> str:

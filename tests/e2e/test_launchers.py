@@ -12,6 +12,7 @@ import pytest
 from orchestrator.checkers import membership
 from orchestrator.model import events, watch
 from orchestrator.model.event import History
+from orchestrator.model.plugin import NoParams
 from orchestrator.model.trial import CheckSpec, FaultPlan, Recovery, Trial, Trigger, World
 from orchestrator.store import bundle
 
@@ -113,7 +114,7 @@ def test_a_second_start_without_a_replacement_fails(replaced: tuple[Ran, Path]) 
     """Negative control: the same history, but for the event that says why group rank 2 was started twice."""
     run = replaced[0].run
     kept = tuple(event for event in run.history.events if event.f != "recovery.replaced")
-    verdict = membership.check(replace(run, history=History(kept)), membership.Params())
+    verdict = membership.check(replace(run, history=History(kept)), NoParams())
     assert verdict.outcome == "fail"
     assert "rank 2 of 4 was assigned 2 times" in str(verdict.evidence)
 

@@ -12,9 +12,9 @@ import pytest
 from orchestrator.core.engine import fold
 from orchestrator.model.event import Command, Event, Source
 from orchestrator.model.payload import EventType
-from orchestrator.testing.fake import FakeBed
-from orchestrator.testing.fake_ranks import FakeGang
 
+from ..fakes.fake import FakeBed
+from ..fakes.fake_ranks import FakeGang
 from . import world
 
 NAMES = ("n0", "n1", "n2", "n3", "n4")

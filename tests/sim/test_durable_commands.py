@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.model.event import Clock, Command, Event, Source
 from orchestrator.store.journal import Journal
-from orchestrator.testing.fake import FakeBed
 
+from ..fakes.fake import FakeBed
 from . import world
 
 CHANGES = {"fault.act", "fault.heal", "node.apply", "node.kill"}

@@ -14,10 +14,10 @@ from orchestrator.model.event import Command, Event
 from orchestrator.model.plan import Placement
 from orchestrator.model.provider import Cursors
 from orchestrator.model.trial import Liveness
-from orchestrator.testing.fake import FakeBed
-from orchestrator.testing.fake_cluster import FakeNode
-from orchestrator.testing.fake_ranks import FakeGang
 
+from ..fakes.fake import FakeBed
+from ..fakes.fake_cluster import FakeNode
+from ..fakes.fake_ranks import FakeGang
 from . import world
 from .test_hosts_judged import bad, judged
 

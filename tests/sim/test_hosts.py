@@ -10,9 +10,9 @@ import pytest
 from orchestrator.core.engine import gang, shutdown
 from orchestrator.model.act import Act
 from orchestrator.model.event import Command, Event
-from orchestrator.testing.fake import FakeBed
-from orchestrator.testing.fake_cluster import FakeNode
 
+from ..fakes.fake import FakeBed
+from ..fakes.fake_cluster import FakeNode
 from . import world
 
 SILENT = ("power-off", "cut-link", "stop-ssh")

@@ -19,10 +19,10 @@ from orchestrator.model.plan import HostClock
 from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Verdict
-from orchestrator.testing.fake import FakeBed
-from orchestrator.testing.fake_cluster import FakeCluster
-from orchestrator.testing.fake_ranks import FakeGang
 
+from ..fakes.fake import FakeBed
+from ..fakes.fake_cluster import FakeCluster
+from ..fakes.fake_ranks import FakeGang
 from ..unit.catalogue import CATALOGUE
 from ..unit.synthetic import Files
 from . import world

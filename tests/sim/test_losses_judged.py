@@ -14,9 +14,9 @@ from orchestrator.model.bed import NodeStatus
 from orchestrator.model.event import Command
 from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.model.verdict import Verdict
-from orchestrator.testing.fake import FakeBed, holder
-from orchestrator.testing.fake_cluster import OUTSIDE
 
+from ..fakes.fake import FakeBed, holder
+from ..fakes.fake_cluster import OUTSIDE
 from . import test_replace, world
 from .test_hosts_judged import SHARED, judged
 

@@ -12,8 +12,8 @@ from orchestrator.core.engine.state import State
 from orchestrator.model.act import Act
 from orchestrator.model.plan import Plan
 from orchestrator.model.trial import Trial
-from orchestrator.testing.fake import FakeBed
 
+from ..fakes.fake import FakeBed
 from . import world
 
 TRIALS = {

@@ -10,9 +10,9 @@ from orchestrator.core.engine import planned_stop
 from orchestrator.core.spec import parse_trial, trial_draft
 from orchestrator.model.errors import UsageError
 from orchestrator.model.trial import FaultPlan, Recovery, Trial, World
-from orchestrator.testing.fake import FakeBed
-from orchestrator.testing.fake_ranks import FakeGang
 
+from ..fakes.fake import FakeBed
+from ..fakes.fake_ranks import FakeGang
 from ..unit.catalogue import CATALOGUE
 from . import world
 

@@ -27,8 +27,8 @@ from orchestrator.model.events import (
 )
 from orchestrator.model.plan import Plan
 from orchestrator.model.trial import FaultPlan, Trial
-from orchestrator.testing.fake import FakeBed
 
+from ..fakes.fake import FakeBed
 from . import world
 from .test_hosts_judged import bad, judged
 

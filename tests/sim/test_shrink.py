@@ -14,8 +14,8 @@ from orchestrator.model.event import Event, History
 from orchestrator.model.events import GangStart, RecoveryDecided, RecoveryGrown, ResumeChosen
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import FaultPlan, Trial, World
-from orchestrator.testing.fake import FakeBed
 
+from ..fakes.fake import FakeBed
 from ..unit.synthetic import Files
 from ..unit.verdicts import ask
 from . import world

@@ -10,8 +10,8 @@ from orchestrator.core.engine import liveness
 from orchestrator.model.event import Command
 from orchestrator.model.events import GangQuiet
 from orchestrator.model.trial import Liveness
-from orchestrator.testing.fake import FakeBed
 
+from ..fakes.fake import FakeBed
 from . import world
 
 #: Longer than the deadline of any command, and than a gang may stand still.

@@ -15,7 +15,8 @@ from orchestrator.model.event import Command, Event, Source
 from orchestrator.model.plan import HostClock, Plan, PlanNode
 from orchestrator.model.trial import FaultPlan, Recovery, Trial, Trigger, World
 from orchestrator.run.loop import Loop
-from orchestrator.testing.fake import FakeBed
+
+from ..fakes.fake import FakeBed
 
 FAULTS: Mapping[str, Any] = {
     "cut-link": cut_link, "power-off": power_off, "stop-engine": stop_engine, "stop-ssh": stop_ssh,

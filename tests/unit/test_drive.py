@@ -22,8 +22,8 @@ from orchestrator.run import drive, lifecycle, twin_runs
 from orchestrator.store import beds as bedfiles
 from orchestrator.store import bundle
 from orchestrator.store.journal import JournalError
-from orchestrator.testing import fake
 
+from ..fakes import fake
 from ..sim import world
 from . import beds
 

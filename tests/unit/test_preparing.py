@@ -248,7 +248,7 @@ def test_a_host_that_cannot_say_what_it_has_is_asked_for_its_stamp_alone(
 
 def test_only_hosts_that_let_us_in_are_asked_for_their_stamp() -> None:
     wrong = {
-        "h1": connection_errors.HostError("h1", "does not respond within 4 s"),
+        "h1": connection_errors.HostError("does not respond within 4 s"),
         "h2": connection_errors.python_missing(host("h2")),
         "h3": EngineError("the engine at /var/run/docker.sock is not reached"),
         "h4": TimeoutError("no answer"),

@@ -89,7 +89,6 @@ def reached(
     def handle(header: Mapping[str, Any], body: bytes) -> None: ...
 
     made = host_connection.HostConnection(
-        "h1",
         connect=lambda deadline_s: Connection(new),
         start=lambda connection, deadline_s: helper_start.Started(channel=channel(), hello={}, rest=b""),
         handle=handle,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.checkers import results_exact
+from orchestrator.model.plugin import NoParams
 from orchestrator.model.run import Run
 from orchestrator.model.verdict import Verdict
 
@@ -35,7 +36,7 @@ def run(verified: int = 40, **plan: Any) -> Run:
 
 
 def ask(given: Run) -> Verdict:
-    return results_exact.check(given, results_exact.Params())
+    return results_exact.check(given, NoParams())
 
 
 def test_all_exact() -> None:

@@ -85,7 +85,7 @@ def test_beats_go_before_answers_these_before_events_and_bulk_comes_last_in_piec
     trees = [{"path": RUN, "node": "n0", "deep": True}]
     server._perform({"id": 1, "do": "watch", "trees": trees, "beats": ["n0"]}, b"")
     server._perform({"id": 2, "do": "ping"}, b"")
-    server._collect_notices(time.monotonic())
+    server._collect_beats(time.monotonic())
     headers = _headers(server)
     kinds = ["beats" if "beats" in header else header.get("id") or header["file"] for header in headers]
     assert kinds[:2] == ["beats", 2]
@@ -102,7 +102,7 @@ def test_only_the_last_of_each_beat_waits_for_a_link_that_stands_still(tmp_path:
     server._perform({"id": 1, "do": "watch", "trees": [], "beats": ["n0"]}, b"")
     for count in range(5):
         heart.write_text(f"a {count}\n")
-        server._collect_notices(time.monotonic() + count)
+        server._collect_beats(time.monotonic() + count)
     assert [header["beats"] for header in _headers(server) if "beats" in header] == [{"n0": ["a", 4]}]
     server.close()
 

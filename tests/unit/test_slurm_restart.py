@@ -44,7 +44,7 @@ class Cluster:
     def is_connected(self) -> bool:
         answer = next(self.connected)
         if answer is None:
-            raise HostError("h1", "its job step has ended", lasting=True)
+            raise HostError("its job step has ended")
         return answer
 
 

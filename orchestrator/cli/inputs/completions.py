@@ -122,7 +122,6 @@ def _items(value: str, text: str, *, kind: str = "plain") -> list[CompletionItem
 
 
 def _files(incomplete: str) -> list[CompletionItem]:
-    """The shell completes the names of files."""
     return _items(incomplete, "", kind="file")
 
 

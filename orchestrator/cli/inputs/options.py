@@ -24,30 +24,6 @@ def command(**extra: Any) -> Decorator:
     return click.command(context_settings={**_CONTEXT, "auto_envvar_prefix": "CCBED"}, **extra)
 
 
-def runs_dir(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--runs-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=Path("runs"),
-        show_default=True,
-        help="The directory of the runs' bundles.",
-    )(function)
-
-
-def baselines(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--baselines",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=Path("inventories/baselines"),
-        show_default=True,
-        help="The directory of the baselines: a file of floors for each hardware model.",
-    )(function)
-
-
-def as_json(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, callback=_set_json, help="Print JSON on stdout.")(function)
-
-
 def _set_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
     """The session has it for errors as well."""
     if ctx.obj is not None:
@@ -55,42 +31,41 @@ def _set_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
     return value
 
 
-def inventory(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("inventory", type=click.Path(path_type=Path), shell_complete=completions.inventories)(
-        function
-    )
+runs_dir = click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    show_default=True,
+    help="The directory of the runs' bundles.",
+)
+baselines = click.option(
+    "--baselines",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("inventories/baselines"),
+    show_default=True,
+    help="The directory of the baselines: a file of floors for each hardware model.",
+)
+as_json = click.option("--json", "as_json", is_flag=True, callback=_set_json, help="Print JSON on stdout.")
+inventory = click.argument("inventory", type=click.Path(path_type=Path), shell_complete=completions.inventories)
+bed = click.option("--bed", default=None, help="The bed, if several are up.", shell_complete=completions.beds)
+include_quarantined = click.option(
+    "--include-quarantined", is_flag=True, help="Give ranks to nodes in quarantine too (see ccbed quarantine)."
+)
+limit = click.option(
+    "--limit",
+    multiple=True,
+    metavar="HOST",
+    shell_complete=completions.hosts,
+    help="Act only on this host; repeatable, or h1,h2, rack1-*, !h3. The other hosts stay part of the bed.",
+)
 
 
 def of_run(name: str = "run", **extra: Any) -> Wrapper:
-    """An argument that names a run."""
     return click.argument(name, **{"shell_complete": completions.runs, **extra})
 
 
-def of_bed(name: str = "bed", **extra: Any) -> Wrapper:
-    """An argument that names a bed."""
-    return click.argument(name, **{"required": False, "shell_complete": completions.beds, **extra})
-
-
-def bed(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--bed", default=None, help="The bed, if several are up.", shell_complete=completions.beds)(
-        function
-    )
-
-
-def include_quarantined(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--include-quarantined", is_flag=True, help="Give ranks to nodes in quarantine too (see ccbed quarantine)."
-    )(function)
-
-
-def limit(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--limit",
-        multiple=True,
-        metavar="HOST",
-        shell_complete=completions.hosts,
-        help="Act only on this host; repeatable, or h1,h2, rack1-*, !h3. The other hosts stay part of the bed.",
-    )(function)
+def of_bed(**extra: Any) -> Wrapper:
+    return click.argument("bed", **{"required": False, "shell_complete": completions.beds, **extra})
 
 
 def force(text: str) -> Wrapper:

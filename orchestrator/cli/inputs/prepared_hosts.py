@@ -60,7 +60,6 @@ def plan(session: Session, bed: BedSpec, *, wanted: bool | None = None, hosts: C
 
 
 def show_due(session: Session, due_hosts: Sequence[Due]) -> None:
-    """Print a line for each reason."""
     for reason in dict.fromkeys(host.reason for host in due_hosts):
         hosts = short_list(host.host for host in due_hosts if host.reason == reason)
         session.terminal.line(f"prepare: {hosts} ({reason})")

@@ -42,7 +42,6 @@ def state_dir() -> Path:
 
 
 def process_provider(state: Path) -> Provider:
-    """Return the provider of process nodes."""
     from ...providers.process import process_provider as process
 
     return process.ProcessProvider(state)
@@ -56,7 +55,6 @@ def docker_provider(state: Path) -> Provider:
 
 
 def slurm_provider(state: Path) -> Provider:
-    """Return the provider of nodes in Slurm jobs."""
     from ...providers.slurm import slurm_provider as slurm
 
     return slurm.SlurmProvider(state)
@@ -70,14 +68,12 @@ def agent_hash() -> str:
 
 
 def owner_id(state: Path) -> str:
-    """Return the id of the beds of a state directory."""
     from ...providers import owners
 
     return owners.identity(state)
 
 
 def launch(request: Request) -> Result:
-    """Run a trial, or resume a run."""
     from ...run import lifecycle
 
     return lifecycle.launch(request)
@@ -162,7 +158,6 @@ class Session:
         return self.job.is_ephemeral and bed in self.obtained
 
     def close(self) -> None:
-        """Disconnect the hosts."""
         for provider in self._opened:
             provider.close()
 

@@ -278,7 +278,6 @@ def _nearest(ctx: click.Context, name: str) -> str:
 
 
 def _workload_params(ctx: click.Context) -> set[str]:
-    """The parameters of all workloads."""
     from dataclasses import fields
 
     workloads = ctx.obj.catalogue.workloads

@@ -111,7 +111,6 @@ def bounds(function: Function) -> Function:
 
 
 def _add(added: Sequence[Callable[[Function], Function]], function: Function) -> Function:
-    """Add options in the order of the help."""
     for option in reversed(added):
         function = option(function)
     return function

@@ -62,7 +62,6 @@ def _slow(measured: collectives.Measured) -> Iterator[str]:
 
 
 def document(run: Run) -> dict[str, Any] | None:
-    """Return the results as JSON."""
     measured = collectives.measured(run)
     if measured is None:
         return None

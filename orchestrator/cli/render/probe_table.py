@@ -99,7 +99,6 @@ def _number(value: float) -> str:
 
 
 def _missing(history: History) -> Iterator[str]:
-    """A line for each reason."""
     whats: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (what, reason), nodes in probes.missing(history).items():
         whats.setdefault((reason, nodes), []).append(what)

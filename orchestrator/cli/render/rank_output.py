@@ -68,7 +68,6 @@ class Tee:
             self._thread.start()
 
     def stop(self) -> None:
-        """Print the last lines."""
         self._ended.set()
         if self._thread is not None:
             self._print(is_last=True)
@@ -163,7 +162,6 @@ class StackFilter:
     _printed: set[tuple[str, ...]] = field(default_factory=set)
 
     def feed(self, line: str) -> list[str]:
-        """Lines that can be printed now."""
         if _THREAD.match(line):
             ready = self.flush()
             self._thread = [line]

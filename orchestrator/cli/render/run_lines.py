@@ -73,6 +73,9 @@ class RunLines:
 
     def feed(self, event: Event) -> tuple[Line, ...]:
         """Return the lines of an event; most events have none."""
+        if event.type == "note" and event.subject and event.subject in _TEXTS:
+            label, template = _TEXTS[event.subject]
+            return (self._line(event, label, template.format(data=event.data, node=event.node)),)
         table = _NOTES if event.type == "note" else {} if event.type == "invoke" else _OUTCOMES
         lines = table.get(event.subject) if event.subject else None
         return tuple(lines(self, event)) if lines else ()
@@ -123,9 +126,6 @@ class RunLines:
         self._inside.setdefault(event.data.hold, set()).add(event.data.rank)
         return iter(())
 
-    def _hold_expired(self, event: Event[events.HoldExpired]) -> Iterator[Line]:
-        yield self._line(event, "expired", f"the hold of rank {event.data.rank} on {event.node} was not released")
-
     def _fault_target(self, event: Event[events.FaultTarget]) -> Iterator[Line]:
         """The fault acts now: say which ranks are where."""
         id = event.data.id
@@ -160,9 +160,6 @@ class RunLines:
     def _fault(self, event: Event[events.FaultInjected | events.FaultVerified]) -> str:
         return next((fault.fault for fault in self.trial.faults if fault.id == event.data.id), "fault")
 
-    def _fault_unreached(self, event: Event[events.FaultUnreached]) -> Iterator[Line]:
-        yield self._line(event, "unreached", f"fault {event.data.id}: {event.data.reason}")
-
     def _fault_heal_outcome(self, event: Event) -> Iterator[Line]:
         how = "verified" if event.type == "ok" else f"not verified: {_reason(event)}"
         yield self._line(event, "healed", f"{event.node}; {how}")
@@ -185,9 +182,6 @@ class RunLines:
     def _gang_stalled(self, event: Event[events.GangStalled]) -> Iterator[Line]:
         reason = event.data.reason or f"no step for {event.data.since_s or 0:.1f} s"
         yield from self._report_detection(event, f"gang.stalled, {reason}")
-
-    def _gang_busy(self, event: Event[events.GangBusy]) -> Iterator[Line]:
-        yield self._line(event, "quiet", str(event.data.reason))
 
     def _timer_outcome(self, event: Event) -> Iterator[Line]:
         self._stopping = self._stopping or event.key == "wall"
@@ -266,15 +260,6 @@ class RunLines:
         node = self.slots[before.index(lost)] if lost in before else "its replacement"
         yield self._line(event, "replaced", f"{lost} lost: {policy}; its launcher starts on {node}, the others go on")
 
-    def _checkpoint_skipped(self, event: Event[events.CheckpointSkipped]) -> Iterator[Line]:
-        yield self._line(event, "skipped", f"checkpoint {event.data.name}: {event.data.reason}")
-
-    def _checkpoint_failed(self, event: Event[events.CheckpointFailed]) -> Iterator[Line]:
-        yield self._line(event, "lost", f"checkpoint {event.data.name}: {event.data.reason}")
-
-    def _checkpoint_refused(self, event: Event[events.CheckpointRefused]) -> Iterator[Line]:
-        yield self._line(event, "refused", f"a commit of an old attempt: {event.data.name}")
-
     def _resume_chosen(self, event: Event[events.ResumeChosen]) -> Iterator[Line]:
         step, sha = event.data.step, (event.data.sha256 or "")[:4]
         if event.epoch:
@@ -335,7 +320,6 @@ class RunLines:
         yield self._line(event, "expected", text)
 
     def _collective_measured(self, event: Event[events.CollectiveMeasured]) -> Iterator[Line]:
-        """A row as soon as it is measured."""
         row, case = event.data, self._cases.get(event.data.case or 0)
         if case is None or row.median_s is None:
             return
@@ -388,9 +372,6 @@ class RunLines:
         where = f"rank {rank} on {node}" if culprit is None or culprit == rank else self._node_of(culprit)
         what = ": ".join(filter(None, (event.data.kind, _short(event.data.message, 160))))
         yield self._line(event, "error", f"{where}: {what}")
-
-    def _lease_over(self, event: Event[events.LeaseOver]) -> Iterator[Line]:
-        yield self._line(event, "lease", f"{event.data.key} expired; its holder healed the fault")
 
     def _rank_start(self, event: Event[events.RankStart]) -> Iterator[Line]:
         """Report once why ranks start new interpreters."""
@@ -446,6 +427,16 @@ def _reason(event: Event) -> str:
     return getattr(event.data, "reason", None) or "no reply"
 
 
+#: Events with one line that depends on the event alone: its label and the template of its text.
+_TEXTS: Mapping[type[Payload], tuple[str, str]] = {
+    events.HoldExpired: ("expired", "the hold of rank {data.rank} on {node} was not released"),
+    events.FaultUnreached: ("unreached", "fault {data.id}: {data.reason}"),
+    events.GangBusy: ("quiet", "{data.reason}"),
+    events.CheckpointSkipped: ("skipped", "checkpoint {data.name}: {data.reason}"),
+    events.CheckpointFailed: ("lost", "checkpoint {data.name}: {data.reason}"),
+    events.CheckpointRefused: ("refused", "a commit of an old attempt: {data.name}"),
+    events.LeaseOver: ("lease", "{data.key} expired; its holder healed the fault"),
+}
 _Lines = Callable[[RunLines, Event[Any]], Iterator[Line]]
 _NOTES: Mapping[type[Payload], _Lines] = {
     events.RunBegin: RunLines._run_begin,
@@ -455,16 +446,13 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     events.GangJoined: RunLines._gang_joined,
     events.RankHeld: RunLines._rank_held,
     events.RankInside: RunLines._rank_inside,
-    events.HoldExpired: RunLines._hold_expired,
     events.FaultTarget: RunLines._fault_target,
     events.FaultInjected: RunLines._fault_injected,
     events.FaultVerified: RunLines._fault_verified,
-    events.FaultUnreached: RunLines._fault_unreached,
     events.NodeExit: RunLines._node_exit,
     events.NodeEnded: RunLines._node_ended,
     events.NodeSilent: RunLines._node_silent,
     events.GangStalled: RunLines._gang_stalled,
-    events.GangBusy: RunLines._gang_busy,
     events.StoreRetried: RunLines._store_retried,
     events.RankExit: RunLines._rank_exit,
     events.NodeSuspect: RunLines._node_suspect,
@@ -476,9 +464,6 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     events.RecoveryDecided: RunLines._recovery_decided,
     events.RecoveryGrowing: RunLines._recovery_growing,
     events.RecoveryGrown: RunLines._recovery_grown,
-    events.CheckpointSkipped: RunLines._checkpoint_skipped,
-    events.CheckpointFailed: RunLines._checkpoint_failed,
-    events.CheckpointRefused: RunLines._checkpoint_refused,
     events.ResumeChosen: RunLines._resume_chosen,
     events.RankStart: RunLines._rank_start,
     events.RankStep: RunLines._rank_step,
@@ -488,7 +473,6 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     events.CollectiveMeasured: RunLines._collective_measured,
     events.Progress: RunLines._progress,
     events.RankError: RunLines._rank_error,
-    events.LeaseOver: RunLines._lease_over,
     events.RankFinished: RunLines._rank_finished,
     events.RunEnd: RunLines._run_end,
 }

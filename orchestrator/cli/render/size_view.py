@@ -42,7 +42,6 @@ def notes(sizing: TrainingSize) -> list[str]:
 
 
 def document(sizing: TrainingSize) -> dict[str, Any]:
-    """Return all figures as JSON."""
     request, model = sizing.request, sizing.request.model
     return {
         "model": {

@@ -75,7 +75,6 @@ def saved(directory: Path) -> Result:
 
 
 def document(result: Result) -> dict[str, Any]:
-    """Return the summary as JSON."""
     run = judged(result)
     view = training.view(run)
     measured = _measured(run)
@@ -98,7 +97,6 @@ def document(result: Result) -> dict[str, Any]:
 
 
 def judged(result: Result) -> Run:
-    """Return the run with the verdicts of the result."""
     run = result.judged or bundle.load(Path(result.directory), judged=False)
     return replace(run, verdicts=result.verdicts)
 
@@ -262,7 +260,6 @@ def _failed_log(run: Run) -> Iterator[str]:
 
 
 def _failed(directory: Path) -> list[str]:
-    """Return the names of the reports that failed."""
     return sorted(path.name.removesuffix(_FAILED) for path in (directory / bundle.REPORT).glob(f"*{_FAILED}"))
 
 

@@ -37,7 +37,6 @@ def show(
 
 
 def conclude(terminal: Terminal, findings: Sequence[Finding], code: int) -> None:
-    """Print the line of the verdict."""
     suspects = [name for finding in findings if finding.outcome == "warn" for name in finding.culprits]
     word, text = _WORDS.get(code, "FAIL"), _SENTENCES.get(code, "")
     if code == 2 and any(finding.outcome == "warn" for finding in findings):

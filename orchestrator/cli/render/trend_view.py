@@ -48,7 +48,6 @@ def context(trend: Trend) -> str:
 
 
 def verdict_word(trend: Trend) -> str:
-    """How to read the change of a trend."""
     return "up is better" if trend.metric.better == "higher" else "down is better"
 
 
@@ -87,7 +86,6 @@ def _cells(point: TrendPoint) -> tuple[object, ...]:
 
 
 def by_night(trend: Trend, node: str) -> list[float | None]:
-    """The values of a node, for every night of the trend."""
     values = {point.night: point.value for point in trend.points if point.node == node}
     return [values.get(night) for night in dict.fromkeys(point.night for point in trend.points)]
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import click
 
-from ...model import codec
+from ...model import codec, ratio
 from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ...reports.page import compared as compared_page
 from ...reports.page import systems as systems_page
@@ -22,8 +22,7 @@ from ...views.training.systems import System
 from ...views.training.systems import systems as side_by_side
 from ..inputs import options
 from ..inputs.session import Session
-from ..render import compare_view
-from ..render.terminal import short_path
+from ..render.terminal import Terminal, short_path
 from . import check
 
 #: Differences between the environments of the runs that are printed.
@@ -201,7 +200,7 @@ def _compare_groups(
         names = {side: [str(path) for path in paths] for side, paths in (("a", before), ("b", after))}
         session.terminal.json({**names, **codec.plain(groups), "failed": failed, "undecided": undecided, "exit": code})
     else:
-        compare_view.show_groups(session.terminal, groups, (len(before), len(after)))
+        _show_groups(session.terminal, groups, (len(before), len(after)))
         if fail_over is not None:
             word = {EXIT_FINDING: "FAIL", EXIT_UNKNOWN: "UNKNOWN"}.get(code, "PASS")
             text = f"{len(failed)} of {len(groups.rows)} worse by more than {fail_over * 100:.3g} %; {len(undecided)} undecided"
@@ -260,3 +259,47 @@ def _show(session: Session, compared: comparison.Comparison, first: Path, second
 def _document(compared: comparison.Comparison) -> dict[str, Any]:
     document: dict[str, Any] = codec.plain(compared)
     return document
+
+
+#: Differences between the environments of the groups that are printed.
+_SHOWN_DIFFERENCES = 12
+
+
+def _show_groups(terminal: Terminal, groups: comparison.Groups, counts: tuple[int, int]) -> None:
+    """A row per figure: both medians, the change with its interval, and the verdict or the reason why there is none."""
+    terminal.lines([f"A  {counts[0]} runs", f"B  {counts[1]} runs"])
+    confidence = f"{1 - groups.level:.2%} each"
+    terminal.table(
+        ("median of", "A", "B", "change", confidence, "n", "verdict"), [_group_row(row) for row in groups.rows]
+    )
+    reasons = dict.fromkeys(f"open      {row.what}: {row.reason}" for row in groups.rows if row.reason)
+    terminal.lines(reasons)
+    terminal.line(
+        f"note      of 100 pairs of equal groups at most {comparison.GROUP_LEVEL * 100:.0f} has a row that is called changed;"
+        f" slower, faster: the whole interval is beyond {ratio.MARGIN:.0%}; equal: it is within"
+    )
+    if groups.is_separate:
+        terminal.line(
+            "note      all runs of one group began before those of the other: a change of the machine's load between them looks"
+            " the same; to exclude it, run A and B in turn"
+        )
+    for name, a, b in groups.differences[:_SHOWN_DIFFERENCES]:
+        terminal.line(f"differs   {name}: {a} | {b}")
+    if len(groups.differences) > _SHOWN_DIFFERENCES:
+        terminal.line(f"          … {len(groups.differences) - _SHOWN_DIFFERENCES} more: --json")
+
+
+def _group_row(row: comparison.Grouped) -> tuple[str, ...]:
+    change = interval = "-"
+    if row.change is not None:
+        form = "{:+.1%}" if row.is_relative else "{:+.3g}"
+        change = form.format(row.change.value)
+        interval = f"{form.format(row.change.low)} to {form.format(row.change.high)}"
+    medians = (_figure(value, row.unit) for value in (row.before, row.after))
+    return row.what, *medians, change, interval, f"{row.counts[0]}, {row.counts[1]}", row.verdict
+
+
+def _figure(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g} s" if unit == "s" else f"{value:.4g}"

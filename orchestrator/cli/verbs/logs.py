@@ -214,7 +214,6 @@ def _short(value: Any) -> str:
 
 
 def _start(path: Path, lines: int | None) -> int:
-    """Return the offset of the last ``lines`` lines."""
     if lines is None or not path.exists():
         return 0
     with path.open("rb") as source:

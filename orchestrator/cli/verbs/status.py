@@ -55,7 +55,6 @@ def command(session: Session, bed: str | None, as_json: bool) -> int:
 
 
 def document(session: Session, name: str) -> dict[str, Any]:
-    """A bed as a JSON value."""
     return _plain(_observe(session, name))
 
 

@@ -368,15 +368,15 @@ def _change(
     terminal.status(bed_view.starting_keeper(bed))
     work = functools.partial(apply.apply, provider, reached, diff, on_event=on_event, on_prepared=prepared)
     try:
-        done = work(token=secrets.token_hex(3))
+        nodes_s = work(token=secrets.token_hex(3))
     except UnpreparedError as error:
         if not mend:
             raise
         prepared_hosts.prepare_again(session, bed, error)
-        done = work(token=secrets.token_hex(3))
+        nodes_s = work(token=secrets.token_hex(3))
     status = provider.observe(reached)
     _clear(session, bed, hosts, (status, diff, provider))
-    terminal.line(f"  nodes       {bed_view.count(part, status)}{'':<21} {done.nodes_s:.2f} s")
+    terminal.line(f"  nodes       {bed_view.count(part, status)}{'':<21} {nodes_s:.2f} s")
     if diff.keeper:
         terminal.lines(f"  reboot      {text}" for text in bed_view.after_reboot(status))
     _preflight(session, bed, hosts, status, provider)

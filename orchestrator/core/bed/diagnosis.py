@@ -137,7 +137,6 @@ _FAULTS = {"limit": "slow-node", "pause": "pause-node"}
 
 
 def engine_of(facts: Mapping[str, Any]) -> Engine:
-    """The engine, from the facts of its host."""
     podman, (status, message) = facts.get("podman"), facts.get("update", (0, ""))
     return engine_kind.read(
         {"Version": facts["version"]}, podman, options=facts.get("options", ""),

@@ -37,7 +37,6 @@ class Engine:
 
     @property
     def oldest(self) -> str:
-        """The oldest version that ccbed supports."""
         return version_text(self._oldest)
 
     @property

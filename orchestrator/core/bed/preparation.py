@@ -70,7 +70,6 @@ def find_changed(records: Mapping[str, Mapping[str, Any]], stamps: Mapping[str, 
 
 
 def images(bed: BedSpec) -> tuple[str, ...]:
-    """The images that the nodes of the bed run."""
     return tuple(dict.fromkeys(node.container.image for node in bed.all_nodes if node.container))
 
 

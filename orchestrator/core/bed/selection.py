@@ -69,7 +69,6 @@ def _nearest(bed: BedSpec, name: str) -> str:
 
 
 def on_hosts(bed: BedSpec, names: Collection[str]) -> BedSpec:
-    """The part of the bed on these hosts."""
     nodes = tuple(node for node in bed.nodes if node.host in names)
     replacements = tuple(node for node in bed.replacements if node.host in names)
     return replace(reaching(bed, names), nodes=nodes, replacements=replacements)
@@ -88,7 +87,6 @@ def hosts_of(bed: BedSpec, nodes: Collection[str]) -> set[str]:
 
 
 def limit(diff: Diff, bed: BedSpec, names: Collection[str]) -> Diff:
-    """The changes on these hosts."""
     hosts = {node.name: node.host for node in bed.nodes}
     changes = (change for change in diff.changes if (change.host or _host(change, hosts, names)) in names)
     return replace(diff, changes=tuple(changes))

@@ -133,7 +133,6 @@ def released(pace: Pace, now: float) -> Pace:
 
 
 def started(pace: Pace, now: float) -> Pace:
-    """The pace after the ranks of a node started."""
     return replace(pace, started_at=now)
 
 

@@ -40,7 +40,6 @@ def resumed(trial: Trial, state: State, event: Event[RunResumed]) -> Result:
 
 
 def _with_observed_nodes(state: State, observed: Mapping[str, NodeFacts]) -> State:
-    """The nodes as a new orchestrator observed them."""
     nodes = {
         name: Node(incarnation=str(observed[name].incarnation), ordinal=observed[name].ordinal or 0)
         if name in observed

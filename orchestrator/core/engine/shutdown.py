@@ -22,7 +22,6 @@ BACK_S = 180.0
 
 
 def close(trial: Trial, state: State, ending: Ending, *, dump: bool = False) -> Result:
-    """Begin to end the run."""
     state = replace(state, stage="close", ending=ending)
     stops = tuple(_stop(state, name, "stop", dump=dump) for name in _unique(state.slots) if state.usable(name))
     return _wait(trial, state, stops)

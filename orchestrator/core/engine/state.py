@@ -211,7 +211,6 @@ class State:
 
     @property
     def active(self) -> bool:
-        """A gang is starting or running."""
         return self.stage in ("start", "run")
 
     @property

@@ -154,7 +154,6 @@ def _connection(value: Any) -> str:
 
 
 def _is_network(value: str) -> bool:
-    """Whether it is an address or a network."""
     try:
         ipaddress.ip_network(value, strict=False)
     except ValueError:

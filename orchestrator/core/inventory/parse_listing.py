@@ -85,7 +85,7 @@ def _leaves(value: Any) -> Iterator[str]:
 def parse(listing: Mapping[str, Any], files: SourceFiles) -> Inventory:
     """The hosts of a listing. Raises UsageError with every mistake."""
     reader = _Reader(listing=listing, files=files)
-    hosts = tuple(reader.host(name) for name in _ordered(listing))
+    hosts = tuple(reader.host(name) for name in variable_positions.members(listing, "all"))
     if not hosts:
         raise UsageError(f"{files.path}: no host; at least one is needed")
     if reader.problems:
@@ -207,11 +207,6 @@ def _is_needed(key: str) -> bool:
 def _hostvars(listing: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     hostvars: Mapping[str, Mapping[str, Any]] = listing.get("_meta", {}).get("hostvars", {})
     return hostvars
-
-
-def _ordered(listing: Mapping[str, Any]) -> tuple[str, ...]:
-    """All hosts in the order of the groups, which is the order of the files."""
-    return variable_positions.members(listing, "all")
 
 
 def _position(

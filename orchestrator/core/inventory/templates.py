@@ -10,7 +10,6 @@ _MAX_DEPTH = 8
 
 
 def has_template(value: Any) -> bool:
-    """Whether ``value`` contains a template."""
     if isinstance(value, dict):
         return any(has_template(item) for item in value.values())
     if isinstance(value, list):

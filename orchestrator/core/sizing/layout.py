@@ -113,7 +113,6 @@ def arrange(
 
 
 def _foreign(strategy: str, options: Mapping[str, int | None]) -> list[str]:
-    """Options that the strategy does not use."""
     allowed = {
         "dp": (), "ddp": (), "fsdp": ("zero",), "tp": (), "pp": ("microbatches",), "ep": ("ep", "microbatches", "zero"),
         "hybrid": ("tp", "pp", "ep", "zero", "microbatches"),

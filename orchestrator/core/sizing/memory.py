@@ -25,10 +25,6 @@ class Bytes:
     gradients: int
     state: int
 
-    @property
-    def total(self) -> int:
-        return self.weights + self.gradients + self.state
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:

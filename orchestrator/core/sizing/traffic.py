@@ -36,7 +36,6 @@ class Collective:
 
     @property
     def ranks(self) -> int:
-        """The ranks of one group."""
         return len(self.groups[0])
 
     @property

@@ -84,7 +84,6 @@ def style(name: str, attention: str | None) -> Style:
 
 
 def problems(shape: Shape) -> list[str]:
-    """The problems of a shape, each with its option."""
     problems = [f"--{name.replace('_', '-')}: must be >= 1 (got {getattr(shape, name)})" for name in _COUNTS
              if getattr(shape, name) < 1]  # fmt: skip
     if problems:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from ...model import redaction, vaulted
+from ...model import codec, redaction, vaulted
 from ...model.bed import BedSpec, BedStatus, Machine, NodeSpec
 from ...model.errors import InfrastructureError, UsageError
-from ...model.free_memory import FreeMemory
+from ...model.free_memory import FreeMemory, RequiredMemory, format_bytes
 from ...model.gang import Isolation, WorkDir
 from ...model.plan import Gap, HostClock, Placement, Plan, PlanNode
 from ...model.plugin import Catalogue
 from ...model.trial import SHRINK, THEIRS, Trial
 from ..engine import planned_stop
 from ..verdict import judge
-from . import memory_budget, planned_acts, plugin_files, replacements
+from . import planned_acts, plugin_files, replacements
 from . import slots as assignment
 
 ANY_NODE = Placement()
@@ -72,7 +72,7 @@ def plan(
     acts, act_problems = planned_acts.plan_acts(trial, bed, nodes, slots, catalogue, capabilities, machines)
     last = last_step(trial, catalogue, data)
     data_problems = _missing_data(trial, bed, catalogue, data) if last is None else ()
-    memory_problems = memory_budget.find_problems(trial, [node.name for node in slots], free_memory, catalogue)
+    memory_problems = _memory_problems(trial, [node.name for node in slots], free_memory, catalogue)
     all_problems = (
         *problems,
         *filter(None, [replacements.missing_room(trial, bed, room)]),
@@ -124,7 +124,6 @@ def _vaulted(bed: BedSpec) -> list[str]:
 
 
 def without_secrets(plan: Plan) -> Plan:
-    """The plan for a bundle, without the secrets of the inventory."""
     return _with_env(plan, {name: redaction.redacted(node.env, plan.secret_names) for name, node in plan.nodes.items()})
 
 
@@ -264,3 +263,36 @@ def _backend(trial: Trial, nodes: Sequence[NodeSpec]) -> tuple[str, tuple[str, .
         listed = ", ".join(f"{node.name}: {node.gpus}" for node in short)
         return "nccl", (f"backend nccl needs {trial.world.ranks_per_node} GPU per node (ccbed_gpus {listed})",)
     return trial.world.backend, ()
+
+
+def _memory_problems(
+    trial: Trial, slots: Sequence[str], free_memory: Sequence[FreeMemory], catalogue: Catalogue
+) -> Iterator[str]:
+    """A problem for each host or container that has too little. ``slots``: group rank -> node."""
+    required = _required_memory(trial, catalogue) if free_memory else None
+    for free in free_memory if required else ():
+        assert required is not None
+        ranks = [rank for rank in range(trial.world.size) if slots[rank // trial.world.ranks_per_node] in free.nodes]
+        total = sum(required.ranks[rank] for rank in ranks)
+        if total > free.size_bytes:
+            subject = f"rank {ranks[0]} needs" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]} need"
+            lack = f"{subject} {format_bytes(total)} of memory on {free.location}, {format_bytes(free.size_bytes)} are free"
+            yield f"trial {trial.name}: {required.operation}: {lack}; {_memory_hint(required, total, free)}"
+
+
+def _memory_hint(required: RequiredMemory, total: int, free: FreeMemory) -> str:
+    """The largest power of two that fits, if the user can reduce a size."""
+    fitting = int(required.size_bytes * free.size_bytes / total)
+    power = 1 << max(fitting.bit_length() - 1, 0)
+    smaller = f"{required.setting} of at most {format_bytes(power)} fit; or " if fitting and required.setting else ""
+    return f"{smaller}free memory there, or run fewer ranks there"
+
+
+def _required_memory(trial: Trial, catalogue: Catalogue) -> RequiredMemory | None:
+    """The memory for the largest operation of the trial; None if its workload does not declare it."""
+    module: Any = catalogue.workloads[trial.workload].module
+    memory = getattr(module, "memory", None)
+    required: RequiredMemory | None = (
+        memory(codec.build(module.Params, trial.params), trial.world.size) if memory else None
+    )
+    return required

@@ -40,11 +40,9 @@ class Redaction:
     secrets: dict[str, str] = field(default_factory=dict)
 
     def trial(self, trial: Trial) -> Trial:
-        """The trial with placeholders in its parameters."""
         return replace(trial, params={name: self._param(name, value) for name, value in trial.params.items()})
 
     def arguments(self, arguments: Sequence[str]) -> tuple[str, ...]:
-        """The arguments with placeholders."""
         result: list[str] = []
         option = ""
         for argument in arguments:
@@ -53,7 +51,6 @@ class Redaction:
         return tuple(result)
 
     def text(self, text: str) -> str:
-        """The text with placeholders for the known secrets."""
         for placeholder, secret in self.secrets.items():
             if len(secret) >= vaulted.SHORTEST:
                 text = text.replace(secret, placeholder)
@@ -124,7 +121,6 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 def contains_secret(content: bytes, secrets: Iterable[str]) -> bool:
-    """Whether ``content`` contains one of the secrets."""
     return any(len(secret) >= vaulted.SHORTEST and secret.encode() in content for secret in secrets)
 
 

@@ -103,7 +103,6 @@ def _named_spans(text: str, suffix: str) -> Iterator[Span]:
 
 
 def _end(text: str, start: int, end: int, suffix: str) -> int:
-    """The end of a value without quotes."""
     if several := _BRACKETS.match(text, start) or (_BLOCK.match(text, start) if suffix in _LINES else None):
         return several.end()
     is_flow = re.search(r"[{\[,]", text[_line_start(text, start) : start])

@@ -37,5 +37,4 @@ def require(trial: Trial, bed: BedSpec, catalogue: Catalogue, systems: Mapping[s
 
 
 def _source(bed: BedSpec) -> str:
-    """Where the programs of the nodes come from."""
     return "set ccbed_image to an image that has it" if bed.provider == "docker" else "install it for the nodes"

@@ -88,7 +88,6 @@ def refresh(database: Database, root: Root, read: ReadRun) -> Refreshed:
 
 
 def forget(database: Database, root: Root) -> None:
-    """Remove every row of the root."""
     with database.write() as connection:
         number = root.id(connection)
         if number is None:

@@ -59,7 +59,6 @@ def measured(measurements: Iterable[Measurement]) -> dict[Series, list[Any]]:
 
 
 def versions(suspects: Mapping[str, Mapping[str, str]]) -> tuple[str, dict[str, dict[str, str]]]:
-    """The versions by node, and their digest."""
     document = {
         text(node): {text(name): text(version) for name, version in sorted(names.items())}
         for node, names in sorted(suspects.items())

@@ -107,7 +107,6 @@ class Index:
         return self._query(lambda connection, root: queries.trends(connection, root, conditions))
 
     def metrics(self) -> tuple[tuple[str, str], ...]:
-        """Trial and metric of all trends."""
         return self._query(queries.list_metrics)
 
     def _query(self, query: Callable[[sa.Connection, int], T]) -> T:

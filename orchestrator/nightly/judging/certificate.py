@@ -161,7 +161,6 @@ def _not_checked(night: Night, judgement: NightJudgement, runs: Sequence[tuple[s
 
 
 def summarise(document: Mapping[str, Any]) -> str:
-    """The certificate in Markdown."""
     head = [
         f"# Acceptance of {document['bed']}: {document['decision']}",
         "",

@@ -42,7 +42,6 @@ class Series:
         )  # fmt: skip
 
     def takes_part(self, node: str) -> bool:
-        """Whether the nodes of a measurement were in one of the runs."""
         return set(nodes_of(node)) <= self.participants
 
 

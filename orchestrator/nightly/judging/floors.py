@@ -19,7 +19,6 @@ GATE = "floor"
 
 
 def matches(rule: MetricRule, name: str) -> bool:
-    """Whether a rule names the metric."""
     return matches_name(rule.metric, name)
 
 
@@ -54,7 +53,6 @@ class Tonight:
     can_have: Callable[[str, str], bool] = lambda hardware, metric: True
 
     def keys(self, trial: str) -> set[Key]:
-        """The keys under which a trial was measured."""
         return {key for (_, key), entry in self.series.items() if trial in entry.trials}
 
     def cell(self, key: Key) -> str:

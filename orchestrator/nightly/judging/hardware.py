@@ -109,7 +109,6 @@ def _changed(series: Mapping[tuple[str, Key], Series], past: Iterable[Record]) -
 
 
 def _by_node(series: Mapping[tuple[str, Key], Series]) -> dict[tuple[str, str], Series]:
-    """Node and hardware -> a series of it."""
     nodes: dict[tuple[str, str], Series] = {}
     for (_, key), entry in series.items():
         for label in entry.values:

@@ -153,7 +153,6 @@ def _waiting_reason(panel: Panel, finding: Finding) -> str:
 
 
 def _earlier(panel: Panel, node: str) -> int:
-    """Earlier nights with a value of the node."""
     import numpy as np
 
     values = panel.values[:-1, panel.nodes.index(node)]

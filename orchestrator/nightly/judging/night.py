@@ -9,18 +9,20 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ...store import paths
+from ...model.events import ProbeDone
+from ...store import bundle, paths
 from .. import bundle_records, identity, night_files
 from .. import rows as night_rows
 from ..baselines import Baseline
 from ..culprits import quarantine
+from ..gates import digests
 from ..gates.finding import Finding
 from ..gates.nights import Key, Record
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import RunRecord, exempt, nodes_of
 from ..suite import RUNS, Night, Row
-from . import bits, conclusion, figures, floors, hardware, known_defects, metrics, parts
-from .figures import Series
+from . import conclusion, figures, floors, hardware, known_defects, metrics, parts
+from .figures import NODE_PROBE, Series
 
 RUN, SPARE, NODE = "run", "spare", "node"
 #: The run that decided about a spare, at the end of the reason.
@@ -63,7 +65,7 @@ def judge(
         ),
     ]
     findings += _judge_spares(directory)
-    findings += bits.judge(runs)
+    findings += _bits(runs)
     findings = known_defects.apply(night, findings, series, earlier, _is_node_absent(night, runs, past))
     findings = known_defects.expect_failures_of(quarantined, findings)
     return conclusion.conclude(
@@ -256,3 +258,38 @@ def _notes(
                 yield f"{node} is no longer part of the bed; it was last measured on {last_seen[node].date}"
         elif node not in present and node not in night.spares:
             yield f"{node} took no part tonight; it was last measured on {last_seen[node].date}"
+
+
+def _bits(runs: Iterable[tuple[str, RunRecord]]) -> Iterator[Judged]:
+    """The digests of all node probes tonight. ``runs``: cell and record. Equal bits stay unknown, which is no defect."""
+    computed: list[digests.Digest] = []
+    names, cell_of = [], ""
+    for cell, record in runs:
+        if record.workload != NODE_PROBE:
+            continue
+        directory = Path(record.directory)
+        try:
+            results = tuple(_digests(directory, record.names))
+        except paths.TornBundleError as error:
+            text = f"the digests of {directory.name} cannot be read: {'; '.join(error.problems)}"
+            finding = Finding(gate=digests.GATE, outcome="unknown", text=text)
+            yield Judged(finding=finding, state="unknown", cell=cell, runs=(directory.name,))
+            continue
+        computed += results
+        if results:
+            names.append(directory.name)
+            cell_of = cell_of or cell
+    for finding in digests.judge(computed):
+        yield Judged(
+            finding=finding, state=finding.outcome, cell=cell_of, runs=tuple(names),
+            reference="equal devices and libraries in the same night", is_counted=finding.outcome != "unknown",
+        )  # fmt: skip
+
+
+def _digests(directory: Path, names: Mapping[str, str]) -> Iterator[digests.Digest]:
+    for event in bundle.read_history(directory).of(ProbeDone):
+        node = names.get(event.node or "", event.node or "")
+        for bits in event.data.bits or ():
+            yield digests.Digest(
+                node=node, device=bits.device, software=bits.software, digest=bits.digest, seconds=bits.seconds
+            )  # fmt: skip

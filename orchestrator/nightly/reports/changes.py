@@ -116,7 +116,6 @@ def _nodes(earlier: tuple[Record, ...], tonight: tuple[Record, ...]) -> Iterator
 
 
 def _versions(earlier: tuple[Record, ...], tonight: tuple[Record, ...]) -> Iterator[Change]:
-    """Each change with the nodes that have it."""
     before, now = _suspects(earlier), _suspects(tonight)
     nodes: dict[str, list[str]] = {}
     for node in sorted(before.keys() & now.keys()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 #: Grafana asks for the data source and fills it in at import.
@@ -49,12 +48,6 @@ def dashboard() -> dict[str, Any]:
         "templating": {"list": [_variable(name) for name in ("bed", "suite", "metric", "node")]},
         "panels": [{"id": number, **panel} for number, panel in enumerate(panels, 1)],
     }  # fmt: skip
-
-
-def expressions(shown: Mapping[str, Any]) -> list[str]:
-    """Every PromQL expression of a dashboard, those of its variables included."""
-    targets = [target["expr"] for panel in shown["panels"] for target in panel["targets"]]
-    return targets + [variable["query"]["query"] for variable in shown["templating"]["list"]]
 
 
 def _variable(name: str) -> dict[str, Any]:

@@ -43,7 +43,6 @@ def environment() -> jinja2.Environment:
 
 
 def values(report: NightReport) -> Mapping[str, Any]:
-    """Everything that the template shows."""
     night, judgement = report.night, report.judgement
     named, all_trends = culprits(report), trends.trends(report)
     drawn = list(trends.pictures(all_trends, _free_elements(report, len(named))))

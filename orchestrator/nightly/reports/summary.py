@@ -16,7 +16,6 @@ WIDTH = 240
 
 
 def render(report: NightReport) -> bytes:
-    """``summary.md``."""
     night, judgement = report.night, report.judgement
     lines = [
         f"# {judgement.word.upper()}: {cell(judgement.sentence)}",

@@ -200,7 +200,6 @@ class Agent:
         attempt(0.05)
 
     def _handlers(self) -> Mapping[type[Payload], Callable[[Item, Any], None]]:
-        """The handler of each class of command."""
         return {
             FenceWrite: self._write_fence,
             CheckpointScan: self._scan_checkpoints,

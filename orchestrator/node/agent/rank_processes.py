@@ -190,7 +190,6 @@ class RankProcesses:
             self._end_until_stopped(stop, gang, spare)
 
     def inspect(self, run: str, epoch: int, *, stacks: bool, respond: Respond) -> None:
-        """Respond with what the ranks of a gang do."""
         gang = self._gangs.get((run, epoch))
         pids = {rank: pid for rank, (pid, _) in _inspected(gang).items()} if gang else {}
         inspection.inspect(self._loop, pids, stacks=stacks, respond=lambda done: respond("ok", done))
@@ -217,7 +216,6 @@ class RankProcesses:
         return self._reserves.exited(pid)
 
     def _begin_rank(self, run: str, gang: Gang, rank: int) -> None:
-        """Make a reserve the rank, or fork it."""
         spec = gang.spec
         events = self._directory / "runs" / run / f"rank-{rank}.e{spec.epoch}.{self._incarnation}.jsonl"
         who = {"rank": rank, "events_path": str(events), "node": self._node, "incarnation": self._incarnation}

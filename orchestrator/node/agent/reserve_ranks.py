@@ -132,7 +132,6 @@ class ReserveRanks:
             self._write_count(len(self._reserves))
 
     def _wait_for_order(self, agent: int, fd: int) -> int:
-        """The body of a reserve."""
         os.setpgid(0, 0)
         forks.die_with_parent(agent)
         _rehearse()

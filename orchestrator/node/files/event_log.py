@@ -71,7 +71,6 @@ class EventLog:
         epoch: int | None = None,
         run: str | None = None,
     ) -> None:
-        """Append an observation with this payload."""
         value = codec.plain(payload)
         self.append("note", payload.NAME, value, node=node, incarnation=incarnation, epoch=epoch, run=run)
 

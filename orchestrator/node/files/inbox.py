@@ -135,7 +135,6 @@ def post_command(directory: Path, run: str, command: Command) -> None:
 
 
 def encode_command(run: str, command: Command) -> bytes:
-    """The content of a command's file."""
     return json.dumps({**codec.plain(command), "run": run}).encode()
 
 

@@ -62,7 +62,6 @@ def content_hash(content: Mapping[str, bytes]) -> str:
 
 
 def payload_hash(content: Mapping[str, bytes]) -> str:
-    """The name of the directory that holds a payload."""
     return content_hash(content)[:16]
 
 

@@ -34,7 +34,6 @@ def prepare_directories(hostdir: str, nodes: Sequence[str], shared_dir: str) -> 
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Replace a file in one step."""
     plain_files.replace_file(path, data)
 
 
@@ -128,7 +127,6 @@ def record_act(hostdir: str, line: str) -> None:
 
 
 def put_payload(hostdir: str, files: Mapping[str, bytes]) -> str:
-    """Store a payload; its path."""
     return str(payloads.put_payload(Path(hostdir) / "payloads", files))
 
 

@@ -2,8 +2,7 @@
 
 Requests arrive on stdin, frames leave on stdout (see ``frames``). A request has an ``id`` and a name in ``do``; its response
 has the same id and ``ok`` or ``error``. Frames without an id: ``hello``; ``file`` (bytes ``at`` an offset; at 0 the file
-begins anew; ``end``: no more bytes now; ``sum``: the controller acknowledges it by ``got``); ``beats`` of nodes; ``capped``
-(the bulk of a node reached its cap).
+begins anew; ``end``: no more bytes now; ``sum``: the controller acknowledges it by ``got``); ``beats`` of nodes.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ class LinkServer:
                 self._tails.poll()
             if writable:
                 self._flush(sink)
-            self._collect_notices(now)
+            self._collect_beats(now)
             if now - last_request > SILENCE_S:
                 return
 
@@ -134,14 +133,12 @@ class LinkServer:
         self._wake.close()
         self._waker.close()
 
-    def _collect_notices(self, now: float) -> None:
-        """Heartbeats and caps. Of each node only the last heartbeat is sent, however slow the connection is."""
+    def _collect_beats(self, now: float) -> None:
+        """Of each node only the last heartbeat is sent, however slow the connection is."""
         changes = self._heartbeats.read_changes(now)
         if changes or now > self._next_sign:
             self._next_sign = now + SIGN_S
             self._beats = {**(self._beats or {}), **changes}
-        for tree in self._tails.new_caps():
-            self._send({"capped": tree.node, "tree": tree.path, "limit": tree.cap})
 
     def _perform(self, request: Mapping[str, Any], body: bytes) -> None:
         do = request.get("do")

@@ -92,7 +92,6 @@ class Tails:
         self._tails: dict[str, Tail] = {}
         self._bulk: dict[str, int] = {}
         self._event_queue, self._bulk_queue = _Queue(), _Queue()
-        self._caps: list[Tree] = []
         self._unreadable: dict[str, str] = {}
         self._watcher = inotify.Watcher()
 
@@ -169,11 +168,6 @@ class Tails:
         reasons = {**self._unreadable, **files}
         return {name: reason for name, reason in sorted(reasons.items()) if name == below or name.startswith(inside)}
 
-    def new_caps(self) -> list[Tree]:
-        """The trees that reached their cap since the last call."""
-        caps, self._caps = self._caps, []
-        return caps
-
     def take(self, *, events: bool, limit: int = CHUNK) -> tuple[dict[str, Any], bytes] | None:
         """The next frame of events, or of bulk, with at most ``limit`` bytes; None if nothing is to be sent."""
         queue = self._event_queue if events else self._bulk_queue
@@ -221,7 +215,6 @@ class Tails:
         tail.fresh = False
 
     def _rewind(self, tail: Tail) -> None:
-        """Send a file from its beginning."""
         self._count_bulk(tail, -tail.offset)
         tail.offset, tail.sent, tail.capped, tail.last = 0, False, False, b""
 
@@ -231,7 +224,7 @@ class Tails:
     def _read(self, tail: Tail, limit: int) -> tuple[dict[str, Any], bytes] | None:
         limit = limit if tail.event else min(limit, tail.tree.cap - self._bulk.get(tail.tree.path, 0))
         if limit <= 0:
-            self._cap(tail)
+            tail.capped = True
             return None
         try:
             data, status = _read_range(tail.path, tail.offset - len(tail.last), limit + len(tail.last))
@@ -263,11 +256,6 @@ class Tails:
     def _count_bulk(self, tail: Tail, size: int) -> None:
         if not tail.event:
             self._bulk[tail.tree.path] = self._bulk.get(tail.tree.path, 0) + size
-
-    def _cap(self, tail: Tail) -> None:
-        tail.capped = True
-        if not any(other.capped for other in self._tails.values() if other is not tail and other.tree is tail.tree):
-            self._caps.append(tail.tree)
 
 
 def end_hash(path: str, size: int) -> str:

@@ -322,5 +322,4 @@ def _exit_code(state: Mapping[str, Any]) -> int:
 
 
 def _printable(engine_log: Any) -> str:
-    """The engine's framed log as text."""
     return "".join(char for char in str(engine_log or "") if char.isprintable() or char == "\n")[-2000:]

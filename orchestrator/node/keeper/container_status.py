@@ -51,7 +51,6 @@ def list_containers(hostdir: str, bed: str, engine: str) -> list[dict[str, Any]]
 
 
 def owners(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of the owners of these containers."""
     return sorted({str(row["Labels"].get(names.OWNER, "")) for row in rows} - {""})
 
 
@@ -64,7 +63,6 @@ def _engine_version(engine: str) -> str:
 def list_nodes(
     hostdir: str, rows: Sequence[Mapping[str, Any]], engine: str, memory: bool = False
 ) -> list[dict[str, Any]]:
-    """The status of the node of each container."""
     return [_node_status(hostdir, row, engine, memory) for row in rows]
 
 

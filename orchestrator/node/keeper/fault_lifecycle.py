@@ -124,7 +124,7 @@ class FaultLifecycle:
             reply = Reply(respond, done)
             reply.guard(job)(reply)
 
-        self._queue.add(_name(lease), work)
+        self._queue.add(f"{lease.node}/{lease.id}", work)
 
     def _begin_injection(self, lease: Lease) -> None:
         self._end_injection(lease)
@@ -188,7 +188,6 @@ class FaultLifecycle:
         primitive_runner.observe_once(self._loop, lease.act.verify, node, VERIFY_S, inspected)
 
     def _reject(self, lease: Lease, reason: str, evidence: Evidence, respond: Reply) -> None:
-        """Respond that the fault is not injected."""
         self._drop(lease)
         self._rejected.add((lease.node, lease.id))
         respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))
@@ -385,7 +384,3 @@ def _lease(run: str, command: Command[FaultAct] | Command[FaultHeal]) -> Lease:
         boot=host_facts.boot_id(),
         act=act,
     )
-
-
-def _name(lease: Lease) -> str:
-    return f"{lease.node}/{lease.id}"

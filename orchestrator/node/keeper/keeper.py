@@ -135,7 +135,6 @@ class Keeper:
             self._respond(item, "fail", CommandFailed(reason=f"{type(error).__name__}: {error}"))
 
     def _handlers(self) -> Mapping[type[Payload], Callable[[Item, Any], None]]:
-        """The handler of each class of command."""
         return {
             NodeApply: self._apply_node,
             NodeKill: self._kill_node,

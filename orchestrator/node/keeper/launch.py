@@ -49,7 +49,6 @@ def is_running(directory: Path, digest: str, named: str) -> bool:
 
 
 def keeper_arguments(workdir: Path, bed: str, digest: str, named: str) -> tuple[str, ...]:
-    """The options of every keeper."""
     return ("--workdir", str(workdir), "--bed", bed, "--archive", digest, "--python", named)
 
 

@@ -119,7 +119,6 @@ def _amounts(args: Arguments) -> dict[str, int]:
 
 
 def find_targets(primitive: Primitive, node: Node) -> list[Process]:
-    """The living processes that a signal is for."""
     return _targets(primitive.args, node)
 
 

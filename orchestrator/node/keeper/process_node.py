@@ -140,7 +140,6 @@ class ProcessNode(StartedNode):
         return self._switch.has_rates(self.name, self.pid, self._shaping(), self._lowered(slowdown))
 
     def _shaping(self) -> LinkSpec:
-        """The link that its spec gives it."""
         return LinkSpec(**self.wanted["port"]["link"])
 
     def _lowered(self, slowdown: Mapping[str, Any] | None) -> traffic_control.Lowered | None:

@@ -16,7 +16,6 @@ END_S = 10.0
 
 
 def bed_status(hostdir: str, bed: str, memory: bool = False) -> dict[str, Any]:
-    """See ``container_status.bed_status``."""
     root = Path(hostdir)
     directory = root / label.KEEPER_DIR
     keeper = plain_files.read_json(directory / label.KEEPER_LABEL)

@@ -64,7 +64,6 @@ _demanded_versions: dict[str, str] = {}
 
 
 def api_version(path: str) -> str:
-    """The API version of requests to the engine at ``path``."""
     return _demanded_versions.get(path, API_VERSION)
 
 

@@ -43,7 +43,7 @@ def interfaces() -> dict[str, str]:
             except OSError:
                 continue
             addresses[name] = socket.inet_ntoa(reply[20:24])
-    default = _default_interface()
+    default = next((fields[0] for fields in _route_table() if fields[1] == "00000000"), "")
     return {name: addresses[name] for name in sorted(addresses, key=lambda name: name != default)}
 
 
@@ -56,10 +56,6 @@ def ipv4_routes() -> list[str]:
             address = socket.inet_ntoa(network.to_bytes(4, "little"))
             networks.append(f"{address}/{mask.bit_count()}")
     return networks
-
-
-def _default_interface() -> str:
-    return next((fields[0] for fields in _route_table() if fields[1] == "00000000"), "")
 
 
 def _route_table() -> list[list[str]]:

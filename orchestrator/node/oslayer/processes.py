@@ -35,7 +35,6 @@ class Process:
 
 
 def parse_stat(text: bytes) -> Process:
-    """Parse the content of /proc/<pid>/stat."""
     fields = _fields_of_stat(text)
     return Process(
         pid=int(text.split(b" ", 1)[0]),

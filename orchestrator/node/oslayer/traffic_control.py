@@ -48,7 +48,6 @@ class Rates:
 
 
 def leaf_bridge(group: int) -> str:
-    """The bridge of a group of nodes."""
     return f"leaf{group}"
 
 

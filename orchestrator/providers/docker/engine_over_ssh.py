@@ -103,12 +103,12 @@ def client(connected: Connected, host: HostSpec, timeout_s: int = CALL_S) -> doc
         host_api = str(api.version(api_version=False)["ApiVersion"])
     except OSError as error:  # the SDK's own errors of connections are such
         engine_client.close()
-        raise HostError(host.name, _engine_problem(connected(), host), lasting=True) from error
+        raise HostError(_engine_problem(connected(), host)) from error
     if version_lt(host_api, OLDEST_API):
         engine_client.close()
         fix = f"install Docker {version_text(ENGINE)} or newer"
         text = f"the container engine is too old (its API is {host_api}, {OLDEST_API} is needed): {fix}"
-        raise HostError(host.name, text, lasting=True)
+        raise HostError(text)
     api._version = NEWEST_API if version_lt(NEWEST_API, host_api) else host_api
     return engine_client
 

@@ -17,7 +17,6 @@ UNCHECKED = Checked(requirements=())
 
 
 def check(bed: BedSpec, status: BedStatus, prober: Prober | None = None) -> tuple[Requirement, ...]:
-    """All requirements that were checked."""
     return examine(bed, status, prober).requirements
 
 

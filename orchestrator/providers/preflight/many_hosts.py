@@ -107,7 +107,6 @@ def _has_own_file_systems(bed: BedSpec) -> bool:
 
 
 def _directories(bed: BedSpec) -> list[str]:
-    """The directories of the bed on its hosts."""
     return [bed.hostdir, bed.shared_dir]
 
 
@@ -184,8 +183,7 @@ def _probe_hosts(bed: BedSpec, status: BedStatus, observed: Observations, prober
 def _hosts(
     observed: Observations, done: Mapping[tuple[str, str], Any], failed: Mapping[tuple[str, str], str]
 ) -> Observations:
-    """The observations of the hosts."""
-    own = (done or failed) and _own_boot()
+    own = (done or failed) and host_facts.boot_id()
     clocks = {host: (boot, clock) for (what, host), (boot, clock, _) in _of(done, "clock") if what and boot != own}
     return replace(
         observed,
@@ -221,10 +219,6 @@ def _clock(prober: Prober, host: str) -> tuple[str, HostClock, float]:
     return best
 
 
-def _own_boot() -> str:
-    return host_facts.boot_id()
-
-
 def _probe_all(
     bed: BedSpec,
     observed: Observations,
@@ -251,7 +245,6 @@ def _by_namespace(pending: Pending) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _submit(pool: Executor, probes: Mapping[tuple[str, str], Callable[[], Any]]) -> Pending:
-    """Start all probes."""
     return {key: pool.submit(probe) for key, probe in probes.items()}
 
 

@@ -52,7 +52,6 @@ def ok(name: str, text: str = "ok") -> Requirement:
 
 
 def space(name: str, free: int, needed: int, fix: str) -> Requirement:
-    """Free bytes against the bytes that are needed."""
     text = size_text(free)
     if free >= needed:
         return ok(name, f"{text} ok")

@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import os
 import secrets
-import shutil
 import stat
 from pathlib import Path
 
@@ -53,12 +52,6 @@ def is_token(shared: Path, host: str, token: str) -> bool:
     return len(present) == 2 * _TOKEN_BYTES and hmac.compare_digest(
         hashlib.sha256(present).digest(), hashlib.sha256(token.encode()).digest()
     )
-
-
-def remove(shared: Path, private: Path) -> None:
-    """Remove key, certificate, tokens and the list of listeners."""
-    shutil.rmtree(shared, ignore_errors=True)
-    (private / KEY).unlink(missing_ok=True)
 
 
 def _refuse_foreign(directory: Path) -> None:

@@ -110,7 +110,6 @@ class Listener:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _serve(self) -> None:
-        """The thread of the event loop."""
         self._loop.add_reader(self._socket, self._accept)
         self._loop.call_later(KEEP_S, self._keep)
         try:
@@ -194,7 +193,6 @@ class Listener:
         return "" if listener == self._identity else "it means another listener"
 
     def _add(self, host: str, stream: HostStream) -> None:
-        """Keep the newest stream of a host."""
         with self._arrival:
             if self._is_closed:
                 stream.close()

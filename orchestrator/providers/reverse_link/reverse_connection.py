@@ -61,11 +61,11 @@ def make_site(
                 return ReverseConnection(listener.take(host.name, max(0.0, min(_SLICE_S, until - time.monotonic()))))
             except TimeoutError:
                 if reason := ended(host.name):
-                    raise HostError(host.name, reason, lasting=True) from None
+                    raise HostError(reason) from None
                 if time.monotonic() > until:
                     reason = "; ".join(part for part in (explain(host.name), listener.rejection(host.name)) if part)
                     text = f"did not connect back within {deadline_s:g} s" + (f": {reason}" if reason else "")
-                    raise HostError(host.name, text) from None
+                    raise HostError(text) from None
 
     def start_helper(connection: ReverseConnection, deadline_s: float) -> Started:
         return start(host, connection, deadline_s)

@@ -105,7 +105,6 @@ def _pattern(bed: BedSpec, host: str) -> str:
 
 
 def _name(host: str) -> str:
-    """The name of a host's step in Slurm."""
     return f"ccbed-{host}"
 
 

@@ -299,9 +299,9 @@ class SlurmProvider(HostsProvider):
         """The site of a host whose step runs. Raises HostError."""
         allocation = allocations.read(Path(bed.workdir))
         if allocation is None:
-            raise HostError(host.name, "the bed has no job", lasting=True)
+            raise HostError("the bed has no job")
         if reason := job_steps.end_reason(bed, allocation, host.name):
-            raise HostError(host.name, reason, lasting=True)
+            raise HostError(reason)
         site = reverse_connection.make_site(
             bed, host, self._listen(bed),
             explain=lambda name: job_steps.explain(bed, name),

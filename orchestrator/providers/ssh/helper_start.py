@@ -155,10 +155,10 @@ def _next_message(
 
 def _ended_error(connection: Connection, channel: Streams) -> connection_errors.HostError:
     if not connection.alive:
-        return connection_errors.HostError(
-            connection.host.name, f"the connection to {connection.destination.login} was lost"
-        )
+        return connection_errors.HostError(f"the connection to {connection.destination.login} was lost")
     code = channel.recv_exit_status()
     if code == NOT_FOUND:
         return connection_errors.python_missing(connection.host)
-    return connection_errors.helper_ended(connection.host, channel.recv_stderr(4096).decode(errors="replace"))
+    output = channel.recv_stderr(4096).decode(errors="replace").strip()[-400:]
+    text = f"the helper there did not start: {output or 'it printed nothing'}"
+    return connection_errors.HostError(text, reached=True)

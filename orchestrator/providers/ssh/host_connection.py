@@ -78,7 +78,6 @@ class HostConnection(Generic[C]):
 
     def __init__(
         self,
-        name: str,
         *,
         connect: Callable[[float], C],
         start: Callable[[C, float], helper_start.Started],
@@ -88,7 +87,6 @@ class HostConnection(Generic[C]):
         every_second: Callable[[Link], None],
         upkeep: Upkeep | None = None,
     ) -> None:
-        self._name = name
         self._connect = connect
         self._start = start
         self._handle = handle
@@ -158,16 +156,16 @@ class HostConnection(Generic[C]):
             raise self._lost_error()
         quiet_s = time.monotonic() - link.last_received
         if quiet_s > QUIET_S and (self._is_sshd_silent or self.is_responding):
-            raise HostError(self._name, f"no response from it for {quiet_s:.1f} s")
+            raise HostError(f"no response from it for {quiet_s:.1f} s")
         try:
             return _wait_for(link, link.request(header, body), until)
         except RemoteError as error:
             raise _ERRORS.get(error.kind, RuntimeError)(str(error)) from error
         except TimeoutError as error:
             what = header.get("op", header["do"])
-            raise HostError(self._name, str(error) or f"no response to {what} within {deadline_s:g} s") from error
+            raise HostError(str(error) or f"no response to {what} within {deadline_s:g} s") from error
         except ConnectionError as error:
-            raise LostError(self._name, f"the connection was lost: {error}") from error
+            raise LostError(f"the connection was lost: {error}") from error
 
     def close(self) -> None:
         with self.state:
@@ -192,7 +190,7 @@ class HostConnection(Generic[C]):
             connection.close()
             if is_reported or isinstance(error, LostError):
                 raise
-            raise LostError(self._name, f"the connection was lost in its beginning: {error}") from error
+            raise LostError(f"the connection was lost in its beginning: {error}") from error
         except BaseException:
             connection.close()
             raise
@@ -201,16 +199,16 @@ class HostConnection(Generic[C]):
         try:
             self._initialize(link, deadline_s)
         except ConnectionError as error:
-            raise LostError(self._name, str(error)) from error
+            raise LostError(str(error)) from error
         except (RemoteError, TimeoutError) as error:
             link.close()
-            raise HostError(self._name, str(error) or f"no response within {deadline_s:g} s") from error
+            raise HostError(str(error) or f"no response within {deadline_s:g} s") from error
 
     def _use(self, connection: C, link: Link) -> None:
         with self.state:
             if self._closed or link.is_ended:
                 link.close()
-                raise HostError(self._name, "closed" if self._closed else "the connection was lost again")
+                raise HostError("closed" if self._closed else "the connection was lost again")
             self._connection, self.link, self._tries, self.reason = connection, link, 0, ""
             self._on_up(link)
             self.state.notify_all()
@@ -300,7 +298,7 @@ class HostConnection(Generic[C]):
         self._start_reconnecting()
 
     def _lost_error(self) -> HostError:
-        return HostError(self._name, f"not connected: {self.reason}")
+        return HostError(f"not connected: {self.reason}")
 
 
 def _retry_lost(work: Callable[[], T], until: float) -> T:

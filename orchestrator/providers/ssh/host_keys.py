@@ -60,6 +60,5 @@ def known_as(address: str, port: int) -> str:
 
 
 def fingerprint(key: paramiko.PKey) -> str:
-    """The fingerprint as ssh prints it."""
     digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
     return f"{key.get_name()} SHA256:{digest}"

@@ -31,35 +31,6 @@ if TYPE_CHECKING:
 FLUSH_S = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """A host's clocks: clock of the host = clock of this machine + offset, within ``error_s`` (half of the round trip).
-
-    ``boot``: the boot of the host that its monotonic clock counts from.
-    """
-
-    boot: str
-    offset_s: float
-    wall_offset_s: float
-    error_s: float
-
-
-def read_clock(response: Mapping[str, Any], before: float, after: float, wall: float) -> Reading:
-    """From a response ({mono, wall, boot}) to a request sent at ``before`` and received at ``after``, when this clock showed ``wall``."""
-    half = (after - before) / 2
-    return Reading(
-        boot=str(response["boot"]),
-        offset_s=float(response["mono"]) - (before + half),
-        wall_offset_s=float(response["wall"]) - (wall - half),
-        error_s=half,
-    )
-
-
-def more_exact(known: Reading | None, new: Reading) -> Reading:
-    """The reading with less error; the newer reading if the host was booted in between."""
-    return known if known and known.boot == new.boot and known.error_s < new.error_s else new
-
-
 @dataclass(frozen=True, slots=True)
 class _PendingFile:
     """A file to be written on the host. ``until``: after this time it is not sent any more."""
@@ -73,7 +44,6 @@ class RemoteSite:
 
     ``start`` starts the link server over a connection, or waits for it; without it, the host is reached by SSH. ``upkeep``: see
     HostConnection.
-    ``last_problem``: the last error outside of a request. ``capped_nodes``: the nodes whose bulk files reached their cap.
     """
 
     def __init__(
@@ -88,14 +58,11 @@ class RemoteSite:
         roots = [root for root in (bed.shared_dir, bed.data_dir) if root]
         self.host = host
         self.root = Path(bed.workdir)
-        self.last_problem = ""
         self.connection_count = 0
-        self.capped_nodes: set[str] = set()
         self._bed = bed
         self._now = now
         self._mirror = Mirror(self.root, host.name)
         self._host_connection: HostConnection[Any] = HostConnection(
-            host.name,
             connect=lambda deadline_s: connect(host, deadline_s),
             start=start
             or (
@@ -114,7 +81,6 @@ class RemoteSite:
         self._beats: dict[str, tuple[str, int]] = {}
         self._unsent: dict[str, _PendingFile] = {}
         self._out_of_sync: set[str] = set()
-        self._clock: Reading | None = None
 
     def open(self, deadline_s: float = ssh_connection.CONNECT_S, *, patient: bool = False) -> None:
         """Connect, and stay connected from now on. Raises HostError where the host cannot be used. ``patient``: see HostConnection."""
@@ -130,20 +96,10 @@ class RemoteSite:
         return self._host_connection.is_responding
 
     @property
-    def reason(self) -> str:
-        """The reason why the host is not connected."""
-        return self._host_connection.reason
-
-    @property
     def connection(self) -> ssh_connection.Connection:
         """The connection, for other users of it, such as a client of the engine. Raises HostError if it is lost."""
         connection: ssh_connection.Connection = self._host_connection.connection
         return connection
-
-    @property
-    def clock(self) -> Reading | None:
-        """The best reading of this host's clock on this connection."""
-        return self._clock
 
     def call(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
         """Perform an operation on the host. Raises OSError, ValueError or RuntimeError with the host's own message.
@@ -153,14 +109,6 @@ class RemoteSite:
         raw = next((name for name, value in args.items() if isinstance(value, bytes)), "")
         body = bytes(args.pop(raw)) if raw else b""
         return self._host_connection.request({"do": "op", "op": op, "args": args, "raw": raw}, body, deadline_s)[0]
-
-    def ping(self, deadline_s: float = 10.0) -> Reading:
-        """Request the host's clock."""
-        before = time.monotonic()
-        response, _ = self._host_connection.request({"do": "ping"}, b"", deadline_s)
-        reading = read_clock(response, before, time.monotonic(), time.time())
-        self._clock = more_exact(self._clock, reading)
-        return reading
 
     def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
         """Write a file on the host; returns at once. Without a connection it is sent over the next one, unless that comes too late."""
@@ -218,7 +166,6 @@ class RemoteSite:
         self._driver_lock = content
 
     def release(self) -> None:
-        """Release the driver lock."""
         held, self._driver_lock = self._driver_lock, None
         if held and (link := self._host_connection.link):
             link.request({"do": "leave"})
@@ -288,7 +235,6 @@ class RemoteSite:
 
     def _initialize(self, link: Link, deadline_s: float) -> None:
         """Bring a new helper to the state of the previous one."""
-        self._clock = None
         self.connection_count += 1
         if self._driver_lock:
             link.request({"do": "drive", "content": self._driver_lock}).result(deadline_s)
@@ -298,7 +244,6 @@ class RemoteSite:
         for path, file in list(self._unsent.items()):
             if self._now() > file.until:
                 del self._unsent[path]
-                self.last_problem = f"{path}: not sent, its time was over"
             else:
                 self._send(link, path, file)
 
@@ -306,15 +251,12 @@ class RemoteSite:
         """Forget a file that was written; send a file again whose response was lost: the same name, the same bytes."""
 
         def placed(future: Any) -> None:
-            error = future.exception()
-            if isinstance(error, ConnectionError):
+            if isinstance(future.exception(), ConnectionError):
                 return
             with self._host_connection.state:
                 if self._unsent.get(path) is file:
                     del self._unsent[path]
                     self._host_connection.state.notify_all()
-            if error is not None:
-                self.last_problem = f"{path}: {error}"
 
         link.request({"do": "write", "path": path}, file.content).add_done_callback(placed)
 
@@ -336,8 +278,6 @@ class RemoteSite:
             self._write_mirror(header, data)
         elif "beats" in header:
             self._beats.update({node: (str(inc), int(count)) for node, (inc, count) in header["beats"].items()})
-        elif "capped" in header:
-            self.capped_nodes.add(str(header["capped"]))
 
     def _write_mirror(self, header: Mapping[str, Any], data: bytes) -> None:
         """A file that does not continue the mirror, or cannot be written, is requested again from the end of the mirror."""
@@ -348,10 +288,8 @@ class RemoteSite:
                 return
         except ValueError:
             return
-        except OSError as error:
-            self.last_problem = (
-                f"{error.filename or self.root}: {error.strerror}; files of {self.host.name} wait for space"
-            )
+        except OSError:
+            pass
         self._out_of_sync.add(str(header["file"]))
 
     def _is_of_node(self, name: str, node: str) -> bool:

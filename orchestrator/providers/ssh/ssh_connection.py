@@ -50,8 +50,6 @@ _DEFINITE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """The exit code and the output of a command."""
-
     code: int
     out: bytes
     err: bytes
@@ -77,7 +75,7 @@ class Connection:
         """Raises HostError if the connection is lost."""
         transport = self._client.get_transport()
         if transport is None or not transport.is_active():
-            raise HostError(self.host.name, f"the connection to {self.destination.login} is lost")
+            raise HostError(f"the connection to {self.destination.login} is lost")
         return transport
 
     @property
@@ -111,14 +109,13 @@ class Connection:
         return channel
 
     def run(self, argv: Sequence[str], stdin: bytes = b"", deadline_s: float = CONNECT_S) -> CommandResult:
-        """Run a program on the host to its end."""
         until = time.monotonic() + deadline_s
         channel = self.start(argv, deadline_s)
         try:
             return _run_to_end(channel, stdin, until)
         except TimeoutError:
             text = f"`{argv[0]}` did not end within {deadline_s:g} s there"
-            raise HostError(self.host.name, text) from None
+            raise HostError(text) from None
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise explain(self.destination, error, deadline_s) from error
         finally:

@@ -193,7 +193,6 @@ def _manifest(resume: gang_model.Resume) -> Mapping[str, Any]:
 
 
 def _reason(error: api.CheckpointException) -> str:
-    """The error of the first rank that failed."""
     rank, (cause, _) = min(error.failures.items(), key=lambda item: item[0])
     known = isinstance(cause, OSError | single_file.CheckpointError)
     text = getattr(cause, "strerror", None) or str(cause)

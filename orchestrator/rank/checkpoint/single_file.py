@@ -17,8 +17,6 @@ from . import tensor_digest
 
 
 class CheckpointError(Exception):
-    """A checkpoint could not be written or read."""
-
     kind = "checkpoint"
 
 
@@ -64,7 +62,6 @@ def agree(code: int, world: int, device: torch.device) -> int:
 
 
 def state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The state of model and optimizer on this rank."""
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
 

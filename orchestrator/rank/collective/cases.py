@@ -79,7 +79,6 @@ class Case:
 
     @property
     def ranks(self) -> int:
-        """Ranks of one group."""
         return len(self.groups[0])
 
     @property
@@ -125,7 +124,6 @@ class Case:
         )  # fmt: skip
 
     def label(self) -> str:
-        """A short description for errors."""
         item = self.item
         return " ".join([item.operation, item.algorithm, f"{item.bytes} B", item.dtype, *self._reduction()])
 

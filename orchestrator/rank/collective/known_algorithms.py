@@ -39,7 +39,6 @@ def find(text: str) -> model.Chosen | None:
 
 
 def doing(operation: str) -> tuple[str, ...]:
-    """The names of the algorithms that do ``operation``."""
     return tuple(name for name in names() if operation in getattr(_module(name), "OPERATIONS", ()))
 
 

@@ -216,7 +216,6 @@ def plan(beta: float, drain: int) -> Train:
 
 
 def passes(limit_s: float, pass_s: float) -> int:
-    """The number of passes in ``limit_s``."""
     return min(MOST_PASSES, max(LEAST_PASSES, int(limit_s / max(pass_s, 1e-6))))
 
 
@@ -252,7 +251,6 @@ class _Wire:
         self._token = torch.zeros(TOKEN, dtype=torch.uint8, device=device)
 
     def maximum(self, number: int) -> int:
-        """The greatest number of all ranks."""
         greatest = torch.tensor([number], device=self._device)
         dist.all_reduce(greatest, dist.ReduceOp.MAX)
         return int(greatest.item())
@@ -284,7 +282,6 @@ class _Wire:
         direction.arrivals.append(arrivals.tolist())
 
     def receive(self, peer: int) -> None:
-        """Follow ``send`` of the peer."""
         order = torch.zeros(3, dtype=torch.int64, device=self._device)
         dist.recv(order, peer)
         lead, size, count = order.tolist()
@@ -304,7 +301,6 @@ class _Wire:
         return time.monotonic() - begin
 
     def _arrivals(self, peer: int, messages: Sequence[torch.Tensor]) -> list[float]:
-        """When each message was complete."""
         works = [dist.irecv(message, peer) for message in messages] if self._early else []
         dist.send(self._token, peer)
         times = []
@@ -372,11 +368,6 @@ def report(link: Link, rank: int, note: Callable[[LinkPair | LinkFit], None]) ->
             LinkFit(
                 rank=rank, alpha_s=link.agreed.alpha, beta_s_per_byte=link.agreed.beta, changed=link.changed or None,
                 reused_from=link.known["run"] if link.known else None,
-                measured_at=_utc(link.known["at"]) if link.known else None,
+                measured_at=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(link.known["at"])) if link.known else None,
             )
         )  # fmt: skip
-
-
-def _utc(seconds: float) -> str:
-    """``2026-11-21 09:12 UTC``."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

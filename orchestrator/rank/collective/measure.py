@@ -83,8 +83,6 @@ def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool 
 
 
 class Meter:
-    """The measurement on one rank."""
-
     def __init__(
         self, ctx: context.RankContext, planned: tuple[cases.Case, ...], peer: mpi_peer.Peer | None = None
     ) -> None:
@@ -213,7 +211,7 @@ class Meter:
         facts, costs = [], []
         for case in self._cases:
             algorithm = known_algorithms.find(case.item.algorithm)
-            cost = self._cost(case, algorithm) if algorithm else None
+            cost = expected_cost.cost(case, algorithm, self._tiers, self._link, self._combining) if algorithm else None
             costs.append(cost)
             facts.append(case.facts(cost, **(self._traffic(case, algorithm) if algorithm else {})))
         params = self._params
@@ -234,9 +232,6 @@ class Meter:
             self._cases, costs, self._link,
             expected_cost.Overhead(warmup=self._params.warmup, barrier_s=self._barrier_s, drain_s=drain_s, check_s_per_byte=checking),
         )  # fmt: skip
-
-    def _cost(self, case: cases.Case, algorithm: model.Chosen) -> Cost:
-        return expected_cost.cost(case, algorithm, self._tiers, self._link, self._combining)
 
     def _traffic(self, case: cases.Case, algorithm: model.Chosen) -> dict[str, int]:
         """Bytes on the busiest link of a node and, where there are several switches, on the busiest uplink."""

@@ -48,7 +48,6 @@ class Call:
 
 
 def operator(name: str) -> Any:
-    """torch's reduction of this name."""
     return getattr(dist.ReduceOp, REDUCE[name])
 
 

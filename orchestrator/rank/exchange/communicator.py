@@ -97,7 +97,6 @@ class Communicator:
         return dist.isend(tensor, peer)
 
     def receive(self, into: torch.Tensor, peer: int) -> torch.Tensor:
-        """Receive from ``peer``."""
         dist.recv(into, peer)
         return into
 
@@ -126,7 +125,6 @@ class Communicator:
         dist.all_reduce(flat[cut:])
 
     def count(self, operation: str, *tensors: torch.Tensor) -> None:
-        """Count one call of ``operation`` and its bytes."""
         counts = self.counted.setdefault(operation, [0, 0])
         counts[0] += 1
         counts[1] += sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -34,8 +34,6 @@ class Membership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
-    """The first wrong element of a result."""
-
     offset: int
     expected: float
     got: float
@@ -74,7 +72,6 @@ class Memories:
         self._made: dict[tuple[case_layout.Layout, str, str], Memory] = {}
 
     def of(self, item: Item, layout: case_layout.Layout) -> Memory:
-        """The buffer for ``layout``."""
         bare = replace(layout, parts=())
         key = (bare, item.dtype, item.operator if item.operation in REDUCING else "")
         if key not in self._made:

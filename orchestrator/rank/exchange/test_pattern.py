@@ -27,7 +27,6 @@ class Patterns:
         self._made: dict[int, torch.Tensor] = {}
 
     def tile(self, segment: Segment) -> torch.Tensor:
-        """The content of a segment."""
         if segment.of not in self._made:
             self._made[segment.of] = self._pattern(segment.of)
         pattern, start = self._made[segment.of], segment.index % PERIOD

@@ -89,7 +89,6 @@ def _collect(node: Node, name: str, probe: Any) -> ProbeDone:
 
 
 def _most(count: int) -> int:
-    """The greatest count of all ranks."""
     counts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(counts, count)
     return int(max(counts))

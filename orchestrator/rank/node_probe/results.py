@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +77,7 @@ def collect(node: Node, probe: str, results: Iterable[Result], clock: Callable[[
             kept.append(result)
     except Exception as problem:  # noqa: BLE001 another probe may still work; the check of the run reports this one
         error = f"{type(problem).__name__}: {problem}"
-    figures = tuple(_usable(kept))
+    figures = tuple(result for result in kept if isinstance(result, ProbeFigure) and result.values)
     return ProbeDone(
         rank=node.rank, probe=probe, figures=figures or None,
         facts={result.name: result.text for result in kept if isinstance(result, Fact)} or None,
@@ -86,10 +86,6 @@ def collect(node: Node, probe: str, results: Iterable[Result], clock: Callable[[
         bits=tuple(result for result in kept if isinstance(result, ComputedBits)) or None,
         error=error, took_s=round(clock() - begin, 3),
     )  # fmt: skip
-
-
-def _usable(results: Iterable[Result]) -> Iterator[ProbeFigure]:
-    return (result for result in results if isinstance(result, ProbeFigure) and result.values)
 
 
 def _missing(results: Iterable[Result]) -> dict[str, str]:

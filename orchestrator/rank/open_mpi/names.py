@@ -31,7 +31,6 @@ _NO_NUMBERS = ("float16", "bfloat16")
 
 
 def is_open_mpi(text: str) -> bool:
-    """Whether ``text`` names an algorithm of Open MPI."""
     return text.partition(":")[0].strip() == MPI
 
 

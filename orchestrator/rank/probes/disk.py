@@ -131,7 +131,6 @@ def _fsyncs(file: int, limit_s: float) -> list[float]:
 
 
 def file_system(node: Node, directory: Path) -> str:
-    """The type of the file system of a directory."""
     device = directory.stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     try:

@@ -32,7 +32,6 @@ def measure(node: Node) -> Iterator[Result]:
 
 
 def device_name(node: Node) -> str:
-    """The model of the GPU or of the CPU."""
     return torch.cuda.get_device_name(node.device) if node.has_gpu else cpu_model(node)
 
 

@@ -13,7 +13,6 @@ from ..node_probe.results import NO_GPU, Fact, Missing, Node, Result
 
 
 def measure(node: Node) -> Iterator[Result]:
-    """Facts, no figures."""
     yield Fact(name="torch", text=torch.__version__)
     yield Fact(name="python", text=platform.python_version())
     yield Fact(name="kernel", text=os.uname().release)

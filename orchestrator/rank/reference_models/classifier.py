@@ -120,7 +120,6 @@ class Batches:
         self._order: tuple[int, torch.Tensor | None] = (-1, None)
 
     def indices(self, step: int) -> torch.Tensor:
-        """The whole batch of ``step``."""
         epoch, index = divmod(step - 1, math.ceil(len(self.labels) / self._batch))
         return self._permutation(epoch)[index * self._batch : (index + 1) * self._batch]
 
@@ -195,7 +194,6 @@ def loss_sum(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor)
 
 
 def build() -> torch.nn.Module:
-    """The reference classifier."""
     from torch import nn
 
     layers: list[nn.Module] = []

@@ -30,7 +30,6 @@ class Trainer:
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
 
     def step(self, step: int) -> float:
-        """Run one step, phase by phase."""
         ctx = self._ctx
         ctx.phase("data")
         images, labels = classifier.noisy_batch(ctx, self._batches, step)

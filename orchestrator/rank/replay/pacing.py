@@ -29,8 +29,6 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
-    """One iteration of a sequence."""
-
     case: cases.Case
     step: int
     waits: tuple[Wait, ...]
@@ -58,7 +56,6 @@ def concurrent(planned: Sequence[cases.Case]) -> tuple[tuple[cases.Case, ...], .
 
 
 def iterations(planned: Iterable[cases.Case]) -> tuple[Iteration, ...]:
-    """All iterations in the order of their steps."""
     made = [
         Iteration(case=case, step=case.first_step + index * case.stride, waits=_waits(case.item, index))
         for case in planned

@@ -218,11 +218,11 @@ class RankContext:
         Raises commit.Refused if a later attempt has begun, CheckpointError if anything but writing fails.
         """
         identity = commit.Identity(epoch=self.epoch, step=step, world=self.world, parent=self._parent)
-        pass_phase = self.phase_once("checkpoint")
+        trained, pass_phase = model_states.Trained(model, optimizer), self.phase_once("checkpoint")
         begin, attempts, failed_since = time.monotonic(), 0, None
         limit = 0.0 if self._lost_last else getattr(self.params, "checkpoint_retry_s", RETRY_S)
         while True:
-            code, reason = self._put(identity, model, optimizer, keep, pass_phase, states)
+            code, reason = self._put(identity, trained, keep, pass_phase, states)
             attempts += 1
             pass_phase()
             if code == FAILED:
@@ -248,15 +248,14 @@ class RankContext:
     def _put(
         self,
         identity: commit.Identity,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        trained: model_states.Trained,
         keep: int,
         pass_phase: Callable[[], None],
         states: model_states.States,
     ) -> tuple[int, str]:
         """Try once to write and commit. The code of rank 0 decides."""
         try:
-            content = states.put(self, identity, model, optimizer, pass_phase)
+            content = states.put(self, identity, trained, pass_phase)
         except single_file.Unwritten as error:  # on every rank
             return self._unwritten(identity, str(error))
         return self._commit(identity, content, keep, pass_phase) if content else (COMMITTED, "")
@@ -271,7 +270,7 @@ class RankContext:
         """Load the chosen checkpoint, or begin fresh; return the step of the checkpoint (0: fresh)."""
         resume = self.gang.resume
         if resume:
-            self._restore_personal(states.take(self, resume, model, optimizer))
+            self._restore_personal(states.take(self, resume, model_states.Trained(model, optimizer)))
         else:
             states.begin(self, model)
         self.phase("restore")

@@ -84,7 +84,7 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
     Only the settings of NCCL and gloo yield to the user's: a network with several cards may need others.
     """
     values: dict[str, object] = {
-        **_network(gang.interface),
+        **{name: gang.interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if gang.interface},
         **({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{gang.out}/nccl_trace_rank_"} if gang.backend == "nccl" else {}),
         **(DETERMINISTIC if gang.backend == "nccl" and gang.workload != "script" else {}),
         **(gang.isolation.env if gang.isolation else {}),
@@ -116,16 +116,6 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
     return {name: str(value) for name, value in values.items()}
 
 
-def error_file(out: str, rank: int) -> str:
-    """The file into which ``torch.distributed.elastic``'s ``@record`` writes the exception that ends the rank."""
-    return f"{out}/error-r{rank}.json"
-
-
-def _network(interface: str) -> dict[str, object]:
-    """If the interface is not known, the libraries choose one themselves."""
-    return {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface}
-
-
 def _torchrun(gang: gang_model.GangSpec, rank: int) -> dict[str, object]:
     """The names that torchrun sets; the number of the attempt is its restart count."""
     return {
@@ -146,5 +136,5 @@ def _torchrun(gang: gang_model.GangSpec, rank: int) -> dict[str, object]:
         "TORCHELASTIC_RUN_ID": gang.run,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        "TORCHELASTIC_ERROR_FILE": error_file(gang.out, rank),
+        "TORCHELASTIC_ERROR_FILE": f"{gang.out}/error-r{rank}.json",
     }

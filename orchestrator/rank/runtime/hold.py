@@ -16,8 +16,6 @@ SLICE = 0.05
 
 
 class Holds:
-    """The holds of an attempt that concern one rank."""
-
     def __init__(self, holds: Sequence[gang_model.Hold], rank: int, release_fd: int, notes: recorder.Notes) -> None:
         self._open = list(holds)
         self._rank, self._fd, self._notes = rank, release_fd, notes

@@ -113,7 +113,6 @@ def _directory_of_main() -> str:
 
 
 def _entries(path: str) -> list[str]:
-    """The entries of PYTHONPATH, as absolute paths."""
     return [os.path.normpath(Path.cwd() / entry) for entry in path.split(os.pathsep)] if path else []
 
 

@@ -45,8 +45,6 @@ class ScriptFailed(Exception):
 
 
 class _CannotStart(ScriptFailed):
-    """There is no such file or module."""
-
     def __init__(self, message: str) -> None:
         super().__init__("script-missing", message)
 

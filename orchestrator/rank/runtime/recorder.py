@@ -22,7 +22,6 @@ from . import run_gaps
 
 #: step, op, index, peer, chunk, bytes, start, end
 CHUNK = struct.Struct("<IHHHHQdd")
-CHUNK_FIELDS = ("step", "op", "index", "peer", "chunk", "bytes", "start", "end")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: Larger files that a rank imports are named with their size and not hashed, in bytes.
 LARGEST = 64 * 1024 * 1024
@@ -63,7 +62,6 @@ class Notes:
         self._pid = os.getpid()
 
     def note(self, payload: Payload) -> None:
-        """Append one observation of ccbed."""
         self._append(payload.NAME, codec.plain(payload))
 
     def emit(self, f: str, **value: Any) -> None:
@@ -147,7 +145,7 @@ class Chunks:
         self.written = 0
 
     def add(self, *fields: float) -> None:
-        """One record in the order of CHUNK_FIELDS."""
+        """One record in the order of CHUNK."""
         if self._used == len(self._buffer):
             self._buffer.extend(bytes(len(self._buffer)))
         CHUNK.pack_into(self._buffer, self._used, *fields)

@@ -52,7 +52,6 @@ def render(first: Side, second: Side, compared: comparison.Comparison) -> bytes:
 
 
 def what(compared: comparison.Comparison) -> str:
-    """What the figures are."""
     return f"p50 over {phrases.OVER.get(compared.over, compared.over)}" if compared.over else "p50 of"
 
 
@@ -63,7 +62,6 @@ def sentence(compared: comparison.Comparison) -> str:
 
 
 def figures(row: comparison.Compared) -> tuple[str, ...]:
-    """The cells of HEAD."""
     interval = f"{row.change.low:+.1%} to {row.change.high:+.1%}" if row.change else "too few samples"
     change, count = f"{row.relative:+.1%}" if math.isfinite(row.relative) else "-", f"{row.counts[0]}, {row.counts[1]}"
     return phrases.milliseconds(row.before), phrases.milliseconds(row.after), change, interval, count

@@ -83,7 +83,6 @@ def _ccbed(run: Run) -> str:
 
 
 def trial(run: Run) -> Pairs:
-    """The trial as requested."""
     spec = run.trial
     world = f"{spec.world.nodes} nodes, {sentence.count(spec.world.ranks_per_node, 'rank')} per node"
     pairs = [
@@ -99,7 +98,6 @@ def trial(run: Run) -> Pairs:
 
 
 def run_facts(run: Run, view: RunView) -> Pairs:
-    """Where and when it ran, and what it is compared with."""
     plan = document(run, "plan.json")
     pairs = [
         ("run", name(run)),

@@ -43,7 +43,6 @@ def other_run(run: str, text: str = "") -> Markup | str:
 
 
 def documents(run: Run) -> list[Markup]:
-    """The files at the top of the bundle."""
     known = set(run.files.paths())
     return [link(path) for path in TOP if path in known]
 

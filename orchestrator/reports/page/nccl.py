@@ -37,7 +37,6 @@ _REDUCES = ("all-reduce", "reduce-scatter", "reduce")
 
 
 def document(run: Run, measured: Measured) -> str:
-    """JSON text."""
     rows = shown(measured)
     value = {
         "version": VERSION,

@@ -59,7 +59,6 @@ def gaps(measured_gaps: ReplayGaps) -> str:
 
 
 def probed(figures: Iterable[NodeFigure]) -> str:
-    """A line for each figure of each node."""
     return _written([
         {
             "node": figure.node, "rank": figure.rank, "probe": figure.probe, "figure": figure.name, "unit": figure.unit,

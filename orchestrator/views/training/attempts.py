@@ -358,7 +358,6 @@ def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None, *, was_w
 
 
 def failed_load(file: watch.WatchFile) -> watch.Load | None:
-    """The last load of the process, if it raised."""
     loads = [*merged(file.of(watch.Load)).values()]
     return loads[-1] if loads and loads[-1].error and loads[-1].path else None
 
@@ -429,7 +428,6 @@ def _moments(file: watch.WatchFile, follow: Callable[[watch.Step, M], M], known:
 
 
 def _rates(file: watch.WatchFile) -> Mapping[int, tuple[Any, ...]]:
-    """The learning rates by step."""
     moments: dict[int, tuple[Any, ...]] = _moments(file, lambda step, known: known if step.lr is None else step.lr, ())
     return moments | {state.n: state.lr for state in file.of(watch.State) if state.lr is not None}
 

@@ -146,7 +146,6 @@ def incomparable(differing: Sequence[tuple[int, str, str]]) -> str:
 
 
 def worst(items: tuple[Row, ...]) -> dict[str, Row]:
-    """Part -> its worst row."""
     return {
         part: min(matching, key=lambda row: ORDER.index(row.result))
         for part in PARTS

@@ -142,7 +142,6 @@ def _undisturbed(twin: Twin, facts: KeptFacts) -> Iterator[tuple[int, str, str, 
 
 
 def step_of(name: str) -> int:
-    """The step of a loss or digest."""
     return int(name.rpartition("@")[2])
 
 

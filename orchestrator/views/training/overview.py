@@ -19,7 +19,6 @@ from .worker_returns import with_return, worker_returns
 
 
 def view(run: Run) -> RunView:
-    """The whole run at a glance."""
     lines = watched(run)
     if lines is None:
         return run_view(run.trial, run.history, run.files.steps())

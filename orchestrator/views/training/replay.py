@@ -82,7 +82,6 @@ def replays(lines: Lineage, attempt: Attempt) -> tuple[Replay, ...]:
 
 
 def _executed(lines: Lineage, attempts: Sequence[Attempt]) -> set[Step]:
-    """The steps that a rank executed in these attempts."""
     known = [(lines.bases[attempt.index], attempt) for attempt in attempts if attempt.index in lines.bases]
     return {base + n for base, attempt in known for process in attempt.ranks.values() for n in process.steps}
 

@@ -60,7 +60,6 @@ def _system(run: Run, name: str) -> System:
 
 
 def job_of(run: Run) -> str:
-    """The script or module of a run with its arguments."""
     params = run.trial.params
     program = posixpath.basename(str(params.get("file") or params.get("module") or run.trial.name))
     return shlex.join([program, *map(str, params.get("args") or ())])

@@ -7,13 +7,14 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from ...model import watch
 from ...model.frozen import dataclass, replace
 from ...model.run import Control, NodeFiles, Run, Twin
 from ...model.verdict import Verdict
 
+P = ParamSpec("P")
 _ORDER = ("fail", "unknown", "pass", "skipped")
 _DIGITS = re.compile(r"\d+")
 _Saves = Mapping[str, tuple[int, ...]]
@@ -34,15 +35,15 @@ class FilesOfRank:
         return getattr(self.files, name)
 
 
-def by_rank(judge: Callable[[Run], Verdict]) -> Callable[[Run], Verdict]:
+def by_rank(judge: Callable[Concatenate[Run, P], Verdict]) -> Callable[Concatenate[Run, P], Verdict]:
     """A judge of a run that judges each rank by itself where ranks do not step together; the worst verdict counts."""
 
     @functools.wraps(judge)
-    def judged(run: Run) -> Verdict:
+    def judged(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> Verdict:
         ranks = uneven_ranks(run)
         if not ranks:
-            return judge(run)
-        verdicts = [judge(of_rank(run, rank)) for rank in ranks]
+            return judge(run, *args, **kwargs)
+        verdicts = [judge(of_rank(run, rank), *args, **kwargs) for rank in ranks]
         worst = min(verdicts, key=lambda verdict: _ORDER.index(verdict.outcome))
         return replace(worst, text=f"{worst.text}; {TOGETHER}") if worst.outcome == "pass" else worst
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Inches; the page shows a figure half as large again, so that 8.5 points read as the page's text.
 WIDTH = 10.0
-INK, SOFT, HAIR, CARD, STRIKE, BAND = "#1b1d22", "#5d636f", "#e2e2dc", "#ffffff", "#bf2f2a", "#fbe3c8"
+INK, SOFT, HAIR, CARD, STRIKE = "#1b1d22", "#5d636f", "#e2e2dc", "#ffffff", "#bf2f2a"
 #: One per algorithm, link or sender, in this order.
 SERIES = ("#3b78c2", "#d9843b", "#6aa35a", "#7a62b8", "#3f9a94", "#e0b43a", "#8a6d55", "#c46a9b")
 _STYLE: dict[str, Any] = {

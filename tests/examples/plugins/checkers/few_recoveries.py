@@ -9,9 +9,6 @@ from ..model import events
 from ..model.run import Run
 from ..model.verdict import Verdict
 
-ALWAYS = False
-TWIN = False
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..model.event import REPEATED, Clock, Command, Event, Source
-from ..model.frozen import dataclass, field
-from ..model.payload import EventType
+from orchestrator.model.event import REPEATED, Clock, Command, Event, Source
+from orchestrator.model.frozen import dataclass, field
+from orchestrator.model.payload import EventType
 
 BEAT_S = 0.25
 #: From power on until a host responds.
@@ -311,7 +311,6 @@ class FakeCluster:
         (self.received if host is None or host.answers else host.kept).append(event)
 
     def _clock(self, node: str, writer: str) -> Clock:
-        """The clock of the writer's host."""
         host = self.host_of(node)
         mono = self.time + host.clock_offset_s
         return self.now() if writer == OUTSIDE else Clock(boot=host.boot, mono=mono, wall=mono)

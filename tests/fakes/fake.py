@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..model import codec, events
-from ..model.act import Primitive
-from ..model.bed import BedSpec, BedStatus, HostSpec, Machine, NodeStatus
-from ..model.event import Clock, Command, Event
-from ..model.events import KEEPER_COMMANDS
-from ..model.payload import Payload
-from ..model.provider import Cursors, Fetched
-from ..node.files.payloads import payload_hash
+from orchestrator.model import codec, events
+from orchestrator.model.act import Primitive
+from orchestrator.model.bed import BedSpec, BedStatus, HostSpec, Machine, NodeStatus
+from orchestrator.model.event import Clock, Command, Event
+from orchestrator.model.events import KEEPER_COMMANDS
+from orchestrator.model.payload import Payload
+from orchestrator.model.provider import Cursors, Fetched
+from orchestrator.node.files.payloads import payload_hash
+
 from .fake_agents import FakeAgents
 from .fake_cluster import BOOT_S, OUTSIDE, FakeCluster, FakeHost, FakeNode
 from .fake_ranks import FakeGang, FakeRanks

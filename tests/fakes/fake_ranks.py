@@ -6,8 +6,9 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.frozen import dataclass, field
-from ..model.trial import SCRIPT
+from orchestrator.model.frozen import dataclass, field
+from orchestrator.model.trial import SCRIPT
+
 from .fake_cluster import FakeCluster
 
 STEP_S = 0.01
@@ -97,7 +98,6 @@ class FakeRanks:
             self._cluster.later(STEP_S, lambda: self.step(gang))
 
     def commit(self, gang: FakeGang) -> None:
-        """Commit a checkpoint of the gang's step."""
         parent = self.checkpoints[-1]["name"] if self.checkpoints else None
         name = f"e{gang.epoch}-s{gang.step}"
         value = {"name": name, "step": gang.step, "epoch": gang.epoch, "sha256": f"c{gang.step}", "parent": parent}
@@ -113,7 +113,6 @@ class FakeRanks:
             self._cluster.emit(node, "agent", "rank.exit", value, epoch=gang.epoch)
 
     def emit(self, gang: FakeGang, rank: int, f: str, value: Mapping[str, Any]) -> None:
-        """Write an event of a rank."""
         writer = f"rank-{rank}.e{gang.epoch}"
         self._cluster.emit(gang.ranks[rank], writer, f, {"rank": rank, **value}, epoch=gang.epoch)
 

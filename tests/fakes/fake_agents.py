@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..model.event import Command
-from ..model.events import CheckpointScan, FenceWrite, GangStart, GangStop, RankHold, RankRelease, StoreOpen
-from ..model.payload import Payload
+from orchestrator.model.event import Command
+from orchestrator.model.events import CheckpointScan, FenceWrite, GangStart, GangStop, RankHold, RankRelease, StoreOpen
+from orchestrator.model.payload import Payload
+
 from .fake_cluster import FakeCluster, FakeNode
 from .fake_ranks import FakeRanks
 
