@@ -169,7 +169,9 @@ def _finish(request: Request, directory: Path) -> Result:
     """Judge and seal a run that has ended, and release the bed. An interrupted run stays open."""
     if not bundle.has_ended(directory):
         return Result(run=directory.name, directory=str(directory), code=EXIT_INTERRUPTED)
-    result = judging.finish(request.catalogue, directory, Path(request.bed.workdir), request.on_stage)
+    result = judging.finish(
+        request.catalogue, directory, Path(request.bed.workdir), judging.signer(request), request.on_stage
+    )
     beds.end_run(Path(request.bed.workdir), directory.name)
     if result.code == EXIT_PASS:
         request.provider.forget(request.bed, directory.name)

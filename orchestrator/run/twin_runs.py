@@ -196,7 +196,7 @@ def _run_control(request: Request, origin: Path, hidden: Sequence[str]) -> Contr
     beds.end_twin(Path(request.bed.workdir))
     request = replace(_without_faults(request), trial=trial, reason=f"restart control of trial {request.trial.id}")
     directory = _run(request, origin, "twin-control", hidden)
-    judging.finish(request.catalogue, directory, Path(request.bed.workdir))
+    judging.finish(request.catalogue, directory, Path(request.bed.workdir), judging.signer(request))
     return twins.make_control(bundle.load(directory))
 
 
@@ -238,7 +238,7 @@ def _abandon(request: Request, directory: Path) -> None:
 
 def _judge_and_cache(request: Request, directory: Path) -> Twin | None:
     """Judge a twin run that has ended, and cache it where it can serve as a twin."""
-    result = judging.finish(request.catalogue, directory, Path(request.bed.workdir))
+    result = judging.finish(request.catalogue, directory, Path(request.bed.workdir), judging.signer(request))
     twin = twins.make_twin(bundle.load(directory))
     if twin is None:
         request.on_note(f"the run is compared with no twin: {twins.unfit(bundle.load(directory))}")

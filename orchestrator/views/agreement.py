@@ -217,6 +217,15 @@ def _recorded(run: Run) -> Iterator[Finding]:
                 path = f"nodes/{event.node}/{directory}/{name}"
                 if path in present and run.files.sha256(path) != sha256:
                     yield finding(f"{path} is not the file that its rank wrote (SHA-256)", event)
+        for event in ends.values():
+            directory = gang.directory(event.node) if event.node else None
+            for name, prefix in (event.data.records or {}).items():
+                path = f"nodes/{event.node}/{directory}/{name}"
+                if path in present and not _has_prefix(run, path, prefix):
+                    yield finding(
+                        f"{path} does not begin with what the watcher had recorded when its rank finished (SHA-256)",
+                        event,
+                    )
 
 
 def _systems(run: Run) -> Iterator[Finding]:
@@ -244,11 +253,34 @@ def _sums(run: Run) -> Iterator[Finding]:
         if run.files.sha256(path) != stated.get(path):
             yield finding(f"{path} is not the file that was gathered (SHA-256)", gathered)
     for path, prefix in (gathered.data.keepers or {}).items():
-        content = run.files.read(path)[: prefix.bytes or 0]
-        if hashlib.sha256(content).hexdigest() != prefix.sha256:
+        if not _has_prefix(run, path, prefix):
             yield finding(f"{path} does not begin with the content that was gathered (SHA-256)", gathered)
     if gathered.data.files != len(present):
         yield finding(f"{gathered.data.files} files were gathered, the bundle has {len(present)}", gathered)
+
+
+def _has_prefix(run: Run, path: str, prefix: events.FilePrefix) -> bool:
+    content = run.files.read(path)[: prefix.bytes or 0]
+    return len(content) == (prefix.bytes or 0) and hashlib.sha256(content).hexdigest() == prefix.sha256
+
+
+# --- signatures ---------------------------------------------------------------------------------------------------------
+
+
+def unsigned(run: Run) -> Iterator[Finding]:
+    """Files of keepers with lines that are not signed: a keeper signs every line. Whether a signature holds, its key shows alone."""
+    counts: dict[str, int] = {}
+    for path, content in run.files.event_lines():
+        if path.startswith("keepers/") and not content.get("mac"):
+            counts[path] = counts.get(path, 0) + 1
+    for path, count in counts.items():
+        yield finding(f"{path}: {count} lines have no signature of their keeper")
+
+
+def signature(run: Run) -> str:
+    """Whether keepers signed the list of all files when the run was closed. Only ``bundle verify --bed-key`` has the key to check that."""
+    keepers = len(run.files.read("manifest-sha256.txt.keepers").splitlines())
+    return f"keepers' signatures: {keepers}, not checked here" if keepers else "no keeper signed them"
 
 
 # --- lost files ---------------------------------------------------------------------------------------------------------
