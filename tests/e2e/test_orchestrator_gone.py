@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +17,7 @@ from orchestrator.run import judging, lifecycle
 from orchestrator.store import bundle
 
 from . import trials
-from .conftest import Bed, ran
+from .conftest import ROOT, Bed, ran
 from .test_bad_input import untouched
 from .test_interrupted import SLOW, at, ctrl_c
 
@@ -153,4 +157,79 @@ def test_a_run_that_has_ended_and_cannot_be_judged_is_given_up(bed: Bed, unjudge
     assert "open run" in bed.ccbed("status")[1]
     code, output = bed.ccbed("heal", "local")
     assert (code, "is abandoned" in output) == (0, True), output
+    assert untouched(bed)
+
+
+#: `ccbed`, which gets SIGKILL as soon as the history of a kind of run has a line.
+KILLED = """
+import os, signal, sys
+from orchestrator import __main__ as program
+from orchestrator.store import journal
+_, kind, line, *sys.argv[1:] = sys.argv
+append = journal.Journal.append
+def append_and_end(self, event):
+    name, result = self.path.parent.name, append(self, event)
+    own = "control" if "-twin-control-" in name else "twin" if "-twin-" in name else "run"
+    if result is not None and (own, event.f) == (kind, line):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+journal.Journal.append = append_and_end
+program.main()
+"""
+
+
+def killed(bed: Bed, runs: Path, kind: str, line: str, *args: str) -> Path:
+    """The directory of a run whose orchestrator got SIGKILL when the history of a ``kind`` of run had the line."""
+    environment = {**os.environ, "XDG_STATE_HOME": str(bed.state.parent), "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-c", KILLED, kind, line, "run", "--runs-dir", str(runs), *args]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == -9, done.stdout + done.stderr
+    return next(path for path in runs.glob("20*") if "-twin-" not in path.name)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A user's script in a directory of its own."""
+    for name in ("gpt_ddp.py", "gpt.py", "text.txt"):
+        shutil.copy(ROOT / "orchestrator/examples" / name, tmp_path / name)
+    return tmp_path / "gpt_ddp.py"
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"), [("run", "gang.joined"), ("run", "run.end"), ("twin", "rank.step"), ("control", "gang.joined")]
+)
+def test_a_script_whose_orchestrator_was_killed_is_compared_with_the_reference_runs_that_follow_it(
+    bed: Bed, script: Path, tmp_path: Path, kind: str, line: str
+) -> None:
+    options = ("--fail-node", "2", "--", "--checkpoint", "{out}/c.pt")
+    directory = killed(bed, tmp_path / "runs", kind, line, str(script), *options)
+    code, output = bed.ccbed("resume", str(directory))
+    assert code == 0, output
+    second = ran(str(directory), bed)
+    assert second.outcome("bit-exact") == "pass"
+    assert second.run.twin is not None
+    assert second.run.twin.control is not None
+    assert not (directory / "work").exists()
+    assert untouched(bed)
+
+
+@pytest.mark.parametrize(("kind", "line"), [("twin", "rank.step"), ("run", "fault.injected"), ("run", "run.end")])
+def test_a_training_whose_orchestrator_was_killed_is_compared_with_its_reference_run(
+    bed: Bed, tmp_path: Path, kind: str, line: str
+) -> None:
+    seed = str(200_000 + len(kind + line))  # a twin that was never made before
+    directory = killed(bed, tmp_path / "runs", kind, line, "dp-ring", "--fail-node", "2", "--seed", seed)
+    code, output = bed.ccbed("resume", str(directory))
+    assert code == 0, output
+    assert ran(str(directory), bed).outcome("bit-exact") == "pass"
+    assert untouched(bed)
+
+
+def test_a_script_without_reference_runs_has_none_after_it_was_resumed(bed: Bed, script: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    options = ("--no-twin", str(script), "--fail-node", "2", "--", "--checkpoint", "{out}/c.pt")
+    directory = killed(bed, runs, "run", "gang.joined", *options)
+    code, output = bed.ccbed("resume", str(directory))
+    assert code == 0, output
+    assert ran(str(directory), bed).outcome("bit-exact") == "skipped"
     assert untouched(bed)
