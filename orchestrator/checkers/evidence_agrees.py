@@ -32,7 +32,6 @@ def check(run: Run, params: Params) -> Verdict:
         *views.uncertain_times(run.history),
         *views.not_ended(run.history),
         *views.not_started(run.history),
-        *views.unsigned(run),
     ]
     failures += map(views.finding, least_checks.findings(run))
     doubts += [views.finding(text) for text in [least_checks.doubt(run)] if text]
@@ -40,7 +39,7 @@ def check(run: Run, params: Params) -> Verdict:
     if same and run.twin and run.twin.key != twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))):
         doubts.append(views.finding("the twin belongs to another trial or another fingerprint"))
     (failures if same else doubts).extend(_metrics(run))
-    text = f"{agreement.compared} events equal on both sides, documents and metrics as recorded; {views.signature(run)}"
+    text = f"{agreement.compared} events equal on both sides, documents and metrics as recorded; {agreement.signatures}"
     return views.conclude("evidence-agrees", text, failures=failures, doubts=doubts)
 
 

@@ -1,16 +1,6 @@
 """History -> status, milestones, failovers, time line: the values that people and checkers read. Pure."""
 
-from .agreement import (
-    NOT_COMPARED,
-    Agreement,
-    agreement,
-    by_same_code,
-    identity,
-    missing_files,
-    signature,
-    unsigned,
-    why_missing,
-)
+from .agreement import NOT_COMPARED, Agreement, agreement, by_same_code, identity, missing_files, why_missing
 from .clock import Clocks, clock, clocks
 from .command_outcomes import Operation, operations, unrequested
 from .event_times import event_times, uncertain_times

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -34,11 +35,12 @@ class _Line:
 
 @dataclass(kw_only=True)
 class Agreement:
-    """Contradictions, and lines that cannot be compared because they were lost."""
+    """Contradictions, and lines that cannot be compared because they were lost. ``signatures``: whether keepers signed the bundle."""
 
     failures: list[Finding] = field(default_factory=list)
     doubts: list[Finding] = field(default_factory=list)
     compared: int = 0
+    signatures: str = "no keeper signed them"
 
 
 # --- documents ----------------------------------------------------------------------------------------------------------
@@ -110,6 +112,14 @@ def agreement(run: Run) -> Agreement:
     _unwritten(run, lines, written, result)
     _agents(run, result)
     result.failures += [*_recorded(run), *_systems(run), *_sums(run)]
+    unsigned = Counter(
+        line.path for line in lines.values() if line.path.startswith("keepers/") and "mac" not in line.content
+    )
+    result.doubts += [
+        finding(f"{path}: {count} lines without a keeper's signature") for path, count in unsigned.items()
+    ]
+    if signatures := len(run.files.read("manifest-sha256.txt.keepers").splitlines()):  # only ``bundle verify`` has keys
+        result.signatures = f"keepers' signatures: {signatures}, not checked here"
     return result
 
 
@@ -262,25 +272,6 @@ def _sums(run: Run) -> Iterator[Finding]:
 def _has_prefix(run: Run, path: str, prefix: events.FilePrefix) -> bool:
     content = run.files.read(path)[: prefix.bytes or 0]
     return len(content) == (prefix.bytes or 0) and hashlib.sha256(content).hexdigest() == prefix.sha256
-
-
-# --- signatures ---------------------------------------------------------------------------------------------------------
-
-
-def unsigned(run: Run) -> Iterator[Finding]:
-    """Files of keepers with lines that are not signed: a keeper signs every line. Whether a signature holds, its key shows alone."""
-    counts: dict[str, int] = {}
-    for path, content in run.files.event_lines():
-        if path.startswith("keepers/") and not content.get("mac"):
-            counts[path] = counts.get(path, 0) + 1
-    for path, count in counts.items():
-        yield finding(f"{path}: {count} lines have no signature of their keeper")
-
-
-def signature(run: Run) -> str:
-    """Whether keepers signed the list of all files when the run was closed. Only ``bundle verify --bed-key`` has the key to check that."""
-    keepers = len(run.files.read("manifest-sha256.txt.keepers").splitlines())
-    return f"keepers' signatures: {keepers}, not checked here" if keepers else "no keeper signed them"
 
 
 # --- lost files ---------------------------------------------------------------------------------------------------------

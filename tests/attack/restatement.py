@@ -91,7 +91,7 @@ def _restate_begin(directory: Path, begin: Json) -> None:
 
 def _restate_event(directory: Path, line: Json, begin: str) -> None:
     value, node = line["value"], line.get("node")
-    if (line["f"], line["type"]) == ("gang.start", "ok"):
+    if line["f"] == "gang.start" and line["type"] in ("invoke", "ok"):
         system = directory / f"nodes/{node}/system.json"
         value |= {name: text for name, text in (("begin", begin),) if name in value}
         value |= {"system": seal.digest(system)} if value.get("system") and system.is_file() else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import io
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -161,14 +162,30 @@ def test_the_keepers_signature_covers_every_file(directory: Path, tmp_path: Path
 
 
 def test_check_says_which_lines_of_keepers_are_unsigned(directory: Path) -> None:
-    assert views.signature(bundle.load(directory)) == "no keeper signed them"
+    assert views.agreement(bundle.load(directory)).signatures == "no keeper signed them"
     seal.seal(directory, lambda digest: {"keeper": "00", "keeper-h1": "00"})
-    assert views.signature(bundle.load(directory)) == "keepers' signatures: 2, not checked here"
-    log = EventLog(directory / "keepers/keeper/events.jsonl", writer="keeper")
-    log.append("note", "node.exit", {"code": -9}, node="n2")
-    log.close()
-    (unsigned,) = views.unsigned(bundle.load(directory))
-    assert unsigned.text == "keepers/keeper/events.jsonl: 1 lines have no signature of their keeper"
+    assert views.agreement(bundle.load(directory)).signatures == "keepers' signatures: 2, not checked here"
+    (directory / "keepers/keeper").mkdir(parents=True)
+    (directory / "keepers/keeper/events.jsonl").write_text(unsigned_line(directory))
+    texts = [doubt.text for doubt in views.agreement(bundle.load(directory)).doubts]
+    assert "keepers/keeper/events.jsonl: 1 lines without a keeper's signature" in texts
+
+
+def unsigned_line(directory: Path) -> str:
+    """A line of a keeper about the run, whose signature was stripped."""
+    run = bundle.read_history(directory).events[0].value["run"]
+    source = {"writer": "keeper", "n": 1}
+    at = {"boot": "b", "mono": 1.0, "wall": 1.0}
+    line = {
+        "type": "note",
+        "f": "node.exit",
+        "node": "n2",
+        "value": {"code": -9},
+        "at": at,
+        "source": source,
+        "run": run,
+    }
+    return json.dumps(line) + "\n"
 
 
 def test_a_bundle_without_keepers_events_and_a_key_that_is_not_there_are_said(directory: Path, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ class Meter:
         last = max(case.last_step for case in among)
         if self._ctx.rank == 0 and last < max(case.last_step for case in self._cases):
             names = [case.item.algorithm for case in self._cases]
-            self._ctx.save_progress(last, {"verified": self.verified, "omitted": self.omitted, "algorithms": names})
+            self._ctx.save_progress(last, verified=self.verified, omitted=self.omitted, algorithms=names)
 
     def prepare(self) -> None:
         """Probe the links, create the groups, choose algorithms for auto, write the plan."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -245,7 +245,7 @@ class RankContext:
                 )
             )
 
-    def save_progress(self, step: int, progress: Mapping[str, Any]) -> None:
+    def save_progress(self, step: int, **progress: Any) -> None:
         """Commit what rank 0 knows after ``step``, for an attempt that begins behind it: ``progress``. Only rank 0 calls it.
 
         Raises commit.Refused if a later attempt has begun. What cannot be written is done again by that attempt.
@@ -258,7 +258,7 @@ class RankContext:
             raise commit.Refused(identity.name, self.epoch + 1)
         self._parent = identity.name if code == COMMITTED else self._parent
 
-    def resume_progress(self) -> Mapping[str, Any]:
+    def resume_progress(self) -> Any:
         """The progress of an earlier attempt, with its ``step``; empty for a fresh start. Reports which it is. Raises CheckpointError."""
         resume = self.gang.resume
         if resume is None:

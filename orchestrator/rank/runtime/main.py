@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...model import codec
 from ...model import gang as gang_model
@@ -173,7 +173,7 @@ def _digests(gang: gang_model.GangSpec, rank: int) -> dict[str, str]:
     return recorder.sums(Path(gang.out), (*steps, f"chunks-r{rank}.bin"))
 
 
-def _records(gang: gang_model.GangSpec, rank: int) -> dict[str, Any]:
+def _records(gang: gang_model.GangSpec, rank: int) -> dict[str, dict[str, dict[str, int | str]]]:
     """``records``: the watcher's records of this rank, or of the workers of its launcher, as far as they are written by now."""
     of_rank = "" if gang.params.get("launcher") else f"{rank}-"
     names = sorted(path.name for path in Path(gang.out).glob(f"watch-r{of_rank}*.jsonl"))

@@ -94,9 +94,9 @@ def sums(directory: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: str(prefix["sha256"]) for name, prefix in prefixes(directory, names).items()}
 
 
-def prefixes(directory: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def prefixes(directory: Path, names: Iterable[str]) -> dict[str, dict[str, int | str]]:
     """Name -> the bytes of the files that exist, and their SHA-256; what is written meanwhile may be left out."""
-    read: dict[str, dict[str, Any]] = {}
+    read: dict[str, dict[str, int | str]] = {}
     for name in names:
         with contextlib.suppress(FileNotFoundError), (directory / name).open("rb") as source:
             digest, size = hashlib.sha256(), 0  # file_digest needs Python 3.11
