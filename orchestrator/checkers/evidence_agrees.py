@@ -33,7 +33,7 @@ def check(run: Run, params: Params) -> Verdict:
     if same and run.twin and run.twin.key != twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))):
         doubts.append(views.finding("the twin belongs to another trial or another fingerprint"))
     (failures if same else doubts).extend(_metrics(run))
-    text = f"{agreement.compared} events equal on both sides, documents and metrics as recorded"
+    text = f"{agreement.compared} events equal on both sides, documents and metrics as recorded; {agreement.signatures}"
     return views.conclude("evidence-agrees", text, failures=failures, doubts=doubts)
 
 

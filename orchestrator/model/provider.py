@@ -78,6 +78,9 @@ class Provider(Protocol):
     def record_acts(self, bed: BedSpec, lines: Mapping[str, str]) -> None:
         """Append the line of each remote host to the record of acts there, as far as it can be reached."""
 
+    def sign(self, bed: BedSpec, digest: str) -> Mapping[str, str]:
+        """Sign the digest of a bundle's manifest with the key of each keeper that can be reached: by the keeper's directory."""
+
     def open(self, bed: BedSpec, run: str) -> Cursors:
         """Bind to a run; the cursors to poll its events from."""
 

@@ -32,6 +32,8 @@ ENDS = ("node.kill", "gang.stop", "fault.heal")
 KEEPER_S, END_S, PAUSES_S = 30.0, 30.0, (0.5, 1.0, 2.0, 4.0, 8.0)
 #: While a run is open, a host that takes longer for its status is unreachable.
 STATUS_S = 0.7
+#: A host that takes longer does not sign the bundle.
+SIGN_S = 2.0
 
 T = TypeVar("T")
 
@@ -164,6 +166,13 @@ class HostsProvider:
 
         if remote:
             self._try_on_all_hosts(replace(bed, hosts=remote), record)
+
+    def sign(self, bed: BedSpec, digest: str) -> Mapping[str, str]:
+        def sign(host: HostSpec) -> str:
+            return str(self._site(bed, host).call("sign", SIGN_S, hostdir=bed.directory_on(host.name), digest=digest))
+
+        signed, _ = self._try_on_all_hosts(bed, sign)
+        return {sites.keeper_directory(bed.host(name)): mac for name, mac in signed.items()}
 
     def _end(self, bed: BedSpec) -> tuple[int, ...]:
         ended = self._on_all_hosts(bed, lambda host: self._end_on_host(bed, host))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def _settle(
         preparation.discard(provider, bed, directory)
         notify(f"removed run {run.run}: its orchestrator died before the run began")
     elif stage == "ended" and not run.twin:
-        result = judging.finish(catalogue, directory, Path(bed.workdir))
+        result = judging.finish(catalogue, directory, Path(bed.workdir), functools.partial(provider.sign, bed))
         notify(
             f"judged run {run.run}: its orchestrator died after the run had ended; "
             f"exit {result.code}; verdicts: ccbed check {directory}"
@@ -61,17 +62,17 @@ def collect_and_close(request: Request, directory: Path, reason: str) -> None:
         request.provider.fetch(name, f"runs/{plan.run}", target, node_limit())
         for file in drive.node_files(request, name):
             request.provider.fetch(name, file, target / file, node_limit())
-    close(directory, Path(request.bed.workdir), reason)
+    close(directory, Path(request.bed.workdir), reason, judging.signer(request))
 
 
-def close(directory: Path, workdir: Path, reason: str) -> None:
+def close(directory: Path, workdir: Path, reason: str, sign: judging.Sign | None = None) -> None:
     """Close an interrupted run with what was collected of it. ``workdir``: of its bed. Raises InfrastructureError."""
     if bundle.is_sealed(directory):
         return
     has_begun = bundle.has_begun(directory)
     end_history(directory, reason)
     if has_begun:
-        judging.close(directory, workdir)
+        judging.close(directory, workdir, *([sign] if sign else []))
     else:
         seal.seal(directory)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import traceback
 from collections.abc import Callable, Collection, Mapping
@@ -12,17 +13,29 @@ from typing import Any
 
 from .. import views
 from ..core.verdict import judge, metrics
-from ..model.launch import Result
+from ..model.launch import Request, Result
 from ..model.plugin import Catalogue
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..store import bundle, paths, seal
 
+#: Signs the digest of a manifest: see ``model.provider.Provider.sign``.
+Sign = Callable[[str], Mapping[str, str]]
 
-def close(directory: Path, workdir: Path | None) -> None:
+
+def signer(request: Request) -> Sign:
+    """What the keepers of the bed sign a bundle with."""
+    return functools.partial(request.provider.sign, request.bed)
+
+
+def _no_keeper(digest: str) -> Mapping[str, str]:
+    return {}
+
+
+def close(directory: Path, workdir: Path | None, sign: Sign = _no_keeper) -> None:
     """Store the keepers' events and the metrics of a run that has ended, and seal its evidence, unless it is sealed.
 
-    ``workdir``: of its bed; None where the bed no longer exists.
+    ``workdir``: of its bed; None where the bed no longer exists. ``sign``: by its keepers, where they can be reached.
     """
     if bundle.is_sealed(directory):
         return
@@ -30,7 +43,7 @@ def close(directory: Path, workdir: Path | None) -> None:
         bundle.keep_keeper_events(directory, workdir)
     lines = metrics.lines(bundle.load(directory))
     paths.write(directory / "metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
-    seal.seal(directory)
+    seal.seal(directory, sign)
 
 
 def conclude(
@@ -75,11 +88,12 @@ def finish(
     catalogue: Catalogue,
     directory: Path,
     workdir: Path | None = None,
+    sign: Sign = _no_keeper,
     on_stage: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Seal the evidence of a run that has ended, and judge it. ``workdir``: see ``close``. Raises TornBundleError."""
+    """Seal the evidence of a run that has ended, and judge it. ``workdir``, ``sign``: see ``close``. Raises TornBundleError."""
     on_stage("sealing the evidence")
-    close(directory, workdir)
+    close(directory, workdir, sign)
     return conclude(catalogue, directory, on_stage=on_stage)
 
 

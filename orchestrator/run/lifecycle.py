@@ -15,7 +15,7 @@ from ..model.event import History
 from ..model.launch import Request, Result
 from ..model.plan import Plan
 from ..providers import heal
-from ..store import beds, bundle, payload, secrets
+from ..store import beds, bundle, paths, payload, secrets
 from . import abandon, drive, judging, known_links, preparation, twin_runs
 
 
@@ -44,15 +44,15 @@ def resume(request: Request, directory: Path) -> Result:
     if plan.bed != request.bed.name:
         raise UsageError(f"{directory}: was run on bed {plan.bed}, not on {request.bed.name}", hint=f"--bed {plan.bed}")
     workdir = Path(request.bed.workdir)
-    known = secrets.of_run(workdir, plan.run)
+    known, about = secrets.of_run(workdir, plan.run), paths.document(directory, bundle.BUNDLE)
     request = replace(
         request, secrets=known.secrets, environment=known.environment, exports=known.exports,
-        secret_names=plan.secret_names, umask=plan.umask,
+        secret_names=plan.secret_names, umask=plan.umask, twin=bool(about["twin"]), twin_after=bool(about.get("twin_after")),
     )  # fmt: skip
     with beds.run_lock(workdir, plan.run, directory), _resumable(directory, workdir), _disconnecting(request):
         if bundle.has_ended(directory):
             twin_runs.abandon_open(request, directory)
-            return _finish(request, directory)
+            return _finish_with_twin(request, directory)
         open_run = _require_open(workdir, directory)
         if not request.stop:
             redact.require(request.trial, request.secrets, str(directory), request.bed.name)
@@ -61,7 +61,7 @@ def resume(request: Request, directory: Path) -> Result:
         request.on_begin(str(directory))
         request = twin_runs.with_interval(request, directory)
         _resume_started(request, plan, directory, cut=open_run.cut)
-        return _finish(request, directory)
+        return _finish_with_twin(request, directory)
 
 
 def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True) -> Result:
@@ -83,9 +83,7 @@ def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True)
     drive.drive(request, request.trial, plan, directory, ends_by_interrupt=ends_by_interrupt)
     known_links.keep(request, plan, directory)
     loading.join()
-    is_interrupted = twin_runs.provide_after(request, directory)
-    result = _finish(request, directory)
-    return replace(result, code=EXIT_INTERRUPTED) if is_interrupted else result
+    return _finish_with_twin(request, directory)
 
 
 def _ends_by_interrupt(request: Request) -> bool:
@@ -165,11 +163,20 @@ def _interruption(directory: Path, workdir: Path) -> str:
     return "interrupted at once; the ranks and faults on the bed stay as they are"
 
 
+def _finish_with_twin(request: Request, directory: Path) -> Result:
+    """Judge a run that has ended, after the twin that follows it, if that is planned."""
+    is_interrupted = twin_runs.provide_after(request, directory)
+    result = _finish(request, directory)
+    return replace(result, code=EXIT_INTERRUPTED) if is_interrupted else result
+
+
 def _finish(request: Request, directory: Path) -> Result:
     """Judge and seal a run that has ended, and release the bed. An interrupted run stays open."""
     if not bundle.has_ended(directory):
         return Result(run=directory.name, directory=str(directory), code=EXIT_INTERRUPTED)
-    result = judging.finish(request.catalogue, directory, Path(request.bed.workdir), request.on_stage)
+    result = judging.finish(
+        request.catalogue, directory, Path(request.bed.workdir), judging.signer(request), request.on_stage
+    )
     beds.end_run(Path(request.bed.workdir), directory.name)
     if result.code == EXIT_PASS:
         request.provider.forget(request.bed, directory.name)

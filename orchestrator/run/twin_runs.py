@@ -11,7 +11,8 @@ from pathlib import Path
 from ..core.verdict import twin as twins
 from ..model import codec
 from ..model.errors import EXIT_PASS, Interrupted
-from ..model.events import FaultInjected, RunEnd, RunInterrupted
+from ..model.event import History
+from ..model.events import FaultInjected, RunEnd, RunInterrupted, RunResumed
 from ..model.launch import Request
 from ..model.plan import Plan
 from ..model.run import Control, Twin
@@ -44,9 +45,10 @@ def provide(request: Request, directory: Path) -> bool:
 def provide_after(request: Request, directory: Path) -> bool:
     """Run the twin of a short run that has finished, if that is planned. Returns whether it was interrupted, which only ends the twin."""
     work, is_interrupted = directory / paths.WORK, False
-    if not request.twin_after or not bundle.has_ended(directory):
+    if not request.twin_after or request.stop or not _is_open(request, directory) or bundle.stage(directory) != "ended":
         return False
-    is_comparable = work.is_dir() and _is_comparable(directory)
+    is_complete = (directory / bundle.TWIN).exists() or bundle.is_sealed(directory)  # by an orchestrator that died then
+    is_comparable = not is_complete and work.is_dir() and _is_comparable(directory)
     if is_comparable:
         try:
             _store(_make(request, directory, _outside_files(request, directory)), directory)
@@ -89,7 +91,15 @@ def _is_comparable(directory: Path) -> bool:
     history = bundle.read_history(directory)
     end = history.last(RunEnd)
     injected = history.last(FaultInjected) is not None
-    return injected and end is not None and end.data.outcome == "finished" and end.t < SHORT_S
+    return injected and end is not None and end.data.outcome == "finished" and end.t - _pause_s(history) < SHORT_S
+
+
+def _pause_s(history: History) -> float:
+    """Seconds in which no event shows that the run went on while it had no orchestrator."""
+    times, pause_s = sorted(event.t for event in history.events), 0.0
+    for resumed in history.of(RunResumed):
+        pause_s += resumed.t - max((t for t in times if t < resumed.t), default=resumed.t)
+    return pause_s
 
 
 def _store(twin: Twin | None, directory: Path) -> None:
@@ -113,11 +123,14 @@ def _at_interval(request: Request, every: int | None) -> Request:
 
 
 def abandon_open(request: Request, origin: Path) -> None:
-    """End the twin that followed a run, if its orchestrator died in it: the run is judged without it."""
-    open_run = beds.open_run(Path(request.bed.workdir))
-    if open_run is not None and open_run.run == origin.name:
+    """End the twin that followed a run, if its orchestrator died in it: ``provide_after`` makes another one."""
+    if _is_open(request, origin):
         resume(replace(request, stop=True), origin)
-        shutil.rmtree(origin / paths.WORK, ignore_errors=True)
+
+
+def _is_open(request: Request, origin: Path) -> bool:
+    open_run = beds.open_run(Path(request.bed.workdir))
+    return open_run is not None and open_run.run == origin.name
 
 
 def resume(request: Request, origin: Path) -> None:
@@ -196,7 +209,7 @@ def _run_control(request: Request, origin: Path, hidden: Sequence[str]) -> Contr
     beds.end_twin(Path(request.bed.workdir))
     request = replace(_without_faults(request), trial=trial, reason=f"restart control of trial {request.trial.id}")
     directory = _run(request, origin, "twin-control", hidden)
-    judging.finish(request.catalogue, directory, Path(request.bed.workdir))
+    judging.finish(request.catalogue, directory, Path(request.bed.workdir), judging.signer(request))
     return twins.make_control(bundle.load(directory))
 
 
@@ -238,9 +251,9 @@ def _abandon(request: Request, directory: Path) -> None:
 
 def _judge_and_cache(request: Request, directory: Path) -> Twin | None:
     """Judge a twin run that has ended, and cache it where it can serve as a twin."""
-    result = judging.finish(request.catalogue, directory, Path(request.bed.workdir))
+    result = judging.finish(request.catalogue, directory, Path(request.bed.workdir), judging.signer(request))
     twin = twins.make_twin(bundle.load(directory))
-    if twin is None:
+    if twin is None and not request.trial.faults:
         request.on_note(f"the run is compared with no twin: {twins.unfit(bundle.load(directory))}")
     if twin is not None and not twins.is_script(request.trial):
         cache.put(Path(request.state), twin)

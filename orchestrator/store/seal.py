@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,9 +15,11 @@ MANIFEST = "manifest-sha256.txt"
 DERIVED = "derived-sha256.txt"
 #: The signature of the manifest, where it was signed.
 SIGNATURE = f"{MANIFEST}.sig"
+#: The signatures of the keepers for the manifest.
+KEEPERS_SIGNATURES = f"{MANIFEST}.keepers"
 #: Lists the baselines that rest on a run or a night, which is never removed then. It is written after the seal.
 BASELINES = "baselines.txt"
-_DERIVED = rf"{re.escape(MANIFEST)}|{re.escape(SIGNATURE)}|{re.escape(DERIVED)}|{re.escape(BASELINES)}|verdicts\.json"
+_DERIVED = "|".join(map(re.escape, (MANIFEST, SIGNATURE, KEEPERS_SIGNATURES, DERIVED, BASELINES, "verdicts.json")))
 #: Their temporary files, which remain if ccbed is killed while writing, are not evidence either.
 _NOT_EVIDENCE = re.compile(rf"report/.*|{_DERIVED}|\.({_DERIVED})\.\d+")
 #: Files that are forced to the disk at once: one after the other each waits for a write of the disk.
@@ -25,14 +27,23 @@ SYNCS = 16
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 
 
-def seal(directory: Path) -> None:
-    """List every evidence file with its checksum, after forcing them to the disk. Verdicts and report are not evidence."""
+def seal(directory: Path, sign: Callable[[str], Mapping[str, str]] = lambda digest: {}) -> None:
+    """List every evidence file with its checksum, after forcing them to the disk. Verdicts and report are not evidence.
+
+    ``sign``: returns the signatures of the keepers for the digest of this list. They are written before it, as a list that is there is not
+    signed later.
+    """
     paths.sweep(directory)
     files = evidence(directory)
     with ThreadPoolExecutor(SYNCS, "ccbed-seal") as pool:
         for _ in pool.map(durable.sync, (directory / path for path in files)):
             pass
-    write(directory, MANIFEST, files)
+    manifest = listed(directory, files)
+    signatures = sign(hashlib.sha256(manifest).hexdigest())
+    if signatures:
+        lines = "".join(f"{mac}  {keeper}\n" for keeper, mac in sorted(signatures.items()))
+        paths.write(directory / KEEPERS_SIGNATURES, lines.encode())
+    paths.write(directory / MANIFEST, manifest)
     durable.sync(directory)
 
 
@@ -42,8 +53,13 @@ def evidence(directory: Path) -> list[str]:
 
 
 def write(directory: Path, manifest: str, files: Iterable[str]) -> None:
-    lines = "".join(f"{digest(directory / path)}  {path}\n" for path in sorted(files))
-    paths.write(directory / manifest, lines.encode())
+    """``manifest`` with the sums of ``files``."""
+    paths.write(directory / manifest, listed(directory, files))
+
+
+def listed(directory: Path, files: Iterable[str]) -> bytes:
+    """The lines of a manifest: SHA-256 and path of each of ``files``."""
+    return "".join(f"{digest(directory / path)}  {path}\n" for path in sorted(files)).encode()
 
 
 def verify(directory: Path) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import hmac
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..model.errors import UsageError
@@ -63,23 +63,34 @@ def signer(directory: Path, allowed: Path, name: str = "") -> str:
     return name
 
 
-def unsigned_events(directory: Path, keys: Iterable[Path]) -> tuple[str, ...]:
-    """The files of keepers' events with the first line that is not signed by one of the keepers' ``keys``.
+def unsigned(directory: Path, keys: Iterable[Path]) -> tuple[str, ...]:
+    """What none of the keepers' ``keys`` has signed: the manifest, and of each file of keepers' events the first such line.
 
-    Raises UsageError for a key that cannot be read, TornBundleError where there are no events.
+    Raises UsageError for a key that cannot be read.
     """
     contents = [_read_key(key) for key in keys]
-    files = [path for path in paths.walk(directory) if path.startswith("keepers/")]
-    if not files:
-        raise paths.TornBundleError(f"{directory}: it has no events of keepers", hint="bundles of format 2 have them")
-    problems = []
-    for path in files:
+    problems = list(_unsigned_manifest(directory, contents))
+    for path in (path for path in paths.walk(directory) if path.startswith("keepers/")):
         lines = paths.data(directory, path).splitlines()
         wrong = [n for n, line in enumerate(lines, start=1) if not any(_is_signed(line, key) for key in contents)]
         if wrong:
             reason = f"not signed by the key of its bed ({len(wrong)} of {len(lines)} lines)"
             problems.append(f"{directory / path}:{wrong[0]}: {reason}")
     return tuple(problems)
+
+
+def _unsigned_manifest(directory: Path, keys: Iterable[bytes]) -> Iterator[str]:
+    """A mac is ``node.hostlink.host_operations.sign_manifest``."""
+    file = directory / seal.KEEPERS_SIGNATURES
+    if not file.is_file():
+        yield f"{directory / seal.MANIFEST}: no keeper has signed it: {file.name} is missing"
+        return
+    macs = [line.partition("  ")[0] for line in paths.text(directory, file.name).splitlines()]
+    text = f"manifest {seal.digest(directory / seal.MANIFEST)}".encode()
+    due = [hmac.new(key, text, hashlib.sha256).hexdigest() for key in keys]
+    if not any(hmac.compare_digest(mac.encode(), right.encode()) for mac in macs for right in due):
+        reason = "files were changed after the run was closed, or the key is of another bed"
+        yield f"{directory / seal.MANIFEST}: not signed by the key of its bed: {reason}"
 
 
 def _is_signed(line: bytes, key: bytes) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -34,11 +35,12 @@ class _Line:
 
 @dataclass(kw_only=True)
 class Agreement:
-    """Contradictions, and lines that cannot be compared because they were lost."""
+    """Contradictions, and lines that cannot be compared because they were lost. ``signatures``: whether keepers signed the bundle."""
 
     failures: list[Finding] = field(default_factory=list)
     doubts: list[Finding] = field(default_factory=list)
     compared: int = 0
+    signatures: str = "no keeper signed them"
 
 
 # --- documents ----------------------------------------------------------------------------------------------------------
@@ -110,6 +112,14 @@ def agreement(run: Run) -> Agreement:
     _unwritten(run, lines, written, result)
     _agents(run, result)
     result.failures += [*_recorded(run), *_systems(run), *_sums(run)]
+    unsigned = Counter(
+        line.path for line in lines.values() if line.path.startswith("keepers/") and "mac" not in line.content
+    )
+    result.doubts += [
+        finding(f"{path}: {count} lines without a keeper's signature") for path, count in unsigned.items()
+    ]
+    if signatures := len(run.files.read("manifest-sha256.txt.keepers").splitlines()):  # only ``bundle verify`` has keys
+        result.signatures = f"keepers' signatures: {signatures}, not checked here"
     return result
 
 
@@ -217,6 +227,15 @@ def _recorded(run: Run) -> Iterator[Finding]:
                 path = f"nodes/{event.node}/{directory}/{name}"
                 if path in present and run.files.sha256(path) != sha256:
                     yield finding(f"{path} is not the file that its rank wrote (SHA-256)", event)
+        for event in ends.values():
+            directory = gang.directory(event.node) if event.node else None
+            for name, prefix in (event.data.records or {}).items():
+                path = f"nodes/{event.node}/{directory}/{name}"
+                if path in present and not _has_prefix(run, path, prefix):
+                    yield finding(
+                        f"{path} does not begin with what the watcher had recorded when its rank finished (SHA-256)",
+                        event,
+                    )
 
 
 def _systems(run: Run) -> Iterator[Finding]:
@@ -244,11 +263,15 @@ def _sums(run: Run) -> Iterator[Finding]:
         if run.files.sha256(path) != stated.get(path):
             yield finding(f"{path} is not the file that was gathered (SHA-256)", gathered)
     for path, prefix in (gathered.data.keepers or {}).items():
-        content = run.files.read(path)[: prefix.bytes or 0]
-        if hashlib.sha256(content).hexdigest() != prefix.sha256:
+        if not _has_prefix(run, path, prefix):
             yield finding(f"{path} does not begin with the content that was gathered (SHA-256)", gathered)
     if gathered.data.files != len(present):
         yield finding(f"{gathered.data.files} files were gathered, the bundle has {len(present)}", gathered)
+
+
+def _has_prefix(run: Run, path: str, prefix: events.FilePrefix) -> bool:
+    content = run.files.read(path)[: prefix.bytes or 0]
+    return len(content) == (prefix.bytes or 0) and hashlib.sha256(content).hexdigest() == prefix.sha256
 
 
 # --- lost files ---------------------------------------------------------------------------------------------------------

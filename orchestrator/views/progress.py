@@ -166,15 +166,15 @@ def omitted_steps(history: History) -> frozenset[int]:
     A stop counts only if the plan has a precision, and the interval that the stop reports is as narrow as that, or the stop and the
     time since the plan are as late as the plan allows.
     """
-    plan = history.last(events.CollectivePlan)
-    share = plan.data.precision if plan else None
-    if plan is None or not share:
-        return frozenset()
-    cases = {case.case: case for case in plan.data.cases or ()}
+    plans, resumes = {plan.epoch: plan for plan in history.of(events.CollectivePlan)}, resume_steps(history)
     omitted: set[int] = set()
     for event in history.of(events.CollectiveMeasured):
-        stop, case = event.data, cases.get(event.data.case)
-        if event.epoch != plan.epoch or case is None or case.first_step is None:
+        plan, stop = plans.get(event.epoch), event.data
+        share = plan.data.precision if plan else None
+        if plan is None or not share:
+            continue
+        case = next((case for case in plan.data.cases or () if case.case == stop.case), None)
+        if case is None or case.first_step is None or not is_kept(event.epoch or 0, case.first_step, resumes):
             continue
         is_precise = stop.reason == "precision" and relative_width(stop) < share
         if not is_precise and not _is_late(event, plan):

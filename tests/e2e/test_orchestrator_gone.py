@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,11 +14,13 @@ import pytest
 
 from orchestrator.model.errors import Interrupted
 from orchestrator.model.event import Event
+from orchestrator.model.events import CollectiveMeasured
+from orchestrator.model.trial import Recovery, Trial, World
 from orchestrator.run import judging, lifecycle
 from orchestrator.store import bundle
 
 from . import trials
-from .conftest import Bed, ran
+from .conftest import ROOT, Bed, ran
 from .test_bad_input import untouched
 from .test_interrupted import SLOW, at, ctrl_c
 
@@ -154,3 +161,150 @@ def test_a_run_that_has_ended_and_cannot_be_judged_is_given_up(bed: Bed, unjudge
     code, output = bed.ccbed("heal", "local")
     assert (code, "is abandoned" in output) == (0, True), output
     assert untouched(bed)
+
+
+#: `ccbed`, which gets a signal as soon as the history of a kind of run has a line for the nth time.
+SIGNALLED = """
+import os, signal, sys
+from orchestrator import __main__ as program
+from orchestrator.store import journal
+_, number, kind, line, nth, *sys.argv[1:] = sys.argv
+append, left = journal.Journal.append, [int(nth)]
+def append_and_end(self, event):
+    name, result = self.path.parent.name, append(self, event)
+    own = "control" if "-twin-control-" in name else "twin" if "-twin-" in name else "run"
+    if result is not None and (own, event.f) == (kind, line):
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), int(number))
+    return result
+journal.Journal.append = append_and_end
+program.main()
+"""
+
+
+def killed(bed: Bed, runs: Path, kind: str, line: str, *args: str) -> Path:
+    """The directory of a run whose orchestrator got SIGKILL when the history of a ``kind`` of run had the line."""
+    return signalled(bed, runs, signal.SIGKILL, (kind, line, 1), *args)
+
+
+def signalled(bed: Bed, runs: Path, number: signal.Signals, when: tuple[str, str, int], *args: str) -> Path:
+    """``when``: the kind of run, the line of its history, and for which time that has it."""
+    environment = {**os.environ, "XDG_STATE_HOME": str(bed.state.parent), "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-c", SIGNALLED, str(int(number)), *map(str, when), "run", "--runs-dir", str(runs), *args]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == (130 if number == signal.SIGINT else -number), done.stdout + done.stderr
+    return next(path for path in runs.glob("20*") if "-twin-" not in path.name)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A user's script in a directory of its own."""
+    for name in ("gpt_ddp.py", "gpt.py", "text.txt"):
+        shutil.copy(ROOT / "orchestrator/examples" / name, tmp_path / name)
+    return tmp_path / "gpt_ddp.py"
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"), [("run", "gang.joined"), ("run", "run.end"), ("twin", "rank.step"), ("control", "gang.joined")]
+)
+def test_a_script_whose_orchestrator_was_killed_is_compared_with_the_reference_runs_that_follow_it(
+    bed: Bed, script: Path, tmp_path: Path, kind: str, line: str
+) -> None:
+    options = ("--fail-node", "2", "--", "--checkpoint", "{out}/c.pt")
+    directory = killed(bed, tmp_path / "runs", kind, line, str(script), *options)
+    code, output = bed.ccbed("resume", str(directory))
+    assert code == 0, output
+    second = ran(str(directory), bed)
+    assert second.outcome("bit-exact") == "pass"
+    assert second.run.twin is not None
+    assert second.run.twin.control is not None
+    assert not (directory / "work").exists()
+    assert untouched(bed)
+
+
+@pytest.mark.parametrize(("kind", "line"), [("twin", "rank.step"), ("run", "fault.injected"), ("run", "run.end")])
+def test_a_training_whose_orchestrator_was_killed_is_compared_with_its_reference_run(
+    bed: Bed, tmp_path: Path, kind: str, line: str
+) -> None:
+    seed = str(200_000 + len(kind + line))  # a twin that was never made before
+    directory = killed(bed, tmp_path / "runs", kind, line, "dp-ring", "--fail-node", "2", "--seed", seed)
+    code, output = bed.ccbed("resume", str(directory))
+    assert code == 0, output
+    assert ran(str(directory), bed).outcome("bit-exact") == "pass"
+    assert untouched(bed)
+
+
+def test_a_script_without_reference_runs_has_none_after_it_was_resumed(bed: Bed, script: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    options = ("--no-twin", str(script), "--fail-node", "2", "--", "--checkpoint", "{out}/c.pt")
+    directory = killed(bed, runs, "run", "gang.joined", *options)
+    code, output = bed.ccbed("resume", str(directory))
+    assert code == 0, output
+    assert ran(str(directory), bed).outcome("bit-exact") == "skipped"
+    assert untouched(bed)
+
+
+def measured(directory: Path, attempt: int) -> list[int]:
+    """The cases that an attempt measured."""
+    events = bundle.read_history(directory).of(CollectiveMeasured)
+    return [event.data.case or 0 for event in events if event.epoch == attempt]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--algorithm", "ring,library"),
+        ("--algorithm", "auto,library"),
+        ("--algorithm", "ring,library", "--precision", "90%"),
+    ],
+    ids=["all iterations", "auto", "precision"],
+)
+def test_a_sweep_that_was_interrupted_keeps_the_cases_that_it_had_finished(
+    bed: Bed, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    sizes = ("--sizes", "1K,4K,16K", "--iterations", "10", "--nodes", "2", "--probe-s", "0.1")
+    when = ("run", "checkpoint.commit", 2)
+    directory = signalled(bed, tmp_path / "runs", signal.SIGINT, when, "allreduce", *sizes, *options)
+    assert set(measured(directory, 0)) >= {0, 1, 2, 3}
+    code, output = bed.ccbed("resume", str(directory))
+    assert code == 0, output
+    assert measured(directory, 1) == [4, 5]
+    second = ran(str(directory), bed)
+    assert second.bad() == []
+    assert "6 cases exact" in second.verdict("results-exact").text
+    assert untouched(bed)
+
+
+def test_a_sweep_whose_orchestrator_was_killed_goes_on(bed: Bed, tmp_path: Path) -> None:
+    sizes = ("--sizes", "1K,4K,16K", "--iterations", "10", "--nodes", "2", "--probe-s", "0.1")
+    when = ("run", "collective.measured", 2)
+    directory = signalled(bed, tmp_path / "runs", signal.SIGKILL, when, "allreduce", *sizes)
+    code, output = bed.ccbed("resume", str(directory))
+    assert code == 0, output
+    assert (measured(directory, 0), measured(directory, 1)) == (list(range(6)), [])
+    assert ran(str(directory), bed).bad() == []
+    assert untouched(bed)
+
+
+def test_a_sweep_that_lost_a_node_after_a_finished_case_does_not_measure_it_again(bed: Bed) -> None:
+    params = {
+        "operation": "all-reduce",
+        "algorithm": ["ring"],
+        "sizes": ["1K", "4K", "16K"],
+        "iterations": 10,
+        "probe": False,
+    }
+    crash = trials.crash(1, step=25, phase="collective")
+    lost = Trial(
+        name="sweep",
+        workload="collective",
+        params=params,
+        faults=(crash,),
+        world=World(nodes=2),
+        recovery=Recovery(policy=("restart",)),
+    )
+    done = bed.run(lost, twin=False)
+    assert (done.code, done.bad()) == (0, [])
+    assert sorted(measured(done.directory, 0)) == [0, 1]
+    assert measured(done.directory, 1) == [2]

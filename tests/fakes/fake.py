@@ -121,6 +121,9 @@ class FakeBed:
     def record_acts(self, bed: BedSpec, lines: Mapping[str, str]) -> None:
         """Its hosts have no record."""
 
+    def sign(self, bed: BedSpec, digest: str) -> Mapping[str, str]:
+        return {}
+
     def open(self, bed: BedSpec, run: str) -> Cursors:
         self.runs.append(run)
         return {"received": len(self.received)}

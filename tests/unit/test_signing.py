@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import io
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import views
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.main import run
 from orchestrator.cli.render.terminal import Terminal
 from orchestrator.node.files.event_log import EventLog
-from orchestrator.store import seal, unpack
+from orchestrator.node.hostlink import host_operations
+from orchestrator.store import bundle, seal, unpack
 
 BUNDLE = Path(__file__).parents[1] / "golden" / "bundles" / "format-1-collective.tar.gz"
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
@@ -119,14 +124,68 @@ def test_a_keepers_events_are_signed_line_by_line_with_its_own_key(directory: Pa
     log.append("note", "node.exit", {"code": -9}, node="n2")
     log.append("note", "fault.injected", {"id": "f0"}, node="n2")
     log.close()
-    seal.seal(directory)
+
+    def sign(digest: str) -> dict[str, str]:
+        return {"keeper": hmac.new(key.read_bytes(), f"manifest {digest}".encode(), hashlib.sha256).hexdigest()}
+
+    seal.seal(directory, sign)
     assert ccbed("verify", directory, "--bed-key", key)[0] == 0
     assert ccbed("verify", directory, "--bed-key", other, "--bed-key", key)[0] == 0
     code, text = ccbed("verify", directory, "--bed-key", other)
     assert (code, "events.jsonl:1: not signed by the key of its bed (2 of 2 lines)" in text) == (2, True)
     events.write_text(events.read_text().replace(":-9", ":-6"))
-    seal.seal(directory)
+    seal.seal(directory, sign)
     assert "(1 of 2 lines)" in ccbed("verify", directory, "--bed-key", key)[1]
+
+
+def test_the_keepers_signature_covers_every_file(directory: Path, tmp_path: Path) -> None:
+    """The key that signs lies in the directory of a bed, as the keeper draws it."""
+    key = tmp_path / "bed/keeper/events.key"
+    key.parent.mkdir(parents=True)
+    key.write_bytes(b"k" * 32)
+
+    def sign(digest: str) -> dict[str, str]:
+        return {"keeper": host_operations.sign_manifest(str(tmp_path / "bed"), digest)}
+
+    seal.seal(directory, sign)
+    assert ccbed("verify", directory, "--bed-key", key)[0] == 0
+    assert seal.verify_evidence(directory) == (), "the signature is no evidence"
+    plan = directory / "plan.json"
+    plan.write_text(plan.read_text() + "\n")
+    seal.seal(directory)
+    code, text = ccbed("verify", directory, "--bed-key", key)
+    assert (code, "manifest-sha256.txt: not signed by the key of its bed" in text) == (2, True)
+    assert ccbed("verify", directory)[0] == 0, "without the key nobody notices it here"
+    (directory / seal.KEEPERS_SIGNATURES).unlink()
+    code, text = ccbed("verify", directory, "--bed-key", key)
+    assert (code, "no keeper has signed it" in text) == (2, True)
+
+
+def test_check_says_which_lines_of_keepers_are_unsigned(directory: Path) -> None:
+    assert views.agreement(bundle.load(directory)).signatures == "no keeper signed them"
+    seal.seal(directory, lambda digest: {"keeper": "00", "keeper-h1": "00"})
+    assert views.agreement(bundle.load(directory)).signatures == "keepers' signatures: 2, not checked here"
+    (directory / "keepers/keeper").mkdir(parents=True)
+    (directory / "keepers/keeper/events.jsonl").write_text(unsigned_line(directory))
+    texts = [doubt.text for doubt in views.agreement(bundle.load(directory)).doubts]
+    assert "keepers/keeper/events.jsonl: 1 lines without a keeper's signature" in texts
+
+
+def unsigned_line(directory: Path) -> str:
+    """A line of a keeper about the run, whose signature was stripped."""
+    run = bundle.read_history(directory).events[0].value["run"]
+    source = {"writer": "keeper", "n": 1}
+    at = {"boot": "b", "mono": 1.0, "wall": 1.0}
+    line = {
+        "type": "note",
+        "f": "node.exit",
+        "node": "n2",
+        "value": {"code": -9},
+        "at": at,
+        "source": source,
+        "run": run,
+    }
+    return json.dumps(line) + "\n"
 
 
 def test_a_bundle_without_keepers_events_and_a_key_that_is_not_there_are_said(directory: Path, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def export(session: Session, run: str, output: Path | None, runs_dir: Path, as_j
     "keys",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="A keeper's key: verify that it wrote its events.",
+    help="A keeper's key: verify that it signed its events and the list of all files.",
 )
 @options.runs_dir
 @options.as_json
@@ -79,21 +79,31 @@ def verify(
     if Path(run).is_file():
         with unpack.unpacked(Path(run)) as directory:
             problems, name, hint = _verified(directory, allowed_signers, signer, keys)
-            has_signature = (directory / seal.SIGNATURE).exists()
+            unchecked = _unchecked(directory, allowed_signers, keys)
             problems = tuple(problem.replace(f"{directory.parent}/", "") for problem in problems)
     else:
         directory = index.resolve(run, runs_dir)
         problems, name, hint = _verified(directory, allowed_signers, signer, keys)
-        has_signature = (directory / seal.SIGNATURE).exists()
+        unchecked = _unchecked(directory, allowed_signers, keys)
     if as_json:
         session.terminal.json({"run": run, "ok": not problems, "problems": list(problems), "signer": name})
     elif problems:
         session.terminal.error(problems, hint)
     else:
-        unchecked = "; its signature was not checked: give --allowed-signers FILE" if has_signature else ""
-        signed = f", and {name} signed it" if name else unchecked
-        session.terminal.line(f"{run}: every file matches its seal{signed}")
+        signers = [*(["the key of its bed"] if keys else []), *([name] if name else [])]
+        signed = f", and {' and '.join(signers)} signed it" if signers else ""
+        session.terminal.line(f"{run}: every file matches its seal{signed}{unchecked}")
     return EXIT_UNKNOWN if problems else 0
+
+
+def _unchecked(directory: Path, allowed: Path | None, keys: tuple[Path, ...]) -> str:
+    """Return which signatures are there, but were not checked."""
+    text = ""
+    if (directory / seal.SIGNATURE).exists() and not allowed:
+        text += "; its signature was not checked: give --allowed-signers FILE"
+    if (directory / seal.KEEPERS_SIGNATURES).exists() and not keys:
+        text += "; its keepers' signatures were not checked: give --bed-key FILE"
+    return text
 
 
 def _verified(
@@ -102,7 +112,7 @@ def _verified(
     """Return the problems, the signer where allowed signers are given, and what to do about the problems."""
     problems = seal.verify(directory)
     try:
-        problems += signing.unsigned_events(directory, keys) if keys and not problems else ()
+        problems += signing.unsigned(directory, keys) if keys and not problems else ()
         name = signing.signer(directory, allowed, signer) if allowed and not problems else None
         return problems, name, "copy the bundle again from where it was made"
     except paths.TornBundleError as error:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from ..act import Act
 from ..payload import REGISTRY, EventType, Payload, Record, null, payload, record
 from .checkpoints import CheckpointFacts, SkippedCheckpoint
+from .ranks import FilePrefix
 from .units import Attempt, Count, Port, Rank, Ranks, Seconds, Step, Whole
 
 
@@ -57,14 +58,6 @@ class CappedFile(Record):
         return bool(names) and all(
             name.startswith("rank-") and name.endswith(".log") and name[5:-4].isdecimal() for name in names
         )
-
-
-@record
-class KeeperPrefix(Record):
-    """How many bytes a keeper had written when the run was gathered, and their SHA-256."""
-
-    bytes: Count | None = None
-    sha256: str | None = None
 
 
 @payload("note", "invoke")
@@ -334,7 +327,7 @@ class GatherDone(Payload):
     bytes: Count | None = None
     missing: tuple[MissingFile, ...] | None = None
     capped: tuple[CappedFile, ...] | None = None
-    keepers: Mapping[str, KeeperPrefix] | None = None
+    keepers: Mapping[str, FilePrefix] | None = None
     keeper_pids: Mapping[str, Whole] | None = None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..payload import Payload, null, nullable, payload
+from ..payload import Payload, Record, null, nullable, payload, record
 from .units import Count, Figure, Rank, Ranks, Seconds, Step, Whole
 
 
@@ -105,9 +105,20 @@ class HoldExpired(Payload):
     held_s: Seconds | None = None
 
 
+@record
+class FilePrefix(Record):
+    """How many bytes of a file were written by then, and their SHA-256."""
+
+    bytes: Count | None = None
+    sha256: str | None = None
+
+
 @payload("rank.finished", writer="rank")
 class RankFinished(Payload):
-    """The rank completed its workload. ``digest``: name of a tensor or random state -> SHA-256; ``transfers``: chunk records."""
+    """The rank completed its workload. ``digest``: name of a tensor or random state -> SHA-256; ``transfers``: chunk records.
+
+    ``files``: name -> SHA-256; ``records``: of a script, the watcher's records.
+    """
 
     rank: Rank
     steps: Step | None = null()
@@ -118,6 +129,7 @@ class RankFinished(Payload):
     loss_mean: Figure | None = None
     transfers: Count | None = None
     files: Mapping[str, str] | None = None
+    records: Mapping[str, FilePrefix] | None = None
 
 
 @payload("rank.error", writer="rank")

@@ -21,6 +21,8 @@ NODE_LABEL, READY, RANKS = "node.json", "ready.json", "ranks.json"
 RESERVES = "reserves.json"
 #: The keeper's directory in the bed's directory, and its label in there.
 KEEPER_DIR, KEEPER_LABEL = "keeper", "keeper.json"
+#: The keeper signs its events with this key, which lasts as long as the bed.
+KEY = "events.key"
 LOCK = "lock"
 #: How the keeper was started: ``scope`` of its systemd unit, empty without one; ``problem``: why it has none.
 UNIT = "unit.json"

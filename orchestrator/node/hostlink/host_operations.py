@@ -6,6 +6,8 @@ empty if the nodes are processes; ``hostdir``: the bed's directory on the host.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import shutil
 import syslog
@@ -126,6 +128,12 @@ def record_act(hostdir: str, line: str) -> None:
             file.write(f"{line}\n")
 
 
+def sign_manifest(hostdir: str, digest: str) -> str:
+    """The HMAC-SHA256 of the digest of a bundle's manifest, with the key of the keeper. Raises OSError without the key."""
+    key = plain_files.read_file(Path(hostdir) / label.KEEPER_DIR / label.KEY)
+    return hmac.new(key, f"manifest {digest}".encode(), hashlib.sha256).hexdigest()
+
+
 def put_payload(hostdir: str, files: Mapping[str, bytes]) -> str:
     return str(payloads.put_payload(Path(hostdir) / "payloads", files))
 
@@ -148,6 +156,7 @@ OPS: Mapping[str, Callable[..., Any]] = {
     "forget": remove_run,
     "put": put_payload,
     "record_act": record_act,
+    "sign": sign_manifest,
     "routes": host_facts.ipv4_routes,
     "leftovers": prunable_files.list_prunable,
     "remove_leftovers": prunable_files.remove_prunable,

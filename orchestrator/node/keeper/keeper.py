@@ -43,8 +43,6 @@ POLL_S = 0.25
 #: What a keeper's nodes are. OUTSIDE: it has none.
 PROCESSES = "processes"
 CONTAINERS = "containers"
-#: The keeper signs its events with this key, which lasts as long as the bed.
-KEY = "events.key"
 KEY_BYTES = 32
 
 
@@ -61,7 +59,7 @@ class Keeper:
         self._directory = workdir / "nodes"
         writer = OUTSIDE if is_external else label.KEEPER_DIR
         self._loop = Loop()
-        self._log = EventLog(directory / "events.jsonl", writer=writer, key=_signing_key(directory / KEY))
+        self._log = EventLog(directory / "events.jsonl", writer=writer, key=_signing_key(directory / label.KEY))
         self._inbox = Inbox(directory)
 
         def is_driven(run: str) -> bool:

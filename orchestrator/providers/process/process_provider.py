@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,11 @@ class ProcessProvider:
 
     def record_acts(self, bed: BedSpec, lines: Mapping[str, str]) -> None:
         """Nothing to do: the record is on this machine."""
+
+    def sign(self, bed: BedSpec, digest: str) -> Mapping[str, str]:
+        with suppress(OSError):
+            return {label.KEEPER_DIR: host_operations.sign_manifest(bed.workdir, digest)}
+        return {}
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
         """Bind to a run. Events of the keeper are read from now on, the run's own files from their beginning.

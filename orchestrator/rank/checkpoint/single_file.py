@@ -71,7 +71,7 @@ def shards(
     """Every rank's state on rank 0; empty on the others. A collective of all ranks; states may differ in size."""
     if world == 1:
         return {0: state(model, optimizer)}
-    own = torch.frombuffer(bytearray(_saved(state(model, optimizer))), dtype=torch.uint8).to(device)
+    own = torch.frombuffer(bytearray(saved(state(model, optimizer))), dtype=torch.uint8).to(device)
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world)]
     dist.all_gather(sizes, torch.tensor([own.numel()], device=device))
     longest = max(int(size.item()) for size in sizes)
@@ -84,7 +84,7 @@ def shards(
 
 def encode(step: int, epoch: int, state: Mapping[str, Any], personal: Mapping[int, Personal]) -> bytes:
     """The content of a ``.pt`` file. ``state``: of model and optimizer, or the shards of all ranks."""
-    return _saved(
+    return saved(
         {
             **state,
             **_stacked([personal[rank] for rank in range(len(personal))]),
@@ -123,7 +123,7 @@ def load(resume: gang_model.Resume) -> dict[str, Any]:
     return content
 
 
-def _saved(content: Mapping[str, Any]) -> bytes:
+def saved(content: Mapping[str, Any]) -> bytes:
     out = io.BytesIO()
     torch.save(content, out)
     return out.getvalue()

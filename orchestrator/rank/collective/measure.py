@@ -67,8 +67,8 @@ def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool 
     spare = 2 * settings.drain(ctx.params.drain, ctx.gang.link)
     memory_check.require(together, ctx.rank, ctx.world, ctx.device, spare)
     peer = mpi_peer.connect(ctx) if needs_mpi else None
-    ctx.report_fresh_start()
     meter = Meter(ctx, planned, peer)
+    meter.resume()
     meter.prepare()
     meter.measure()
     if peer:
@@ -98,9 +98,29 @@ class Meter:
         self._combining = self._barrier_s = 0.0
         self._precision = precision.parse(self._params.precision)
         self._over = ""
+        #: The last step of the cases that an earlier attempt measured.
+        self._done = 0
         #: Results that were verified, and iterations that precision made unnecessary.
         self.verified = self.omitted = 0
         ctx.steps = sum(case.item.trials for case in planned)
+
+    def resume(self) -> None:
+        """Begin behind the cases that an earlier attempt measured: with the algorithms that it chose, results and omissions."""
+        progress = self._ctx.resume_progress()
+        if progress:
+            self._done = int(progress["step"])
+            self.verified, self.omitted = int(progress["verified"]), int(progress["omitted"])
+            self._cases = tuple(
+                cases.chosen(case, name) if name != case.item.algorithm else case
+                for case, name in zip(self._cases, progress["algorithms"], strict=True)
+            )
+
+    def _keep(self, among: tuple[cases.Case, ...]) -> None:
+        """Keep that these cases are measured, unless the measurement ends with them."""
+        last = max(case.last_step for case in among)
+        if self._ctx.rank == 0 and last < max(case.last_step for case in self._cases):
+            names = [case.item.algorithm for case in self._cases]
+            self._ctx.save_progress(last, verified=self.verified, omitted=self.omitted, algorithms=names)
 
     def prepare(self) -> None:
         """Probe the links, create the groups, choose algorithms for auto, write the plan."""
@@ -119,10 +139,13 @@ class Meter:
     def measure(self) -> None:
         with self._gaps:
             for among in pacing.concurrent(self._cases):
+                if among[0].first_step <= self._done:
+                    continue
                 if pacing.is_paced(among):
                     self._in_sequence(among)
                 else:
                     self._in_turn(among)
+                    self._keep(among)
 
     def _probe(self) -> link_fit.Fit | None:
         ctx, params = self._ctx, self._params

@@ -245,6 +245,31 @@ class RankContext:
                 )
             )
 
+    def save_progress(self, step: int, **progress: Any) -> None:
+        """Commit what rank 0 knows after ``step``, for an attempt that begins behind it: ``progress``. Only rank 0 calls it.
+
+        Raises commit.Refused if a later attempt has begun. What cannot be written is done again by that attempt.
+        """
+        identity = commit.Identity(epoch=self.epoch, step=step, world=self.world, parent=self._parent)
+        code, _ = self._commit(
+            identity, contents.Whole(data=single_file.saved({**progress, "step": step})), 1, lambda: None
+        )
+        if code == REFUSED:
+            raise commit.Refused(identity.name, self.epoch + 1)
+        self._parent = identity.name if code == COMMITTED else self._parent
+
+    def resume_progress(self) -> Any:
+        """The progress of an earlier attempt, with its ``step``; empty for a fresh start. Reports which it is. Raises CheckpointError."""
+        resume = self.gang.resume
+        if resume is None:
+            self.report_fresh_start()
+            return {}
+        progress = single_file.load(resume)
+        self.note(
+            events.RankRestored(rank=self.rank, step=resume.step, name=resume.name, sha256=resume.sha256, weights=None)
+        )
+        return progress
+
     def _put(
         self,
         identity: commit.Identity,

@@ -163,7 +163,7 @@ def _work(
         )  # fmt: skip
     ctx.phase("shutdown")
     transfers = {} if ctx.chunks is None else {"transfers": ctx.chunks.written}
-    notes.emit(RankFinished.NAME, **ctx.result, **transfers, files=_digests(gang, rank))
+    notes.emit(RankFinished.NAME, **ctx.result, **transfers, files=_digests(gang, rank), **_records(gang, rank))
     return 0
 
 
@@ -171,6 +171,13 @@ def _digests(gang: gang_model.GangSpec, rank: int) -> dict[str, str]:
     """SHA-256 of the files that this rank has recorded; without the steps of a script, which may still write to them."""
     steps = () if gang.workload == "script" else (f"steps-r{rank}.jsonl",)
     return recorder.sums(Path(gang.out), (*steps, f"chunks-r{rank}.bin"))
+
+
+def _records(gang: gang_model.GangSpec, rank: int) -> dict[str, dict[str, dict[str, int | str]]]:
+    """``records``: the watcher's records of this rank, or of the workers of its launcher, as far as they are written by now."""
+    of_rank = "" if gang.params.get("launcher") else f"{rank}-"
+    names = sorted(path.name for path in Path(gang.out).glob(f"watch-r{of_rank}*.jsonl"))
+    return {"records": recorder.prefixes(Path(gang.out), names)} if names else {}
 
 
 def _exit_code(request: SystemExit, rank: int, notes: recorder.Notes) -> int:

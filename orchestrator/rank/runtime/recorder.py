@@ -89,14 +89,20 @@ class Notes:
 
 def sums(directory: Path, names: Iterable[str]) -> dict[str, str]:
     """Name -> SHA-256 of the files that exist."""
-    digests = {}
+    return {name: str(prefix["sha256"]) for name, prefix in prefixes(directory, names).items()}
+
+
+def prefixes(directory: Path, names: Iterable[str]) -> dict[str, dict[str, int | str]]:
+    """Name -> the bytes of the files that exist, and their SHA-256; what is written meanwhile may be left out."""
+    read: dict[str, dict[str, int | str]] = {}
     for name in names:
         with contextlib.suppress(FileNotFoundError), (directory / name).open("rb") as source:
-            digest = hashlib.sha256()  # file_digest needs Python 3.11
+            digest, size = hashlib.sha256(), 0  # file_digest needs Python 3.11
             while part := source.read(1 << 20):
                 digest.update(part)
-            digests[name] = digest.hexdigest()
-    return digests
+                size += len(part)
+            read[name] = {"bytes": size, "sha256": digest.hexdigest()}
+    return read
 
 
 class Steps:
