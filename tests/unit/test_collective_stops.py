@@ -118,7 +118,7 @@ def test_both_slow_links_of_a_node_are_named() -> None:
 def test_a_node_that_sends_slowly_to_several_peers_is_named_as_sending_slowly() -> None:
     """Recursive doubling uses links to several peers, so that the direction of a node can be told from one link."""
     links = dict.fromkeys([(1, 0), (1, 3), (1, 5)], 0.4)
-    gang = Gang(schedules=MAKERS["recursive doubling"](), slow=links, watched=True)
+    gang = Gang(schedules=MAKERS["recursive doubling"](), slow=links, watched=True, one_port=True)
     result = measured(gang, iterations=20, cases=2)
     assert {(link.sender, link.receiver) for link in result.stragglers.links} == set(links)
     assert "n1 sends slowly" in straggler_text.straggler(result)

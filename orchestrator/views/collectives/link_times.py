@@ -34,6 +34,8 @@ SLOW = 1.3
 _RAN = 0.1
 #: A message is compared if its longest possible time is at most so many times its shortest.
 _SURE = 1.25
+#: Others are compared with a message if the times that it may have taken differ by no more.
+_ALONE = 1.05
 #: A message is compared if at least this part of it did not come from a bucket.
 _BEYOND = 0.5
 #: A message that was faster than the links by this factor was under way before.
@@ -43,12 +45,12 @@ _FASTER = 1.5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTimes:
     """Of a case: (sender, receiver) -> ``factors``: its time per byte over that of others, one per iteration that shows it;
-    ``rates`` in bits/s; ``extra_s``: what it took beyond others, of ``total_s``; ``sizes``: (least, greatest) message."""
+    ``rates`` in bits/s; ``extra_s``: what it took beyond others, of ``total_s``; ``sizes``: its greatest message."""
 
     factors: Mapping[Ends, tuple[float, ...]]
     rates: Mapping[Ends, float]
     extra_s: Mapping[Ends, float]
-    sizes: Mapping[Ends, tuple[int, int]]
+    sizes: Mapping[Ends, int]
     total_s: float
 
 
@@ -61,7 +63,7 @@ def link_times(
 
     per_byte: dict[tuple[int, int, tuple[Ends, ...], bool, bool], dict[Ends, list[tuple[Floats, Floats]]]] = {}
     seconds: dict[Ends, Floats] = {}
-    sizes: dict[Ends, list[int]] = {}
+    sizes: dict[Ends, int] = {}
     for group in comparable:
         messages = list(_messages(group, moved, pattern, rows, spots, setting.link))
         for message, taken, is_alone in _taken(messages, gaps, setting.link):
@@ -71,7 +73,7 @@ def link_times(
                 kind = message.size, message.turn, message.round, *_kind(link, setting)
                 per_byte.setdefault(kind, {}).setdefault(link, []).append((own, np.where(is_alone, own, np.nan)))
                 seconds[link] = seconds.get(link, 0.0) + np.nan_to_num(taken)
-                sizes.setdefault(link, []).append(message.size)
+                sizes[link] = max(message.size, sizes.get(link, 0))
     factors: dict[Ends, list[Floats]] = {}
     rates: dict[Ends, float] = {}
     for _, of_kind in sorted(per_byte.items()):
@@ -88,7 +90,7 @@ def link_times(
         factors={link: tuple(factor[np.isfinite(factor)].tolist()) for link, factor in by_iteration.items()},
         rates=rates,
         extra_s={link: float(np.nansum((1 - 1 / factor) * seconds[link])) for link, factor in by_iteration.items()},
-        sizes={link: (min(sizes[link]), max(sizes[link])) for link in by_iteration},
+        sizes={link: sizes[link] for link in by_iteration},
         total_s=float((pattern.finish - pattern.begin).max(axis=1)[spots].sum()),
     )
 
@@ -108,10 +110,11 @@ class _Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Message:
-    """``round``: the links of its round, which are compared with each other. ``turn``: the distance of its ranks, where a rank has several messages at once. They are sent in this order, if one by one.
+    """``round``: the links of its round, which are compared with each other. ``turn``: the distance of its ranks, where a rank has
+    several messages at once; they are sent in this order, if one by one.
 
-    Per iteration: ``sent``, ``earliest`` and ``latest``: when its sender had reached it, and when it began; ``end``; ``beyond``: its
-    bytes beyond the bucket; ``held``: what the bucket may have held of it.
+    Per iteration: ``sent``: when its sender had reached it; ``earliest`` and ``latest``: when it began, after earlier messages;
+    ``end``; ``beyond``: its bytes beyond the bucket; ``held``: what the bucket may have held of it.
     """
 
     column: int
@@ -155,20 +158,23 @@ def _messages(
         columns = [column for stage in round_.stages for column in stage.columns]
         ends = [(int(moved.peer[column]), int(moved.rank[column])) for column in columns]
         links = tuple(sorted(ends))
+        sent: dict[int, Floats] = {}
         is_single = len(columns) == len(round_.stages)
         turns = [0 if is_single else (places[b] - places[a]) % len(places) for a, b in ends]
         for turn, column, (sender, receiver) in sorted(zip(turns, columns, ends, strict=True)):
             end, size = moved.end[rows[spots], column], int(moved.size[column])
             keys = (sender, "out"), (receiver, "in")
             out, into = (ports.get(key, full) for key in keys)
-            earliest = np.maximum(entered[sender], out.at)
+            sent[sender] = np.maximum(entered[sender], sent.get(sender, -np.inf))
+            earliest = np.maximum(sent[sender], out.at)
             latest = np.maximum(np.maximum(earliest, entered[receiver]), into.at)
             held = np.minimum(*(_filled(port, latest, burst, rate) for port in (out, into)))
             idle = np.minimum(*(np.clip(latest - port.at, 0.0, 1e9) for port in (out, into)))
             yield _Message(
-                column=column, link=(sender, receiver), round=links, turn=turn, size=size, sent=entered[sender], earliest=earliest,
+                column=column, link=(sender, receiver), round=links, turn=turn, size=size, sent=sent[sender], earliest=earliest,
                 latest=latest, end=end, beyond=size - np.minimum(held, rate / 8 * idle), held=held,
             )  # fmt: skip
+            sent[sender] = end
             for key, port in zip(keys, (out, into), strict=True):
                 left = np.clip(_filled(port, end, np.inf, rate) - size, 0.0, burst)
                 ports[key] = _Port(np.maximum(port.at, end), left)
@@ -191,23 +197,45 @@ def _taken(
         for end in (0, 1):
             mates.setdefault((end, message.link[end]), []).append(place)
     for place, message in enumerate(messages):
-        shared = np.zeros_like(message.end)
-        for end in (0, 1):
-            own = mates[end, message.link[end]]
-            for other in (messages[spot] for spot in own[own.index(place) + 1 :]):
-                if other.link == message.link:
-                    continue
-                if not (other.start < message.end).any():
-                    break
-                overlap = np.minimum(message.end, other.end) - np.maximum(message.latest, other.start)
-                shared += np.clip(overlap, 0.0, other.size * per_byte)
+        sides = [mates[end, message.link[end]] for end in (0, 1)]
+        shared = _shared(message, [[messages[spot] for spot in own[own.index(place) + 1 :]] for own in sides], per_byte)
         taken = message.end - message.latest - shared
         lost = np.maximum(
             *(gaps.within(rank, np.minimum(message.earliest, message.end), message.end) for rank in message.link)
         )
-        is_known = (message.end - message.earliest - shared <= _SURE * taken) & (lost <= _RAN * taken) & (taken > 0)
+        longest = message.end - message.earliest - shared
+        is_known = (longest <= _SURE * taken) & (lost <= _RAN * taken) & (taken > 0)
         is_known &= (message.size - message.held >= _BEYOND * message.size) & (taken >= least * message.beyond)
-        yield message, np.where(is_known, taken, np.nan), shared <= _RAN * taken
+        yield message, np.where(is_known, taken, np.nan), message.end - message.sent <= _ALONE * taken
+
+
+def _shared(message: _Message, sides: Sequence[Sequence[_Message]], per_byte: float) -> Floats:
+    """What later messages may have taken of its ports. Where both ports were shared at a time, that time counts once."""
+    import numpy as np
+
+    sums = []
+    for later in sides:
+        seconds, first, last = (
+            np.zeros_like(message.end),
+            np.full_like(message.end, np.inf),
+            np.full_like(message.end, -np.inf),
+        )
+        for other in later:
+            if other.link == message.link:
+                continue
+            if not (other.start < message.end).any():
+                break
+            begin, end = np.maximum(message.latest, other.start), np.minimum(message.end, other.end)
+            seconds += np.clip(end - begin, 0.0, other.size * per_byte)
+            first, last = (
+                np.where(begin < end, np.minimum(first, begin), first),
+                np.where(begin < end, np.maximum(last, end), last),
+            )
+        sums.append((seconds, first, last))
+    (out, out_first, out_last), (into, in_first, in_last) = sums
+    both = np.maximum(np.minimum(out_last, in_last) - np.maximum(out_first, in_first), 0.0)
+    shared: Floats = np.maximum(np.maximum(out, into), out + into - both)
+    return shared
 
 
 def _filled(port: _Port, now: Floats, burst: float, rate: float) -> Floats:

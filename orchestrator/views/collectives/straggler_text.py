@@ -108,7 +108,7 @@ def _links(links: Sequence[SlowLink], setting: Setting) -> Iterator[str]:
             "sending": f"the probe: {sender} sends slowly to all",
             "receiving": f"the probe: {receiver} receives slowly from all",
             "wire": "the probe: only this direction is slow",
-            "": _end(link, sender, receiver),
+            "": f"cannot tell {sender}'s sending, {receiver}'s receiving and the wire apart",
         }[slow_end(link.sender, link.receiver, setting.link.directions)]
         yield f"the link {sender} to {receiver} carries {_rate(link)} ({where})"
 
@@ -121,17 +121,6 @@ def _rate(link: SlowLink) -> str:
     return (
         f"{rate.removesuffix(unit)} of {usual} in {cases}, which costs {phrases.percent(link.cost)} of the time or more"
     )
-
-
-def _end(link: SlowLink, sender: str, receiver: str) -> str:
-    """What the transfers with other ranks say of the ends."""
-    if link.is_sender_usual and link.is_receiver_usual:
-        return "both are as fast as others with other ranks: only this direction is slow"
-    if link.is_sender_usual:
-        return f"{sender} sends to other ranks as fast as others do: {receiver} receives slowly, or the wire is slow"
-    if link.is_receiver_usual:
-        return f"{receiver} receives from other ranks as fast as others do: {sender} sends slowly, or the wire is slow"
-    return f"cannot tell {sender}'s sending, {receiver}'s receiving and the wire apart"
 
 
 def _unlike(measured: Measured) -> Iterator[str]:

@@ -12,8 +12,6 @@ from .experiment import Setting
 from .link_times import Ends, LinkTimes
 from .repeated_delays import Stopped
 
-#: A link is as fast as others if its messages take at most so much longer.
-USUAL = 0.1
 #: None is slow if none can be slower than the others by more than this.
 EQUAL = 0.1
 
@@ -33,8 +31,6 @@ class SlowLink:
     """A link that carries ``rate`` of ``usual`` bits/s beyond its bucket, in ``cases`` of ``judged`` cases.
 
     ``cost``: at least so much of the time. ``is_probed``: the probe shows it too.
-    ``is_sender_usual``: the sender's messages to another rank, no smaller than these, take no longer than others;
-    ``is_receiver_usual``: so do those that the receiver gets from another rank. False: not known.
     """
 
     sender: int
@@ -46,8 +42,6 @@ class SlowLink:
     cases: int
     judged: int
     is_probed: bool = False
-    is_sender_usual: bool = False
-    is_receiver_usual: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,24 +113,14 @@ def _links(
     """What the probe shows counts as one case."""
     total_s = sum(times.total_s for times in links.values())
     betas = [direction.beta for direction in setting.link.directions if direction.beta and not direction.is_internal]
-    usual = {
-        link: min(times.sizes[link][0] for times in links.values() if link in times.sizes)
-        for link, change in changes.items()
-        if change.value <= USUAL and link not in probed
-    }
     for link, change in sorted(changes.items()):
         slower = [links[case] for case in change.slower]
         cost = sum(times.extra_s.get(link, 0.0) for times in links.values()) / total_s
         if not slower or not (change.lasts or link in probed) or cost < ratio.MARGIN:
             continue
-        size = max(times.sizes[link][1] for times in slower)
         rate = max(slower, key=lambda times: times.sizes[link]).rates[link]
-        is_usual = [
-            any(other[end] == link[end] and other != link and least >= size for other, least in usual.items())
-            for end in (0, 1)
-        ]
         yield SlowLink(
             sender=link[0], receiver=link[1], factor=1 + change.value, rate=rate,
             usual=8 / min(betas) if betas else rate * (1 + change.value), cost=cost, cases=len(slower),
-            judged=len(change.by_case), is_probed=link in probed, is_sender_usual=is_usual[0], is_receiver_usual=is_usual[1],
+            judged=len(change.by_case), is_probed=link in probed,
         )  # fmt: skip
