@@ -97,7 +97,7 @@ class Bed:
 
 def run(
     parts: Sequence[Part], *, world: int = 4, over: str = "max_rank", name: str = "allreduce", probe: bool = True,
-    rate: float | None = RATE, notes: Sequence[tuple[str, Mapping[str, Any]]] = (), drawn: Bed | None = None,
+    rate: float | None = RATE, burst: int = 0, notes: Sequence[tuple[str, Mapping[str, Any]]] = (), drawn: Bed | None = None,
 ) -> Run:  # fmt: skip
     """The run that these parts leave. ``notes``: more observations of rank 0. ``drawn``: files made before."""
     bed = drawn or Bed(world=world)
@@ -116,7 +116,7 @@ def run(
     for rank, node in enumerate(nodes):
         lines.append(("note", "rank.finished", node, {"rank": rank, "steps": bed.step, "metrics": {}}, end))
     lines.append(("note", "run.end", None, {"outcome": "finished", "reason": "", "kind": ""}, end + 0.01))
-    link = {"rate": int(rate or 0), "burst": 16384, "delay_s": 0.0, "loss": 0.0, "groups": 1, "uplink": 0}
+    link = {"rate": int(rate or 0), "burst": burst, "delay_s": 0.0, "loss": 0.0, "groups": 1, "uplink": 0}
     made = {"nodes": {}, "policy": [], "payload": "", "checkpoints": ""}
     extras = {
         "plan.json": {"run": RUN, "bed": "fabric", "slots": nodes, "spares": [], "backend": "gloo", **made,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from orchestrator.views.collectives import phrases
+from orchestrator.views.collectives import straggler_text
 from orchestrator.views.collectives.directions import Direction, slow_end
 
 from .simulated import Gang
@@ -53,7 +53,7 @@ def test_two_nodes_have_no_other_peers_to_compare_with() -> None:
 def phrases_of(name: str, operation: str, world: int, slow: Mapping[tuple[int, int], float], *, one_port: bool) -> str:
     (chosen,) = [chosen for chosen, able in ALGORITHMS if (chosen.name, able) == (name, operation)]
     gang = Gang(schedules=catalogue(chosen, operation, world), slow=slow, watched=True, one_port=one_port)
-    return phrases.straggler(measured(gang, iterations=20))
+    return straggler_text.straggler(measured(gang, iterations=20, cases=2))
 
 
 EXCHANGES = [
@@ -74,20 +74,7 @@ def test_no_end_is_called_slow_that_is_not(name: str, operation: str, world: int
     assert "only this direction" not in into + out
 
 
-@pytest.mark.parametrize(("name", "operation"), [("recursive-doubling", "all-reduce"), ("pairwise", "all-to-all")])
-def test_an_exchange_shows_that_the_sender_is_as_fast_as_others_with_other_ranks(name: str, operation: str) -> None:
-    """The messages that a slow receiver gets later were on their way before it was ready: nothing is known of those links."""
-    text = phrases_of(name, operation, 4, {(rank, 1): 0.5 for rank in (0, 2, 3)}, one_port=False)
-    assert "n0 sends to other ranks as fast as others do: n1 receives slowly, or the wire is slow" in text
-
-
 def test_in_a_ring_the_ends_of_a_slow_link_cannot_be_told_apart() -> None:
     """The control: no rank has messages with another one to compare with."""
     text = phrases_of("ring", "all-reduce", 4, {(0, 1): 0.5}, one_port=False)
-    assert "the link n0 to n1 takes" in text and "cannot tell n0's sending, n1's receiving and the wire apart" in text
-
-
-def test_smaller_messages_to_other_ranks_show_nothing_of_the_ends() -> None:
-    """What fits into a bucket passes at the speed of the machine, however slow the link is."""
-    text = phrases_of("halving-doubling", "reduce-scatter", 4, {(rank, 1): 0.5 for rank in (0, 2, 3)}, one_port=False)
-    assert "the link n3 to n1 takes" in text and "cannot tell" in text
+    assert "the link n0 to n1 carries" in text and "cannot tell n0's sending, n1's receiving and the wire apart" in text

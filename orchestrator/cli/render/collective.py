@@ -9,7 +9,7 @@ from typing import Any
 from ...model import codec
 from ...model.run import Run
 from ...views import collectives
-from ...views.collectives import comparisons, phrases, table
+from ...views.collectives import comparisons, phrases, straggler_text, table
 from .terminal import run_path
 
 #: Rows of the table at the end of a run.
@@ -36,7 +36,8 @@ def lines(run: Run, directory: Path, *, whole: bool = False, width: int = 0) -> 
         yield f"{'' if number else 'auto':<10}{text}"
     for text in comparisons.winners(measured.fastest):
         yield f"fastest   {text}"
-    yield f"straggler {phrases.straggler(measured)}"
+    yield f"straggler {straggler_text.straggler(measured)}"
+    yield f"slow      {straggler_text.slow_iterations(measured)}"
     if path := phrases.path(measured):
         yield f"time      {path}"
     yield from _slow(measured) if whole else ()
@@ -46,18 +47,16 @@ def lines(run: Run, directory: Path, *, whole: bool = False, width: int = 0) -> 
         yield f"bucket    {bucket}"
     if stops := phrases.stops(measured):
         yield f"precision {stops}"
-    yield f"verified  {_verified(run, measured)}"
+    yield f"verified  {phrases.verified(run.history, measured)}"
     yield f"note      {phrases.percentiles(measured)}"
 
 
 def _slow(measured: collectives.Measured) -> Iterator[str]:
-    """Yield the slow iterations, except the one that the line of the straggler describes."""
-    slowest = phrases.slowest(measured)
-    rest = slowest[1:] if slowest and slowest[0].cause else slowest
-    for iteration in rest[:SLOW]:
+    """Yield the slow iterations, each with where its delay began."""
+    slowest = phrases.slowest(measured)[:SLOW]
+    for iteration in slowest:
         yield f"          {phrases.slow(iteration, measured.setting)}"
-    hidden = measured.outliers - (len(slowest) - len(rest)) - len(rest[:SLOW])
-    if hidden:
+    if hidden := measured.outliers - len(slowest):
         yield f"          … {hidden:,} more slow iteration{'s' * (hidden > 1)}: report/outliers.csv"
 
 
@@ -71,14 +70,11 @@ def document(run: Run) -> dict[str, Any] | None:
         "auto": codec.plain(measured.setting.autos),
         "fastest": codec.plain(measured.fastest),
         "slow": codec.plain(measured.slow),
-        "latest": codec.plain(measured.latest),
-        "slow_links": codec.plain(measured.links),
-        "stopped": codec.plain(measured.stopped),
+        "held": measured.held,
+        "late": codec.plain(measured.stragglers.late),
+        "slow_links": codec.plain(measured.stragglers.links),
+        "stopped": codec.plain(measured.stragglers.stopped),
         "critical_path_s": codec.plain(measured.path),
-        "straggler": phrases.straggler(measured),
+        "straggler": straggler_text.straggler(measured),
         "percentiles": collectives.DEFINITION,
     }
-
-
-def _verified(run: Run, measured: collectives.Measured) -> str:
-    return f"{phrases.verified(run.history, measured)} · {phrases.outliers(measured)}"

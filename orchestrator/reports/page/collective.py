@@ -8,7 +8,7 @@ from typing import Any
 from ...core.verdict import sentence
 from ...model.run import Run
 from ...views import collectives
-from ...views.collectives import comparisons, phrases, table
+from ...views.collectives import comparisons, phrases, straggler_text, table
 from .plots import bandwidth, charts, iteration, link_map, trial
 
 Figure = tuple[str, str, str]
@@ -104,10 +104,11 @@ def lines(run: Run, measured: collectives.Measured) -> list[tuple[str, str]]:
         ("link", phrases.link(measured.setting)),
         *(("auto", text) for text in comparisons.autos(measured)),
         *(("fastest", text) for text in comparisons.winners(measured.fastest)),
-        ("straggler", phrases.straggler(measured)),
+        ("straggler", straggler_text.straggler(measured)),
+        ("slow iterations", straggler_text.slow_iterations(measured)),
         *([("time", path)] if (path := phrases.path(measured)) else []),
         *paces(run, measured),
-        ("verified", f"{phrases.verified(run.history, measured)}; {phrases.outliers(measured)}"),
+        ("verified", phrases.verified(run.history, measured)),
         ("percentiles", phrases.percentiles(measured).removeprefix("percentiles ")),
     ]
 
@@ -173,20 +174,10 @@ def pairs(measured: collectives.Measured) -> Iterator[tuple[str, str]]:
 
 
 def _straggler(measured: collectives.Measured) -> Figure:
-    if not phrases.has_straggler(measured):
-        reason = phrases.unjudged(measured)
-        if reason:
-            return "straggler", "not known", reason
-        return "straggler", "none", "no rank late beyond chance" if measured.latest else phrases.UNEQUAL
-    worst = max((iteration for iteration in measured.slow if iteration.cause), key=_late, default=None)
-    if worst is None or worst.cause is None:
-        return "straggler", "yes", phrases.straggler(measured)
-    why = worst.cause
-    who = measured.setting.node(why.rank) if why.rank is not None else "a link"
-    doubt = "" if why.sure else ", or its peer or link"
-    late = f"{phrases.duration(why.late_s)} late in iteration {worst.trial} of {phrases.case(worst.case)}"
-    return "worst straggler", who, late + doubt
-
-
-def _late(iteration: collectives.Slow) -> float:
-    return iteration.cause.late_s if iteration.cause else 0.0
+    known, node = measured.stragglers, measured.setting.node
+    if not known:
+        outcome, why = straggler_text.unnamed(measured)
+        return "straggler", outcome, why
+    names = [*(node(stop.rank) for stop in known.stopped), *(node(late.rank) for late in known.late)]
+    names += [f"{node(link.sender)} to {node(link.receiver)}" for link in known.links]
+    return "straggler", ", ".join(names[:3]) + " …" * (len(names) > 3), straggler_text.straggler(measured)

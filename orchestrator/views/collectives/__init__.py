@@ -7,6 +7,6 @@ from .experiment import Auto, Case, Link, Setting, factor, setting
 from .fastest import Fastest
 from .measurements import OUTLIER, OVER, Measured, Row, Slow, SlowChunk, measured
 from .phrases import shares
-from .repeated_delays import Latest, SlowLink
 from .replay_gaps import ReplayGap, ReplayGaps, replay_gaps
 from .statistics import DEFINITION, ENOUGH_FOR_P99, Spread
+from .stragglers import LateRank, SlowLink, Stragglers

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import TYPE_CHECKING
 
-from ...model.frozen import dataclass, replace
+from ...model import events
+from ...model.frozen import dataclass
 from ...model.run import Run
 from ..overview import is_collective
-from . import attribution, critical_path, repeated_delays, samples, statistics
+from . import attribution, critical_path, lasting, link_times, repeated_delays, samples, statistics, stragglers
 from . import dependencies as patterns
 from . import fastest as racing
 from . import gaps as run_gaps
@@ -97,6 +98,7 @@ class Row:
 class Measured:
     """``path``: kind of part -> seconds on the critical paths of recorded iterations, at most ``MOST_PATHS`` of a case.
 
+    ``held``: iterations in which ccbed held a rank for a fault: they are neither slow nor evidence of a straggler.
     ``data``: the arrays by case: (spans, times per iteration, transfers or None). Equal to itself alone."""
 
     setting: Setting
@@ -104,11 +106,10 @@ class Measured:
     slow: tuple[Slow, ...]
     slow_chunks: tuple[SlowChunk, ...]
     fastest: tuple[racing.Fastest, ...]
-    latest: repeated_delays.Latest | None
-    links: tuple[repeated_delays.SlowLink, ...]
-    stopped: tuple[repeated_delays.Stopped, ...]
+    stragglers: stragglers.Stragglers
     path: Mapping[str, float]
     data: dict[int, tuple[Spans, Floats, Transfers | None]]
+    held: int = 0
 
     @property
     def trials(self) -> int:
@@ -156,20 +157,26 @@ def _measured(same: _Same) -> Measured | None:
     grids = {case.number: samples.transfers(raw, case) for case in plan.cases}
     wrong = wrong_by_case(run.history)
     gaps = run_gaps.gaps(run.files.steps(), plan)
-    cases = [_Case(plan, case, spans[case.number], grids[case.number], over, gaps) for case in plan.cases]
+    held = {event.data.step for event in run.history.of(events.RankHeld)}
+    cases = [_Case(plan, case, spans[case.number], grids[case.number], over, gaps, held) for case in plan.cases]
     times = {case.case.number: samples.Timed(trials=case.spans.trials, seconds=case.times) for case in cases}
-    rounds = [case.rounds for case in cases if case.rounds]
+    moved = [case.moved for case in cases if case.moved is not None]
     return Measured(
         setting=plan,
         rows=tuple(case.row(wrong.get(case.case.number, 0) if plan.verify else None) for case in cases),
         slow=tuple(slow for case in cases for slow in case.slow),
         slow_chunks=tuple(slow for case in cases for slow in case.slow_chunks),
         fastest=racing.fastest(plan.cases, times),
-        latest=repeated_delays.latest(rounds),
-        links=_links(cases),
-        stopped=repeated_delays.stopped([case.spans for case in cases], gaps, plan.hosts),
+        stragglers=stragglers.stragglers(
+            {case.case.number: case.delays for case in cases if case.delays},
+            {case.case.number: case.links for case in cases if case.links},
+            repeated_delays.stopped([case.spans for case in cases], gaps, plan.hosts),
+            {ends for grid in moved for ends in zip(grid.peer.tolist(), grid.rank.tolist(), strict=True)},
+            plan,
+        ),
         path=_summed(case.path for case in cases),
         data={case.case.number: (case.spans, case.times, case.moved) for case in cases},
+        held=sum(int(case.is_held.sum()) for case in cases),
     )
 
 
@@ -177,9 +184,13 @@ class _Case:
     """The intermediate values from which the figures of a case are computed."""
 
     def __init__(
-        self, setting: Setting, case: Case, spans: Spans, moved: Transfers | None, over: str, gaps: run_gaps.Gaps
-    ) -> None:
+        self, setting: Setting, case: Case, spans: Spans, moved: Transfers | None, over: str, gaps: run_gaps.Gaps,
+        held: Set[int | None],
+    ) -> None:  # fmt: skip
+        import numpy as np
+
         self.gaps = gaps
+        self.is_held = np.array([case.steps[int(trial) - 1] in held for trial in spans.trials], dtype=bool)
         self.setting, self.case, self.spans, self.moved, self.over = setting, case, spans, moved, over
         self.local = spans.times("max_rank")
         self.times = spans.times(over) if over in ("cct", "mean_rank") else self.local
@@ -192,8 +203,8 @@ class _Case:
         self.waiting: statistics.Spread | None = None
         self.transferring: statistics.Spread | None = None
         self.path: Mapping[str, float] = {}
-        self.rounds: repeated_delays.Rounds | None = None
-        self.links: list[repeated_delays.SlowLink] = []
+        self.delays: dict[int, list[float]] = {}
+        self.links: link_times.LinkTimes | None = None
         if moved is not None:
             self._transfers(moved)
         else:
@@ -228,7 +239,7 @@ class _Case:
 
         if self.trial is None:
             return []
-        slow = np.flatnonzero(self.local > OUTLIER * self.trial.p50)
+        slow = np.flatnonzero((self.local > OUTLIER * self.trial.p50) & ~self.is_held)
         return [int(spot) for spot in slow[np.argsort(-self.local[slow])]]
 
     def _transfers(self, moved: Transfers) -> None:
@@ -243,12 +254,11 @@ class _Case:
         self.waiting = statistics.spread(waiting.reshape(-1))
         self.transferring = statistics.spread((moved.seconds[rows] - waiting).reshape(-1))
         numbers = moved.trials[rows]
-        slow = self.spans.trials[self.outliers]
-        usual = ~np.isin(numbers, slow)
-        if usual.any():
+        usual = ~np.isin(numbers, self.spans.trials[self.is_held])
+        if usual.sum() >= lasting.LEAST_TRIALS:
             same, spots = repeated_delays.comparable_rounds(self.case, moved, pattern), np.flatnonzero(usual)
-            self.rounds = repeated_delays.rounds(same, moved, pattern, rows, spots, self.gaps)
-            self.links = repeated_delays.slow_links(same, moved, pattern, rows, spots, self.gaps)
+            self.delays = repeated_delays.own_delays(same, moved, pattern, rows, spots, self.gaps)
+            self.links = link_times.link_times(same, moved, pattern, rows, spots, self.gaps, self.setting)
         known = attribution.Iterations(moved, pattern, rows, self.gaps)
         where = {int(number): row for row, number in enumerate(numbers)}
         for spot in self.outliers[:EXPLAINED]:
@@ -304,28 +314,3 @@ def _summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     for kind, seconds in (entry for part in parts for entry in part.items()):
         total[kind] = total.get(kind, 0.0) + seconds
     return total
-
-
-def _links(cases: list[_Case]) -> tuple[repeated_delays.SlowLink, ...]:
-    """Links that are slow in most of the cases that used them."""
-    used: dict[tuple[int, int], int] = {}
-    slow: dict[tuple[int, int], list[repeated_delays.SlowLink]] = {}
-    for case in cases:
-        if case.moved is None or case.rounds is None:
-            continue
-        for link in {(int(a), int(b)) for a, b in zip(case.moved.peer, case.moved.rank, strict=True)}:
-            used[link] = used.get(link, 0) + 1
-        for slow_link in case.links:
-            slow.setdefault((slow_link.sender, slow_link.receiver), []).append(slow_link)
-    frequent = {link: entries for link, entries in slow.items() if 2 * len(entries) > used[link]}
-    return tuple(_merged(frequent[link]) for link in sorted(frequent))
-
-
-def _merged(links: list[repeated_delays.SlowLink]) -> repeated_delays.SlowLink:
-    """One link in several cases: the middle factor. What one case shows of its ends holds for all."""
-    middle = sorted(links, key=lambda link: link.factor)[len(links) // 2]
-    return replace(
-        middle,
-        is_sender_usual=any(link.is_sender_usual for link in links),
-        is_receiver_usual=any(link.is_receiver_usual for link in links),
-    )

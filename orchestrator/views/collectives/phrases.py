@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 
 from ...model import ratio
 from ...model.event import History
 from ..values import whole
-from .attribution import LEAST_TRIALS, Attribution
+from .attribution import Attribution
 from .directions import MARGIN as DIRECTION
-from .directions import Direction, changes, slow_end
+from .directions import Direction, changes
 from .directions import slow as slow_directions
 from .experiment import Case, Setting, wrong_results
 from .measurements import OUTLIER, Measured, Slow
-from .repeated_delays import SlowLink
 from .replay_gaps import TOLERANCE, TOLERANCE_S, ReplayGaps
 from .statistics import DEFINITION, ENOUGH_FOR_P99
 
 #: So many parts of a critical path are named.
 MOST_PARTS = 3
-#: A case that takes so many times as long as its model has a cause, whether or not the records show it.
-UNEXPLAINED = 1.25
-#: The text for an algorithm none of whose rounds can be compared.
-UNEQUAL = "in single iterations; ranks with different work cannot be compared over all"
 #: At most so many directions of links are named.
 MOST_DIRECTIONS = 4
 #: At most so many cases are named whose precision was not reached.
@@ -154,7 +148,7 @@ def attribution(cause: Attribution, setting: Setting) -> str:
     wire = f"the link {setting.node(cause.link[0])} to {setting.node(cause.link[1])}" if cause.link else ""
     return {
         "entered late": f"{who} entered step {cause.index} late, by {late}, although it waited for no rank{waited}",
-        "stopped": f"{who} did not run for {late} in step {cause.index} ({_stop(cause.waited)}){waited}",
+        "stopped": f"{who} did not run for {late} in step {cause.index} ({stop(cause.waited)}){waited}",
         "stopped sending": f"{who} stood still for {late} while it sent in step {cause.index}{waited}",
         "stopped receiving": f"{who} stood still for {late} in step {cause.index}; {waiter} and the others went on",
         "link": f"{wire} stood still for {late} in step {cause.index}; both its ends went on",
@@ -162,6 +156,11 @@ def attribution(cause: Attribution, setting: Setting) -> str:
         "either end": f"{who} or {waiter} (or their link) stood still for {late} in step {cause.index}; no record tells them apart",
         "ended late": f"{who} ended {late} late, although it waited for no rank",
     }[cause.kind]
+
+
+def stop(waited: bool) -> str:
+    """Why a process did not run."""
+    return "it waited for a CPU, or for its quota" if waited else "stopped, or out of its CPU quota"
 
 
 def slow(iteration: Slow, setting: Setting) -> str:
@@ -205,105 +204,6 @@ def slowest(measured: Measured) -> list[Slow]:
     return sorted(
         measured.slow, key=lambda iteration: (-(iteration.cause.late_s if iteration.cause else 0.0), -iteration.seconds)
     )
-
-
-def straggler(measured: Measured) -> str:
-    """The causes of delays, or none; with the comparison of the latest sender with chance."""
-    first, left, parts = next(iter(slowest(measured)), None), measured.outliers - 1, []
-    if first is not None and first.cause:
-        more = f" (and {left:,} more slow iteration{'s' * (left > 1)}, in the report)" if left > 0 else ""
-        parts.append(slow(first, measured.setting) + more)
-    parts += _repeated(measured)
-    chance = _chance(measured)
-    if not parts and (reason := unjudged(measured)):
-        return f"not known: {reason}{_unexplained(measured)}"
-    if not parts:
-        return f"none ({chance or UNEQUAL}){_unexplained(measured)}"
-    return " · ".join([*parts, *([chance] if chance else [])])
-
-
-def unjudged(measured: Measured) -> str:
-    """Why no late rank could be found; empty where one could."""
-    count = max((row.trial.count for row in measured.rows if row.trial), default=0)
-    if count < LEAST_TRIALS:
-        return f"needs {LEAST_TRIALS} or more iterations (got {count})"
-    return "" if any(row.transfers for row in measured.rows) else "no transfers were recorded"
-
-
-def _unexplained(measured: Measured) -> str:
-    """The case that takes longest beside its model, where no record shows why."""
-    slow = [(row.of_model, row) for row in measured.rows if row.of_model is not None and row.of_model >= UNEXPLAINED]
-    if not slow:
-        return ""
-    factor, row = max(slow, key=lambda entry: entry[0])
-    return f" · {case(row.case)} takes {factor:.2f} times as long as its model, and no record shows why"
-
-
-def has_straggler(measured: Measured) -> bool:
-    """Whether a rank or a link is named as the cause of a delay."""
-    return any(iteration.cause for iteration in measured.slow) or bool(_repeated(measured))
-
-
-def _repeated(measured: Measured) -> list[str]:
-    late, node = measured.latest, measured.setting.node
-    parts = [
-        f"{node(stop.rank)} did not run for {percent(stop.share)} of the time ({_stop(stop.waited)})"
-        for stop in measured.stopped
-    ]
-    if late is not None and late.straggler and late.rank not in {stop.rank for stop in measured.stopped}:
-        parts.append(
-            f"{measured.setting.node(late.rank)} is late repeatedly, which costs {percent(late.cost)} of the time"
-        )
-    return [*parts, *_links(measured.links, measured.setting)]
-
-
-def _stop(waited: bool) -> str:
-    return "it waited for a CPU, or for its quota" if waited else "stopped, or out of its CPU quota"
-
-
-def _links(links: Sequence[SlowLink], setting: Setting) -> Iterator[str]:
-    shared = set.intersection(*({slow_link.sender, slow_link.receiver} for slow_link in links)) if links else set()
-    if len(links) > 1 and len(shared) == 1:
-        rank, worst = shared.pop(), max(slow_link.factor for slow_link in links)
-        what = {
-            (True, False): "{} sends slowly: its transfers take",
-            (False, True): "{} receives slowly: its transfers take",
-        }.get((all(link.sender == rank for link in links), all(link.receiver == rank for link in links)))
-        text = (what or "every link of {} is slow,").format(setting.node(rank))
-        yield f"{text} up to {worst:.1f} times as long as the others"
-        return
-    for slow_link in links:
-        sender, receiver = setting.node(slow_link.sender), setting.node(slow_link.receiver)
-        where = {
-            "sending": f"the probe: {sender} sends slowly to all",
-            "receiving": f"the probe: {receiver} receives slowly from all",
-            "wire": "the probe: only this direction is slow",
-            "": _end(slow_link, sender, receiver),
-        }[slow_end(slow_link.sender, slow_link.receiver, setting.link.directions)]
-        yield f"the link {sender} to {receiver} takes {slow_link.factor:.1f} times as long as the others ({where})"
-
-
-def _end(link: SlowLink, sender: str, receiver: str) -> str:
-    """What the transfers with other ranks say of the ends."""
-    if link.is_sender_usual and link.is_receiver_usual:
-        return "both are as fast as others with other ranks: only this direction is slow"
-    if link.is_sender_usual:
-        return f"{sender} sends to other ranks as fast as others do: {receiver} receives slowly, or the wire is slow"
-    if link.is_receiver_usual:
-        return f"{receiver} receives from other ranks as fast as others do: {sender} sends slowly, or the wire is slow"
-    return f"cannot tell {sender}'s sending, {receiver}'s receiving and the wire apart"
-
-
-def _chance(measured: Measured) -> str:
-    late = measured.latest
-    if late is None:
-        return ""
-    who = measured.setting.node(late.rank)
-    text = f"latest sender {who} in {percent(late.share)} of rounds; chance is {percent(late.chance)}"
-    if late.p >= 0.01:
-        return text
-    small = f", but it costs {percent(late.cost)} of the time" if not late.straggler else ""
-    return f"{text}, p {'< 0.001' if late.p < 0.001 else f'= {late.p:.3f}'}{small}"
 
 
 def link(setting: Setting) -> str:
