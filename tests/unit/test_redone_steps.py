@@ -15,7 +15,7 @@ from orchestrator.views.training import rounding
 
 from .test_watched_jobs import outcomes, rows
 from .verdicts import ask
-from .watched_jobs import Job, right
+from .watched_jobs import Job, right, wrong
 
 
 def changed(job: Job, change: Callable[[watch.WatchFile, watch.Line], watch.Line]) -> Job:
@@ -350,3 +350,64 @@ def test_rounding_that_only_the_optimizer_shows_is_no_loss_of_its_state(rounds: 
     twin = reference({"30": keys("b", optimizer__momentum_buffer="n", tensors__sums="t", other__step='"=30"')})
     row = training.saved_state.row(facts(saves), twin, rounds=rounds)
     assert row is not None and row.result == result
+
+
+# --- saved in the middle of an accumulation -----------------------------------------------------------------------------------
+
+
+def accumulated(job: Job, *, norms: tuple[float, ...] | None, passes: int = 2, saved: bool = True) -> Job:
+    """The checkpoint of step 15 was saved after two of four backward passes; attempt 1 began its first step with ``passes``."""
+
+    def change(file: watch.WatchFile, line: watch.Line) -> watch.Line:
+        if isinstance(line, watch.Save):
+            return dataclasses.replace(line, passes=2)
+        if isinstance(line, watch.Saved) and saved:
+            return dataclasses.replace(line, contents={**line.contents, "gradients": ["grads"]})
+        if isinstance(line, watch.State):
+            is_first = bool(file.attempt) and not line.n
+            return dataclasses.replace(line, gradients=norms if is_first else (3.0, 1.0))
+        if isinstance(line, watch.Step):
+            is_first = bool(file.attempt) and line.n == 1
+            return dataclasses.replace(line, passes=passes if is_first else 4)
+        return line
+
+    return changed(job, change)
+
+
+@pytest.mark.parametrize(
+    ("about", "result", "text"),
+    [
+        ({"norms": (3.0, 1.001)}, "pass", ""),
+        (
+            {"norms": (2.1, 1.0)},
+            "fail",
+            "those of step 16 are of 2 backward passes, not of 4: those in grads were not loaded",
+        ),
+        ({"norms": (2.1, 1.0), "saved": False}, "fail", "not of 4: the checkpoint holds none"),
+        ({"norms": None}, "unknown", "after 2 backward passes of a step"),
+        ({"norms": (2.1, 1.0), "passes": 4}, None, ""),
+    ],
+    ids=str,
+)
+def test_gradients_that_were_accumulated_before_the_checkpoint_are_a_part_of_the_state(
+    about: dict[str, Any], result: str | None, text: str
+) -> None:
+    job = changed(accumulated(right(), **about), _drop_weights)
+    row = resumed(job).get("accumulated gradients")
+    assert (row["result"] if row else None) == result
+    assert row is None or text in row["text"]
+
+
+def test_gradients_that_differ_beside_lost_random_states_are_unknown() -> None:
+    job = changed(accumulated(wrong("rng"), norms=(2.1, 1.0)), _drop_weights)
+    assert resumed(job)["accumulated gradients"]["result"] == "unknown"
+
+
+def _drop_weights(file: watch.WatchFile, line: watch.Line) -> watch.Line:
+    """The weights after the first redone step are not recorded."""
+    return dataclasses.replace(line, weights=None) if isinstance(line, watch.State) and line.n == 1 else line
+
+
+def resumed(job: Job) -> dict[str, dict[str, str]]:
+    evidence: Any = ask(job.run(), "resume-complete").evidence
+    return evidence["rows"]["attempt 1"]  # type: ignore[no-any-return]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ...model import watch
@@ -23,16 +23,19 @@ PARTS = (
     "scaler",
     "RNG",
     "data position",
+    "accumulated gradients",
     "other state",
 )
 #: Parts that have a row only where there is something to say.
-RARE = ("copies of the model", "other state")
+RARE = ("copies of the model", "accumulated gradients", "other state")
 #: The better a result is, the later it stands: a row has the worst result of all ranks.
 ORDER: tuple[Result, ...] = ("fail", "unknown", "pass", "not applicable")
 #: The digest of no tensor.
 NOTHING = "0" * 16
 #: A generator counts as used by steps if it is drawn from between at least this share of them.
 _MOST = 0.5
+#: By how much gradients differ that are summed in another order, relative to the largest of their norms.
+GRADIENTS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,9 @@ class Pair:
     saved: frozenset[str] = frozenset()
     #: The key of a copy of the model in the checkpoint that no module of the rank had.
     unobserved: str = ""
+    #: Backward passes before the checkpoint whose gradients no step had used, and the key of the gradients in it.
+    passes: int = 0
+    gradients: str = ""
 
 
 def _weights(pair: Pair) -> tuple[Result, str]:
@@ -288,6 +294,32 @@ def _data_position(pair: Pair) -> tuple[Result, str]:
     return result, text
 
 
+def _accumulated_gradients(pair: Pair) -> tuple[Result, str]:
+    """Of a checkpoint that was saved in the middle of an accumulation: the first step uses those from before it."""
+    first = next((replay for replay in pair.replays if replay.is_first), None)
+    known = (pair.own or pair.before).gradients or pair.before.gradients
+    own, other = pair.start.gradients or (), known or ()
+    if not pair.passes or (first is not None and first.passes[0] <= first.passes[1]):
+        return "not applicable", "the checkpoint was saved after a whole step"
+    if (first is not None and first.weights) or (own and _are_close(own, other)):
+        return "pass", ""
+    if first is not None and own and other and _has_same_start(pair):
+        lost = f"those in {pair.gradients} were not loaded" if pair.gradients else "the checkpoint holds none"
+        return (
+            "fail",
+            f"those of step {first.step} are of {first.passes[1]} backward passes, not of {first.passes[0]}: {lost}",
+        )
+    return (
+        "unknown",
+        f"the checkpoint was saved after {pair.passes} backward passes of a step; what became of them is not known",
+    )
+
+
+def _are_close(own: Sequence[float], other: Sequence[float]) -> bool:
+    bound = GRADIENTS * max((*own, *other))
+    return len(own) == len(other) and all(abs(a - b) <= bound for a, b in zip(own, other, strict=True))
+
+
 def _other_state(pair: Pair) -> tuple[Result, str]:
     """What the job keeps outside of all other parts shows in the loss of a step that began with the same state and batch."""
     for replay in pair.replays:
@@ -353,5 +385,6 @@ COMPARE: Mapping[str, Callable[[Pair], tuple[Result, str]]] = {
     "scaler": _scaler,
     "RNG": _rng,
     "data position": _data_position,
+    "accumulated gradients": _accumulated_gradients,
     "other state": _other_state,
 }

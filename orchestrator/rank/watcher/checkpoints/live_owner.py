@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from .. import digest, owner, sharding
 from . import contents
 
@@ -10,6 +12,7 @@ def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
     """Names, addresses and shapes of the owner's parameters. ``buffers``: names of those that are saved with the model."""
     parts = {id(parameter): held for parameter, held in known.parameters()}
     pointers = tuple(int(digest.local(parameter).data_ptr()) for parameter, held in known.parameters() for _ in held)
+    reference = weakref.ref(known)
     counted = {name for name, part in known.parts.items() if sharding.counts(part, known.shards, known.rank)}
     return contents.Owner(
         parameters=tuple(known.parts),
@@ -22,4 +25,16 @@ def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
         ),
         counted=frozenset(counted),
         scalars=frozenset(name for name in counted if known.parts[name].holds_first()),
+        gradients=lambda: _gradients(reference()),
     )
+
+
+def _gradients(known: owner.Owner | None) -> str | None:
+    """The digest of the gradients; None if a parameter has none, or where ranks hold shards."""
+    if known is None or known.shards:
+        return None
+    held = {parts[0].name: parameter.grad for parameter, parts in known.parameters()}
+    if not held or any(gradient is None for gradient in held.values()):
+        return None
+    with digest.undisturbed():
+        return contents.total({name: contents.part(gradient) for name, gradient in held.items()})[0]

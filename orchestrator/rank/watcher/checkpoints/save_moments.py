@@ -5,6 +5,7 @@ A rank that reaches the next step after the rank that saves, as all do whose gra
 The ranks of a restarted reference keep the random states of such a moment, and put them back where the job starts again: what
 a restart changes beside them then shows. Loading draws random numbers, too. So they are put back after each load, as a
 DataLoader begins, before it fetches, and last before the first forward pass: each time those of the same moment after the save.
+Of a save in the middle of an accumulation they are not known: the moments are those of the whole step.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..measures import inputs
 from . import loads, random_states
 
 VARIABLE = "CCBED_PUT_RANDOM_STATES_BACK"
+WHOLE, PART = b".", b"+"
 
 
 class SaveMoments:
@@ -30,14 +32,14 @@ class SaveMoments:
         self._path = f"{folder}/saves-e{attempt}" if folder and attempt else ""
         self._size = self._read()
 
-    def announce(self) -> None:
-        """This rank saves."""
+    def announce(self, byte: bytes = WHOLE) -> None:
+        """This rank saves: after a ``WHOLE`` step, or after ``PART`` of its backward passes."""
         if not self._path:
             return
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
-                os.write(fd, b".")
+                os.write(fd, byte)
             finally:
                 os.close(fd)
         except OSError:
@@ -49,6 +51,11 @@ class SaveMoments:
             return False
         before, self._size = self._size, self._read()
         return self._size != before
+
+    def is_part(self) -> bool:
+        """Whether the last save was in the middle of a step."""
+        with open(self._path, "rb") as file:
+            return file.read().endswith(PART)
 
     def _read(self) -> int:
         try:
@@ -85,7 +92,11 @@ class Restore:
 
     def keep(self, n: int, optimizer: Any) -> None:
         """If a rank has saved after the last step, the file holds what it left from now on."""
-        if self._saves.is_new() and self._kept:
+        if not self._saves.is_new():
+            return
+        if self._saves.is_part():
+            self._path.unlink(missing_ok=True)
+        elif self._kept:
             draft = self._path.with_suffix(".tmp")
             draft.write_text(json.dumps(self._kept, default=lambda state: state.tolist()))
             draft.replace(self._path)
