@@ -11,7 +11,7 @@ import pytest
 from orchestrator.model import watch
 from orchestrator.model.run import Control, Twin
 from orchestrator.views import training
-from orchestrator.views.training import rounding
+from orchestrator.views.training import completeness, parts, rounding
 
 from .test_watched_jobs import outcomes, rows
 from .verdicts import ask
@@ -170,6 +170,41 @@ def test_a_list_that_began_anew_has_fewer_entries_than_that_of_the_reference() -
     assert row is not None and row.result == "pass", "it differs without a failure as well"
     row = training.saved_state.row(facts({"30": whole}), reference({"30": empty}), rounds=True)
     assert row is not None and row.result == "pass"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_left_out"),
+    [("sentiment", False), ("mistimed", False), ("timesteps", False), ("validated", False), ("ghostly", False), ("startTime", True),
+     ("wall_time", True), ("epoch.2.timestamps", True), ("walltime", True), ("run_id", True), ("resumed_from", True), ("hostname", True)],
+)  # fmt: skip
+def test_names_that_runs_do_not_share_are_words_and_no_parts_of_words(name: str, is_left_out: bool) -> None:
+    own = {"30": {"0 snap.pt weights": "b", f"0 snap.pt other.{name}": '"=1"'}}
+    other = {"30": {"0 snap.pt weights": "b", f"0 snap.pt other.{name}": '"=2"'}}
+    row = training.saved_state.row(facts(own), reference(other), rounds=True)
+    assert row is not None and row.result == ("pass" if is_left_out else "fail")
+
+
+@pytest.mark.parametrize(("norm", "result"), [("1.0004", "pass"), ("1.02", "fail")])
+def test_a_list_of_tensors_is_compared_by_norms_where_sums_round(norm: str, result: str) -> None:
+    """As the slow weights of lookahead, a copy of the model that no module holds."""
+    own, other = (
+        {
+            "30": {
+                "0 snap.pt weights": weights,
+                "0 snap.pt tensors.la.slow": weights,
+                "0 snap.pt norms.la.slow.0": f'"={value}"',
+            }
+        }
+        for weights, value in (("b", "1.0"), ("c", norm))
+    )
+    saved = training.saved_state.row(facts(own), reference(other), rounds=True)
+    assert saved is not None and saved.result == result
+    copy = "copies of the model"
+    unobserved = {copy: completeness.Row(part=copy, result="unknown", text=parts.UNOBSERVED.format("la.slow"))}
+    after = training.saved_state.with_copies(unobserved, saved)[copy]
+    assert after.result == ("pass" if result == "pass" else "unknown")
+    other_copy = {copy: completeness.Row(part=copy, result="unknown", text=parts.UNOBSERVED.format("ema"))}
+    assert training.saved_state.with_copies(other_copy, saved)[copy].result == "unknown"
 
 
 def test_keys_that_differ_without_a_failure_and_keys_of_other_weights_prove_nothing() -> None:
@@ -381,9 +416,9 @@ def accumulated(job: Job, *, norms: tuple[float, ...] | None, passes: int = 2, s
         (
             {"norms": (2.1, 1.0)},
             "fail",
-            "those of step 16 are of 2 backward passes, not of 4: those in grads were not loaded",
+            "those of step 16 are of 2 of 4 backward passes: those in grads were not loaded",
         ),
-        ({"norms": (2.1, 1.0), "saved": False}, "fail", "not of 4: the checkpoint holds none"),
+        ({"norms": (2.1, 1.0), "saved": False}, "fail", "2 of 4 backward passes: the checkpoint holds none"),
         ({"norms": None}, "unknown", "after 2 backward passes of a step"),
         ({"norms": (2.1, 1.0), "passes": 4}, None, ""),
     ],

@@ -113,6 +113,18 @@ def _layout() -> Any:
     raise Undigestible("a DTensor of a torch that is not known")
 
 
+def norm(item: Any) -> float:
+    """The norm of a local tensor, without a copy of it; 0 of one that has no common floats."""
+    import torch
+
+    wide = {
+        torch.float64: torch.float64,
+        **dict.fromkeys((torch.float32, torch.bfloat16, torch.float16), torch.float32),
+    }
+    is_plain = item.dtype in wide and item.layout is torch.strided
+    return float(torch.linalg.vector_norm(item.detach(), dtype=wide[item.dtype])) if is_plain else 0.0
+
+
 def local(item: Any) -> Any:
     """The part of a tensor that this process holds."""
     if type(item).__name__ != "DTensor":

@@ -182,16 +182,11 @@ def parameters_of(optimizer: Any) -> Iterator[Any]:
 
 
 def gradients(optimizer: Any) -> list[float] | None:
-    """The norms of the gradients that the coming step uses, of this rank's part; None where one is not finite, or sparse."""
-    import torch
-
+    """The norms of the gradients that the coming step uses, of this rank's part; None where one is not finite."""
     held = (parameter.grad for parameter in parameters_of(optimizer))
     with digest.undisturbed():
-        plain = [digest.local(item) for item in itertools.islice((x for x in held if x is not None), NORMS)]
-        if not plain or any(item.layout is not torch.strided for item in plain):
-            return None
-        norms: list[float] = torch.stack([item.detach().float().norm().cpu() for item in plain]).tolist()
-    return norms if all(map(math.isfinite, norms)) else None
+        norms = [digest.norm(digest.local(x)) for x in itertools.islice((x for x in held if x is not None), NORMS)]
+    return norms if norms and all(map(math.isfinite, norms)) else None
 
 
 def _is_setting(name: str, item: Any) -> bool:

@@ -21,12 +21,13 @@ _SAVED = {"buffers": "buffers", "learning rate": "lr", "scheduler": "scheduler",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A part of the state of one rank in one attempt: the result and its reason."""
+    """A part of the state of one rank in one attempt: the result and its reason; ``keys``: of the saved state, what was compared."""
 
     part: str
     result: Result
     text: str = ""
     who: str = ""
+    keys: frozenset[str] = frozenset()
 
 
 def rows(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from ...model import watch
@@ -30,6 +30,7 @@ PARTS = (
 RARE = ("copies of the model", "accumulated gradients", "other state")
 #: The better a result is, the later it stands: a row has the worst result of all ranks.
 ORDER: tuple[Result, ...] = ("fail", "unknown", "pass", "not applicable")
+UNOBSERVED = "the checkpoint has one in {}, which is no module: it is not observed"
 #: The digest of no tensor.
 NOTHING = "0" * 16
 #: A generator counts as used by steps if it is drawn from between at least this share of them.
@@ -94,7 +95,7 @@ def _copies(pair: Pair) -> tuple[Result, str]:
     if not (own or other or pair.unobserved):
         return "not applicable", "there is none"
     if pair.unobserved:
-        return "unknown", f"the checkpoint has one in {pair.unobserved}, which is no module: it is not observed"
+        return "unknown", UNOBSERVED.format(pair.unobserved)
     if not own or not other:
         return "unknown", "recorded in one of the attempts only"
     if set(own.values()) == set(other.values()) and None not in own.values():
@@ -297,27 +298,19 @@ def _data_position(pair: Pair) -> tuple[Result, str]:
 def _accumulated_gradients(pair: Pair) -> tuple[Result, str]:
     """Of a checkpoint that was saved in the middle of an accumulation: the first step uses those from before it."""
     first = next((replay for replay in pair.replays if replay.is_first), None)
-    known = (pair.own or pair.before).gradients or pair.before.gradients
-    own, other = pair.start.gradients or (), known or ()
+    own, other = pair.start.gradients or (), (pair.own or pair.before).gradients or pair.before.gradients or ()
     if not pair.passes or (first is not None and first.passes[0] <= first.passes[1]):
         return "not applicable", "the checkpoint was saved after a whole step"
-    if (first is not None and first.weights) or (own and _are_close(own, other)):
+    bound, is_known = GRADIENTS * max((*own, *other), default=0.0), bool(own) and len(own) == len(other)
+    if (first and first.weights) or (is_known and all(abs(a - b) <= bound for a, b in zip(own, other, strict=True))):
         return "pass", ""
-    if first is not None and own and other and _has_same_start(pair):
-        lost = f"those in {pair.gradients} were not loaded" if pair.gradients else "the checkpoint holds none"
+    if first and own and other and _has_same_start(pair):
+        why = f"those in {pair.gradients} were not loaded" if pair.gradients else "the checkpoint holds none"
         return (
             "fail",
-            f"those of step {first.step} are of {first.passes[1]} backward passes, not of {first.passes[0]}: {lost}",
+            f"those of step {first.step} are of {first.passes[1]} of {first.passes[0]} backward passes: {why}",
         )
-    return (
-        "unknown",
-        f"the checkpoint was saved after {pair.passes} backward passes of a step; what became of them is not known",
-    )
-
-
-def _are_close(own: Sequence[float], other: Sequence[float]) -> bool:
-    bound = GRADIENTS * max((*own, *other))
-    return len(own) == len(other) and all(abs(a - b) <= bound for a, b in zip(own, other, strict=True))
+    return "unknown", f"it was saved after {pair.passes} backward passes of a step, whose gradients are not known"
 
 
 def _other_state(pair: Pair) -> tuple[Result, str]:

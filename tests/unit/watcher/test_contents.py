@@ -279,3 +279,12 @@ def test_an_average_beside_gradients_is_a_copy(job: Job) -> None:
     average = {name: item * 0.5 for name, item in model.state_dict().items()}
     described = describe({"model": model.state_dict(), "ema": average}, known(optimizer)[1])
     assert described["contents"]["copies"] == ["ema"] and "gradients" not in described["contents"]
+
+
+def test_of_a_list_of_tensors_the_norms_are_recorded(job: Job) -> None:
+    model, optimizer = job
+    slow = [parameter.detach() * 3 for parameter in model.parameters()]
+    described = describe({"model": model.state_dict(), "la": {"slow": slow}}, known(optimizer)[1])["contents"]
+    assert described["copies"] == ["la.slow"]
+    assert float(described["norms.la.slow.0"][1:]) == pytest.approx(float(slow[0].norm()))
+    assert not [name for name in described if name.startswith("norms.model")]

@@ -24,6 +24,8 @@ MAX_DEPTH = 8
 MAX_ITEMS = 200_000
 #: Larger numbers are recorded as hashes.
 MAX_NUMBER = 1e18
+#: Tensors of a mapping of which the norm is recorded: where all else rounds, it compares and a digest does not.
+NORMS = 16
 #: Categories of ``contents`` beside the weights, ``optimizer.<state name>`` and the keys of the object itself.
 CATEGORIES = ("buffers", "lr", "scaler", "scheduler", "rng")
 
@@ -65,13 +67,14 @@ owner = OwnerState()
 
 
 class Part(NamedTuple):
-    """One tensor: its sum without the name (None: not hashed), number of local elements, address and full shape."""
+    """One tensor: its sum without the name (None: not hashed), number of local elements, address, full shape, and norm."""
 
     unit: int | None
     numel: int
     pointer: int
     shape: tuple[int, ...]
     is_shard: bool = False
+    norm: float = 0.0
 
 
 class OptimizerState(NamedTuple):
@@ -176,7 +179,10 @@ class Contents:
         paths, chosen, matched = _choose(mappings, owner)
         self._group = owner if self.is_sharded() else None
         contents: dict[str, Any] = {f"other.{key}": value for key, value in self.other.items()}
-        contents.update({f"tensors.{key}": total(parts)[0] for key, parts in self.mappings.items() if key not in paths})
+        others = {key: parts for key, parts in self.mappings.items() if key not in paths}
+        contents.update({f"tensors.{key}": total(parts)[0] for key, parts in others.items()})
+        norms = {f"{key}.{name}": x.norm for key, parts in others.items() for name, x in [*parts.items()][:NORMS]}
+        contents.update({f"norms.{name}": f"={norm!r}" for name, norm in norms.items() if 0 < norm < MAX_NUMBER})
         contents.update(self._describe_optimizers(owner))
         if owner is not None and len(paths) == 1:
             contents.update(self._describe_buffers(paths[0], owner))
@@ -204,15 +210,11 @@ class Contents:
 
     def _gradients(self, owner: Owner) -> list[str]:
         """Paths of mappings that hold the gradients of this rank, with those of others in the same list."""
-        copied = {path: parts for path, parts in self.mappings.items() if not _shared(parts, owner)}
-        aligned = {path: align(parts, owner) for path, parts in copied.items()}
-        sums = {path: total(parts)[0] for path, parts in aligned.items() if len(parts) == len(owner.parameters)}
+        copied = {path: align(parts, owner) for path, parts in self.mappings.items() if not _shared(parts, owner)}
+        sums = [(_DIGITS.sub("#", p), total(x)[0]) for p, x in copied.items() if len(x) == len(owner.parameters)]
         own, zero = owner.gradients() if sums else None, total({})[0]
-        equal = [
-            key for key, value in sums.items() if value and (value == own or (value == zero and "grad" in key.lower()))
-        ]
-        names = {_DIGITS.sub("#", path) for path in equal}
-        return [path for path in sums if _DIGITS.sub("#", path) in names]
+        lists = {name for name, x in sums if x and (x == own or (x == zero and "grad" in name.lower()))}
+        return [path for path in copied if _DIGITS.sub("#", path) in lists]
 
     def _copies(self, owner: Owner, others: Sequence[str]) -> list[str]:
         """Paths of mappings that hold all parameters, such as averages of the weights."""
@@ -457,7 +459,8 @@ def part(value: Any) -> Part:
         numel = sum(int(local.numel()) for local, _ in pieces)
         pointer = int(pieces[0][0].data_ptr()) if len(pieces) == 1 else 0
         unit = sum(digest.piece("", local, box) for local, box in pieces) * _UNIT % MODULUS
-        return Part(unit, numel, pointer, shape, any(box is not None for _, box in pieces))
+        norm = sum(digest.norm(local) ** 2 for local, _ in pieces) ** 0.5
+        return Part(unit, numel, pointer, shape, any(box is not None for _, box in pieces), norm)
     except Exception:  # noqa: BLE001 a kind of tensor that is not known: it has no digest
         return Part(None, 0, 0, shape)
 

@@ -31,10 +31,7 @@ def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
 
 def _gradients(known: owner.Owner | None) -> str | None:
     """The digest of the gradients; None if a parameter has none, or where ranks hold shards."""
-    if known is None or known.shards:
-        return None
-    held = {parts[0].name: parameter.grad for parameter, parts in known.parameters()}
-    if not held or any(gradient is None for gradient in held.values()):
-        return None
+    held = {parts[0].name: x.grad for x, parts in known.parameters()} if known is not None and not known.shards else {}
     with digest.undisturbed():
-        return contents.total({name: contents.part(gradient) for name, gradient in held.items()})[0]
+        digested = {name: contents.part(item) for name, item in held.items() if item is not None}
+    return contents.total(digested)[0] if held and len(digested) == len(held) else None

@@ -29,37 +29,32 @@ class SaveMoments:
 
     def __init__(self) -> None:
         folder, attempt = os.environ.get("CCBED_CHECKPOINTS"), os.environ.get("CCBED_EPOCH")
-        self._path = f"{folder}/saves-e{attempt}" if folder and attempt else ""
+        self.path = f"{folder}/saves-e{attempt}" if folder and attempt else ""
         self._size = self._read()
 
     def announce(self, byte: bytes = WHOLE) -> None:
         """This rank saves: after a ``WHOLE`` step, or after ``PART`` of its backward passes."""
-        if not self._path:
+        if not self.path:
             return
         try:
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
                 os.write(fd, byte)
             finally:
                 os.close(fd)
         except OSError:
-            self._path = ""
+            self.path = ""
 
     def is_new(self) -> bool:
         """Whether a rank has begun to save since the last call. It costs one ``stat``."""
-        if not self._path:
+        if not self.path:
             return False
         before, self._size = self._size, self._read()
         return self._size != before
 
-    def is_part(self) -> bool:
-        """Whether the last save was in the middle of a step."""
-        with open(self._path, "rb") as file:
-            return file.read().endswith(PART)
-
     def _read(self) -> int:
         try:
-            return os.stat(self._path).st_size if self._path else 0
+            return os.stat(self.path).st_size if self.path else 0
         except OSError:
             return 0
 
@@ -92,11 +87,10 @@ class Restore:
 
     def keep(self, n: int, optimizer: Any) -> None:
         """If a rank has saved after the last step, the file holds what it left from now on."""
-        if not self._saves.is_new():
-            return
-        if self._saves.is_part():
+        is_new = self._saves.is_new()
+        if is_new and Path(self._saves.path).read_bytes().endswith(PART):
             self._path.unlink(missing_ok=True)
-        elif self._kept:
+        elif is_new and self._kept:
             draft = self._path.with_suffix(".tmp")
             draft.write_text(json.dumps(self._kept, default=lambda state: state.tolist()))
             draft.replace(self._path)

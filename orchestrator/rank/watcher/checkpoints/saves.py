@@ -416,10 +416,8 @@ def open_passes() -> int:
 
 
 def _moment() -> dict[str, str | int]:
-    """The thread that saves, and the open passes."""
-    thread, passes = threading.current_thread(), open_passes()
-    named: dict[str, str | int] = {} if thread is threading.main_thread() else {"thread": thread.name}
-    return {**named, "passes": passes} if passes else named
+    thread = threading.current_thread()
+    return {"passes": open_passes()} if thread is threading.main_thread() else {"thread": thread.name}
 
 
 def _uses_cuda() -> bool:
