@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.model import watch
 from orchestrator.model.run import Control, Twin
 from orchestrator.model.verdict import Verdict
 from orchestrator.views import training
 
 from .verdicts import ask
-from .watched_jobs import Job, right, rounded, wrong
+from .watched_jobs import Job, digest, right, rounded, wrong
 
 
 def twin(**about: Any) -> Twin:
@@ -201,3 +202,40 @@ def test_random_states_that_were_not_put_back_leave_the_rest_open(change: dict[s
 def test_a_loss_beyond_rounding_is_a_failure_where_a_restart_changes_no_more_than_rounding() -> None:
     verdict = judged(wrong("rng"), "bit-exact", control(rounded(wrong("hidden"))))
     assert (verdict.outcome, "a restart from the same step does not" in verdict.text) == ("fail", True), verdict.text
+
+
+@pytest.mark.parametrize(
+    ("change", "result"),
+    [({}, "pass"), ({"weights@18": "0" * 16}, "unknown"), ("none", "unknown"), ("still", "unknown")],
+    ids=str,
+)
+def test_without_batches_and_redone_steps_the_weights_after_each_step_show_the_data_position(
+    change: dict[str, str] | str, result: str
+) -> None:
+    """Weights that do not move, as at a learning rate of 0, show nothing: they are left out."""
+    job, other = Job(loader=False).attempt(0, 0, 15).attempt(1, 15, 30, ends=True), twin(loader=False)
+    digests = {rank: {n: d for n, d in own.items() if "batch@" not in n} for rank, own in other.digests.items()}
+    if isinstance(change, dict):
+        digests = {rank: {**own, **change} for rank, own in digests.items()}
+    elif change == "none":
+        digests = {rank: {n: d for n, d in own.items() if "weights@" not in n} for rank, own in digests.items()}
+    else:
+        still = digest("weights", 15)
+        job.files = [
+            dataclasses.replace(
+                file,
+                lines=tuple(
+                    dataclasses.replace(line, weights=still) if isinstance(line, watch.State) else line
+                    for line in file.lines
+                ),
+            )
+            if file.attempt
+            else file
+            for file in job.files
+        ]
+        digests = {rank: {n: still if "weights@" in n else d for n, d in own.items()} for rank, own in digests.items()}
+    verdict = ask(dataclasses.replace(job.run(), twin=dataclasses.replace(other, digests=digests)), "resume-complete")
+    evidence: Any = verdict.evidence
+    row = evidence["rows"]["attempt 1"]["data position"]
+    assert row["result"] == result
+    assert (row["text"] == "15 steps came out as in the reference run") == (result == "pass")
