@@ -318,6 +318,15 @@ class Problem(Line):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Raised(Line):
+    """A backward pass or a collective raised an error in the step after ``n``."""
+
+    n: int
+    where: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class End(Line):
     """The interpreter exits. ``code``: exit code; ``exception``: type of the exception that ends the script.
 
@@ -349,6 +358,7 @@ KINDS: Mapping[str, type[Line]] = {
     "released": Released,
     "unknown": NotObserved,
     "problem": Problem,
+    "raised": Raised,
     "end": End,
 }
 

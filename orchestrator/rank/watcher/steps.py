@@ -199,6 +199,15 @@ def completed() -> int:
     return groups.completed()
 
 
+def note_error(where: str, error: BaseException | None) -> None:
+    """An error of torch itself in the middle of a step: a script that catches it, and makes no further step, hides it."""
+    trace = error.__traceback__ if isinstance(error, RuntimeError) else None
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace and "/torch/" in trace.tb_frame.f_code.co_filename and groups.passes > groups.used_passes:
+        record.line("raised", n=completed(), where=where, error=f"{type(error).__name__}: {error}"[:160])
+
+
 def on_step(callback: Callable[[int], None]) -> None:
     """Call ``callback(n)`` once step n is complete and written."""
     groups.completions.append(callback)

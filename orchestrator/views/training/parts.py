@@ -86,7 +86,11 @@ def _buffers(pair: Pair) -> tuple[Result, str]:
     has_same_inputs = any(replay.is_first and (replay.inputs or replay.batches) for replay in pair.replays)
     if pair.own is None or not pair.own.buffers or not (_has_same_batch(pair) or has_same_inputs):
         return "unknown", "differ, but so may the batch that updated them"
-    return ("unknown", "differ, as random states do") if _rng(pair)[0] == "fail" else ("fail", "differ with the same batch")
+    return (
+        ("unknown", "differ, as random states do")
+        if _rng(pair)[0] == "fail"
+        else ("fail", "differ with the same batch")
+    )
 
 
 def _copies(pair: Pair) -> tuple[Result, str]:
