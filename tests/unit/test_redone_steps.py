@@ -184,26 +184,33 @@ def test_names_that_runs_do_not_share_are_words_and_no_parts_of_words(name: str,
     assert row is not None and row.result == ("pass" if is_left_out else "fail")
 
 
-@pytest.mark.parametrize(("norm", "result"), [("1.0004", "pass"), ("1.02", "fail")])
-def test_a_list_of_tensors_is_compared_by_norms_where_sums_round(norm: str, result: str) -> None:
-    """As the slow weights of lookahead, a copy of the model that no module holds."""
-    own, other = (
-        {
-            "30": {
-                "0 snap.pt weights": weights,
-                "0 snap.pt tensors.la.slow": weights,
-                "0 snap.pt norms.la.slow.0": f'"={value}"',
-            }
+@pytest.mark.parametrize(
+    ("norm", "of_weights", "result"),
+    [("1.0004", "2.00001", "pass"), ("1.02", "2.00001", "fail"), ("1.02", "2.01", None), ("1.0", "2.01", None), ("1.02", "", None)],
+)  # fmt: skip
+def test_a_list_of_tensors_is_compared_by_norms_where_sums_round(
+    norm: str, of_weights: str, result: str | None
+) -> None:
+    """As the slow weights of lookahead, a copy of the model that no module holds; not where the weights differ by more than rounding."""
+    own, other = ({"30": {"0 snap.pt weights": x, "0 snap.pt tensors.la.slow": x}} for x in "bc")
+    for saves, slow, weights in ((own, "1.0", "2.0"), (other, norm, of_weights)):
+        saves["30"] |= {
+            "0 snap.pt norms.tensors.la.slow.0": f'"={slow}"',
+            "0 snap.pt norms.weights.0.bias": f'"={weights}"',
         }
-        for weights, value in (("b", "1.0"), ("c", norm))
-    )
     saved = training.saved_state.row(facts(own), reference(other), rounds=True)
-    assert saved is not None and saved.result == result
+    assert (saved.result if saved else None) == result
     copy = "copies of the model"
     unobserved = {copy: completeness.Row(part=copy, result="unknown", text=parts.UNOBSERVED.format("la.slow"))}
     after = training.saved_state.with_copies(unobserved, saved)[copy]
     assert after.result == ("pass" if result == "pass" else "unknown")
-    other_copy = {copy: completeness.Row(part=copy, result="unknown", text=parts.UNOBSERVED.format("ema"))}
+    own["30"] = {**own["30"], "0 snap.pt norms.tensors.ema.net.0.bias": '"=1.0"'}
+    other["30"] |= {"0 snap.pt norms.tensors.ema.net.0.bias": '"=1.0"'}
+    average = training.saved_state.row(facts(own), reference(other), rounds=True)
+    unknown_average = {copy: completeness.Row(part=copy, result="unknown", text=parts.UNOBSERVED.format("ema.net"))}
+    after = training.saved_state.with_copies(unknown_average, average)[copy]
+    assert after.result == ("pass" if result == "pass" else "unknown")
+    other_copy = {copy: completeness.Row(part=copy, result="unknown", text=parts.UNOBSERVED.format("em"))}
     assert training.saved_state.with_copies(other_copy, saved)[copy].result == "unknown"
 
 

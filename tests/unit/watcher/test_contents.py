@@ -286,5 +286,5 @@ def test_of_a_list_of_tensors_the_norms_are_recorded(job: Job) -> None:
     slow = [parameter.detach() * 3 for parameter in model.parameters()]
     described = describe({"model": model.state_dict(), "la": {"slow": slow}}, known(optimizer)[1])["contents"]
     assert described["copies"] == ["la.slow"]
-    assert float(described["norms.la.slow.0"][1:]) == pytest.approx(float(slow[0].norm()))
-    assert not [name for name in described if name.startswith("norms.model")]
+    assert float(described["norms.tensors.la.slow.0"][1:]) == pytest.approx(float(slow[0].norm()))
+    assert float(described["norms.weights.0.weight"][1:]) == pytest.approx(float(slow[0].norm()) / 3)

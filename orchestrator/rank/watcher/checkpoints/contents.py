@@ -26,8 +26,6 @@ MAX_ITEMS = 200_000
 MAX_NUMBER = 1e18
 #: Tensors of a mapping of which the norm is recorded: where all else rounds, it compares and a digest does not.
 NORMS = 16
-#: Categories of ``contents`` beside the weights, ``optimizer.<state name>`` and the keys of the object itself.
-CATEGORIES = ("buffers", "lr", "scaler", "scheduler", "rng")
 
 
 class Owner(NamedTuple):
@@ -181,7 +179,8 @@ class Contents:
         contents: dict[str, Any] = {f"other.{key}": value for key, value in self.other.items()}
         others = {key: parts for key, parts in self.mappings.items() if key not in paths}
         contents.update({f"tensors.{key}": total(parts)[0] for key, parts in others.items()})
-        norms = {f"{key}.{name}": x.norm for key, parts in others.items() for name, x in [*parts.items()][:NORMS]}
+        measured = {"weights": chosen, **{f"tensors.{path}": x for path, x in others.items() if path not in gradients}}
+        norms = {f"{key}.{name}": x.norm for key, parts in measured.items() for name, x in [*parts.items()][:NORMS]}
         contents.update({f"norms.{name}": f"={norm!r}" for name, norm in norms.items() if 0 < norm < MAX_NUMBER})
         contents.update(self._describe_optimizers(owner))
         if owner is not None and len(paths) == 1:
