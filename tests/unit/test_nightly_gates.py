@@ -181,7 +181,6 @@ def test_nights_are_in_the_order_of_recording_when_the_clock_goes_backwards() ->
     ]
     panel = build_panel(reversed(records), "gemm", KEY)
     assert panel.dates == dates and panel.latest("a") == (3.0,)
-    assert panel.clock_reversals() == ("2026-01-01",)
 
 
 def test_only_equal_keys_are_compared() -> None:

@@ -161,35 +161,6 @@ def test_a_stage_without_batches_and_losses_has_its_position_by_the_weights_of_t
     assert verdict["data position"] == {"result": "pass", "text": "2 steps came out as before"}
 
 
-def skipping(job: Job) -> Job:
-    """The first batch that the restarted job fetches is one that it skips."""
-    job.files = [
-        dataclasses.replace(
-            file,
-            lines=tuple(
-                dataclasses.replace(line, batch="skipped")
-                if isinstance(line, watch.State) and file.attempt and not line.n
-                else dataclasses.replace(line, batches=("skipped", *(line.batches or ())))
-                if isinstance(line, watch.Step) and file.attempt and line.n == 1
-                else line
-                for line in file.lines
-            ),
-        )
-        for file in job.files
-    ]
-    return job
-
-
-def test_buffers_of_a_job_that_skips_batches_to_resume_are_compared() -> None:
-    assert rows(skipping(right()))["buffers"] == "pass"
-    assert rows(skipping(wrong("buffers")))["buffers"] == "fail"
-    assert rows(skipping(wrong("buffers", "data")))["buffers"] == "unknown"
-
-
-def test_buffers_that_differ_beside_random_states_are_unknown() -> None:
-    assert rows(wrong("buffers", "rng"))["buffers"] == "unknown"
-
-
 def test_buffers_fail_with_the_same_inputs_of_a_job_without_a_loader() -> None:
     def change(base: int, line: watch.Line) -> watch.Line:
         fields: Any = {"inputs": (f"{base + line.n:016x}",)} if isinstance(line, watch.Step) else {}

@@ -30,7 +30,6 @@ from ...model.errors import UsageError
 
 _SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocabulary", "sequence", "experts", "topk")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(?:b)?", re.IGNORECASE)
-_TRACED = ("gpus", "algorithm")
 _DEFAULT_GPUS = 4
 _TIMEOUT_S = 180.0
 #: The directory of the package ``orchestrator``.

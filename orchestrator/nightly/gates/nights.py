@@ -96,11 +96,6 @@ class Panel:
         """A night as people know it."""
         return self.dates[index] or f"night {self.nights[index]}"
 
-    def clock_reversals(self) -> tuple[str, ...]:
-        """The dates that lie before the date of the night recorded before them."""
-        pairs = zip(self.dates, self.dates[1:], strict=False)
-        return tuple(later for earlier, later in pairs if earlier and later and later < earlier)
-
 
 def build_panel(records: Iterable[Record], metric: str, key: Key, *, tonight: int | None = None) -> Panel:
     """The records of a metric and key up to ``tonight``, in order of night numbers.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from ...model import watch
 from ...model.frozen import dataclass, replace
@@ -174,7 +173,7 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
     every = tuple(attempt.ranks[process.rank] for attempt in known if process.rank in attempt.ranks)
     pair = Pair(
         process=process, start=start, before=before, own=own, every=every, replays=repeated, namesake=namesake,
-        saved=_saved_parts(resumption), unobserved=_unobserved_copy(resumption, before), **_accumulated(resumption),
+        saved=_saved_parts(resumption), unobserved=_unobserved_copy(resumption, before), accumulated=_accumulated(resumption),
     )  # fmt: skip
     results = {part: COMPARE[part](pair) for part in PARTS}
     if (
@@ -255,12 +254,12 @@ def _unobserved_copy(resumption: Resumption, before: watch.State) -> str:
     return next(keys, "")
 
 
-def _accumulated(resumption: Resumption) -> Mapping[str, Any]:
+def _accumulated(resumption: Resumption) -> tuple[int, str]:
     """Backward passes of a step that was under way as the checkpoint was saved, and the key of their gradients in it."""
     checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
     writes = checkpoint.writes if checkpoint else ()
     keys = (str(key) for write in writes if write.saved for key in write.saved.contents.get("gradients") or ())
-    return {"passes": max((write.save.passes for write in writes), default=0), "gradients": next(keys, "")}
+    return max((write.save.passes for write in writes), default=0), next(keys, "")
 
 
 def _by_contents(

@@ -60,8 +60,7 @@ class Pair:
     #: The key of a copy of the model in the checkpoint that no module of the rank had.
     unobserved: str = ""
     #: Backward passes before the checkpoint whose gradients no step had used, and the key of the gradients in it.
-    passes: int = 0
-    gradients: str = ""
+    accumulated: tuple[int, str] = (0, "")
 
 
 def _weights(pair: Pair) -> tuple[Result, str]:
@@ -303,18 +302,19 @@ def _accumulated_gradients(pair: Pair) -> tuple[Result, str]:
     """Of a checkpoint that was saved in the middle of an accumulation: the first step uses those from before it."""
     first = next((replay for replay in pair.replays if replay.is_first), None)
     own, other = pair.start.gradients or (), (pair.own or pair.before).gradients or pair.before.gradients or ()
-    if not pair.passes or (first is not None and first.passes[0] <= first.passes[1]):
+    passes, key = pair.accumulated
+    if not passes or (first is not None and first.passes[0] <= first.passes[1]):
         return "not applicable", "the checkpoint was saved after a whole step"
     bound, is_known = GRADIENTS * max((*own, *other), default=0.0), bool(own) and len(own) == len(other)
     if (first and first.weights) or (is_known and all(abs(a - b) <= bound for a, b in zip(own, other, strict=True))):
         return "pass", ""
     if first and own and other and _has_same_start(pair):
-        why = f"those in {pair.gradients} were not loaded" if pair.gradients else "the checkpoint holds none"
+        why = f"those in {key} were not loaded" if key else "the checkpoint holds none"
         return (
             "fail",
             f"those of step {first.step} are of {first.passes[1]} of {first.passes[0]} backward passes: {why}",
         )
-    return "unknown", f"it was saved after {pair.passes} backward passes of a step, whose gradients are not known"
+    return "unknown", f"it was saved after {passes} backward passes of a step, whose gradients are not known"
 
 
 def _other_state(pair: Pair) -> tuple[Result, str]:

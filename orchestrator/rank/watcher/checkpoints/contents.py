@@ -454,7 +454,7 @@ def part(value: Any) -> Part:
     """Hash one tensor, or this process' shards of it, as if its name had the multiplier 1; tensors without data are not hashed."""
     shape = tuple(value.shape) if hasattr(value, "shape") else tuple(value.size())
     try:
-        pieces = local_pieces(value)
+        pieces = digest.local_pieces(value)
         numel = sum(int(local.numel()) for local, _ in pieces)
         pointer = int(pieces[0][0].data_ptr()) if len(pieces) == 1 else 0
         unit = sum(digest.piece("", local, box) for local, box in pieces) * _UNIT % MODULUS
@@ -462,17 +462,6 @@ def part(value: Any) -> Part:
         return Part(unit, numel, pointer, shape, any(box is not None for _, box in pieces), norm)
     except Exception:  # noqa: BLE001 a kind of tensor that is not known: it has no digest
         return Part(None, 0, 0, shape)
-
-
-def local_pieces(value: Any) -> list[tuple[Any, digest.Box | None]]:
-    """What this process holds of a tensor, a DTensor or a ShardedTensor. Raises digest.Undigestible."""
-    if hasattr(value, "local_shards"):
-        shape = tuple(value.size())
-        shards = [(shard.tensor, tuple(shard.metadata.shard_offsets)) for shard in value.local_shards()]
-        return [(tensor, digest.Box(shape, offsets)) for tensor, offsets in shards]
-    if type(value).__name__ == "DTensor":
-        return [(digest.local(value), digest.box_of(value))]
-    return [(value, None)]
 
 
 def total(parts: Mapping[str, Part]) -> tuple[str | None, int]:
