@@ -43,6 +43,8 @@ def check(run: Run, params: Params) -> Verdict:
         failures, doubts = [], [*moved, *failures, *doubts]
     failures += _unused_checkpoints(run)
     evidence = {"twin": run.twin.run, "final_loss": run.twin.final_loss}
+    are_only_losses = any(_different_losses(losses, run.twin)) and not any(_different_states(digests, run.twin))
+    evidence |= {"only_differing": "losses"} if failures and are_only_losses else {}
     return views.conclude("bit-exact", _text(run, digests), failures=failures, doubts=doubts, evidence=evidence)
 
 
@@ -122,6 +124,7 @@ def _script(run: Run) -> Verdict:
     if change is not None:
         common = [fact for fact in common if training.step_of(fact[1]) <= change]
     different = _first_difference(common)
+    parts = {name.partition("@")[0] if "@" in name else "loss" for _, name, own, other in common if own != other}
     as_restarted = training.is_as_restarted(facts, run.twin.control)
     failures = list[views.Finding]()
     least = training.rounding.least(lines.attempts)
@@ -156,6 +159,7 @@ def _script(run: Run) -> Verdict:
         **control,
         **({"differs_from_step": different[0]} if different else {}),
         **({"restart_from_step": min(shown)} if by_restart else {}),
+        **({"only_differing": "losses"} if failures and parts == {"loss"} else {}),
     }
     verdict = views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
     return completeness.or_skipped(verdict, completeness.incomparable(training.unrepeated(run.twin, facts)))

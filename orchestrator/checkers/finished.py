@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .. import views
-from ..model import events
+from ..model import events, watch
 from ..model.event import Event
 from ..model.plugin import NoParams as Params
 from ..model.run import Run
@@ -35,12 +35,17 @@ def check(run: Run, params: Params) -> Verdict:
 
 
 def _without_end(run: Run) -> Iterator[views.Finding]:
-    """Ranks of a script whose process did not end as Python ends, after other steps than their peers: an error may be hidden.
+    """Ranks of a script that an error ended, or that did not end as Python ends, after other steps than their peers.
 
     A process records a step when the next one begins. So one without an end may have done one more than its peers with an end know.
     """
     attempts = training.lineage_of(run).attempts if training.is_observed(run) else ()
     ranks = tuple(attempts[-1].ranks.values()) if attempts else ()
+    for process in ranks:
+        line = next((line for line in process.file.of(watch.Raised) if line.n >= process.last), None)
+        if line is not None:
+            text = f"{process.name} made no step after {line.where} that followed step {line.n} had raised an error"
+            yield views.finding(f"{text}, which exit code 0 may hide: {line.error}")
     silent = [process for process in ranks if process.end is None]
     if not silent or any(process.is_claimed for process in ranks):
         return

@@ -32,7 +32,7 @@ def check(run: Run, params: Params) -> Verdict:
             rounds = is_drawn_equally and training.repeats(run.twin, facts)
             same_size = training.world_sizes.first_change(lines) is None
             saved = training.saved_state.row(facts, run.twin, rounds=rounds, same_size=same_size)
-            parts |= {saved.part: saved} if saved else {}
+            parts = training.saved_state.with_copies(parts, saved) | ({saved.part: saved} if saved else {})
             parts = training.saved_state.with_reference(parts, lines, facts, run.twin)
         failures += _findings(parts, "fail")
         doubts += _findings(parts, "unknown")

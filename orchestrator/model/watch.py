@@ -153,6 +153,7 @@ class State(Line):
 
     ``copies``: digests of other models with the parameters of this one, such as averages of its weights; ``groups``: settings
     of the optimizers' parameter groups beside ``lr``, as text. ``places``: where torch's generator was restored, and drawn from then.
+    ``gradients``: norms of those that step n + 1 uses, of its first tensors.
     """
 
     n: int
@@ -171,6 +172,7 @@ class State(Line):
     rng: Mapping[str, str | None] | None = None
     batch: str | None = None
     places: tuple[str, ...] = ()
+    gradients: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +188,7 @@ class Save(Line):
     """A save was called after ``n`` steps. ``api``: ``file`` or ``script`` where the watcher does not know its contents.
 
     ``step``: the number of steps that the script reports with it; ``thread``: that called it, empty for the main thread.
+    ``passes``: backward passes whose gradients no step had used yet.
     """
 
     id: str | int
@@ -195,6 +198,7 @@ class Save(Line):
     path: str = ""
     called: float | None = None
     thread: str = ""
+    passes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +318,15 @@ class Problem(Line):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Raised(Line):
+    """A backward pass or a collective raised an error in the step after ``n``."""
+
+    n: int
+    where: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class End(Line):
     """The interpreter exits. ``code``: exit code; ``exception``: type of the exception that ends the script.
 
@@ -345,6 +358,7 @@ KINDS: Mapping[str, type[Line]] = {
     "released": Released,
     "unknown": NotObserved,
     "problem": Problem,
+    "raised": Raised,
     "end": End,
 }
 

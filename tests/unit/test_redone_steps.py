@@ -11,11 +11,11 @@ import pytest
 from orchestrator.model import watch
 from orchestrator.model.run import Control, Twin
 from orchestrator.views import training
-from orchestrator.views.training import rounding
+from orchestrator.views.training import completeness, parts, rounding
 
 from .test_watched_jobs import outcomes, rows
 from .verdicts import ask
-from .watched_jobs import Job, right
+from .watched_jobs import Job, right, wrong
 
 
 def changed(job: Job, change: Callable[[watch.WatchFile, watch.Line], watch.Line]) -> Job:
@@ -170,6 +170,48 @@ def test_a_list_that_began_anew_has_fewer_entries_than_that_of_the_reference() -
     assert row is not None and row.result == "pass", "it differs without a failure as well"
     row = training.saved_state.row(facts({"30": whole}), reference({"30": empty}), rounds=True)
     assert row is not None and row.result == "pass"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_left_out"),
+    [("sentiment", False), ("mistimed", False), ("timesteps", False), ("validated", False), ("ghostly", False), ("startTime", True),
+     ("wall_time", True), ("epoch.2.timestamps", True), ("walltime", True), ("run_id", True), ("resumed_from", True), ("hostname", True)],
+)  # fmt: skip
+def test_names_that_runs_do_not_share_are_words_and_no_parts_of_words(name: str, is_left_out: bool) -> None:
+    own = {"30": {"0 snap.pt weights": "b", f"0 snap.pt other.{name}": '"=1"'}}
+    other = {"30": {"0 snap.pt weights": "b", f"0 snap.pt other.{name}": '"=2"'}}
+    row = training.saved_state.row(facts(own), reference(other), rounds=True)
+    assert row is not None and row.result == ("pass" if is_left_out else "fail")
+
+
+@pytest.mark.parametrize(
+    ("norm", "of_weights", "result"),
+    [("1.0004", "2.00001", "pass"), ("1.02", "2.00001", "fail"), ("1.02", "2.01", None), ("1.0", "2.01", None), ("1.02", "", None)],
+)  # fmt: skip
+def test_a_list_of_tensors_is_compared_by_norms_where_sums_round(
+    norm: str, of_weights: str, result: str | None
+) -> None:
+    """As the slow weights of lookahead, a copy of the model that no module holds; not where the weights differ by more than rounding."""
+    own, other = ({"30": {"0 snap.pt weights": x, "0 snap.pt tensors.la.slow": x}} for x in "bc")
+    for saves, slow, weights in ((own, "1.0", "2.0"), (other, norm, of_weights)):
+        saves["30"] |= {
+            "0 snap.pt norms.tensors.la.slow.0": f'"={slow}"',
+            "0 snap.pt norms.weights.0.bias": f'"={weights}"',
+        }
+    saved = training.saved_state.row(facts(own), reference(other), rounds=True)
+    assert (saved.result if saved else None) == result
+    copy = "copies of the model"
+    unobserved = {copy: completeness.Row(part=copy, result="unknown", text=parts.UNOBSERVED.format("la.slow"))}
+    after = training.saved_state.with_copies(unobserved, saved)[copy]
+    assert after.result == ("pass" if result == "pass" else "unknown")
+    own["30"] = {**own["30"], "0 snap.pt norms.tensors.ema.net.0.bias": '"=1.0"'}
+    other["30"] |= {"0 snap.pt norms.tensors.ema.net.0.bias": '"=1.0"'}
+    average = training.saved_state.row(facts(own), reference(other), rounds=True)
+    unknown_average = {copy: completeness.Row(part=copy, result="unknown", text=parts.UNOBSERVED.format("ema.net"))}
+    after = training.saved_state.with_copies(unknown_average, average)[copy]
+    assert after.result == ("pass" if result == "pass" else "unknown")
+    other_copy = {copy: completeness.Row(part=copy, result="unknown", text=parts.UNOBSERVED.format("em"))}
+    assert training.saved_state.with_copies(other_copy, saved)[copy].result == "unknown"
 
 
 def test_keys_that_differ_without_a_failure_and_keys_of_other_weights_prove_nothing() -> None:
@@ -350,3 +392,64 @@ def test_rounding_that_only_the_optimizer_shows_is_no_loss_of_its_state(rounds: 
     twin = reference({"30": keys("b", optimizer__momentum_buffer="n", tensors__sums="t", other__step='"=30"')})
     row = training.saved_state.row(facts(saves), twin, rounds=rounds)
     assert row is not None and row.result == result
+
+
+# --- saved in the middle of an accumulation -----------------------------------------------------------------------------------
+
+
+def accumulated(job: Job, *, norms: tuple[float, ...] | None, passes: int = 2, saved: bool = True) -> Job:
+    """The checkpoint of step 15 was saved after two of four backward passes; attempt 1 began its first step with ``passes``."""
+
+    def change(file: watch.WatchFile, line: watch.Line) -> watch.Line:
+        if isinstance(line, watch.Save):
+            return dataclasses.replace(line, passes=2)
+        if isinstance(line, watch.Saved) and saved:
+            return dataclasses.replace(line, contents={**line.contents, "gradients": ["grads"]})
+        if isinstance(line, watch.State):
+            is_first = bool(file.attempt) and not line.n
+            return dataclasses.replace(line, gradients=norms if is_first else (3.0, 1.0))
+        if isinstance(line, watch.Step):
+            is_first = bool(file.attempt) and line.n == 1
+            return dataclasses.replace(line, passes=passes if is_first else 4)
+        return line
+
+    return changed(job, change)
+
+
+@pytest.mark.parametrize(
+    ("about", "result", "text"),
+    [
+        ({"norms": (3.0, 1.001)}, "pass", ""),
+        (
+            {"norms": (2.1, 1.0)},
+            "fail",
+            "those of step 16 are of 2 of 4 backward passes: those in grads were not loaded",
+        ),
+        ({"norms": (2.1, 1.0), "saved": False}, "fail", "2 of 4 backward passes: the checkpoint holds none"),
+        ({"norms": None}, "unknown", "after 2 backward passes of a step"),
+        ({"norms": (2.1, 1.0), "passes": 4}, None, ""),
+    ],
+    ids=str,
+)
+def test_gradients_that_were_accumulated_before_the_checkpoint_are_a_part_of_the_state(
+    about: dict[str, Any], result: str | None, text: str
+) -> None:
+    job = changed(accumulated(right(), **about), _drop_weights)
+    row = resumed(job).get("accumulated gradients")
+    assert (row["result"] if row else None) == result
+    assert row is None or text in row["text"]
+
+
+def test_gradients_that_differ_beside_lost_random_states_are_unknown() -> None:
+    job = changed(accumulated(wrong("rng"), norms=(2.1, 1.0)), _drop_weights)
+    assert resumed(job)["accumulated gradients"]["result"] == "unknown"
+
+
+def _drop_weights(file: watch.WatchFile, line: watch.Line) -> watch.Line:
+    """The weights after the first redone step are not recorded."""
+    return dataclasses.replace(line, weights=None) if isinstance(line, watch.State) and line.n == 1 else line
+
+
+def resumed(job: Job) -> dict[str, dict[str, str]]:
+    evidence: Any = ask(job.run(), "resume-complete").evidence
+    return evidence["rows"]["attempt 1"]  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.verdict import twin as twins
+from orchestrator.model import watch
 from orchestrator.model.event import Clock, Event, History, Source, event
 from orchestrator.model.events import FaultInjected, RecoveryDecided
 from orchestrator.model.payload import Payload
@@ -17,7 +18,7 @@ from orchestrator.model.verdict import Verdict
 from orchestrator.views import training
 
 from .verdicts import ask
-from .watched_jobs import Job, right, rounded, wrong
+from .watched_jobs import Job, digest, right, rounded, wrong
 
 
 def twin(**about: Any) -> Twin:
@@ -263,3 +264,40 @@ def test_a_fault_made_the_job_restart_if_a_recovery_followed() -> None:
     injected = [note(FaultInjected(id=f"f{number}", evidence=None)) for number in range(3)]
     assert twins.restarting(History((note(decided), injected[0]))) == set()
     assert twins.restarting(History((injected[0], injected[1], note(decided), injected[2]))) == {"f1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "result"),
+    [({}, "pass"), ({"weights@18": "0" * 16}, "unknown"), ("none", "unknown"), ("still", "unknown")],
+    ids=str,
+)
+def test_without_batches_and_redone_steps_the_weights_after_each_step_show_the_data_position(
+    change: dict[str, str] | str, result: str
+) -> None:
+    """Weights that do not move, as at a learning rate of 0, show nothing: they are left out."""
+    job, other = Job(loader=False).attempt(0, 0, 15).attempt(1, 15, 30, ends=True), twin(loader=False)
+    digests = {rank: {n: d for n, d in own.items() if "batch@" not in n} for rank, own in other.digests.items()}
+    if isinstance(change, dict):
+        digests = {rank: {**own, **change} for rank, own in digests.items()}
+    elif change == "none":
+        digests = {rank: {n: d for n, d in own.items() if "weights@" not in n} for rank, own in digests.items()}
+    else:
+        still = digest("weights", 15)
+        job.files = [
+            dataclasses.replace(
+                file,
+                lines=tuple(
+                    dataclasses.replace(line, weights=still) if isinstance(line, watch.State) else line
+                    for line in file.lines
+                ),
+            )
+            if file.attempt
+            else file
+            for file in job.files
+        ]
+        digests = {rank: {n: still if "weights@" in n else d for n, d in own.items()} for rank, own in digests.items()}
+    verdict = ask(dataclasses.replace(job.run(), twin=dataclasses.replace(other, digests=digests)), "resume-complete")
+    evidence: Any = verdict.evidence
+    row = evidence["rows"]["attempt 1"]["data position"]
+    assert row["result"] == result
+    assert (row["text"] == "15 steps came out as in the reference run") == (result == "pass")

@@ -94,6 +94,27 @@ def test_weights_that_differ_are_never_called_equal() -> None:
     assert text.endswith("weights differ from the twin; bit-exact fails: loss differs at step 41.")
 
 
+def test_where_only_losses_differ_nothing_is_said_of_weights() -> None:
+    bad = Verdict(check="bit-exact", outcome="fail", text="loss differs", evidence={"only_differing": "losses"})
+    assert say(verdicts=(bad,)).endswith("; losses differ from the twin; bit-exact fails: loss differs.")
+
+
+def test_the_error_of_a_load_is_not_repeated_beside_the_finding_of_which_file_it_was() -> None:
+    bad = Verdict(
+        check="resumed-newest", outcome="fail", text="tried step 20, whose save was cut", evidence={"tried": ["x"]}
+    )
+    ended: dict[str, Any] = {
+        "failovers": (),
+        "outcome": "failed",
+        "reason": "RuntimeError: PytorchStreamReader",
+        "step": 29,
+    }
+    text = say(verdicts=(bad,), **ended)
+    assert text == "The run failed at step 29 of 60; resumed-newest fails: tried step 20, whose save was cut."
+    other = Verdict(check="resumed-newest", outcome="fail", text="resumed 10")
+    assert "at step 29 of 60: RuntimeError: PytorchStreamReader; resumed" in say(verdicts=(other,), **ended)
+
+
 def test_an_unproved_fault_is_told_as_unknown() -> None:
     bad = Verdict(check="fault-verified", outcome="unknown", text="no fault.verified event")
     assert say(verdicts=(bad,)).endswith("fault-verified is unknown: no fault.verified event.")

@@ -135,3 +135,26 @@ def test_a_load_of_the_optimizer_alone_shows_the_checkpoint_also_without_a_sha25
 
     job = changed(changed(right(), unhashed), of_another_seed)
     assert outcomes(job)["resumed-from"] == outcome
+
+
+def skipping(job: Job) -> Job:
+    """The first batch that the restarted job fetches is one that it skips."""
+
+    def change(file: watch.WatchFile, line: Any) -> Any:
+        if isinstance(line, watch.State) and file.attempt and not line.n:
+            return dataclasses.replace(line, batch="skipped")
+        if isinstance(line, watch.Step) and file.attempt and line.n == 1:
+            return dataclasses.replace(line, batches=("skipped", *(line.batches or ())))
+        return line
+
+    return changed(job, change)
+
+
+def test_buffers_of_a_job_that_skips_batches_to_resume_are_compared() -> None:
+    assert rows(skipping(right()))["buffers"] == "pass"
+    assert rows(skipping(wrong("buffers")))["buffers"] == "fail"
+    assert rows(skipping(wrong("buffers", "data")))["buffers"] == "unknown"
+
+
+def test_buffers_that_differ_beside_random_states_are_unknown() -> None:
+    assert rows(wrong("buffers", "rng"))["buffers"] == "unknown"

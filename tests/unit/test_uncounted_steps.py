@@ -11,6 +11,7 @@ from orchestrator.cli.render import summary
 from orchestrator.core.engine import engine, recovery
 from orchestrator.core.engine.state import State
 from orchestrator.core.verdict import metrics, sentence
+from orchestrator.model import watch
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import Trigger
 from orchestrator.reports import html
@@ -70,6 +71,20 @@ def test_exit_codes_of_0_are_no_end_where_ranks_stopped_elsewhere(steps: tuple[i
     judged = dataclasses.replace(script(history.reference()), files=Files(processes=job.files))
     verdict = ask(judged, "finished")
     assert verdict.outcome == ("unknown" if text else "pass") and verdict.text.startswith(text), verdict.text
+
+
+@pytest.mark.parametrize(("n", "outcome"), [(30, "unknown"), (20, "pass")])
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_error_in_the_middle_of_a_step_that_no_step_follows_may_be_hidden(n: int, outcome: str, ends: bool) -> None:
+    """A job that catches it and goes on, as after a lack of memory, hides nothing."""
+    job = Job(world=4, saves=False).attempt(1, 0, 30, ends=ends)
+    line = watch.Raised(t=job.now, n=n, where="the backward pass", error="RuntimeError: Connection closed by peer")
+    job.files[1] = dataclasses.replace(job.files[1], lines=(*job.files[1].lines, line))
+    verdict = ask(dataclasses.replace(script(history.reference()), files=Files(processes=job.files)), "finished")
+    assert verdict.outcome == outcome, verdict.text
+    assert (
+        "rank 1 (n1) made no step after the backward pass that followed step 30 had raised an error" in verdict.text
+    ) == (outcome == "unknown")
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from ... import views
+from ...model.frozen import replace
 from ...model.trial import Trial
 from ...model.verdict import Outcome, Verdict
 
@@ -39,7 +40,11 @@ def overall(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> str:
 
 def sentence(trial: Trial, run: views.RunView, verdicts: Sequence[Verdict] = ()) -> str:
     """For example: Node n2 lost at step 30; back in 0.16 s; 4 steps redone; weights equal to the twin."""
-    parts = [*_failover_parts(trial, run), *_ending(trial, run), *_proof(verdicts), *_finding(verdicts, run.reason)]
+    is_load = any(
+        verdict.evidence.get("tried") for verdict in verdicts
+    )  # its finding says more than the library's error
+    ending = _ending(trial, replace(run, reason="") if is_load and run.outcome == "failed" else run)
+    parts = [*_failover_parts(trial, run), *ending, *_proof(verdicts), *_finding(verdicts, run.reason)]
     text = "; ".join(part.rstrip(".") for part in parts)
     return text[:1].upper() + text[1:] + "."
 
@@ -144,8 +149,9 @@ def _clean(trial: Trial, run: views.RunView) -> str:
 
 
 def _proof(verdicts: Sequence[Verdict]) -> list[str]:
-    texts = {"pass": "weights equal to the twin", "fail": "weights differ from the twin"}
     proof = next((verdict for verdict in verdicts if verdict.check == "bit-exact"), None)
+    what = proof.evidence.get("only_differing", "weights") if proof else ""
+    texts = {"pass": "weights equal to the twin", "fail": f"{what} differ from the twin"}
     if proof and proof.outcome == "pass" and {"differs_from_step", "restart_from_step"} & proof.evidence.keys():
         return ["weights as after a restart by itself"]
     return [texts[proof.outcome]] if proof and proof.outcome in texts else []

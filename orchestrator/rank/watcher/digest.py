@@ -113,6 +113,27 @@ def _layout() -> Any:
     raise Undigestible("a DTensor of a torch that is not known")
 
 
+def local_pieces(value: Any) -> list[tuple[Any, Box | None]]:
+    """What this process holds of a tensor, a DTensor or a ShardedTensor. Raises Undigestible."""
+    if hasattr(value, "local_shards"):
+        shape = tuple(value.size())
+        shards = [(shard.tensor, tuple(shard.metadata.shard_offsets)) for shard in value.local_shards()]
+        return [(tensor, Box(shape, offsets)) for tensor, offsets in shards]
+    return [(local(value), box_of(value))] if type(value).__name__ == "DTensor" else [(value, None)]
+
+
+def norm(item: Any) -> float:
+    """The norm of a local tensor, without a copy of it; 0 of one that has no common floats."""
+    import torch
+
+    wide = {
+        torch.float64: torch.float64,
+        **dict.fromkeys((torch.float32, torch.bfloat16, torch.float16), torch.float32),
+    }
+    is_plain = item.dtype in wide and item.layout is torch.strided
+    return float(torch.linalg.vector_norm(item.detach(), dtype=wide[item.dtype])) if is_plain else 0.0
+
+
 def local(item: Any) -> Any:
     """The part of a tensor that this process holds."""
     if type(item).__name__ != "DTensor":

@@ -128,6 +128,8 @@ def _begin_pass(tensors: Any) -> None:
 def _leave_backward(is_observed: bool, result: None, error: BaseException | None) -> None:
     if is_observed and error is None:
         tracing.call_eagerly(time_split.end_backward)
+    elif error is not None:
+        _note_error("the backward pass", error)
 
 
 def _enter_grad(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -153,4 +155,5 @@ def end() -> None:
 
 
 _record_last_state = record.guarded("states")(states.states.record_end)
+_note_error = record.guarded("steps")(steps.note_error)
 _set_signal_aside = record.guarded("stacks")(stack_signal.register)

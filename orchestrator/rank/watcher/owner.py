@@ -6,6 +6,8 @@ Parameters that are shards know their place in the full tensor, so that their di
 from __future__ import annotations
 
 import importlib
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +16,8 @@ from .engines import master_weights
 
 #: Owners with more parameters record no shapes.
 LISTED = 20000
+#: Gradients of which the norm is recorded.
+NORMS = 64
 #: Keys of parameter groups that are recorded elsewhere, that schedulers add, or that choose an implementation.
 NO_SETTINGS = frozenset(
     ("params", "param_names", "lr", "initial_lr", "foreach", "fused", "capturable", "differentiable")
@@ -175,6 +179,14 @@ def parameters_of(optimizer: Any) -> Iterator[Any]:
     return (
         parameter for group in optimizer.param_groups for parameter in group["params"] if hasattr(parameter, "dtype")
     )
+
+
+def gradients(optimizer: Any) -> list[float] | None:
+    """The norms of the gradients that the coming step uses, of this rank's part; None where one is not finite."""
+    held = (parameter.grad for parameter in parameters_of(optimizer))
+    with digest.undisturbed():
+        norms = [digest.norm(digest.local(x)) for x in itertools.islice((x for x in held if x is not None), NORMS)]
+    return norms if norms and all(map(math.isfinite, norms)) else None
 
 
 def _is_setting(name: str, item: Any) -> bool:

@@ -38,6 +38,10 @@ class States:
         self._is_full_due = True
         budget.begin_window(steps.completed())
 
+    def release(self) -> None:
+        """Give up the references to optimizers and models: the next boundary finds those that the script has then."""
+        self.owner, batches.batches.models = None, ()
+
     def record_boundary(self, n: int, optimizer: Any) -> None:
         """The parameters are those after n steps, and ``optimizer`` is about to change them."""
         now = (time.monotonic(), time.process_time())
@@ -56,7 +60,7 @@ class States:
         if self._is_full_due or budget.is_state_due(n):
             is_full = self._is_full_due or budget.is_in_window(n)
             begin = time.thread_time()
-            self._record(n, full=is_full)
+            self._record(n, optimizer, full=is_full)
             budget.add_cost("full" if is_full else "state", time.thread_time() - begin)
         elif budget.is_moment_due(n) or n & (n - 1) == 0:  # of a short job it is known early whether steps draw
             begin = time.thread_time()
@@ -104,7 +108,7 @@ class States:
         self._has_buffers = bool(buffers_saved)
         contents.owner.set(live_owner.describe(known, buffers_saved))
 
-    def _record(self, n: int, *, full: bool) -> None:
+    def _record(self, n: int, optimizer: Any, *, full: bool) -> None:
         known = self.owner
         assert known is not None
         fields = self._weights()
@@ -116,6 +120,8 @@ class States:
             fields["buffers"] = buffers(known.modules)
         if not n and _places:
             fields["places"] = _places[-2:]
+        if self._is_full_due:  # what was saved may have been in the middle of an accumulation
+            fields["gradients"] = owner.gradients(optimizer)
         self._is_full_due, self._full_at = False, time.monotonic() if full else self._full_at
         record.line("state", n=n, full=full, **fields, counter=counter, rng=generators(), batch=batches.batches.first())
 
@@ -278,4 +284,5 @@ def watch() -> None:
     budget.fix(os.environ.get("CCBED_WATCH_EVERY", "auto"))
     states.saves = save_moments.SaveMoments()
     steps.measure("states", states.take_moment)
+    steps.groups.releases.append(states.release)
     steps.groups.boundaries.append(record.guarded("states")(states.record_boundary))

@@ -3,10 +3,12 @@
 The *leader* is the optimizer with the most parameters among those that have stepped; its step completes a step. The state
 after n steps is that at the first ``step()`` of the next cycle, of whichever optimizer opens a cycle. So GANs, several
 optimizers, wrappers that call ``step`` of another optimizer, and an optimizer per parameter have one step per iteration.
+A job that trains one model after another, as for cross-validation, goes on to count by the optimizer of the next one.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 import weakref
@@ -18,6 +20,8 @@ from . import record
 
 #: Functions that call ``step`` only to create the optimizer's state.
 _INITIALISERS = {"_init_optim_state", "initialize_optimizer_states"}
+#: Optimizers that appear while the leader lives, until which each new one is looked at: that takes a garbage collection.
+MAX_ADDED = 3
 
 
 class StepGroups:
@@ -29,15 +33,20 @@ class StepGroups:
         self._first: weakref.ref[Any] | None = None
         self._leader: weakref.ref[Any] | None = None
         self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: Optimizers that appeared later, beside a leader that went on to live.
+        self._added = 0
         #: The leader has stepped since the state was recorded.
         self._is_state_due = True
         self._step_code: CodeType | None = None
         self._last_end: float | None = None
         self.started: float | None = None
-        #: Backward passes that have begun.
-        self.passes = 0
+        #: Backward passes that have begun, and those that the last step of an optimizer has used.
+        self.passes = self.used_passes = 0
         #: ``callback(n, optimizer)`` with the state after n steps, before ``optimizer`` changes it.
         self.boundaries: list[Callable[[int, Any], None]] = []
+        #: ``callback()`` to give up references to optimizers.
+        self.releases: list[Callable[[], None]] = []
         #: ``callback(n)`` once step n is complete.
         self.completions: list[Callable[[int], None]] = []
         #: (what it observes, ``callback()`` -> fields of the step line that has just ended, or None).
@@ -60,6 +69,9 @@ class StepGroups:
         self._step_code = frame.f_code
         if self._is_inside_step(frame.f_back) or _is_initialisation(frame.f_back):
             return
+        if optimizer not in self._known:
+            self._known.add(optimizer)
+            self._release_leader(optimizer)
         if self._first is None:
             self._first = weakref.ref(optimizer)
         opens = _refers(self._first, optimizer) or _refers(self._leader, optimizer)
@@ -74,6 +86,7 @@ class StepGroups:
         """The post-hook."""
         if self._is_inside_step(frame.f_back) or _is_initialisation(frame.f_back):
             return
+        self.used_passes = self.passes
         leader = self._leader() if self._leader is not None else None
         if leader is None or (optimizer is not leader and self._replaces(optimizer, leader)):
             self._leader = weakref.ref(optimizer)
@@ -133,6 +146,20 @@ class StepGroups:
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         return any(id(p) in own for group in leader.param_groups for p in group["params"])
 
+    def _release_leader(self, optimizer: Any) -> None:
+        """A new optimizer of other parameters opens a step if the script has none of those before it any more."""
+        leader = self._leader() if self._leader is not None else None
+        if self.n < 2 or self._added >= MAX_ADDED or (leader is not None and self._replaces(optimizer, leader)):
+            return
+        del leader
+        for callback in self.releases:
+            callback()
+        gc.collect()  # a scheduler and its optimizer refer to each other
+        if self._leader is None or self._leader() is None:
+            self._first, self._is_state_due = None, True
+        else:
+            self._added += 1
+
     def _is_inside_step(self, frame: FrameType | None) -> bool:
         """Does ``step()`` of an optimizer call this frame? Read from the stack: a step that raised leaves no trace."""
         while frame is not None:
@@ -170,6 +197,15 @@ groups = StepGroups()
 def completed() -> int:
     """Steps that this process has completed."""
     return groups.completed()
+
+
+def note_error(where: str, error: BaseException | None) -> None:
+    """An error of torch itself in the middle of a step: a script that catches it, and makes no further step, hides it."""
+    trace = error.__traceback__ if isinstance(error, RuntimeError) else None
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace and "/torch/" in trace.tb_frame.f_code.co_filename and groups.passes > groups.used_passes:
+        record.line("raised", n=completed(), where=where, error=f"{type(error).__name__}: {error}"[:160])
 
 
 def on_step(callback: Callable[[int], None]) -> None:

@@ -20,12 +20,13 @@ _SAVED = {"buffers": "buffers", "learning rate": "lr", "scheduler": "scheduler",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A part of the state of one rank in one attempt: the result and its reason."""
+    """A part of the state of one rank in one attempt: the result and its reason; ``keys``: of the saved state, what was compared."""
 
     part: str
     result: Result
     text: str = ""
     who: str = ""
+    keys: frozenset[str] = frozenset()
 
 
 def rows(
@@ -171,7 +172,7 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
     every = tuple(attempt.ranks[process.rank] for attempt in known if process.rank in attempt.ranks)
     pair = Pair(
         process=process, start=start, before=before, own=own, every=every, replays=repeated, namesake=namesake,
-        saved=_saved_parts(resumption), unobserved=_unobserved_copy(resumption, before),
+        saved=_saved_parts(resumption), unobserved=_unobserved_copy(resumption, before), accumulated=_accumulated(resumption),
     )  # fmt: skip
     results = {part: COMPARE[part](pair) for part in PARTS}
     if (
@@ -250,6 +251,14 @@ def _unobserved_copy(resumption: Resumption, before: watch.State) -> str:
         str(key) for saved in contents for key in saved.get("copies") or () if saved.get(f"tensors.{key}") not in known
     )
     return next(keys, "")
+
+
+def _accumulated(resumption: Resumption) -> tuple[int, str]:
+    """Backward passes of a step that was under way as the checkpoint was saved, and the key of their gradients in it."""
+    checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
+    writes = checkpoint.writes if checkpoint else ()
+    keys = (str(key) for write in writes if write.saved for key in write.saved.contents.get("gradients") or ())
+    return max((write.save.passes for write in writes), default=0), next(keys, "")
 
 
 def _by_contents(

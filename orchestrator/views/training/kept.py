@@ -16,7 +16,7 @@ from .resumption import Lineage
 
 _DIGITS = re.compile(r"\d+")
 #: Contents of a save that are judged elsewhere, or are no state.
-_NO_KEYS = ("rng", "copies")
+_NO_KEYS = ("rng", "copies", "gradients")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,16 +23,20 @@ PARTS = (
     "scaler",
     "RNG",
     "data position",
+    "accumulated gradients",
     "other state",
 )
 #: Parts that have a row only where there is something to say.
-RARE = ("copies of the model", "other state")
+RARE = ("copies of the model", "accumulated gradients", "other state")
 #: The better a result is, the later it stands: a row has the worst result of all ranks.
 ORDER: tuple[Result, ...] = ("fail", "unknown", "pass", "not applicable")
+UNOBSERVED = "the checkpoint has one in {}, which is no module: it is not observed"
 #: The digest of no tensor.
 NOTHING = "0" * 16
 #: A generator counts as used by steps if it is drawn from between at least this share of them.
 _MOST = 0.5
+#: By how much gradients differ that are summed in another order, relative to the largest of their norms.
+GRADIENTS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ class Pair:
     saved: frozenset[str] = frozenset()
     #: The key of a copy of the model in the checkpoint that no module of the rank had.
     unobserved: str = ""
+    #: Backward passes before the checkpoint whose gradients no step had used, and the key of the gradients in it.
+    accumulated: tuple[int, str] = (0, "")
 
 
 def _weights(pair: Pair) -> tuple[Result, str]:
@@ -76,10 +82,14 @@ def _buffers(pair: Pair) -> tuple[Result, str]:
     later = next((replay for replay in pair.replays if replay.buffers is not None), None)
     if later is not None and later.buffers:
         return "pass", f"as before at step {later.step}"
-    has_same_inputs = any(replay.is_first and replay.inputs for replay in pair.replays)
-    if pair.own is not None and pair.own.buffers and (_has_same_batch(pair) or has_same_inputs):
-        return "fail", "differ with the same batch"
-    return "unknown", "differ, but so may the batch that updated them"
+    has_same_inputs = any(replay.is_first and (replay.inputs or replay.batches) for replay in pair.replays)
+    if pair.own is None or not pair.own.buffers or not (_has_same_batch(pair) or has_same_inputs):
+        return "unknown", "differ, but so may the batch that updated them"
+    return (
+        ("unknown", "differ, as random states do")
+        if _rng(pair)[0] == "fail"
+        else ("fail", "differ with the same batch")
+    )
 
 
 def _copies(pair: Pair) -> tuple[Result, str]:
@@ -88,7 +98,7 @@ def _copies(pair: Pair) -> tuple[Result, str]:
     if not (own or other or pair.unobserved):
         return "not applicable", "there is none"
     if pair.unobserved:
-        return "unknown", f"the checkpoint has one in {pair.unobserved}, which is no module: it is not observed"
+        return "unknown", UNOBSERVED.format(pair.unobserved)
     if not own or not other:
         return "unknown", "recorded in one of the attempts only"
     if set(own.values()) == set(other.values()) and None not in own.values():
@@ -288,6 +298,25 @@ def _data_position(pair: Pair) -> tuple[Result, str]:
     return result, text
 
 
+def _accumulated_gradients(pair: Pair) -> tuple[Result, str]:
+    """Of a checkpoint that was saved in the middle of an accumulation: the first step uses those from before it."""
+    first = next((replay for replay in pair.replays if replay.is_first), None)
+    own, other = pair.start.gradients or (), (pair.own or pair.before).gradients or pair.before.gradients or ()
+    passes, key = pair.accumulated
+    if not passes or (first is not None and first.passes[0] <= first.passes[1]):
+        return "not applicable", "the checkpoint was saved after a whole step"
+    bound, is_known = GRADIENTS * max((*own, *other), default=0.0), bool(own) and len(own) == len(other)
+    if (first and first.weights) or (is_known and all(abs(a - b) <= bound for a, b in zip(own, other, strict=True))):
+        return "pass", ""
+    if first and own and other and _has_same_start(pair):
+        why = f"those in {key} were not loaded" if key else "the checkpoint holds none"
+        return (
+            "fail",
+            f"those of step {first.step} are of {first.passes[1]} of {first.passes[0]} backward passes: {why}",
+        )
+    return "unknown", f"it was saved after {passes} backward passes of a step, whose gradients are not known"
+
+
 def _other_state(pair: Pair) -> tuple[Result, str]:
     """What the job keeps outside of all other parts shows in the loss of a step that began with the same state and batch."""
     for replay in pair.replays:
@@ -353,5 +382,6 @@ COMPARE: Mapping[str, Callable[[Pair], tuple[Result, str]]] = {
     "scaler": _scaler,
     "RNG": _rng,
     "data position": _data_position,
+    "accumulated gradients": _accumulated_gradients,
     "other state": _other_state,
 }

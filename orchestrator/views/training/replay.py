@@ -25,7 +25,7 @@ SMALL = 0.1
 class Replay:
     """A step that a rank executed in two attempts. Each comparison is None where one side is not recorded.
 
-    ``losses``: both, where they are of as many backward passes; ``rates``: the learning rates after it, both;
+    ``losses``: both, where they are of as many backward ``passes``; ``rates``: the learning rates after it, both;
     ``inputs``: of the model, of data that no DataLoader gives; it may depend on the weights.
     ``began_equal``: whether weights, optimizer and random states before it are known to be equal.
     ``is_first``: the first step of the later attempt. ``is_loaded``: the rank fetches batches from a DataLoader.
@@ -44,6 +44,7 @@ class Replay:
     losses: tuple[float, float] | None = None
     rates: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None
     began_equal: bool | None = None
+    passes: tuple[int, int] = (1, 1)
     is_first: bool = False
     is_loaded: bool = False
     is_mixed: bool = False
@@ -120,6 +121,7 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         began_equal=_same_states(other, m - 1, process, n - 1),
         inputs=_same_batches(other.steps[m].inputs, process.steps[n].inputs),
         is_first=n == 1,
+        passes=(other.steps[m].passes, process.steps[n].passes),
         is_mixed=process.is_mixed,
         is_loaded=other.steps[m].batches is not None or process.steps[n].batches is not None,
         buffers=_equal(*(state.buffers if state else None for state in states)),

@@ -16,17 +16,22 @@ from . import rounding
 from .completeness import Row, worst
 from .completeness import rows as all_rows
 from .kept import KeptFacts, repeats, step_of
-from .parts import Result
+from .parts import UNOBSERVED, Result
 from .resumption import Lineage
 
 PART = "saved state"
 #: Steps after a resumption in which numbers differ by no more than ``ROUNDING`` of the largest of their key, or ``LEAST``,
 #: where sums in another order explain it.
 SOON, ROUNDING, LEAST = 16, 1e-2, 1e-5
+#: Norms of saved tensors differ by less, where those of the weights differ by less than a tenth of it: else what rounds grows, as
+#: a bias before a batch norm does in Adam.
+NORMS = 1e-3
 #: Keys that a restart changes rightly, or that no two runs share.
 _OF_THE_RUN = re.compile(
-    r"time(?!step)|(?<![a-z])date|host|path|uuid|run_?id|restart|resum|version|elapsed", re.IGNORECASE
+    r"(?<![a-z])((wall|run|up)?times?(?!_?step)|timestamps?|datetimes?|dates?|host(name)?s?|(file)?paths?|uuid|run_?id"
+    r"|restart(s|ed)?|resum\w*|versions?|elapsed)(?![a-z])"
 )
+_INNER_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _DIGITS = re.compile(r"\d+")
 _NUMBER = re.compile(r'"=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"')
 _Saves = Mapping[str, Mapping[str, str]]
@@ -49,12 +54,16 @@ def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool
     count: set[str] = set()
     for step in sorted(int(step) for step in facts.saves.keys() & twin.saves.keys() if int(step) > base):
         own, other = facts.saves[str(step)], twin.saves[str(step)]
-        keys = own.keys() & other.keys() - noise
         is_same = _has_same_weights(own, other, with_optimizer=rounds)
+        keys = {key for key in own.keys() & other.keys() - noise if not (is_same and " norms." in key)}
         if not is_same:
             keys = {k for k in keys if rounds and step - base <= SOON and _number(own[k]) is not None}
         rounded = () if is_same else _until(step, facts.saves, twin.saves)
-        changed = sorted(key for key in keys if not _is_equal(own[key], other[key], [s.get(key, "") for s in rounded]))
+        of_weights = {key for key in keys if " norms.weights." in key}
+        is_close = [_is_equal(own[key], other[key], _of(key, rounded), NORMS / 10) for key in of_weights]
+        keys -= of_weights if is_close and all(is_close) else {key for key in keys if " norms." in key}
+        bounds = {key: NORMS if " norms." in key else ROUNDING for key in keys}
+        changed = sorted(k for k in keys if not _is_equal(own[k], other[k], _of(k, rounded), bounds[k]))
         if same_size and (lost := sorted(_lacking(own, other) - absent)):
             text = f"the checkpoint of step {step} has fewer entries {lost[0]} than the reference run's"
             return Row(part=PART, result="fail", text=text, who="the job")
@@ -67,7 +76,16 @@ def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool
         count |= keys
     left_out = f", without {', '.join(sorted(map(_name, noise))[:3])}" if noise else ""
     text = f"{len(count)} keys of its checkpoints as in the reference run{left_out}"
-    return Row(part=PART, result="pass", text=text) if count else None
+    return Row(part=PART, result="pass", text=text, keys=frozenset(map(_name, count))) if count else None
+
+
+def with_copies(rows: dict[str, Row], saved: Row | None) -> dict[str, Row]:
+    """A copy of the model that no module holds is observed in the checkpoints that follow."""
+    row, names = rows.get("copies of the model"), saved.keys if saved and saved.result == "pass" else ()
+    keys = {name[: dot.start()] for name in names for dot in re.finditer(r"\.|$", name)}
+    key = next((key for key in keys if row and row.text == UNOBSERVED.format(key)), None)
+    text = f"{key} is as in the checkpoints of the reference run"
+    return rows | {row.part: replace(row, result="pass", text=text)} if row and key else rows
 
 
 def _lacking(own: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
@@ -78,7 +96,7 @@ def _lacking(own: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
 
 def _entries(keys: Iterable[str]) -> Counter[tuple[str, str, str]]:
     """Rank, file and name of what is no tensor -> how many there are with other numbers in the name."""
-    parts = (key.split(" ", 2) for key in keys if " other." in key and not _OF_THE_RUN.search(_name(key)))
+    parts = (key.split(" ", 2) for key in keys if " other." in key and not _is_of_the_run(key))
     return Counter((rank, file, _DIGITS.sub("#", _name(f"{rank} {file} {name}"))) for rank, file, name in parts)
 
 
@@ -86,13 +104,17 @@ def _until(last: int, *saves: _Saves) -> list[Mapping[str, str]]:
     return [keys for known in saves for step, keys in known.items() if int(step) <= last]
 
 
-def _is_equal(own: str, other: str, earlier: Iterable[str]) -> bool:
+def _of(key: str, saves: Iterable[Mapping[str, str]]) -> list[str]:
+    return [saved.get(key, "") for saved in saves]
+
+
+def _is_equal(own: str, other: str, earlier: Iterable[str], bound: float) -> bool:
     """``earlier``: all values of this key until then, where rounding may explain a difference."""
     numbers = [abs(number) for value in earlier if (number := _number(value)) is not None]
     first, second = _number(own), _number(other)
     if not numbers or first is None or second is None:
         return own == other
-    return abs(first - second) <= max(LEAST, ROUNDING * max(numbers))
+    return abs(first - second) <= max(LEAST, bound * max(numbers))
 
 
 def _number(value: str) -> float | None:
@@ -109,8 +131,13 @@ def _shown(key: str, own: str, other: str) -> str:
 def _differing(own: _Saves, other: _Saves, until: int) -> set[str]:
     """The keys that differ in a checkpoint of a step until then."""
     steps = [step for step in own.keys() & other.keys() if int(step) <= until]
-    of_the_run = {key for keys in own.values() for key in keys if _OF_THE_RUN.search(_name(key))}
+    of_the_run = {key for keys in own.values() for key in keys if _is_of_the_run(key)}
     return of_the_run | {key for s in steps for key in own[s].keys() & other[s].keys() if own[s][key] != other[s][key]}
+
+
+def _is_of_the_run(key: str) -> bool:
+    """By the words of its name: ``sentiment`` has no time in it, and ``startTime`` and ``start_time`` have."""
+    return bool(_OF_THE_RUN.search(_INNER_CAPITAL.sub("_", _name(key)).lower()))
 
 
 def _has_same_weights(own: Mapping[str, str], other: Mapping[str, str], *, with_optimizer: bool) -> bool:
@@ -124,7 +151,7 @@ def _has_same_weights(own: Mapping[str, str], other: Mapping[str, str], *, with_
 def _name(key: str) -> str:
     """``ema`` of ``0 snapshot.pt tensors.ema``."""
     name = key.split(" ", 2)[2]
-    return name.removeprefix("other.").removeprefix("tensors.") or "its tensors"
+    return re.sub(r"^(other\.|(norms\.)?tensors\.)", "", name) or "its tensors"
 
 
 def restored_parts(lines: Lineage) -> dict[str, tuple[str, str]]:

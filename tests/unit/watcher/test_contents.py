@@ -257,3 +257,34 @@ def test_the_step_counter_and_copies_of_the_weights_are_described() -> None:
     described = contents.read(saved).describe(known)
     assert described["counter"] == 2
     assert described["contents"]["copies"] == ["ema"]
+
+
+@pytest.mark.parametrize("form", ["mapping", "of ranks", "alone", "zeros"])
+def test_gradients_that_are_saved_are_neither_the_weights_nor_a_copy_of_them(job: Job, form: str) -> None:
+    model, optimizer = job
+    live, saved_owner = known(optimizer)
+    own = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+    other = {name: item * 2 for name, item in own.items()}
+    zeros = {name: torch.zeros_like(item) for name, item in own.items()}
+    grads: Any = {"mapping": own, "of ranks": [own, other], "alone": own, "zeros": zeros}[form]
+    value = {"grads": grads} if form == "alone" else {"model": model.state_dict(), "grads": grads}
+    described = describe(value, saved_owner)
+    assert described["contents"]["gradients"] == (["grads.0", "grads.1"] if form == "of ranks" else ["grads"])
+    assert "copies" not in described["contents"]
+    assert described["weights"] == (None if form == "alone" else live.weights()[0])
+
+
+def test_an_average_beside_gradients_is_a_copy(job: Job) -> None:
+    model, optimizer = job
+    average = {name: item * 0.5 for name, item in model.state_dict().items()}
+    described = describe({"model": model.state_dict(), "ema": average}, known(optimizer)[1])
+    assert described["contents"]["copies"] == ["ema"] and "gradients" not in described["contents"]
+
+
+def test_of_a_list_of_tensors_the_norms_are_recorded(job: Job) -> None:
+    model, optimizer = job
+    slow = [parameter.detach() * 3 for parameter in model.parameters()]
+    described = describe({"model": model.state_dict(), "la": {"slow": slow}}, known(optimizer)[1])["contents"]
+    assert described["copies"] == ["la.slow"]
+    assert float(described["norms.tensors.la.slow.0"][1:]) == pytest.approx(float(slow[0].norm()))
+    assert float(described["norms.weights.0.weight"][1:]) == pytest.approx(float(slow[0].norm()) / 3)

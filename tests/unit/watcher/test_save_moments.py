@@ -16,7 +16,7 @@ from torch import distributed, nn
 from torch.utils.data import DataLoader
 
 from orchestrator.rank.watcher.checkpoints import random_states
-from orchestrator.rank.watcher.checkpoints.save_moments import VARIABLE, SaveMoments
+from orchestrator.rank.watcher.checkpoints.save_moments import PART, VARIABLE, WHOLE, Restore, SaveMoments
 
 from . import jobs
 
@@ -59,6 +59,18 @@ def test_without_a_directory_or_a_run_nothing_is_written_and_nothing_is_new(
         moments.announce()
         assert not moments.is_new()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("byte", "is_kept"), [(WHOLE, True), (PART, False)])
+def test_the_moments_of_a_step_are_kept_unless_it_was_saved_in_its_middle(
+    ranks: tuple[SaveMoments, SaveMoments], tmp_path: Path, byte: bytes, is_kept: bool
+) -> None:
+    restore = Restore(tmp_path / "random.json")
+    for last in (WHOLE, byte):
+        restore.end_step()
+        ranks[0].announce(last)
+        restore.keep(1, None)
+    assert (tmp_path / "random.json").exists() == is_kept
 
 
 class Noisy(torch.utils.data.Dataset[torch.Tensor]):

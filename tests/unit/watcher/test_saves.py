@@ -7,6 +7,7 @@ import inspect
 import io
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.rank.watcher import digest
+from orchestrator.rank.watcher import digest, steps
 from orchestrator.rank.watcher.checkpoints import contents, loads, saves
 
 from . import jobs
@@ -313,3 +314,17 @@ def test_a_tensor_that_is_pickled_for_a_message_is_neither_a_save_nor_a_load(obs
     rebuild, arguments = storage.__reduce__()
     assert rebuild(*arguments).tolist() == [1.0, 1.0, 1.0]
     assert not observed.of("save") and not observed.of("load")
+
+
+def test_a_save_in_the_middle_of_an_accumulation_states_the_passes_before_it(
+    observed: Observed, tmp_path: Path
+) -> None:
+    model, optimizer = model_and_optimizer()
+    groups = steps.groups
+    for save in range(3):
+        torch.save(model.state_dict(), tmp_path / f"{save}.pt")
+        groups.begin_backward()
+    groups.begin_step(optimizer, sys._getframe())
+    groups.end_step(optimizer, sys._getframe())
+    torch.save(model.state_dict(), tmp_path / "3.pt")
+    assert [line.get("passes") for line in observed.of("save")] == [None, 1, 2, None]

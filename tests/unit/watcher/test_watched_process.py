@@ -43,6 +43,35 @@ def test_after_a_start_generators_and_rates_are_known_at_each_step(tmp_path: Pat
     )
 
 
+CATCHING = """
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+class Own(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x): return x.clone()
+    @staticmethod
+    def backward(context, gradient): raise RuntimeError("of the script")
+for case in ("whole", "twice", "of the script"):
+    loss = model(torch.ones(3, 4)).square().sum()
+    if case != "of the script":
+        loss.backward()
+    if case == "whole":
+        optimizer.step()
+    try:
+        (Own.apply(loss) if case == "of the script" else loss).backward()
+    except RuntimeError:
+        pass
+"""
+
+
+def test_an_error_of_torch_in_a_step_is_recorded_and_one_of_the_script_is_not(tmp_path: Path) -> None:
+    watched = jobs.run(tmp_path, CATCHING)
+    assert watched.code == 0, watched.output
+    assert [(line["n"], line["where"]) for line in watched.of("raised")] == [(1, "the backward pass")] * 2
+    assert all("backward through the graph a second time" in line["error"] for line in watched.of("raised"))
+
+
 REPLACED = """
 import os, sys
 if "again" not in sys.argv:

@@ -236,6 +236,47 @@ def test_layers_that_train_later_are_part_of_the_state_from_then_on(tmp_path: Pa
     assert {line["n"] for line in jobs.of(lines, "state")} == set(range(ITERATIONS + 1))
 
 
+def folds(extra: bool) -> None:
+    """Cross-validation: a model, an optimizer and a schedule for each half; ``extra``: another optimizer that is there all the time."""
+    probe = nn.Linear(4, 2)
+    others = [torch.optim.SGD(probe.parameters(), 0.1)] if extra else []
+    for _ in range(2):
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters())
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)  # the two refer to each other
+        for _ in range(3):
+            for part, stepping in ((model, optimizer), *((probe, other) for other in others)):
+                stepping.zero_grad()
+                loss_of(part).backward()
+                stepping.step()
+            schedule.step()
+
+
+@pytest.mark.parametrize("extra", [False, True])
+def test_a_model_that_is_trained_after_another_goes_on_with_the_count_of_steps(tmp_path: Path, extra: bool) -> None:
+    (lines,) = jobs.fork(tmp_path / "records", lambda rank: folds(extra))
+    assert jobs.of(lines, "problem") == []
+    assert [line["n"] for line in jobs.of(lines, "step")] == list(range(1, 7))
+    states = {line["n"]: line["weights"] for line in jobs.of(lines, "state")}
+    assert sorted(states) == list(range(7)) and len({*states.values()}) == 7
+
+
+def test_an_optimizer_that_joins_later_beside_a_living_one_counts_no_steps(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        model, small = net(), nn.Linear(4, 1)
+        first = torch.optim.Adam(model.parameters())
+        pair = [(model, first), (small, torch.optim.Adam(small.parameters()))]
+        for step in range(6):
+            for part, stepping in pair[: 1 + (step > 2)]:
+                stepping.zero_grad()
+                loss_of(part).backward()
+                stepping.step()
+
+    (lines,) = jobs.fork(tmp_path / "records", body)
+    assert [line["n"] for line in jobs.of(lines, "step")] == list(range(1, 7))
+    assert jobs.of(lines, "owner")[-1]["optimizers"] == 2
+
+
 class Sized:
     """What the groups of steps read of an optimizer."""
 

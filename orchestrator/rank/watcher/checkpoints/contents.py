@@ -7,6 +7,7 @@ later: a script loads a checkpoint before the watcher knows which parameters the
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from .. import digest, names
 from . import random_states
 
 MODULUS = 1 << 64
+_DIGITS = re.compile(r"\d+")
 #: Inverse of the multiplier of the empty name.
 _UNIT = pow(digest.name_multiplier(""), -1, MODULUS)
 #: Deeper objects and longer lists are not searched.
@@ -22,8 +24,8 @@ MAX_DEPTH = 8
 MAX_ITEMS = 200_000
 #: Larger numbers are recorded as hashes.
 MAX_NUMBER = 1e18
-#: Categories of ``contents`` beside the weights, ``optimizer.<state name>`` and the keys of the object itself.
-CATEGORIES = ("buffers", "lr", "scaler", "scheduler", "rng")
+#: Tensors of a mapping of which the norm is recorded: where all else rounds, it compares and a digest does not.
+NORMS = 16
 
 
 class Owner(NamedTuple):
@@ -38,6 +40,8 @@ class Owner(NamedTuple):
     #: Where ranks hold shards: names whose elements, and whose values without a shape, this rank adds to the sum of its group.
     counted: frozenset[str] = frozenset()
     scalars: frozenset[str] = frozenset()
+    #: The digest of the gradients as they are now.
+    gradients: Callable[[], str | None] = lambda: None
 
     def adds(self, name: str, item: Part) -> bool:
         """Does this rank add this tensor of a sharded object to the sum of its group?"""
@@ -61,13 +65,14 @@ owner = OwnerState()
 
 
 class Part(NamedTuple):
-    """One tensor: its sum without the name (None: not hashed), number of local elements, address and full shape."""
+    """One tensor: its sum without the name (None: not hashed), number of local elements, address, full shape, and norm."""
 
     unit: int | None
     numel: int
     pointer: int
     shape: tuple[int, ...]
     is_shard: bool = False
+    norm: float = 0.0
 
 
 class OptimizerState(NamedTuple):
@@ -167,15 +172,22 @@ class Contents:
         Without an owner, ``weights`` is the digest of the whole mapping with the most elements, and ``matched`` is None.
         ``sharded``: the digests are this rank's share of a sum over its shard group.
         """
-        paths, chosen, matched = self._choose(owner)
+        gradients = [] if owner is None else self._gradients(owner)
+        mappings = {path: parts for path, parts in self.mappings.items() if path not in gradients}
+        paths, chosen, matched = _choose(mappings, owner)
         self._group = owner if self.is_sharded() else None
         contents: dict[str, Any] = {f"other.{key}": value for key, value in self.other.items()}
-        contents.update({f"tensors.{key}": total(parts)[0] for key, parts in self.mappings.items() if key not in paths})
+        others = {key: parts for key, parts in self.mappings.items() if key not in paths}
+        contents.update({f"tensors.{key}": total(parts)[0] for key, parts in others.items()})
+        measured = {"weights": chosen, **{f"tensors.{path}": x for path, x in others.items() if path not in gradients}}
+        norms = {f"{key}.{name}": x.norm for key, parts in measured.items() for name, x in [*parts.items()][:NORMS]}
+        contents.update({f"norms.{name}": f"={norm!r}" for name, norm in norms.items() if 0 < norm < MAX_NUMBER})
         contents.update(self._describe_optimizers(owner))
         if owner is not None and len(paths) == 1:
             contents.update(self._describe_buffers(paths[0], owner))
-        copies = [] if owner is None else self._copies(owner, paths)
+        copies = [] if owner is None else self._copies(owner, [*paths, *gradients])
         states = {"scheduler": self.scheduler, "scaler": self.scaler, "rng": self.rng, "copies": copies}
+        states |= {"gradients": gradients}
         contents.update({category: value for category, value in states.items() if value})
         weights, numel = self._sum(chosen) if chosen and matched in (None, 1.0) else (None, 0)
         counter = min((s.counter for s in self.optimizers.values() if s.counter is not None), default=None)
@@ -195,27 +207,18 @@ class Contents:
         parts = align(self.mappings[path], Owner(owner.buffers))
         return {"buffers": total(parts)[0]} if len(parts) == len(owner.buffers) and parts else {}
 
-    def _choose(self, owner: Owner | None) -> tuple[list[str], dict[str, Part], float | None]:
-        """Paths and parts of the mapping that holds the weights, or of several, and the fraction of the owner's parameters in it."""
-        if not self.mappings:
-            return [], {}, None if owner is None else 0.0
-        if owner is None:
-            path = max(self.mappings, key=lambda key: sum(item.numel for item in self.mappings[key].values()))
-            return [path], self.mappings[path], None
-        aligned = {path: align(parts, owner) for path, parts in self.mappings.items()}
-        path = max(
-            aligned, key=lambda key: (len(aligned[key]), _shared(self.mappings[key], owner), "ema" not in key.lower())
-        )
-        if len(aligned[path]) < len(owner.parameters):
-            paths, parts = combine(self.mappings, owner)
-            if paths:
-                return paths, parts, 1.0
-        return [path], aligned[path], round(len(aligned[path]) / max(len(owner.parameters), 1), 4)
+    def _gradients(self, owner: Owner) -> list[str]:
+        """Paths of mappings that hold the gradients of this rank, with those of others in the same list."""
+        copied = {path: align(parts, owner) for path, parts in self.mappings.items() if not _shared(parts, owner)}
+        sums = [(_DIGITS.sub("#", p), total(x)[0]) for p, x in copied.items() if len(x) == len(owner.parameters)]
+        own, zero = owner.gradients() if sums else None, total({})[0]
+        lists = {name for name, x in sums if x and (x == own or (x == zero and "grad" in name.lower()))}
+        return [path for path in copied if _DIGITS.sub("#", path) in lists]
 
-    def _copies(self, owner: Owner, chosen: Sequence[str]) -> list[str]:
-        """Paths of other mappings that hold all parameters, such as averages of the weights."""
-        others = ((path, parts) for path, parts in self.mappings.items() if path not in chosen)
-        return [path for path, parts in others if len(align(parts, owner)) == len(owner.parameters)]
+    def _copies(self, owner: Owner, others: Sequence[str]) -> list[str]:
+        """Paths of mappings that hold all parameters, such as averages of the weights."""
+        copies = ((path, parts) for path, parts in self.mappings.items() if path not in others)
+        return [path for path, parts in copies if len(align(parts, owner)) == len(owner.parameters)]
 
     def _describe_optimizers(self, owner: Owner | None) -> dict[str, Any]:
         """Sums by state name over all optimizers of the owner; None for each if one of these was not recognised."""
@@ -230,6 +233,24 @@ class Contents:
                 )
         digests = {f"optimizer.{name}": self._sum(parts)[0] if is_complete else None for name, parts in sums.items()}
         return {"lr": [value for state, _ in states for value in state.lr], **digests}
+
+
+def _choose(
+    mappings: Mapping[str, dict[str, Part]], owner: Owner | None
+) -> tuple[list[str], dict[str, Part], float | None]:
+    """Paths and parts of the mapping that holds the weights, or of several, and the fraction of the owner's parameters in it."""
+    if not mappings:
+        return [], {}, None if owner is None else 0.0
+    if owner is None:
+        path = max(mappings, key=lambda key: sum(item.numel for item in mappings[key].values()))
+        return [path], mappings[path], None
+    aligned = {path: align(parts, owner) for path, parts in mappings.items()}
+    path = max(aligned, key=lambda key: (len(aligned[key]), _shared(mappings[key], owner), "ema" not in key.lower()))
+    if len(aligned[path]) < len(owner.parameters):
+        paths, parts = combine(mappings, owner)
+        if paths:
+            return paths, parts, 1.0
+    return [path], aligned[path], round(len(aligned[path]) / max(len(owner.parameters), 1), 4)
 
 
 def assign(
@@ -433,24 +454,14 @@ def part(value: Any) -> Part:
     """Hash one tensor, or this process' shards of it, as if its name had the multiplier 1; tensors without data are not hashed."""
     shape = tuple(value.shape) if hasattr(value, "shape") else tuple(value.size())
     try:
-        pieces = local_pieces(value)
+        pieces = digest.local_pieces(value)
         numel = sum(int(local.numel()) for local, _ in pieces)
         pointer = int(pieces[0][0].data_ptr()) if len(pieces) == 1 else 0
         unit = sum(digest.piece("", local, box) for local, box in pieces) * _UNIT % MODULUS
-        return Part(unit, numel, pointer, shape, any(box is not None for _, box in pieces))
+        norm = sum(digest.norm(local) ** 2 for local, _ in pieces) ** 0.5
+        return Part(unit, numel, pointer, shape, any(box is not None for _, box in pieces), norm)
     except Exception:  # noqa: BLE001 a kind of tensor that is not known: it has no digest
         return Part(None, 0, 0, shape)
-
-
-def local_pieces(value: Any) -> list[tuple[Any, digest.Box | None]]:
-    """What this process holds of a tensor, a DTensor or a ShardedTensor. Raises digest.Undigestible."""
-    if hasattr(value, "local_shards"):
-        shape = tuple(value.size())
-        shards = [(shard.tensor, tuple(shard.metadata.shard_offsets)) for shard in value.local_shards()]
-        return [(tensor, digest.Box(shape, offsets)) for tensor, offsets in shards]
-    if type(value).__name__ == "DTensor":
-        return [(digest.local(value), digest.box_of(value))]
-    return [(value, None)]
 
 
 def total(parts: Mapping[str, Part]) -> tuple[str | None, int]:

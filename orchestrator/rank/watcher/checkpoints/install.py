@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import imports, record, states, steps
-from . import contents, dcp, file_globs, loads, renames, safetensors_files, saves, torch_files
+from . import contents, dcp, file_globs, loads, renames, safetensors_files, save_moments, saves, torch_files
 
 
 @record.guarded("saves")
@@ -28,7 +28,7 @@ def install(torch: Any) -> None:
 
 def _announce(number: int) -> None:
     if states.states.saves is not None:
-        states.states.saves.announce()
+        states.states.saves.announce(save_moments.PART if saves.open_passes() else save_moments.WHOLE)
 
 
 def _request_full_state(number: int) -> None:

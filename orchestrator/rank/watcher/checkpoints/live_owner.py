@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from .. import digest, owner, sharding
 from . import contents
 
@@ -10,6 +12,7 @@ def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
     """Names, addresses and shapes of the owner's parameters. ``buffers``: names of those that are saved with the model."""
     parts = {id(parameter): held for parameter, held in known.parameters()}
     pointers = tuple(int(digest.local(parameter).data_ptr()) for parameter, held in known.parameters() for _ in held)
+    reference = weakref.ref(known)
     counted = {name for name, part in known.parts.items() if sharding.counts(part, known.shards, known.rank)}
     return contents.Owner(
         parameters=tuple(known.parts),
@@ -22,4 +25,13 @@ def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
         ),
         counted=frozenset(counted),
         scalars=frozenset(name for name in counted if known.parts[name].holds_first()),
+        gradients=lambda: _gradients(reference()),
     )
+
+
+def _gradients(known: owner.Owner | None) -> str | None:
+    """The digest of the gradients; None if a parameter has none, or where ranks hold shards."""
+    held = {parts[0].name: x.grad for x, parts in known.parameters()} if known is not None and not known.shards else {}
+    with digest.undisturbed():
+        digested = {name: contents.part(item) for name, item in held.items() if item is not None}
+    return contents.total(digested)[0] if held and len(digested) == len(held) else None

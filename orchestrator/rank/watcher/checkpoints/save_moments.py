@@ -5,6 +5,7 @@ A rank that reaches the next step after the rank that saves, as all do whose gra
 The ranks of a restarted reference keep the random states of such a moment, and put them back where the job starts again: what
 a restart changes beside them then shows. Loading draws random numbers, too. So they are put back after each load, as a
 DataLoader begins, before it fetches, and last before the first forward pass: each time those of the same moment after the save.
+Of a save in the middle of an accumulation they are not known: the moments are those of the whole step.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..measures import inputs
 from . import loads, random_states
 
 VARIABLE = "CCBED_PUT_RANDOM_STATES_BACK"
+WHOLE, PART = b".", b"+"
 
 
 class SaveMoments:
@@ -27,32 +29,32 @@ class SaveMoments:
 
     def __init__(self) -> None:
         folder, attempt = os.environ.get("CCBED_CHECKPOINTS"), os.environ.get("CCBED_EPOCH")
-        self._path = f"{folder}/saves-e{attempt}" if folder and attempt else ""
+        self.path = f"{folder}/saves-e{attempt}" if folder and attempt else ""
         self._size = self._read()
 
-    def announce(self) -> None:
-        """This rank saves."""
-        if not self._path:
+    def announce(self, byte: bytes = WHOLE) -> None:
+        """This rank saves: after a ``WHOLE`` step, or after ``PART`` of its backward passes."""
+        if not self.path:
             return
         try:
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
-                os.write(fd, b".")
+                os.write(fd, byte)
             finally:
                 os.close(fd)
         except OSError:
-            self._path = ""
+            self.path = ""
 
     def is_new(self) -> bool:
         """Whether a rank has begun to save since the last call. It costs one ``stat``."""
-        if not self._path:
+        if not self.path:
             return False
         before, self._size = self._size, self._read()
         return self._size != before
 
     def _read(self) -> int:
         try:
-            return os.stat(self._path).st_size if self._path else 0
+            return os.stat(self.path).st_size if self.path else 0
         except OSError:
             return 0
 
@@ -85,7 +87,10 @@ class Restore:
 
     def keep(self, n: int, optimizer: Any) -> None:
         """If a rank has saved after the last step, the file holds what it left from now on."""
-        if self._saves.is_new() and self._kept:
+        is_new = self._saves.is_new()
+        if is_new and Path(self._saves.path).read_bytes().endswith(PART):
+            self._path.unlink(missing_ok=True)
+        elif is_new and self._kept:
             draft = self._path.with_suffix(".tmp")
             draft.write_text(json.dumps(self._kept, default=lambda state: state.tolist()))
             draft.replace(self._path)

@@ -184,7 +184,7 @@ def begin(api: str, path: str, value: Any, *, called: float | None = None) -> Sa
         _registry.waiting = [save for save in _registry.waiting if not path or save.path != path]
     save = Save(api, path, steps.completed())
     save.called = called or save.called
-    record.line("save", id=save.id, api=api, path=path, n=save.n, called=save.called, **_thread_name())
+    record.line("save", id=save.id, api=api, path=path, n=save.n, called=save.called, **_moment())
     report("before", save)
     save.reading = Reading(value)
     _thread_state.save = save
@@ -409,9 +409,15 @@ def _changed(path: str) -> float | None:
     return None
 
 
-def _thread_name() -> dict[str, str]:
+def open_passes() -> int:
+    """Backward passes whose gradients no step of an optimizer has used, as the main thread saves; another saves what was copied."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return steps.groups.passes - steps.groups.used_passes if is_main else 0
+
+
+def _moment() -> dict[str, str | int]:
     thread = threading.current_thread()
-    return {} if thread is threading.main_thread() else {"thread": thread.name}
+    return {"passes": open_passes()} if thread is threading.main_thread() else {"thread": thread.name}
 
 
 def _uses_cuda() -> bool:

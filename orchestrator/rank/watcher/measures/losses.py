@@ -18,6 +18,7 @@ class Losses:
 
     def __init__(self) -> None:
         self._values: list[float] = []
+        self._passes = 0
         #: Whether the first backward pass changes the type of numbers; None before it.
         self._is_mixed: bool | None = None
         self._is_reported = False
@@ -30,6 +31,7 @@ class Losses:
 
     def add(self, tensors: Any) -> None:
         """A backward pass begins from ``tensors``. On a GPU reading a loss would wait for all its work: there it is absent."""
+        self._passes += 1
         tensor = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
         if self._is_mixed is None:
             self._is_mixed = _changes_types(getattr(tensor, "grad_fn", None))
@@ -49,14 +51,12 @@ class Losses:
 
     def take(self) -> dict[str, Any]:
         """The fields of the step that has just ended: the sum over its backward passes, and their number if not 1."""
-        values, self._values = self._values, []
+        values, self._values, passes, self._passes = self._values, [], self._passes, 0
         if self._scaled:
             self._scaled.clear()
         is_news, self._is_reported = bool(self._is_mixed) and not self._is_reported, True
-        mixed = {"mixed": True} if is_news else {}
-        if not values:
-            return mixed
-        return {"loss": float(sum(values)).hex(), **({"passes": len(values)} if len(values) > 1 else {}), **mixed}
+        fields = {**({"passes": passes} if passes > 1 else {}), **({"mixed": True} if is_news else {})}
+        return {"loss": float(sum(values)).hex(), **fields} if values else fields
 
 
 def _changes_types(function: Any) -> bool:

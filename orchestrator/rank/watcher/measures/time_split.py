@@ -84,6 +84,7 @@ def _size(args: Any) -> int:
 
 
 split = TimeSplit()
+_note_error = record.guarded("steps")(steps.note_error)
 
 
 def watch() -> None:
@@ -120,5 +121,6 @@ def _timed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def finish(call: tuple[float, int] | None, result: Any, error: BaseException | None) -> None:
         if call is not None:
             split.end_call(name, *call)
+            _note_error(name, error)
 
     return importlib_bootstrap.observe(original, begin, finish)
