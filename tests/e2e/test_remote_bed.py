@@ -140,6 +140,9 @@ def test_each_node_has_its_own_log(remote: Remote) -> None:
         node, name = log.relative_to(remote.hostdir / "nodes").parts[0], "/".join(log.parts[-2:])
         assert (bundle / "nodes" / node / name).read_bytes() == log.read_bytes()
     assert {path.name for path in (bundle / "nodes").iterdir()} == {"n0", "n1"}
+    key = remote.hostdir / "keeper/events.key"
+    code, output = remote.ccbed("bundle", "verify", str(remote.runs / "latest"), "--bed-key", str(key))
+    assert code == 0 and "the key of its bed signed it" in output, output
 
 
 def test_exec_shows_everything_and_the_code(remote: Remote) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.model.errors import Interrupted
+from orchestrator.model.event import Clock, Event, History, Source, event
+from orchestrator.model.events import Progress, RunResumed
 from orchestrator.run import twin_runs
 from orchestrator.store import beds, bundle
 
@@ -22,15 +25,51 @@ def test_an_interrupted_twin_leaves_the_run_complete(
             raise Interrupted("interrupted in the twin, t-twin")
 
     ended: list[Path] = []
-    monkeypatch.setattr(bundle, "has_ended", lambda directory: True)
+    monkeypatch.setattr(bundle, "stage", lambda directory: "ended")
+    monkeypatch.setattr(twin_runs, "_is_open", lambda request, directory: True)
     monkeypatch.setattr(twin_runs, "_is_comparable", lambda directory: True)
     monkeypatch.setattr(twin_runs, "_outside_files", lambda request, directory: ())
     monkeypatch.setattr(twin_runs, "_make", make)
     monkeypatch.setattr(beds, "end_twin", ended.append)
     notes: list[str] = []
-    request: Any = SimpleNamespace(twin_after=True, bed=SimpleNamespace(workdir="/bed"), on_note=notes.append)
+    request: Any = SimpleNamespace(
+        twin_after=True, stop=False, bed=SimpleNamespace(workdir="/bed"), on_note=notes.append
+    )
     (tmp_path / "work").mkdir()
     assert twin_runs.provide_after(request, tmp_path) == is_interrupted
     note = "interrupted in the twin, t-twin; the run itself is complete and is judged without a twin"
     assert notes == [note] * is_interrupted
     assert ended == [Path("/bed")] and not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(
+    "why_not", ["it has one", "it is sealed", "it is closed", "it is stopped", "another run is open"]
+)
+def test_no_reference_run_follows_a_resumed_run_twice_or_after_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why_not: str
+) -> None:
+    monkeypatch.setattr(bundle, "stage", lambda directory: "closed" if why_not == "it is closed" else "ended")
+    monkeypatch.setattr(bundle, "is_sealed", lambda directory: why_not == "it is sealed")
+    monkeypatch.setattr(twin_runs, "_is_open", lambda request, directory: why_not != "another run is open")
+    monkeypatch.setattr(twin_runs, "_is_comparable", lambda directory: True)
+    monkeypatch.setattr(twin_runs, "_make", lambda *_: pytest.fail("made"))
+    request: Any = SimpleNamespace(twin_after=True, stop=why_not == "it is stopped", on_note=pytest.fail)
+    (tmp_path / "work").mkdir()
+    if why_not == "it has one":
+        (tmp_path / bundle.TWIN).write_text("{}")
+    assert not twin_runs.provide_after(request, tmp_path)
+
+
+def test_the_time_without_an_orchestrator_counts_as_far_as_ranks_show_that_they_worked() -> None:
+    """Killed at 5 s, resumed at 100 s; the ranks worked until 30 s: 70 s are no time of the run."""
+
+    def note(payload: Any, seconds: float, writer: str) -> Event:
+        at, source = Clock(boot="b", mono=seconds, wall=seconds), Source(writer=writer, n=1)
+        return replace(event(payload, at=at, source=source), t=seconds)
+
+    progress = [
+        note(Progress(step=step, steps=60, rank=0), seconds, "rank-0.e0") for step, seconds in ((1, 5.0), (2, 30.0))
+    ]
+    resumed = note(RunResumed(pid=1), 100.0, "ctl")
+    assert twin_runs._pause_s(History((progress[0], resumed, progress[1]))) == 70.0
+    assert twin_runs._pause_s(History((progress[0], progress[1]))) == 0.0
