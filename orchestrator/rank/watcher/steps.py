@@ -147,18 +147,16 @@ class StepGroups:
         return any(id(p) in own for group in leader.param_groups for p in group["params"])
 
     def _release_leader(self, optimizer: Any) -> None:
-        """A new optimizer of other parameters opens a step if that before it is gone, or is of another model of the same shapes."""
+        """A new optimizer of other parameters opens a step if the script has none of those before it any more."""
         leader = self._leader() if self._leader is not None else None
         if self.n < 2 or self._added >= MAX_ADDED or (leader is not None and self._replaces(optimizer, leader)):
             return
-        is_next = leader is not None and _shapes(leader) == _shapes(optimizer)
         del leader
         for callback in self.releases:
             callback()
         gc.collect()  # a scheduler and its optimizer refer to each other
-        if is_next or self._leader is None or self._leader() is None:
-            self._first = self._leader = None
-            self._is_state_due = True
+        if self._leader is None or self._leader() is None:
+            self._first, self._is_state_due = None, True
         else:
             self._added += 1
 
@@ -179,10 +177,6 @@ def _is_initialisation(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _shapes(optimizer: Any) -> list[Any]:
-    return [p.shape for group in optimizer.param_groups for p in group["params"]]
 
 
 def _refers(reference: weakref.ref[Any] | None, optimizer: Any) -> bool:
