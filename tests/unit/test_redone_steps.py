@@ -15,7 +15,7 @@ from orchestrator.views.training import completeness, parts, rounding
 
 from .test_watched_jobs import outcomes, rows
 from .verdicts import ask
-from .watched_jobs import Job, right, wrong
+from .watched_jobs import Job, digest, right, wrong
 
 
 def changed(job: Job, change: Callable[[watch.WatchFile, watch.Line], watch.Line]) -> Job:
@@ -438,6 +438,22 @@ def test_gradients_that_were_accumulated_before_the_checkpoint_are_a_part_of_the
     row = resumed(job).get("accumulated gradients")
     assert (row["result"] if row else None) == result
     assert row is None or text in row["text"]
+
+
+@pytest.mark.parametrize(
+    ("passes", "is_equal", "result"), [(4, False, None), (2, False, "unknown"), (2, True, "pass"), (0, False, None)]
+)
+def test_without_a_redone_step_the_reference_shows_whether_gradients_were_lost(
+    passes: int, is_equal: bool, result: str | None
+) -> None:
+    """Killed in the step in whose middle it had saved: nothing recorded what that step was to begin with. 0: saved after a whole step."""
+    job = Job().attempt(0, 0, 15).attempt(1, 15, 30, ends=True)
+    job = accumulated(job, norms=None, passes=passes) if passes else job
+    known = {str(rank): {"weights@16": digest("weights", 16 if is_equal else 99)} for rank in range(2)}
+    twin = dataclasses.replace(reference({}), digests=known)
+    evidence: Any = ask(dataclasses.replace(job.run(), twin=twin), "resume-complete").evidence
+    row = evidence["rows"]["attempt 1"].get("accumulated gradients")
+    assert (row["result"] if row else None) == result
 
 
 def test_gradients_that_differ_beside_lost_random_states_are_unknown() -> None:

@@ -123,15 +123,17 @@ def local_pieces(value: Any) -> list[tuple[Any, Box | None]]:
 
 
 def norm(item: Any) -> float:
-    """The norm of a local tensor, without a copy of it; 0 of one that has no common floats."""
+    """The norm of a local tensor, without a copy of it; 0 of one that is not plain, or has no common floats."""
     import torch
 
     wide = {
         torch.float64: torch.float64,
         **dict.fromkeys((torch.float32, torch.bfloat16, torch.float16), torch.float32),
     }
-    is_plain = item.dtype in wide and item.layout is torch.strided
-    return float(torch.linalg.vector_norm(item.detach(), dtype=wide[item.dtype])) if is_plain else 0.0
+    is_plain = type(item) in (torch.Tensor, torch.nn.Parameter) and item.layout is torch.strided and item.dtype in wide
+    if not is_plain or item.device.type == "meta" or not item.untyped_storage().size():
+        return 0.0
+    return float(torch.linalg.vector_norm(item.detach(), dtype=wide[item.dtype]))
 
 
 def local(item: Any) -> Any:

@@ -186,7 +186,7 @@ def gradients(optimizer: Any) -> list[float] | None:
     held = (parameter.grad for parameter in parameters_of(optimizer))
     with digest.undisturbed():
         norms = [digest.norm(digest.local(x)) for x in itertools.islice((x for x in held if x is not None), NORMS)]
-    return norms if norms and all(map(math.isfinite, norms)) else None
+    return norms if any(norms) and all(map(math.isfinite, norms)) else None
 
 
 def _is_setting(name: str, item: Any) -> bool:

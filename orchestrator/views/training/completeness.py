@@ -71,9 +71,16 @@ def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, s
         return _by_rates(row, process, step, twin)
     if step is not None and row.part == "data position" and row.result == "unknown":
         return _by_batches(row, process, step, twin)
-    start = process.states.get(0)
+    start, after = process.states.get(0), process.states.get(1)
     if row.result != "unknown" or start is None or step is None:
         return row
+    if (
+        row.part == "accumulated gradients"
+        and after
+        and after.weights
+        and twin.get(f"weights@{step + 1}") == after.weights
+    ):
+        return replace(row, result="pass", text=f"step {step + 1} came out as in the reference run")
     own: Mapping[str, str | None] = {"weights": start.weights} if row.part == "weights" else {}
     if row.part == "optimizer" and start.optimizer:
         own = {f"optimizer.{name}": digest for name, digest in start.optimizer.items()}
@@ -253,6 +260,12 @@ def _unobserved_copy(resumption: Resumption, before: watch.State) -> str:
     return next(keys, "")
 
 
+def _begins_whole(process: Process) -> bool:
+    """Whether its first step has as many backward passes as the next one: an accumulation began anew."""
+    first, second = process.steps.get(1), process.steps.get(2)
+    return first is not None and second is not None and first.passes >= second.passes
+
+
 def _accumulated(resumption: Resumption) -> tuple[int, str]:
     """Backward passes of a step that was under way as the checkpoint was saved, and the key of their gradients in it."""
     checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
@@ -275,6 +288,8 @@ def _by_contents(
     contents = checkpoint.contents if checkpoint else {}
     for part in PARTS:
         if part == "other state" or (part == "copies of the model" and not start.copies):
+            continue
+        if part == "accumulated gradients" and (not _accumulated(resumption)[0] or _begins_whole(process)):
             continue
         row = Row(part=part, result="unknown", text=reason, who=who)
         if part == "weights" and checkpoint and not process.is_sharded and start.weights in checkpoint.weights:

@@ -135,3 +135,23 @@ def test_modes_of_the_user_see_nothing() -> None:
     with Mode():
         digest.total({"w": item})
     assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        (torch.tensor([3.0, 4.0]), 5.0),
+        (torch.tensor([3.0, 4.0], dtype=torch.bfloat16), 5.0),
+        (torch.full((1 << 16,), 1.0, dtype=torch.float16), 256.0),
+        (torch.nn.Parameter(torch.tensor([3.0, 4.0], dtype=torch.float64)), 5.0),
+        (torch.tensor([3, 4]), 0.0),
+        (torch.tensor([3j]), 0.0),
+        (torch.tensor([3.0, 4.0]).to_sparse(), 0.0),
+        (torch.empty(2, device="meta"), 0.0),
+        (torch.empty(0), 0.0),
+        (torch.tensor([3.0]).as_subclass(type("Wrapped", (torch.Tensor,), {})), 0.0),
+    ],
+    ids=str,
+)
+def test_the_norm_is_that_of_plain_floats_and_no_tensor_has_an_error(item: torch.Tensor, expected: float) -> None:
+    assert digest.norm(item) == pytest.approx(expected)

@@ -327,4 +327,4 @@ def test_a_save_in_the_middle_of_an_accumulation_states_the_passes_before_it(
     groups.begin_step(optimizer, sys._getframe())
     groups.end_step(optimizer, sys._getframe())
     torch.save(model.state_dict(), tmp_path / "3.pt")
-    assert [line.get("passes") for line in observed.of("save")] == [None, 1, 2, None]
+    assert [line["passes"] for line in observed.of("save")] == [0, 1, 2, 0]

@@ -31,7 +31,11 @@ def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
 
 def _gradients(known: owner.Owner | None) -> str | None:
     """The digest of the gradients; None if a parameter has none, or where ranks hold shards."""
-    held = {parts[0].name: x.grad for x, parts in known.parameters()} if known is not None and not known.shards else {}
+    held = (
+        {parts[0].name: x.grad for x, parts in known.parameters() if parts}
+        if known is not None and not known.shards
+        else {}
+    )
     with digest.undisturbed():
         digested = {name: contents.part(item) for name, item in held.items() if item is not None}
     return contents.total(digested)[0] if held and len(digested) == len(held) else None

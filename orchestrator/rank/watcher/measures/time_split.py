@@ -121,6 +121,7 @@ def _timed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def finish(call: tuple[float, int] | None, result: Any, error: BaseException | None) -> None:
         if call is not None:
             split.end_call(name, *call)
-            _note_error(name, error)
+            if error is not None:
+                _note_error(name, error)
 
     return importlib_bootstrap.observe(original, begin, finish)
