@@ -43,6 +43,7 @@ def values(run: Run) -> dict[str, Any]:
         "failed": facts.failed(run, view),
         "address": files.address,
         "sentence": sentence.sentence(run.trial, view, run.verdicts),
+        "headline": measured["headline"] if measured else "",
         "name": facts.name(run),
         "subtitle": [run.trial.name, f"bed {facts.bed(run)}", facts.started(run)],
         "figures": figures(run, view, curves if has_loss else None, measured["figures"] if measured else ()),

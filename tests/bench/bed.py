@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator import views
@@ -85,3 +86,15 @@ class Bed:
 def program() -> str:
     """The program beside this interpreter."""
     return str(Path(sys.executable).with_name("ccbed"))
+
+
+@contextmanager
+def load(count: int) -> Iterator[None]:
+    """Busy processes beside the body."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()

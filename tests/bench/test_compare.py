@@ -22,8 +22,8 @@ from orchestrator.store import bundle
 from orchestrator.views import collectives, comparison
 from orchestrator.views.comparison import Figure
 
+from .bed import load
 from .test_collectives import Fabric
-from .test_stragglers import load
 
 pytestmark = [pytest.mark.bench, pytest.mark.root, pytest.mark.timeout(36_000)]
 

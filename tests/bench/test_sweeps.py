@@ -22,8 +22,8 @@ import pytest
 from orchestrator.node.files import label, plain_files
 
 from . import table
+from .bed import load
 from .test_collectives import Fabric
-from .test_stragglers import load
 
 pytestmark = [pytest.mark.bench, pytest.mark.root, pytest.mark.timeout(36_000)]
 
@@ -76,9 +76,9 @@ def address(fabric: Fabric, node: int) -> str:
 
 
 @contextmanager
-def shaped(fabric: Fabric, slow: frozenset[tuple[int, int]]) -> Iterator[None]:
+def shaped(fabric: Fabric, slow: frozenset[tuple[int, int]], share: float = SHARE) -> Iterator[None]:
     """Each of these directions has a share of the rate, at the sender: a class for each receiver."""
-    rate, rest = round(RATE * SHARE), ("burst", str(BURST), "cburst", str(BURST), "quantum", "60000")
+    rate, rest = round(RATE * share), ("burst", str(BURST), "cburst", str(BURST), "quantum", "60000")
     senders = {sender for sender, _ in slow}
     try:
         for sender in senders:

@@ -97,6 +97,8 @@
   const line = (name, number, more) => ({
     label: name, stroke: colour(`--s${number % 8}`), width: 2, spanGaps: true, value: (plot, value) => plain(value), points: { show: false }, ...more,
   });
+  // A distribution of samples is a staircase: it stays until the next sample.
+  const stairs = (name, number) => line(name, number, { paths: uPlot.paths.stepped({ align: 1 }) });
   const dots = (name, number) =>
     line(name, number, { width: 0, paths: () => null, points: { show: true, size: 4, width: 0, fill: colour(`--s${number % 8}`) } });
 
@@ -127,7 +129,7 @@
     distribution(place, field, name) {
       const known = cases().filter((entry) => entry[field]);
       const steep = known.some((entry) => entry[field][0].at(-1) > 8 * entry[field][0][entry[field][0].length >> 1]);
-      draw(place, known.map((entry) => entry[field]), known.map((entry, number) => line(entry.name, number)),
+      draw(place, known.map((entry) => entry[field]), known.map((entry, number) => stairs(entry.name, number)),
         { x: logged(steep), y: { range: [0, 1.05] } }, [axis(name, steep ? { filter: decades } : {}), axis("part of them that took at most so long", { size: 50 })]);
     },
     times: (place) => kinds.distribution(place, "times", "time of an iteration, slowest rank, ms"),

@@ -72,11 +72,12 @@ def headline(measured: Measured) -> str:
 
 
 def _unexplained(measured: Measured) -> str:
-    """The case that takes longest beside its model, where no record shows why."""
-    slow = [(row.of_model, row) for row in measured.rows if row.of_model is not None and row.of_model >= UNEXPLAINED]
-    if not slow:
+    """The case of a largest size that takes longest beside its model, where no record shows why."""
+    largest = {row.case.kind: max(row.case.bytes for row in measured.rows) for row in measured.rows}
+    slow = [(row.of_model or 0.0, row) for row in measured.rows if row.case.bytes == largest[row.case.kind]]
+    factor, row = max(slow, key=lambda entry: entry[0], default=(0.0, None))
+    if row is None or factor < UNEXPLAINED:
         return ""
-    factor, row = max(slow, key=lambda entry: entry[0])
     return f" · {phrases.case(row.case)} takes {factor:.2f} times as long as its model, and no record shows why"
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ....views.collectives import Measured, Row, factor, phrases
-from . import canvas
+from . import canvas, link_map
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 STEEP = 20
 #: Cells of a larger map hold no figures.
 LEGIBLE = 12
+#: Level of a direction -> its colour.
+SHADES = {-2: "#cfe0f5", -1: "#cfe0f5", 0: "#f4efe4", 1: "#edb9a0", 2: "#e58a6a"}
 
 
 def kinds(measured: Measured) -> dict[str, list[Row]]:
@@ -138,22 +142,17 @@ def between_pairs(measured: Measured) -> Figure | None:
     speeds = {ends: 8 / beta / unit for ends, beta in betas.items()}
     delays = {(direction.sender, direction.receiver): direction.alpha_s * 1e6 for direction in directions}
     made, (left, right) = canvas.figure(min(4.6, 1.5 + 0.5 * len(ranks)), 2)
-    _map(left, measured, ranks, speeds, f"bandwidth (1/beta), {name}", low_is_bad=True)
-    _map(right, measured, ranks, delays, "start-up (alpha), us", low_is_bad=False)
+    _map(left, measured, ranks, speeds, f"bandwidth (1/beta), {name}", link_map.levels(directions))
+    _map(right, measured, ranks, delays, "start-up (alpha), us", {})
     return made
 
 
 def _map(
-    axes: Axes,
-    measured: Measured,
-    ranks: list[int],
-    values: dict[tuple[int, int], float],
-    title: str,
-    *,
-    low_is_bad: bool,
-) -> None:
+    axes: Axes, measured: Measured, ranks: list[int], values: dict[tuple[int, int], float], title: str,
+    levels: Mapping[tuple[int, int], int],
+) -> None:  # fmt: skip
+    """``levels``: of directions that have a colour."""
     import numpy as np
-    from matplotlib.colors import LinearSegmentedColormap
 
     size = len(ranks)
     directions = measured.setting.link.directions
@@ -161,15 +160,10 @@ def _map(
     grid = np.full((size, size), np.nan)
     for (a, b), value in values.items():
         grid[ranks.index(a), ranks.index(b)] = value
-    shades = ["#cfe0f5", "#f4efe4", "#e58a6a"]
-    colours = LinearSegmentedColormap.from_list("worse", shades[::-1] if low_is_bad else shades)
-    middle = float(np.nanmedian(grid))
-    span = max(float(np.nanmax(np.abs(grid - middle))), 0.1 * abs(middle)) or 1.0
-    low, high = middle - span, middle + span
     for (row, column), value in np.ndenumerate(grid):
         if np.isnan(value):
             continue
-        shade = colours((float(value) - low) / (high - low))
+        shade = SHADES[levels.get((ranks[row], ranks[column]), 0)]
         across, down = [column - 0.5, column + 0.5], [row - 0.5, row + 0.5]
         corners = [*across, *across[::-1]], [down[0], down[0], down[1], down[1]]
         axes.fill(*corners, color=shade, edgecolor=canvas.CARD, linewidth=1.5)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from ....model import ratio
 from ....model.frozen import dataclass
-from ....views.collectives import Direction, Measured
+from ....views.collectives import Direction, Measured, directions
 
 #: Ranks of a table; with more of them it has a row for each sender.
 RANKS = 24
-#: Colours to either side of the median.
-LEVELS = 2
+#: The strongest colour is for a direction that takes so much longer than the others.
+STRONG = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,18 +27,29 @@ class LinkMap:
 
 def maps(measured: Measured) -> list[LinkMap]:
     """Bandwidth and start-up, sender in the row; none where the probe measured nothing."""
-    directions = measured.setting.link.directions
-    betas = {_ends(direction): direction.beta for direction in directions if direction.beta}
+    known = measured.setting.link.directions
+    betas = {_ends(direction): direction.beta for direction in known if direction.beta}
     if not betas:
         return []
     unit, name = (1e9, "Gbit/s") if 8 / max(betas.values()) >= 1e10 else (1e6, "Mbit/s")
     speeds = {ends: 8 / beta / unit for ends, beta in betas.items()}
-    delays = {_ends(direction): direction.alpha_s * 1e6 for direction in directions}
-    draw = _square if len(_ranks(directions)) <= RANKS else _by_sender
+    delays = {_ends(direction): direction.alpha_s * 1e6 for direction in known}
+    draw = _square if len(_ranks(known)) <= RANKS else _by_sender
     return [
-        draw(measured, speeds, f"bandwidth (1/beta), {name}", -1),
-        draw(measured, delays, "start-up (alpha), µs", 1),
+        draw(measured, speeds, f"bandwidth (1/beta), {name}", -1, levels(known)),
+        draw(measured, delays, "start-up (alpha), µs", 1, {}),
     ]
+
+
+def levels(known: Sequence[Direction]) -> dict[tuple[int, int], int]:
+    """2 or 1 for directions that are slower than the others, -1 for faster ones; none whose interval leaves it open."""
+    compared = {_ends(direction): change for direction, change in directions.changes(known)}
+    outcomes = {"slower": 1, "faster": -1}
+    return {
+        ends: outcomes[outcome] * (2 if change.low > STRONG else 1)
+        for ends, change in compared.items()
+        if (outcome := change.outcome(ratio.MARGIN)) in outcomes
+    }
 
 
 def _ends(direction: Direction) -> tuple[int, int]:
@@ -48,35 +60,51 @@ def _ranks(directions: Iterable[Direction]) -> list[int]:
     return sorted({rank for direction in directions for rank in _ends(direction)})
 
 
-def _square(measured: Measured, values: Mapping[tuple[int, int], float], title: str, worse: int) -> LinkMap:
-    """``worse``: 1 where larger values are worse, else -1."""
-    directions, node = measured.setting.link.directions, measured.setting.node
-    ranks = _ranks(directions)
-    rough = {_ends(direction) for direction in directions if direction.is_wide}
-    middle = statistics.median(values.values())
-    span = max(*(abs(value - middle) for value in values.values()), 0.1 * abs(middle)) or 1.0
+def _square(
+    measured: Measured,
+    values: Mapping[tuple[int, int], float],
+    title: str,
+    worse: int,
+    level: Mapping[tuple[int, int], int],
+) -> LinkMap:
+    """``worse``: 1 where larger values are worse, else -1; ``level``: of directions that have a colour."""
+    known, node = measured.setting.link.directions, measured.setting.node
+    ranks = _ranks(known)
+    rough = {_ends(direction) for direction in known if direction.is_wide}
 
     def cell(ends: tuple[int, int]) -> tuple[str, int, str]:
         value = values.get(ends)
         if value is None:
             return "", 0, ""
-        level = worse * round(LEVELS * (value - middle) / span)
-        return _figure(value) + "?" * (ends in rough), level, f"{node(ends[0])} to {node(ends[1])}"
+        return _figure(value) + "?" * (ends in rough), level.get(ends, 0), f"{node(ends[0])} to {node(ends[1])}"
 
     rows = tuple((node(sender), tuple(cell((sender, receiver)) for receiver in ranks)) for sender in ranks)
     return LinkMap(title=title, head=("from \\ to", *(node(rank) for rank in ranks)), rows=rows)
 
 
-def _by_sender(measured: Measured, values: Mapping[tuple[int, int], float], title: str, worse: int) -> LinkMap:
+def _by_sender(
+    measured: Measured,
+    values: Mapping[tuple[int, int], float],
+    title: str,
+    worse: int,
+    level: Mapping[tuple[int, int], int],
+) -> LinkMap:
     """Least, median and greatest over the receivers, and the receiver with the worst."""
-    node, middle = measured.setting.node, statistics.median(values.values())
+    node = measured.setting.node
     rows = []
     for sender in sorted({sender for sender, _ in values}):
         own = {receiver: value for (rank, receiver), value in values.items() if rank == sender}
         worst = max(own, key=lambda receiver: worse * own[receiver])
-        level = LEVELS if worse * (own[worst] - middle) > 0.1 * abs(middle) else 0
         figures = (min(own.values()), statistics.median(own.values()), max(own.values()))
-        rows.append((node(sender), (*((_figure(value), 0, "") for value in figures), (node(worst), level, "worst"))))
+        rows.append(
+            (
+                node(sender),
+                (
+                    *((_figure(value), 0, "") for value in figures),
+                    (node(worst), level.get((sender, worst), 0), "worst"),
+                ),
+            )
+        )
     return LinkMap(title=title, head=("from", "least", "median", "greatest", "worst to"), rows=tuple(rows))
 
 
