@@ -142,14 +142,14 @@ def resampled(directory: Path, count: int, seed: int) -> int:
         starts = [drawn.randrange(max(1, len(own) - BLOCK + 1)) for _ in range(0, len(own), BLOCK)]
         return [figure for start in starts for figure in own[start : start + BLOCK]][: len(own)]
 
-    def again(samples: dict[int, dict[Any, list[float]]], *, is_relative: bool) -> dict[Any, lasting.Changes]:
+    def drawn_anew(samples: dict[int, dict[Any, list[float]]], *, is_relative: bool) -> dict[Any, lasting.Changes]:
         for number in range(count):
             sample = {case: {who: blocks(own) for who, own in of.items()} for case, of in samples.items()}
             named[number] |= any(change.lasts for change in true(sample, is_relative=is_relative).values())
         return true(samples, is_relative=is_relative)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lasting, "changes", again)
+        patch.setattr(lasting, "changes", drawn_anew)
         collectives.measured(bundle.load(directory))
     return sum(named)
 

@@ -205,15 +205,27 @@ def test_the_charts_have_every_case_with_its_rows(run: Run) -> None:
 
 def test_the_map_of_links_has_every_number_and_marks_the_worse() -> None:
     result = measured(collective_runs.reference())
-    directions = tuple(
-        replace(direction, beta=2 * (direction.beta or 0.0)) if (direction.sender, direction.receiver) == (1, 2) else direction
-        for direction in result.setting.link.directions
-    )  # fmt: skip
-    slow = replace(result, setting=replace(result.setting, link=replace(result.setting.link, directions=directions)))
-    bandwidth, start_up = link_map.maps(slow)
+
+    def slow_link(beta: float, interval: tuple[float, float]) -> collectives.Measured:
+        directions = tuple(
+            replace(direction, beta=beta, interval=interval)
+            if (direction.sender, direction.receiver) == (1, 2)
+            else direction
+            for direction in result.setting.link.directions
+        )
+        return replace(
+            result, setting=replace(result.setting, link=replace(result.setting.link, directions=directions))
+        )
+
+    usual = collective_runs.BETA
+    bandwidth, start_up = link_map.maps(slow_link(2 * usual, (1.95 * usual, 2.05 * usual)))
     for drawn in (bandwidth, start_up):
-        assert sum(bool(text) for _, row in drawn.rows for text, _, _ in row) == len(directions)
+        assert sum(bool(text) for _, row in drawn.rows for text, _, _ in row) == len(result.setting.link.directions)
     assert {cell for _, row in bandwidth.rows for cell in row if cell[1]} == {("70", 2, "n1 to n2")}
+    noise, _ = link_map.maps(slow_link(1.2 * usual, (0.9 * usual, 1.5 * usual)))
+    assert not [cell for _, row in noise.rows for cell in row if cell[1]], (
+        "an interval that contains the others has no colour"
+    )
 
 
 def test_a_wrong_result_is_told_with_rank_offset_expected_and_got() -> None:

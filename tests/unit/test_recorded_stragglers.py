@@ -67,15 +67,17 @@ def test_the_records_of_other_links_drawn_again_in_blocks_accuse_nobody(
     recorded: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn, true = random.Random(1), lasting.changes
-    named = []
+    named: list[object] = []
 
-    def again(samples: dict[int, dict[object, list[float]]], *, is_relative: bool) -> dict[object, lasting.Changes]:
+    def drawn_anew(
+        samples: dict[int, dict[object, list[float]]], *, is_relative: bool
+    ) -> dict[object, lasting.Changes]:
         for _ in range(20):
             blocks = {case: {who: resampled(own, drawn) for who, own in of.items()} for case, of in samples.items()}
             named.extend(who for who, change in true(blocks, is_relative=is_relative).items() if change.lasts)
         return true(samples, is_relative=is_relative)
 
-    monkeypatch.setattr(lasting, "changes", again)
+    monkeypatch.setattr(lasting, "changes", drawn_anew)
     measured(recorded)
     assert set(named) <= {(3, 1), (3, 2)}
 

@@ -9,4 +9,3 @@ from .measurements import OUTLIER, OVER, Measured, Row, Slow, SlowChunk, measure
 from .phrases import shares
 from .replay_gaps import ReplayGap, ReplayGaps, replay_gaps
 from .statistics import DEFINITION, ENOUGH_FOR_P99, Spread
-from .stragglers import LateRank, SlowLink, Stragglers

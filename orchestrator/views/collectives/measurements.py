@@ -10,13 +10,14 @@ from ...model import events
 from ...model.frozen import dataclass
 from ...model.run import Run
 from ..overview import is_collective
-from . import attribution, critical_path, lasting, link_times, repeated_delays, samples, statistics, stragglers
+from . import attribution, critical_path, repeated_delays, samples, statistics
 from . import dependencies as patterns
 from . import fastest as racing
 from . import gaps as run_gaps
 from .experiment import Case, Setting, factor, setting, wrong_by_case
 
 if TYPE_CHECKING:
+    from . import link_times, stragglers
     from .samples import Spans, Transfers
     from .statistics import Floats
 
@@ -147,6 +148,8 @@ def measured(run: Run, over: str | None = None) -> Measured | None:
 
 @functools.lru_cache(maxsize=1)
 def _measured(same: _Same) -> Measured | None:
+    from . import stragglers  # a run without collectives starts without it
+
     run = same.run
     plan = setting(run)
     if plan is None:
@@ -244,6 +247,8 @@ class _Case:
 
     def _transfers(self, moved: Transfers) -> None:
         import numpy as np
+
+        from . import lasting, link_times
 
         self._slow_transfers(moved)
         pattern = patterns.pattern(moved, self.spans, self.setting.link.beta)

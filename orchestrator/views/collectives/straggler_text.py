@@ -144,7 +144,8 @@ def _probed(measured: Measured) -> Iterator[str]:
     slow, node = measured.stragglers.probed, measured.setting.node
     if slow:
         named = [
-            f"{node(one.sender)} -> {node(one.receiver)} {phrases.rate(8 / (one.beta or 1.0))}" for one in slow[:MOST]
+            f"{node(link.sender)} -> {node(link.receiver)} {phrases.rate(8 / (link.beta or 1.0))}"
+            for link in slow[:MOST]
         ]
         more = f" and {len(slow) - MOST} more" if len(slow) > MOST else ""
         also = "also " if measured.stragglers.links else ""

@@ -101,7 +101,7 @@ def stragglers(
 def _probed(known: Sequence[Direction]) -> dict[Ends, Direction]:
     """The directions that the probe shows to be slow."""
     compared = directions.changes(known)
-    return {(one.sender, one.receiver): one for one, change in compared if change.low > lasting.LEAST}
+    return {(link.sender, link.receiver): link for link, change in compared if change.low > lasting.LEAST}
 
 
 def _links(
