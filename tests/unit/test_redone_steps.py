@@ -139,6 +139,29 @@ def keys(weights: str, **more: str) -> dict[str, str]:
     }
 
 
+def test_a_key_that_the_first_of_two_restarts_lost_is_named() -> None:
+    own = {
+        "10": keys("a", other__seen='"=3.0"'),
+        "20": keys("b", other__seen='"=1.0"'),
+        "30": keys("c", other__seen='"=1.0"'),
+    }
+    other = {
+        "10": keys("a", other__seen='"=3.0"'),
+        "20": keys("b", other__seen='"=6.0"'),
+        "30": keys("c", other__seen='"=9.0"'),
+    }
+    restarted = dataclasses.replace(facts(own), restarts=(10, 20))
+    row = training.saved_state.row(restarted, reference(other), rounds=True)
+    assert row is not None and (
+        row.result,
+        "step 20 differs from the reference run's in seen (1, it is 6 there)" in row.text,
+    ) == ("fail", True)
+    equal = training.saved_state.row(
+        dataclasses.replace(facts(other), restarts=(10, 20)), reference(other), rounds=True
+    )
+    assert equal is not None and equal.result == "pass"
+
+
 def test_a_key_of_a_checkpoint_that_was_not_resumed_is_named() -> None:
     own = {"20": keys("a", tensors__ema="1", other__epoch="3"), "30": keys("b", tensors__ema="2", other__epoch="4")}
     row = training.saved_state.row(

@@ -38,15 +38,15 @@ _Saves = Mapping[str, Mapping[str, str]]
 
 
 def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool = True) -> Row | None:
-    """By the checkpoints after the last resumption; None where none of them can be compared.
+    """By the checkpoints after the first resumption; None where none of them can be compared.
 
     A key that differs although the weights are equal was not resumed. Where a restart changes sums by rounding (``rounds``), and
     weights or optimizer states differ, only numbers compare, and soon. What differs before the failure as well, such as times, is left out.
     ``same_size``: whether the gang kept its size; else lists with an entry for each rank have other lengths.
     """
-    base = facts.base or 0
+    base = _first_base(facts)
     control = twin.control.saves if twin.control else {}
-    until = min(base, twin.control.base) if twin.control else base
+    until = min(base, _first_base(twin.control)) if twin.control else base
     noise = _differing(facts.saves, twin.saves, until) | _differing(control, twin.saves, until)
     absent = {
         name for s, keys in facts.saves.items() if int(s) <= until for name in _lacking(keys, twin.saves.get(s, {}))
@@ -77,6 +77,11 @@ def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool
     left_out = f", without {', '.join(sorted(map(_name, noise))[:3])}" if noise else ""
     text = f"{len(count)} keys of its checkpoints as in the reference run{left_out}"
     return Row(part=PART, result="pass", text=text, keys=frozenset(map(_name, count))) if count else None
+
+
+def _first_base(facts: KeptFacts | Control) -> int:
+    """The step that the first of all restarts resumed from: later checkpoints may have lost a key; those of step 0 lose nothing."""
+    return min(filter(None, (facts.base, *facts.restarts)), default=0)
 
 
 def with_copies(rows: dict[str, Row], saved: Row | None) -> dict[str, Row]:
