@@ -27,18 +27,27 @@ def check(run: Run, params: Params) -> Verdict:
             continue
         parts = completeness.worst(completeness.rows(lines, resumption, run.twin.digests if run.twin else None))
         parts = completeness.comparable(parts, training.unrepeated(run.twin, training.kept_facts(lines)))
-        if run.twin is not None and resumption is lines.resumptions[-1] and "RNG" in parts:
+        if run.twin is not None and "RNG" in parts:
             facts, is_drawn_equally = training.kept_facts(lines), parts["RNG"].result in ("pass", "not applicable")
             rounds = is_drawn_equally and training.repeats(run.twin, facts)
             same_size = training.world_sizes.first_change(lines) is None
             saved = training.saved_state.row(facts, run.twin, rounds=rounds, same_size=same_size)
-            parts = training.saved_state.with_copies(parts, saved) | ({saved.part: saved} if saved else {})
-            parts = training.saved_state.with_reference(parts, lines, facts, run.twin)
+            if _has_kept_steps(resumption, lines):
+                parts = training.saved_state.with_copies(parts, saved)
+            if resumption is lines.resumptions[-1]:
+                parts |= {saved.part: saved} if saved else {}
+                parts = training.saved_state.with_reference(parts, lines, facts, run.twin)
         failures += _findings(parts, "fail")
         doubts += _findings(parts, "unknown")
         if parts:
             rows[resumption.attempt.name] = {p: {"result": row.result, "text": row.text} for p, row in parts.items()}
     return views.conclude("resume-complete", _text(rows), failures=failures, doubts=doubts, evidence={"rows": rows})
+
+
+def _has_kept_steps(resumption: training.Resumption, lines: training.Lineage) -> bool:
+    """Whether later attempts resumed from a step that this one made."""
+    later = [base for index, base in lines.bases.items() if index > resumption.attempt.index]
+    return resumption.step is not None and all(base > resumption.step for base in later)
 
 
 def _findings(parts: dict[str, completeness.Row], result: str) -> Iterator[views.Finding]:

@@ -142,7 +142,7 @@ def test_each_node_has_its_own_log(remote: Remote) -> None:
     assert {path.name for path in (bundle / "nodes").iterdir()} == {"n0", "n1"}
     key = remote.hostdir / "keeper/events.key"
     code, output = remote.ccbed("bundle", "verify", str(remote.runs / "latest"), "--bed-key", str(key))
-    assert code == 0 and "the key of its bed signed it" in output, output
+    assert code == 0 and "the key of its bed signed the evidence" in output, output
 
 
 def test_exec_shows_everything_and_the_code(remote: Remote) -> None:

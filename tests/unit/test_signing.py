@@ -59,7 +59,7 @@ def test_a_signed_bundle_names_its_signer(directory: Path, key: Path, allowed: P
     assert ccbed("sign", directory, "--key", key)[0] == 0
     assert "its signature was not checked: give --allowed-signers FILE" in ccbed("verify", directory)[1]
     code, text = ccbed("verify", directory, "--allowed-signers", allowed)
-    assert (code, "ada@example.org signed it" in text) == (0, True)
+    assert (code, "ada@example.org signed the evidence" in text) == (0, True)
     assert ccbed("verify", directory, "--allowed-signers", allowed, "--signer", "ada@example.org")[0] == 0
 
 

@@ -59,7 +59,7 @@ def export(session: Session, run: str, output: Path | None, runs_dir: Path, as_j
     "keys",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="A keeper's key: verify that it signed its events and the list of all files.",
+    help="A keeper's key: verify that it signed its events and the list of all evidence.",
 )
 @options.runs_dir
 @options.as_json
@@ -91,8 +91,9 @@ def verify(
         session.terminal.error(problems, hint)
     else:
         signers = [*(["the key of its bed"] if keys else []), *([name] if name else [])]
-        signed = f", and {' and '.join(signers)} signed it" if signers else ""
-        session.terminal.line(f"{run}: every file matches its seal{signed}{unchecked}")
+        signed = f", and {' and '.join(signers)} signed the evidence" if signers else ""
+        derived = "; verdicts and report are no evidence: ccbed check judges it again" if signers else ""
+        session.terminal.line(f"{run}: every file matches its seal{signed}{unchecked}{derived}")
     return EXIT_UNKNOWN if problems else 0
 
 

@@ -45,6 +45,10 @@ def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool
     ``same_size``: whether the gang kept its size; else lists with an entry for each rank have other lengths.
     """
     base = _first_base(facts)
+
+    def is_soon(step: int) -> bool:
+        return any(start < step <= start + SOON for start in (base, facts.base or 0, *facts.restarts))
+
     control = twin.control.saves if twin.control else {}
     until = min(base, _first_base(twin.control)) if twin.control else base
     noise = _differing(facts.saves, twin.saves, until) | _differing(control, twin.saves, until)
@@ -57,7 +61,7 @@ def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool
         is_same = _has_same_weights(own, other, with_optimizer=rounds)
         keys = {key for key in own.keys() & other.keys() - noise if not (is_same and " norms." in key)}
         if not is_same:
-            keys = {k for k in keys if rounds and step - base <= SOON and _number(own[k]) is not None}
+            keys = {k for k in keys if rounds and is_soon(step) and _number(own[k]) is not None}
         rounded = () if is_same else _until(step, facts.saves, twin.saves)
         of_weights = {key for key in keys if " norms.weights." in key}
         is_close = [_is_equal(own[key], other[key], _of(key, rounded), NORMS / 10) for key in of_weights]

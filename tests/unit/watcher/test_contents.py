@@ -274,6 +274,19 @@ def test_gradients_that_are_saved_are_neither_the_weights_nor_a_copy_of_them(job
     assert described["weights"] == (None if form == "alone" else live.weights()[0])
 
 
+def test_what_equals_gradients_that_were_used_has_norms_as_other_tensors(job: Job) -> None:
+    """A momentum that the job keeps itself equals them after its first step. While an accumulation is under way they are state."""
+    model, optimizer = job
+    own = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+    value, (live, saved_owner) = {"model": model.state_dict(), "mom": own}, known(optimizer)
+    assert live is not None
+    used = contents.read(value).describe(saved_owner)["contents"]
+    assert any(name.startswith("norms.tensors.mom") for name in used)
+    assert "copies" not in used
+    waiting = contents.read(value).describe(saved_owner, is_accumulating=True)["contents"]
+    assert not any(name.startswith("norms.tensors.mom") for name in waiting)
+
+
 def test_an_average_beside_gradients_is_a_copy(job: Job) -> None:
     model, optimizer = job
     average = {name: item * 0.5 for name, item in model.state_dict().items()}
