@@ -140,16 +140,10 @@ def keys(weights: str, **more: str) -> dict[str, str]:
 
 
 def test_a_key_that_the_first_of_two_restarts_lost_is_named() -> None:
-    own = {
-        "10": keys("a", other__seen='"=3.0"'),
-        "20": keys("b", other__seen='"=1.0"'),
-        "30": keys("c", other__seen='"=1.0"'),
-    }
-    other = {
-        "10": keys("a", other__seen='"=3.0"'),
-        "20": keys("b", other__seen='"=6.0"'),
-        "30": keys("c", other__seen='"=9.0"'),
-    }
+    own, other = (
+        {f"{step}": keys("abc"[step // 10 - 1], other__seen=f'"={n}.0"') for step, n in ((10, 3), (20, a), (30, b))}
+        for a, b in ((1, 1), (6, 9))
+    )
     restarted = dataclasses.replace(facts(own), restarts=(10, 20))
     row = training.saved_state.row(restarted, reference(other), rounds=True)
     assert row is not None and (

@@ -170,17 +170,16 @@ class Contents:
         """``weights``, ``numel``, ``matched`` (fraction of the owner's parameters) and ``contents`` by category, as one JSON object.
 
         Without an owner, ``weights`` is the digest of the whole mapping with the most elements, and ``matched`` is None.
-        ``sharded``: the digests are this rank's share of a sum over its shard group. ``is_accumulating``: gradients that no step of an
-        optimizer has used are a part of the state; else what equals them, such as a momentum of the job's own, is as other tensors.
+        ``sharded``: the digests are this rank's share of a sum over its shard group. ``is_accumulating``: no step has used the gradients.
         """
         gradients = [] if owner is None else self._gradients(owner)
-        summed = gradients if is_accumulating else []
         mappings = {path: parts for path, parts in self.mappings.items() if path not in gradients}
         paths, chosen, matched = _choose(mappings, owner)
         self._group = owner if self.is_sharded() else None
         contents: dict[str, Any] = {f"other.{key}": value for key, value in self.other.items()}
         others = {key: parts for key, parts in self.mappings.items() if key not in paths}
         contents.update({f"tensors.{key}": total(parts)[0] for key, parts in others.items()})
+        summed = gradients if is_accumulating else ()
         measured = {"weights": chosen, **{f"tensors.{path}": x for path, x in others.items() if path not in summed}}
         norms = {f"{key}.{name}": x.norm for key, parts in measured.items() for name, x in [*parts.items()][:NORMS]}
         contents.update({f"norms.{name}": f"={norm!r}" for name, norm in norms.items() if 0 < norm < MAX_NUMBER})

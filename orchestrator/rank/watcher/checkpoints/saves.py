@@ -240,9 +240,10 @@ def describe(save: Save, files: Sequence[str], *, staged: float | None, durable:
     save.reading = None
     if read is None or read.is_empty():
         _registry.unrecognised += 1
-    fields: dict[str, Any] = {"weights": None, "contents": {}}
-    if read is not None:
-        fields = read.describe(contents.owner.current, is_accumulating=open_passes() > 0)
+    is_open = open_passes() > 0
+    fields = (
+        read.describe(contents.owner.current, is_accumulating=is_open) if read else {"weights": None, "contents": {}}
+    )
     sizes = [[path, _size(path), None] for path in files]
     record.line("saved", id=save.id, staged=staged, durable=durable, files=sizes, **fields)
 
