@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checkers import resume_complete
 from orchestrator.core.verdict import twin as twins
 from orchestrator.model import watch
 from orchestrator.model.event import Clock, Event, History, Source, event
@@ -232,6 +233,13 @@ def test_random_states_that_were_not_put_back_leave_the_rest_open(change: dict[s
 def test_a_loss_beyond_rounding_is_a_failure_where_a_restart_changes_no_more_than_rounding() -> None:
     verdict = judged(wrong("rng"), "bit-exact", control(rounded(wrong("hidden"))))
     assert (verdict.outcome, "a restart from the same step does not" in verdict.text) == ("fail", True), verdict.text
+
+
+def test_an_attempt_counts_as_judged_by_later_checkpoints_only_if_steps_of_it_were_kept() -> None:
+    kept, given_up = twice(), Job().attempt(0, 0, 8).attempt(1, 5, 9).attempt(2, 5, 30, ends=True)
+    for job, expected in ((kept, [True, True]), (given_up, [False, True])):
+        lines = training.lineage_of(job.run())
+        assert [resume_complete._has_kept_steps(item, lines) for item in lines.resumptions] == expected
 
 
 def planned(*faults: str) -> Trial:

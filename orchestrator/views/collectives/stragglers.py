@@ -111,7 +111,7 @@ def _links(
     setting: Setting,
 ) -> Iterable[SlowLink]:
     """What the probe shows counts as one case."""
-    total_s = sum(times.total_s for times in links.values())
+    total_s = sum(times.total_s for times in links.values()) or 1.0  # a bundle may claim that no time passed
     betas = [direction.beta for direction in setting.link.directions if direction.beta and not direction.is_internal]
     for link, change in sorted(changes.items()):
         slower = [links[case] for case in change.slower]
