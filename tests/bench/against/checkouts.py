@@ -100,13 +100,23 @@ def _is_satisfied(requirement: Requirement) -> bool:
         return False
 
 
+def import_folders(project: Mapping[str, Any]) -> list[str]:
+    """The folders of a tree that hold its packages, by its pyproject.toml."""
+    build = project.get("tool", {}).get("hatch", {}).get("build", {})
+    folders: list[str] = build.get("targets", {}).get("wheel", {}).get("dev-mode-dirs") or build.get(
+        "dev-mode-dirs", ["."]
+    )
+    return folders
+
+
 def _share(tree: Path, project: Mapping[str, Any]) -> None:
     """The tree comes before the packages of this interpreter; no program, no metadata and no code of another ccbed is used."""
     venv.create(tree / ".venv", with_pip=False, symlinks=True)
     (site,) = (tree / ".venv/lib").glob("python3*/site-packages")
-    editable = project.get("tool", {}).get("hatch", {}).get("build", {}).get("dev-mode-dirs", ["."])
     packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    (site / "ccbed.pth").write_text("\n".join([*(str((tree / name).resolve()) for name in editable), *packages, ""]))
+    (site / "ccbed.pth").write_text(
+        "\n".join([*(str((tree / name).resolve()) for name in import_folders(project)), *packages, ""])
+    )
     _describe(tree, site, project["project"])
     _copy_programs(tree / ".venv/bin", project["project"]["scripts"])
     for stamp in (".run-stamp", ".dev-stamp"):

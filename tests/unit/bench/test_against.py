@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+import tomllib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.bench.against import __main__ as command
-from tests.bench.against import ratios
+from tests.bench.against import checkouts, ratios
 from tests.bench.against.measures import MEASURES
 from tests.bench.against.turns import FailedError, Times, Turns
 
@@ -174,6 +176,15 @@ def test_a_wrong_option_is_one_line(argv: list[str], message: str, capsys: pytes
 def test_options_left_empty_are_all_measures_and_thirty_pairs() -> None:
     options = command.parse(["HEAD", "--measures", "", "--pairs", ""])
     assert (options.measures, options.pairs) == (list(MEASURES), 30)
+
+
+def test_each_package_of_a_checkout_can_be_imported() -> None:
+    """Of this one, in which a folder below ``orchestrator`` holds a package; of an earlier one, which names none."""
+    root = Path(__file__).parents[3]
+    folders = checkouts.import_folders(tomllib.loads((root / "pyproject.toml").read_text()))
+    for package in ("orchestrator", "ccbed"):
+        assert any((root / folder / package / "__init__.py").exists() for folder in folders), package
+    assert checkouts.import_folders({"project": {}}) == ["."]
 
 
 def test_an_unknown_commit_is_one_error_with_a_next_step(capsys: pytest.CaptureFixture[str]) -> None:
