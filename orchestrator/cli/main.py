@@ -27,7 +27,7 @@ from .render import terminal
 #: In the order of the life of beds and runs, as ``--help`` shows them.
 VERBS = (
     "up", "down", "status", "plan", "drain", "undrain", "run", "nightly", "sweep", "resume", "watch",
-    "logs", "exec", "check", "judge", "report", "compare", "runs", "trend", "baseline", "quarantine", "accept", "bundle",
+    "logs", "exec", "check", "checkpoint", "judge", "report", "compare", "runs", "trend", "baseline", "quarantine", "accept", "bundle",
     "size", "list", "heal", "prune", "doctor", "image", "init", "config", "completion",
 )  # fmt: skip
 #: The exit code of a shell after SIGPIPE: 128 + 13.

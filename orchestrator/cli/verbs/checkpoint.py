@@ -1,0 +1,90 @@
+"""Check the files of training checkpoints without loading them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN
+from ...store.checkpoints import audit as audits
+from ..inputs import options
+from ..inputs.session import Session
+
+_MOST = 8
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "CCBED"})
+def command() -> None:
+    """Check the files of training checkpoints without loading them."""
+
+
+@command.command(context_settings={"auto_envvar_prefix": "CCBED"}, short_help="Say which checkpoints of DIR are whole.")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--world", type=click.IntRange(min=1), help="Ranks that would load it: files of each rank must be there for all."
+)
+@click.option("--quick", is_flag=True, help="Compare sizes and structure only: do not read every byte.")
+@options.as_json
+@click.pass_obj
+def check(session: Session, directory: Path, world: int | None, quick: bool, as_json: bool) -> int:
+    """Say which checkpoints of DIR are whole: torch.save files, safetensors, torch.distributed.checkpoint, and directories of
+    Hugging Face, DeepSpeed and Lightning.
+
+    Torn files, missing shards, parts of different steps, a "latest" that names what is not whole. Nothing is unpickled, nothing is
+    changed. Exit code 0: all are whole; 1: one is damaged; 2: one is unknown.
+    """
+    audit = audits.audit(directory, world=world, whole=not quick)
+    damaged = [one for one in audit.checkpoints if one.outcome == "damaged"]
+    unknown = [one for one in audit.checkpoints if one.outcome == "unknown"]
+    code = EXIT_FINDING if damaged or audit.pointers else EXIT_UNKNOWN if unknown else EXIT_PASS
+    if as_json:
+        session.terminal.json(_document(audit, code))
+        return code
+    shown = [*damaged, *unknown, *(one for one in reversed(audit.checkpoints) if one.outcome == "whole")][:_MOST]
+    for one in audit.checkpoints:
+        if one in shown:
+            session.terminal.line(_line(one))
+            session.terminal.lines(f"    {text}" for text in (*one.problems, *one.doubts)[:4])
+    if len(audit.checkpoints) > len(shown):
+        session.terminal.line(f"{len(audit.checkpoints) - len(shown)} more are whole")
+    session.terminal.lines(audit.pointers)
+    if audit.unfinished:
+        session.terminal.line(f"left over from saves that did not end, and not read: {', '.join(audit.unfinished[:4])}")
+    session.terminal.line(_conclusion(audit, damaged, unknown))
+    return code
+
+
+def _line(one: audits.Checkpoint) -> str:
+    step = f", step {one.step:g}" if one.step is not None else ""
+    return f"{one.outcome:8} {one.name}: {one.form or 'torch.save'}{step}, {len(one.files)} files, {one.size / 1024**2:.1f} MiB"
+
+
+def _conclusion(audit: audits.Audit, damaged: list[audits.Checkpoint], unknown: list[audits.Checkpoint]) -> str:
+    count = len(audit.checkpoints)
+    newest = audit.newest_whole
+    loaded = f"the newest whole checkpoint is {newest.name}" if newest else "no checkpoint is whole"
+    if damaged or audit.pointers:
+        what = f"{len(damaged)} of {count} checkpoints damaged" if damaged else "the newest is not found"
+        return f"FAIL  {what}; {loaded}"
+    if unknown:
+        return f"UNKNOWN  {len(unknown)} of {count} checkpoints; {loaded}"
+    return f"PASS  {count} checkpoints are whole; {loaded}" if count > 1 else f"PASS  {audit.newest.name} is whole"
+
+
+def _document(audit: audits.Audit, code: int) -> dict[str, object]:
+    return {
+        "outcome": {EXIT_PASS: "pass", EXIT_FINDING: "fail", EXIT_UNKNOWN: "unknown"}[code],
+        "newest_whole": audit.newest_whole.name if audit.newest_whole else None,
+        "pointers": list(audit.pointers),
+        "unfinished": list(audit.unfinished),
+        "checkpoints": [
+            {
+                "name": one.name, "form": one.form or "torch.save", "outcome": one.outcome, "step": one.step, "updates": one.updates,
+                "size_bytes": one.size, "problems": one.problems, "doubts": one.doubts,
+                "files": [os.path.relpath(part.path, one.place if one.place.is_dir() else one.place.parent) for part in one.files],
+            }
+            for one in audit.checkpoints
+        ],
+    }  # fmt: skip

@@ -1,0 +1,129 @@
+"""Directories of torch.distributed.checkpoint: ``.metadata`` names every piece, the ``.distcp`` files hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...model.frozen import dataclass
+from . import pickled, torch_files
+
+METADATA = ".metadata"
+SHARDS = "*.distcp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A piece of an entry: a chunk of a tensor with its shape, or bytes."""
+
+    name: str
+    file: str
+    start: int
+    length: int
+    shape: tuple[int, ...] | None
+    is_plain: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.file}"
+
+
+def pieces(directory: Path) -> list[Piece]:
+    """Return every piece that ``.metadata`` names.
+
+    Raises:
+        pickled.DamagedError: it is damaged, or a chunk of a tensor has no place in any file.
+    """
+    with (directory / METADATA).open("rb") as file:
+        document = pickled.read(file)
+    entries, places = _attribute(document, "state_dict_metadata"), _attribute(document, "storage_data")
+    if not isinstance(entries, dict) or not isinstance(places, dict):
+        raise pickled.DamagedError("it is no metadata of torch.distributed.checkpoint")
+    shapes = dict(_chunks(entries))
+    found = []
+    for index, place in places.items():
+        key = (_attribute(index, "fqn"), _numbers(_attribute(index, "offset")))
+        file, start, length = (_attribute(place, name) for name in ("relative_path", "offset", "length"))
+        if (
+            not isinstance(key[0], str)
+            or not isinstance(file, str)
+            or not isinstance(start, int)
+            or not isinstance(length, int)
+        ):
+            raise pickled.DamagedError("the place of a piece is damaged")
+        plain = not _attribute(place, "transform_descriptors")
+        found.append(Piece(name=key[0], file=file, start=start, length=length, shape=shapes.get(key), is_plain=plain))
+    held = {(piece.name, key[1]) for piece, key in zip(found, map(_key, places), strict=True)}
+    missing = [name for name, offset in shapes if (name, offset) not in held]
+    if missing:
+        raise pickled.DamagedError(f"it names no place for a piece of {missing[0]}" + _and_more(missing))
+    return found
+
+
+def problems(directory: Path, known: list[Piece], *, whole: bool) -> Iterator[str]:
+    """Say what of the pieces is missing or damaged, at most one line for a file."""
+    by_file: dict[str, list[Piece]] = {}
+    for piece in known:
+        by_file.setdefault(piece.file, []).append(piece)
+    for name in sorted(by_file):
+        problem = _file_problem(directory / name, by_file[name], whole)
+        if problem:
+            yield f"{name} {problem}"
+
+
+def steps(directory: Path, known: list[Piece]) -> Mapping[str, set[float]]:
+    """Return the numbers of updates that the optimizer's states have, by file: ``….step`` of each parameter."""
+    found: dict[str, set[float]] = {}
+    for piece in known:
+        if piece.name.endswith(".step") and piece.is_plain and piece.length < 1 << 16:
+            part = torch_files.TorchFile(directory / piece.file, start=piece.start, length=piece.length)
+            number = part.scalar(part.value)
+            if number is not None:
+                found.setdefault(piece.file, set()).add(number)
+    return found
+
+
+def _file_problem(path: Path, pieces_of_file: list[Piece], whole: bool) -> str:
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return f"is missing: it holds {len(pieces_of_file)} pieces, {pieces_of_file[0].name} among them"
+    for piece in sorted(pieces_of_file, key=lambda piece: piece.start):
+        if piece.start + piece.length > size:
+            return f"is cut: {piece.name} ends at byte {piece.start + piece.length:,}, the file at {size:,}"
+        if not piece.is_plain:
+            continue
+        try:
+            part = torch_files.TorchFile(path, start=piece.start, length=piece.length, whole=whole)
+        except pickled.DamagedError as error:
+            return f"is damaged at {piece.name}: {error}"
+        tensor = torch_files.tensor_of(part.value)
+        if piece.shape is not None and tensor and tensor.shape != piece.shape:
+            return f"is of another save: {piece.name} has the shape {tensor.shape}, .metadata says {piece.shape}"
+    return ""
+
+
+def _chunks(entries: Mapping[Any, Any]) -> Iterator[tuple[tuple[str, tuple[int, ...] | None], tuple[int, ...] | None]]:
+    """Give each piece that must be there, as name and offset, with its shape; bytes have neither offset nor shape."""
+    for name, entry in entries.items():
+        chunks = _attribute(entry, "chunks")
+        if chunks is None:
+            yield (name, None), None
+        for chunk in chunks or ():
+            yield (name, _numbers(_attribute(chunk, "offsets"))), _numbers(_attribute(chunk, "sizes"))
+
+
+def _key(index: Any) -> tuple[Any, tuple[int, ...] | None]:
+    return _attribute(index, "fqn"), _numbers(_attribute(index, "offset"))
+
+
+def _attribute(value: Any, name: str) -> Any:
+    return value.attribute(name) if isinstance(value, pickled.Object) else None
+
+
+def _numbers(value: Any) -> tuple[int, ...] | None:
+    return tuple(value) if isinstance(value, list | tuple) else None
+
+
+def _and_more(names: list[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""

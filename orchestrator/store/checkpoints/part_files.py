@@ -1,0 +1,146 @@
+"""The files of a checkpoint, by their content: damage, and what each one says about the step that it was saved at."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...model.frozen import dataclass, field, replace
+from . import pickled, safetensors_files, torch_files
+
+#: What a job calls the number of its steps, and of its epochs, at the top of a saved dict.
+STEPS = ("global_step", "global_steps", "step", "steps", "iteration", "iter", "iter_num", "current_step", "train_step")
+EPOCHS = ("epoch", "epochs", "epochs_run", "EPOCHS_RUN", "current_epoch")
+TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar")
+#: Names of what a save leaves behind that did not end.
+UNFINISHED = re.compile(r"(^tmp[-_.].*|.*\.(tmp|part|partial|incomplete|temp)(\.\w+)?$|.*[-_.]tmp$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartFile:
+    """``says``: name of a number -> its value; ``updates``: of each optimizer in it, how many updates it has made."""
+
+    path: Path
+    form: str
+    size: int
+    problem: str = ""
+    unknown: str = ""
+    says: Mapping[str, float] = field(default_factory=dict)
+    updates: tuple[float, ...] = ()
+    world: int | None = None
+    digest: str = ""
+
+
+def is_part(path: Path) -> bool:
+    name = path.name
+    return (
+        path.suffix in (*TORCH_SUFFIXES, ".safetensors") or name.endswith(".index.json") or name == "trainer_state.json"
+    ) and not UNFINISHED.match(name)
+
+
+def read(path: Path, *, whole: bool) -> PartFile:
+    """Read one file. ``whole``: every byte, with its checksum."""
+    size = path.stat().st_size
+    try:
+        if not size:
+            raise pickled.DamagedError("it is empty")
+        if path.suffix == ".json":
+            return _json(path, size)
+        digest = _digest(path) if whole else ""
+        if path.suffix == ".safetensors":
+            tensors = safetensors_files.read(path)
+            return PartFile(path=path, form=f"safetensors, {len(tensors)} tensors", size=size, digest=digest)
+        return replace(_torch(path, size, whole), digest=digest)
+    except pickled.DamagedError as error:
+        return PartFile(path=path, form="", size=size, problem=str(error))
+
+
+def _json(path: Path, size: int) -> PartFile:
+    try:
+        document = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise pickled.DamagedError("it is cut, or no JSON") from None
+    if not isinstance(document, dict):
+        raise pickled.DamagedError("it is no JSON object")
+    if path.name == "trainer_state.json":
+        step = document.get("global_step")
+        return PartFile(
+            path=path, form="state of a trainer", size=size, says={"global_step": step} if isinstance(step, int) else {}
+        )
+    problem = "; ".join(_index_problems(path, document.get("weight_map")))
+    return PartFile(path=path, form="index of tensors", size=size, problem=problem)
+
+
+def _index_problems(path: Path, weights: Any) -> Iterator[str]:
+    """Say which files, or tensors of safetensors files, an index names that are not there."""
+    if not isinstance(weights, dict):
+        yield "it has no weight_map"
+        return
+    by_file: dict[str, set[str]] = {}
+    for name, file in weights.items():
+        by_file.setdefault(str(file), set()).add(name)
+    for file, names in sorted(by_file.items()):
+        shard = path.parent / file
+        if not shard.is_file():
+            yield f"{file}, which it names, is missing"
+        elif shard.suffix == ".safetensors":
+            try:
+                missing = sorted(names - set(safetensors_files.read(shard)))
+            except pickled.DamagedError:
+                continue  # the shard has its own line
+            if missing:
+                yield f"{file} lacks {missing[0]}, which it names there"
+
+
+def _torch(path: Path, size: int, whole: bool) -> PartFile:
+    with path.open("rb") as stream:
+        head = stream.read(4)
+    if head[:2] == b"PK" or _is_legacy(path):
+        file = torch_files.TorchFile(path, whole=whole)
+        says, updates, world = _claims(file)
+        form = f"torch.save, {len(file.storages)} tensors"
+        return PartFile(path=path, form=form, size=size, says=says, updates=updates, world=world)
+    if head[:1] == b"\x80":
+        with path.open("rb") as stream:
+            pickled.read(stream)
+        return PartFile(path=path, form="pickle", size=size)
+    if path.suffix in (".pt", ".pth", ".ckpt") and not head.strip(b"\0"):
+        raise pickled.DamagedError("it begins with zeros: its data never reached the disk")
+    return PartFile(path=path, form="", size=size, unknown="its form is not known")
+
+
+def _is_legacy(path: Path) -> bool:
+    with path.open("rb") as stream:
+        head = stream.read(16)
+    return head[:1] == b"\x80" and b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19" in head
+
+
+def _claims(file: torch_files.TorchFile) -> tuple[dict[str, float], tuple[float, ...], int | None]:
+    says, world = {}, None
+    if isinstance(file.value, dict):
+        numbers = {
+            name: file.scalar(file.value[name]) for name in (*STEPS, *EPOCHS, "_step_count") if name in file.value
+        }
+        says = {name: number for name, number in numbers.items() if number is not None}
+        size = file.value.get("dp_world_size")
+        world = size if isinstance(size, int) else None
+    made = (_updates(file, node) for node in pickled.walk(file.value) if isinstance(node, dict))
+    return says, tuple(count for count in made if count is not None), world
+
+
+def _updates(file: torch_files.TorchFile, node: dict[Any, Any]) -> float | None:
+    """Return how many updates an optimizer has made whose state dict this is; None if it is none, or does not count."""
+    states, groups = node.get("state"), node.get("param_groups")
+    if not isinstance(states, dict) or not isinstance(groups, list):
+        return None
+    counts = [file.scalar(state["step"]) for state in states.values() if isinstance(state, dict) and "step" in state]
+    return max((count for count in counts if count is not None), default=None)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
