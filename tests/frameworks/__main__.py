@@ -1,0 +1,183 @@
+"""``make test-frameworks FRAMEWORK=hf``: jobs of frameworks, right and resumed wrongly, drilled and judged; what is true is written by
+the jobs themselves. It rewrites ``results.json`` for the cells that it ran, and exits with 1 if a verdict is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .cells import CELLS, FAMILIES, Cell
+
+BIN = Path(sys.executable).parent
+HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
+TIMEOUT_S = 600
+#: Relative difference of sums that come in another order, soon after the resumption, and later.
+ROUNDING = 1e-3
+EXACT = ("data position", "RNG")
+#: Parts that follow from others: a verdict may name them beside what was lost.
+CONSEQUENCES = {"saved state", "other state", "learning rate", "scheduler", "loss"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("family", nargs="?", choices=[*FAMILIES, []], default=[], help="default: all")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only cells whose names contain it")
+    parser.add_argument("--environments", type=Path, default=Path.home() / ".cache" / "ccbed-frameworks")
+    options = parser.parse_args()
+    cells = [cell for cell in CELLS if options.family in ([], cell.family) and options.only in cell.name]
+    root = Path(tempfile.mkdtemp(prefix="frameworks-"))
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    counts: Counter[str] = Counter()
+    try:
+        for family in dict.fromkeys(cell.family for cell in cells):
+            python = environment(family, options.environments)
+            with bed(family, python, root):
+                for cell in (cell for cell in cells if cell.family == family):
+                    begun = time.monotonic()
+                    row = judged(cell, python, root)
+                    counts[row["result"]] += 1
+                    results[f"{family}: {cell.name}"] = {**row, "versions": versions(python, family), "date": f"{date.today()}"}
+                    print(f"{row['result']:8} {cell.name}: {row['said']} ({time.monotonic() - begun:.0f} s)", flush=True)
+                    RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    print(", ".join(f"{count} {result}" for result, count in sorted(counts.items())))
+    return int(any(result.startswith("wrong") for result in counts))
+
+
+def environment(family: str, root: Path) -> Path:
+    """Return the interpreter of a family's environment, made if it is not there. It shares the torch of this interpreter."""
+    place = root / family
+    python = place / "bin" / "python"
+    if not (place / "done").exists():
+        shutil.rmtree(place, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", place], check=True)
+        site = next(place.glob("lib/python*/site-packages"))
+        (site / "shared-torch.pth").write_text(str(Path(metadata.distribution("torch").locate_file("")).resolve()) + "\n")
+        quiet = {**os.environ, "DS_BUILD_OPS": "0"}
+        subprocess.run([python, "-m", "pip", "install", "-q", "setuptools", "wheel"], check=True, env=quiet)
+        isolated = ["--no-build-isolation"] if family == "deepspeed" else []
+        subprocess.run([python, "-m", "pip", "install", "-q", *isolated, *FAMILIES[family]], check=True, env=quiet)
+        (place / "done").touch()
+    return python
+
+
+class bed:  # noqa: N801 - a context manager
+    """A bed of four nodes and a spare with the interpreter of a family."""
+
+    def __init__(self, family: str, python: Path, root: Path) -> None:
+        self.name, self.root = f"fw-{family}", root
+        self.inventory = root / f"{self.name}.yml"
+        hosts = "all:\n  hosts:\n    localhost:\n      ansible_connection: local\n  vars:\n    ccbed_provider: process\n"
+        self.inventory.write_text(f"{hosts}    ccbed_nodes: 4\n    ccbed_spares: 1\n    ccbed_python: {python}\n")
+
+    def __enter__(self) -> None:
+        subprocess.run([BIN / "ccbed", "up", self.inventory], check=True, env=variables(self.root), stdout=subprocess.DEVNULL)
+
+    def __exit__(self, *_: object) -> None:
+        command = [BIN / "ccbed", "down", self.name, "--force"]
+        subprocess.run(command, check=False, capture_output=True, env=variables(self.root))
+
+
+def judged(cell: Cell, python: Path, root: Path) -> dict[str, Any]:
+    """Run a cell undisturbed and with its fault; return the result, what is true, and what was said."""
+    clean, drill = (Path(tempfile.mkdtemp(dir=root)) for _ in range(2))
+    for folder in (clean, drill):
+        for file in (HERE / "jobs").glob("*.py"):
+            shutil.copy(file, folder)
+    arguments = shlex.split(cell.arguments)
+    launcher = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    done = subprocess.run([*launcher, cell.job, *arguments], cwd=clean, check=False, capture_output=True, text=True, timeout=TIMEOUT_S, env=variables(root))
+    if done.returncode:
+        return {"result": "broken", "true": [], "said": f"the undisturbed job fails: {done.stdout[-150:]} {done.stderr[-300:]}"}
+    command = [BIN / "ccbed", "run", cell.job, "--bed", f"fw-{cell.family}", *shlex.split(cell.fault), "--", *arguments]
+    output = subprocess.run(command, cwd=drill, check=False, capture_output=True, text=True, timeout=2 * TIMEOUT_S, env=variables(root))
+    verdict = next(re.finditer(r"^(PASS|FAIL|UNKNOWN) +(.*?) +exit \d$", output.stdout, re.MULTILINE), None)
+    true = sorted(differences(clean / "truth", drill / "truth"))
+    if verdict is None:
+        return {"result": "wrong: no verdict", "true": true, "said": (output.stdout + output.stderr)[-300:]}
+    rows = json.loads((drill / "runs" / "latest" / "verdicts.json").read_text())
+    named = parts(rows)
+    result = compared(cell, verdict[1], true, named)
+    said = f"{verdict[1]}; named: {', '.join(sorted(named)) or 'nothing'}; true: {', '.join(true) or 'as undisturbed'}; {verdict[2][:220]}"
+    shutil.rmtree(clean)
+    shutil.rmtree(drill)
+    return {"result": result, "true": true, "said": said}
+
+
+def compared(cell: Cell, verdict: str, true: list[str], named: set[str]) -> str:
+    """Return whether a verdict is right. What the cell says and what the job wrote must agree first."""
+    if bool(true) != bool(cell.lost):
+        return "broken: the job is not what the cell says"
+    if verdict == "UNKNOWN":
+        return "unknown"
+    if not true:
+        return "right" if verdict == "PASS" else "wrong FAIL"
+    if verdict == "PASS":
+        return "wrong PASS"
+    if not all(set(group.split("|")) & named for group in cell.lost):
+        return "wrong part"
+    return "right"
+
+
+def parts(rows: list[Mapping[str, Any]]) -> set[str]:
+    """Return the parts of the state, and the checks, that fail."""
+    failed = {row["check"] for row in rows if row["outcome"] == "fail"}
+    states = next((row["evidence"].get("rows", {}) for row in rows if row["check"] == "resume-complete"), {})
+    return failed | {part for attempt in states.values() for part, state in attempt.items() if state["result"] == "fail"}
+
+
+def differences(clean: Path, drill: Path) -> Iterator[str]:
+    """Give what the last attempt of the drill did otherwise than the undisturbed job."""
+    for path in sorted(clean.glob("*.jsonl")):
+        rank = path.name.partition(".")[0]
+        known = {row["step"]: row for row in read(path)}
+        attempts = [rows for rows in map(read, sorted(drill.glob(f"{rank}.*.jsonl"))) if rows]
+        if not attempts:
+            yield f"rank {rank} wrote nothing"
+            continue
+        different = {part for row in attempts[-1] for part in row if not is_equal(part, row[part], known.get(row["step"], {}).get(part))}
+        yield from different - {"step"}
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+def is_equal(part: str, value: Any, other: Any) -> bool:
+    if part in EXACT or other is None:
+        return bool(value == other)
+    pairs = zip(value, other, strict=False) if isinstance(value, list) else [(value, other)]
+    return all(math.isclose(one, another, rel_tol=ROUNDING, abs_tol=ROUNDING) for one, another in pairs)
+
+
+def variables(root: Path) -> dict[str, str]:
+    return {**os.environ, "XDG_STATE_HOME": str(root / "state"), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def versions(python: Path, family: str) -> dict[str, str]:
+    names = [re.split("[=<>]", package)[0] for package in ("torch", *FAMILIES[family])]
+    program = "import sys\nfrom importlib.metadata import version\nfor name in sys.argv[1:]: print(version(name))"
+    shown = subprocess.run([python, "-c", program, *names], check=True, capture_output=True, text=True).stdout.split()
+    return dict(zip(names, shown, strict=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""The cells: a job of a framework, a fault, and which parts of the state the job loses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+#: Family -> the packages of its environment beside torch.
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "hf": ("transformers==5.24.0", "accelerate==1.15.0"),
+    "lightning": ("lightning==2.6.6", "torchdata"),
+    "deepspeed": ("deepspeed==0.19.8",),
+    "fsdp2": ("torchdata",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """``lost``: the parts that the verdict must name, one of a group that is joined by "|" is enough; none: the job is right.
+    ``fault``: options of ``ccbed run``.
+    """
+
+    family: str
+    job: str
+    arguments: str = ""
+    fault: str = "--fail-node 2"
+    lost: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return " ".join(filter(None, (self.job.removesuffix(".py"), self.arguments, self.fault.replace("--fail-node 2", "").strip())))
+
+
+def _hf(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
+    return Cell("hf", "hf.py", arguments, fault, lost)
+
+
+def _acc(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
+    return Cell("hf", "acc.py", arguments, fault, lost)
+
+
+def _light(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
+    return Cell("lightning", "light.py", arguments, fault, lost)
+
+
+def _ds(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
+    return Cell("deepspeed", "ds.py", arguments, fault, lost)
+
+
+def _fsdp(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
+    return Cell("fsdp2", "fsdp2.py", arguments, fault, lost)
+
+
+FIRST = "--fail-node 0"
+CELLS: tuple[Cell, ...] = (
+    _hf(), _hf(fault=FIRST), _hf("--accumulate 2"), _hf("--bf16"), _hf("--workers 2"), _hf("--evaluate 4"), _hf("--evaluate 10 --best"),
+    _hf("--broken optimizer", "optimizer"), _hf("--broken rng", "RNG"), _hf("--broken data", "data position"),
+    _hf("--broken early", "weights|resumed-newest"), _hf("--broken weights-only", "optimizer"), _hf("--broken scratch", "weights|resumed-from"),
+    _hf("--only-model", "optimizer"),
+    _acc(), _acc(fault=FIRST), _acc("--accumulate 2"), _acc("--precision bf16"), _acc("--stateful"), _acc("--evaluate"), _acc("--ema"),
+    _acc("--broken data", "data position"), _acc("--broken weights-only", "optimizer"), _acc("--ema --broken ema", "copies"),
+    _acc("--broken set_epoch"),
+    _light("--no-shuffle"), _light("--no-shuffle", fault=FIRST), _light("--no-shuffle --stateful"), _light("--no-shuffle --precision bf16-mixed"),
+    _light("--no-shuffle --evaluate 5"), _light("--no-shuffle --accumulate 2"), _light("--no-shuffle --ema"),
+    _light("--no-shuffle --dropout 0.1", "RNG"), _light("--no-shuffle --broken optimizer", "optimizer"),
+    _light("--no-shuffle --broken scheduler", "learning rate|scheduler"), _light("--no-shuffle --broken weights-only", "optimizer"),
+    _light("--no-shuffle --broken scratch", "weights|resumed-from"),
+    _ds(), _ds(fault=FIRST), _ds("--zero 2"), _ds("--zero 3"), _ds("--zero 0"), _ds("--bf16"), _ds("--accumulate 2"),
+    _ds("--broken optimizer", "optimizer"), _ds("--broken scheduler", "learning rate|scheduler"), _ds("--broken weights-only", "optimizer"),
+    _ds("--broken data", "data position"),
+    _fsdp(), _fsdp(fault=FIRST), _fsdp("--sync"), _fsdp("--bf16"), _fsdp("--ema"), _fsdp("--sync", fault="--fail-node 2 --at save-during"),
+    _fsdp("--broken optimizer", "optimizer"), _fsdp("--broken scheduler", "learning rate|scheduler"), _fsdp("--broken rng", "RNG"),
+    _fsdp("--broken data", "data position"), _fsdp("--ema --broken ema", "copies"),
+)  # fmt: skip

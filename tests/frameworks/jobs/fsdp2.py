@@ -1,0 +1,101 @@
+"""FSDP2 and torch.distributed.checkpoint, with the state of the loader: ``get_state_dict``, ``async_save``."""
+
+import argparse
+import os
+import time
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import truth
+from tiny import Data, Net
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_model_state_dict, set_state_dict
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.utils.data import DistributedSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--broken", default="")
+parser.add_argument("--sync", action="store_true")
+parser.add_argument("--bf16", action="store_true")
+parser.add_argument("--ema", action="store_true")
+options = parser.parse_args()
+dist.init_process_group("cpu:gloo")
+torch.manual_seed(0)
+rank = dist.get_rank()
+net = Net()
+policy = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)} if options.bf16 else {}
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+for module in (net.a, net.b, net.c, net):
+    fully_shard(module, mesh=mesh, **policy)
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 60))
+average = {name: value.detach().clone() for name, value in net.state_dict().items()} if options.ema else {}
+sampler = DistributedSampler(Data(), seed=2)
+loader = StatefulDataLoader(Data(), 16, sampler=sampler)
+
+
+class App(Stateful):
+    step = 0
+    random = None
+
+    def state_dict(self):
+        model, optim = get_state_dict(net, optimizer)
+        state = {"model": model, "optim": optim, "schedule": schedule.state_dict(), "step": self.step, **({"ema": average} if average else {})}
+        return state | {f"loader{rank}": loader.state_dict(), f"random{rank}": torch.get_rng_state()}
+
+    def load_state_dict(self, state):
+        if options.broken == "optimizer":
+            set_model_state_dict(net, state["model"])
+        else:
+            set_state_dict(net, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
+        if options.broken != "scheduler":
+            schedule.load_state_dict(state["schedule"])
+        self.step = state["step"]
+        if options.broken != "data":
+            loader.load_state_dict(state[f"loader{rank}"])
+        self.random = None if options.broken == "rng" else state[f"random{rank}"].clone()
+        if options.broken != "ema":
+            for name in average:
+                average[name].copy_(state["ema"][name])
+
+
+app = App()
+os.makedirs("out", exist_ok=True)
+whole = sorted(int(name) for name in os.listdir("out") if os.path.exists(f"out/{name}/.metadata"))
+if whole:
+    dcp.load({"app": app}, checkpoint_id=f"out/{whole[-1]}")
+group, flush = dist.new_group(backend="gloo"), None
+epoch = app.step // len(loader)
+while app.step < 60:
+    sampler.set_epoch(epoch)
+    for x, y in loader:
+        if app.random is not None:  # the loader draws from the same generator when its iteration begins
+            torch.set_rng_state(app.random)
+            app.random = None
+        loss = torch.nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        app.step += 1
+        for name, value in net.state_dict().items() if average else ():
+            average[name].lerp_(value.detach(), 0.05)
+        copy = average.values() if average else None
+        truth.log(app.step, model=net, optimizers=[optimizer], loss=loss.item(), batch=x, copy=copy)
+        time.sleep(0.02)
+        if app.step % 10 == 0:
+            if flush:
+                flush.result()
+            if options.sync:
+                dcp.save({"app": app}, checkpoint_id=f"out/{app.step}")
+            else:
+                flush = dcp.async_save({"app": app}, checkpoint_id=f"out/{app.step}", process_group=group)
+        if app.step >= 60:
+            break
+    epoch += 1
+if flush:
+    flush.result()
+dist.destroy_process_group()
