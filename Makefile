@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The parts of `make test-all`: every axis. They can run side by side elsewhere; the workflow of CI has a job for each.
 AXES := units beds containers hosts slurm attack lab
 
-.PHONY: help run check test test-all $(AXES:%=test-%) durations mutants judge-matrix attack fuzz test-gpu wheels lint format bench against clean lab-up lab-down engine
+.PHONY: help run check test test-all $(AXES:%=test-%) durations mutants judge-matrix test-frameworks attack fuzz test-gpu wheels lint format bench against clean lab-up lab-down engine
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make test    everything real once, as CI does      make lint    style, types, imports"
 	@echo "make test-all    every axis; its parts: make test-units test-beds test-containers test-hosts test-slurm test-attack test-lab"
 	@echo "make durations   renews the list of slow tests      make mutants   how many of 60 faults of the product do the tests notice?"
+	@echo "make test-frameworks FRAMEWORK=hf    jobs of Hugging Face, Lightning, DeepSpeed and FSDP2, right and broken, judged"
 	@echo "make attack  kills, edits, hostile bundles and fuzzed inputs, all of them; make fuzz SCALE=10 SEED=3: more inputs"
 	@echo "make test-gpu PYTHON=PATH    tests on one GPU with the CUDA torch of that interpreter, offline; PARTS=nccl,digests: some of them"
 	@echo "make wheels PYTHON_VERSION=3.12    gathers what that interpreter lacks, where there is a network"
@@ -77,6 +78,10 @@ FIRST ?= 0
 
 judge-matrix: .venv/.dev-stamp
 	$(BIN)/python -m tests.jobs --seed $(or $(SEED),1) --count $(COUNT) --first $(FIRST)
+
+# Jobs of frameworks, in an environment for each family beside the torch of .venv. FRAMEWORK: hf, lightning, deepspeed or fsdp2.
+test-frameworks: .venv/.dev-stamp
+	$(BIN)/python -m tests.frameworks $(or $(FRAMEWORK),all) $(if $(ONLY),--only "$(ONLY)")
 
 # Attacks are seeded; SCALE 1 makes all of them, 0.1 those of `make test`.
 SCALE ?= 1

@@ -11,17 +11,19 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import date
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from . import page
 from .cells import CELLS, FAMILIES, Cell
 
 BIN = Path(sys.executable).parent
@@ -37,14 +39,15 @@ CONSEQUENCES = {"saved state", "other state", "learning rate", "scheduler", "los
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("family", nargs="?", choices=[*FAMILIES, []], default=[], help="default: all")
+    parser.add_argument("family", nargs="?", choices=[*FAMILIES, "all"], default="all")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cells whose names contain it")
     parser.add_argument("--environments", type=Path, default=Path.home() / ".cache" / "ccbed-frameworks")
     options = parser.parse_args()
-    cells = [cell for cell in CELLS if options.family in ([], cell.family) and options.only in cell.name]
+    cells = [cell for cell in CELLS if options.family in ("all", cell.family) and options.only in cell.name]
     root = Path(tempfile.mkdtemp(prefix="frameworks-"))
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     counts: Counter[str] = Counter()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         for family in dict.fromkeys(cell.family for cell in cells):
             python = environment(family, options.environments)
@@ -53,9 +56,16 @@ def main() -> int:
                     begun = time.monotonic()
                     row = judged(cell, python, root)
                     counts[row["result"]] += 1
-                    results[f"{family}: {cell.name}"] = {**row, "versions": versions(python, family), "date": f"{date.today()}"}
-                    print(f"{row['result']:8} {cell.name}: {row['said']} ({time.monotonic() - begun:.0f} s)", flush=True)
+                    results[f"{family}: {cell.name}"] = {
+                        **row,
+                        "versions": versions(python, family),
+                        "date": f"{datetime.now(UTC).date()}",
+                    }
+                    print(
+                        f"{row['result']:8} {cell.name}: {row['said']} ({time.monotonic() - begun:.0f} s)", flush=True
+                    )
                     RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
+                    page.PAGE.write_text(page.rendered(results))
     finally:
         shutil.rmtree(root, ignore_errors=True)
     print(", ".join(f"{count} {result}" for result, count in sorted(counts.items())))
@@ -70,11 +80,13 @@ def environment(family: str, root: Path) -> Path:
         shutil.rmtree(place, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", place], check=True)
         site = next(place.glob("lib/python*/site-packages"))
-        (site / "shared-torch.pth").write_text(str(Path(metadata.distribution("torch").locate_file("")).resolve()) + "\n")
+        (site / "shared-torch.pth").write_text(
+            str(Path(str(metadata.distribution("torch").locate_file(""))).resolve()) + "\n"
+        )
         quiet = {**os.environ, "DS_BUILD_OPS": "0"}
         subprocess.run([python, "-m", "pip", "install", "-q", "setuptools", "wheel"], check=True, env=quiet)
         isolated = ["--no-build-isolation"] if family == "deepspeed" else []
-        subprocess.run([python, "-m", "pip", "install", "-q", *isolated, *FAMILIES[family]], check=True, env=quiet)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *isolated, *FAMILIES[family]], check=True, env=quiet)
         (place / "done").touch()
     return python
 
@@ -85,14 +97,18 @@ class bed:  # noqa: N801 - a context manager
     def __init__(self, family: str, python: Path, root: Path) -> None:
         self.name, self.root = f"fw-{family}", root
         self.inventory = root / f"{self.name}.yml"
-        hosts = "all:\n  hosts:\n    localhost:\n      ansible_connection: local\n  vars:\n    ccbed_provider: process\n"
+        hosts = (
+            "all:\n  hosts:\n    localhost:\n      ansible_connection: local\n  vars:\n    ccbed_provider: process\n"
+        )
         self.inventory.write_text(f"{hosts}    ccbed_nodes: 4\n    ccbed_spares: 1\n    ccbed_python: {python}\n")
 
     def __enter__(self) -> None:
-        subprocess.run([BIN / "ccbed", "up", self.inventory], check=True, env=variables(self.root), stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [BIN / "ccbed", "up", self.inventory], check=True, env=variables(self.root), stdout=subprocess.DEVNULL
+        )
 
     def __exit__(self, *_: object) -> None:
-        command = [BIN / "ccbed", "down", self.name, "--force"]
+        command: list[str | Path] = [BIN / "ccbed", "down", self.name, "--force"]
         subprocess.run(command, check=False, capture_output=True, env=variables(self.root))
 
 
@@ -103,12 +119,35 @@ def judged(cell: Cell, python: Path, root: Path) -> dict[str, Any]:
         for file in (HERE / "jobs").glob("*.py"):
             shutil.copy(file, folder)
     arguments = shlex.split(cell.arguments)
-    launcher = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    done = subprocess.run([*launcher, cell.job, *arguments], cwd=clean, check=False, capture_output=True, text=True, timeout=TIMEOUT_S, env=variables(root))
+    launcher: list[str | Path] = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    done = subprocess.run(
+        [*launcher, cell.job, *arguments],
+        cwd=clean,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=variables(root),
+    )
     if done.returncode:
-        return {"result": "broken", "true": [], "said": f"the undisturbed job fails: {done.stdout[-150:]} {done.stderr[-300:]}"}
-    command = [BIN / "ccbed", "run", cell.job, "--bed", f"fw-{cell.family}", *shlex.split(cell.fault), "--", *arguments]
-    output = subprocess.run(command, cwd=drill, check=False, capture_output=True, text=True, timeout=2 * TIMEOUT_S, env=variables(root))
+        return {
+            "result": "broken",
+            "true": [],
+            "said": f"the undisturbed job fails: {done.stdout[-150:]} {done.stderr[-300:]}",
+        }
+    command: list[str | Path] = [
+        BIN / "ccbed",
+        "run",
+        cell.job,
+        "--bed",
+        f"fw-{cell.family}",
+        *shlex.split(cell.fault),
+        "--",
+        *arguments,
+    ]
+    output = subprocess.run(
+        command, cwd=drill, check=False, capture_output=True, text=True, timeout=2 * TIMEOUT_S, env=variables(root)
+    )
     verdict = next(re.finditer(r"^(PASS|FAIL|UNKNOWN) +(.*?) +exit \d$", output.stdout, re.MULTILINE), None)
     true = sorted(differences(clean / "truth", drill / "truth"))
     if verdict is None:
@@ -140,8 +179,12 @@ def compared(cell: Cell, verdict: str, true: list[str], named: set[str]) -> str:
 def parts(rows: list[Mapping[str, Any]]) -> set[str]:
     """Return the parts of the state, and the checks, that fail."""
     failed = {row["check"] for row in rows if row["outcome"] == "fail"}
-    states = next((row["evidence"].get("rows", {}) for row in rows if row["check"] == "resume-complete"), {})
-    return failed | {part for attempt in states.values() for part, state in attempt.items() if state["result"] == "fail"}
+    states: Mapping[str, Any] = next(
+        (row["evidence"].get("rows", {}) for row in rows if row["check"] == "resume-complete"), {}
+    )
+    return failed | {
+        part for attempt in states.values() for part, state in attempt.items() if state["result"] == "fail"
+    }
 
 
 def differences(clean: Path, drill: Path) -> Iterator[str]:
@@ -153,7 +196,12 @@ def differences(clean: Path, drill: Path) -> Iterator[str]:
         if not attempts:
             yield f"rank {rank} wrote nothing"
             continue
-        different = {part for row in attempts[-1] for part in row if not is_equal(part, row[part], known.get(row["step"], {}).get(part))}
+        different = {
+            part
+            for row in attempts[-1]
+            for part in row
+            if not is_equal(part, row[part], known.get(row["step"], {}).get(part))
+        }
         yield from different - {"step"}
 
 
@@ -169,7 +217,12 @@ def is_equal(part: str, value: Any, other: Any) -> bool:
 
 
 def variables(root: Path) -> dict[str, str]:
-    return {**os.environ, "XDG_STATE_HOME": str(root / "state"), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {
+        **os.environ,
+        "XDG_STATE_HOME": str(root / "state"),
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
 
 
 def versions(python: Path, family: str) -> dict[str, str]:

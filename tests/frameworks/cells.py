@@ -28,7 +28,11 @@ class Cell:
 
     @property
     def name(self) -> str:
-        return " ".join(filter(None, (self.job.removesuffix(".py"), self.arguments, self.fault.replace("--fail-node 2", "").strip())))
+        return " ".join(
+            filter(
+                None, (self.job.removesuffix(".py"), self.arguments, self.fault.replace("--fail-node 2", "").strip())
+            )
+        )
 
 
 def _hf(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
@@ -55,12 +59,14 @@ FIRST = "--fail-node 0"
 CELLS: tuple[Cell, ...] = (
     _hf(), _hf(fault=FIRST), _hf("--accumulate 2"), _hf("--bf16"), _hf("--workers 2"), _hf("--evaluate 4"), _hf("--evaluate 10 --best"),
     _hf("--broken optimizer", "optimizer"), _hf("--broken rng", "RNG"), _hf("--broken data", "data position"),
-    _hf("--broken early", "weights|resumed-newest"), _hf("--broken weights-only", "optimizer"), _hf("--broken scratch", "weights|resumed-from"),
+    _hf("--broken early", "weights|resumed-newest"), _hf("--broken weights-only", "optimizer"),
+    _hf("--broken scratch", "weights|resumed-from"),
     _hf("--only-model", "optimizer"),
     _acc(), _acc(fault=FIRST), _acc("--accumulate 2"), _acc("--precision bf16"), _acc("--stateful"), _acc("--evaluate"), _acc("--ema"),
     _acc("--broken data", "data position"), _acc("--broken weights-only", "optimizer"), _acc("--ema --broken ema", "copies"),
     _acc("--broken set_epoch"),
-    _light("--no-shuffle"), _light("--no-shuffle", fault=FIRST), _light("--no-shuffle --stateful"), _light("--no-shuffle --precision bf16-mixed"),
+    _light("--no-shuffle"), _light("--no-shuffle", fault=FIRST), _light("--no-shuffle --stateful"),
+    _light("--no-shuffle --precision bf16-mixed"),
     _light("--no-shuffle --evaluate 5"), _light("--no-shuffle --accumulate 2"), _light("--no-shuffle --ema"),
     _light("--no-shuffle --dropout 0.1", "RNG"), _light("--no-shuffle --broken optimizer", "optimizer"),
     _light("--no-shuffle --broken scheduler", "learning rate|scheduler"), _light("--no-shuffle --broken weights-only", "optimizer"),

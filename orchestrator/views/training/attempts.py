@@ -312,6 +312,13 @@ def _trained(file: watch.WatchFile) -> bool:
     )
 
 
+#: Why a process of a watched job has no record.
+_UNWATCHED = (
+    "either its launcher started it without RANK, as `accelerate launch --cpu` does with one process (--multi_cpu sets it), or the watcher "
+    "was not loaded (python -I, a replaced PYTHONPATH)"
+)
+
+
 def _attempt(
     index: int, key: tuple[int, int], group: Mapping[int, watch.WatchFile], files: Iterable[watch.WatchFile], gang: Gang | None,
     *, is_restarted: bool, is_alone: bool,
@@ -348,7 +355,7 @@ def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None, *, was_w
     if file is None and was_watched:
         return f"{name} has no record of this start: it was not started again, or it ended before it imported torch"
     if file is None:
-        return f"{name} has no record: the watcher was not loaded there (python -I, or a replaced PYTHONPATH?)"
+        return f"{name} has no record: {_UNWATCHED}"
     if failed := failed_load(file):
         return f"{name} could not load {failed.path}, and made no step"
     reasons = [f"{line.what}: {line.why}" for line in file.of(watch.NotObserved)]

@@ -43,7 +43,13 @@ class App(Stateful):
 
     def state_dict(self):
         model, optim = get_state_dict(net, optimizer)
-        state = {"model": model, "optim": optim, "schedule": schedule.state_dict(), "step": self.step, **({"ema": average} if average else {})}
+        state = {
+            "model": model,
+            "optim": optim,
+            "schedule": schedule.state_dict(),
+            "step": self.step,
+            **({"ema": average} if average else {}),
+        }
         return state | {f"loader{rank}": loader.state_dict(), f"random{rank}": torch.get_rng_state()}
 
     def load_state_dict(self, state):

@@ -47,7 +47,9 @@ class Module(lightning.LightningModule):
             for state in checkpoint["optimizer_states"]:
                 state["state"] = {}
         if options.broken == "scheduler":
-            checkpoint["lr_schedulers"] = [dict(state, last_epoch=0, _step_count=1) for state in checkpoint["lr_schedulers"]]
+            checkpoint["lr_schedulers"] = [
+                dict(state, last_epoch=0, _step_count=1) for state in checkpoint["lr_schedulers"]
+            ]
 
     def on_train_batch_end(self, *_):
         optimizers = [getattr(optimizer, "optimizer", optimizer) for optimizer in self.trainer.optimizers]

@@ -11,7 +11,9 @@ _file = None
 
 
 def _norms(tensors):
-    values = [getattr(tensor.detach(), "to_local", lambda tensor=tensor: tensor.detach())().double() for tensor in tensors]
+    values = [
+        getattr(tensor.detach(), "to_local", lambda tensor=tensor: tensor.detach())().double() for tensor in tensors
+    ]
     return [sum(float(value.sum()) for value in values), sum(float(value.pow(2).sum()) for value in values)]
 
 
