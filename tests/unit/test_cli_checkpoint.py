@@ -32,7 +32,7 @@ def test_a_damaged_one_fails_and_the_newest_whole_is_named(out: Path, capsys: py
 
 
 def test_what_is_not_known_is_neither(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (out / "other_30.bin").write_bytes(b"no form")
+    (out / "model_30.bin").write_bytes(b"no form")
     assert main.run(["checkpoint", "check", str(out), "--json"]) == 2
     document = json.loads(capsys.readouterr().out)
     assert (document["outcome"], document["newest_whole"]) == ("unknown", "snapshot_20.pt")

@@ -15,7 +15,12 @@ from . import pickled, safetensors_files, torch_files
 #: What a job calls the number of its steps, and of its epochs, at the top of a saved dict.
 STEPS = ("global_step", "global_steps", "step", "steps", "iteration", "iter", "iter_num", "current_step", "train_step")
 EPOCHS = ("epoch", "epochs", "epochs_run", "EPOCHS_RUN", "current_epoch")
-TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar")
+TORCH_SUFFIXES = (".pt", ".pth", ".ckpt")
+#: Suffixes that files of other programs have as well: with them the name must say that it is a checkpoint.
+_COMMON = re.compile(
+    r".*(model|optim|sched|state|weight|checkpoint|ckpt|adapter|snapshot|arg|scaler|custom).*\.(bin|pkl|tar)",
+    re.IGNORECASE,
+)
 #: Names of what a save leaves behind that did not end.
 UNFINISHED = re.compile(r"(^tmp[-_.].*|.*\.(tmp|part|partial|incomplete|temp)(\.\w+)?$|.*[-_.]tmp$)", re.IGNORECASE)
 
@@ -37,9 +42,10 @@ class PartFile:
 
 def is_part(path: Path) -> bool:
     name = path.name
-    return (
+    is_known = (
         path.suffix in (*TORCH_SUFFIXES, ".safetensors") or name.endswith(".index.json") or name == "trainer_state.json"
-    ) and not UNFINISHED.match(name)
+    )
+    return (is_known or _COMMON.fullmatch(name) is not None) and not UNFINISHED.match(name)
 
 
 def read(path: Path, *, whole: bool) -> PartFile:

@@ -219,7 +219,7 @@ def test_what_a_save_left_that_did_not_end_is_no_checkpoint(made: Callable[[str]
 
 def test_a_file_of_another_form_is_unknown_not_damaged(made: Callable[[str], Path]) -> None:
     root = made("snapshots")
-    (root / "notes_30.bin").write_bytes(b"something else")
+    (root / "model_30.bin").write_bytes(b"something else")
     assert outcome(root) == "unknown"
 
 
@@ -258,7 +258,7 @@ class Bomb:
 def test_nothing_of_a_pickle_is_executed(tmp_path: Path) -> None:
     made = str(tmp_path / "made").encode()
     torch.save({"step": 3, "bomb": Bomb(tmp_path / "made")}, tmp_path / "a.pt")
-    (tmp_path / "b.pkl").write_bytes(b"\x80\x02cos\nmkdir\nX" + len(made).to_bytes(4, "little") + made + b"\x85R.")
+    (tmp_path / "state.pkl").write_bytes(b"\x80\x02cos\nmkdir\nX" + len(made).to_bytes(4, "little") + made + b"\x85R.")
     assert outcome(tmp_path) == "whole"
     assert not (tmp_path / "made").exists()
 
@@ -273,7 +273,7 @@ def test_a_hostile_pickle_is_damage_not_a_traceback(tmp_path: Path) -> None:
             b"\x80",
         )
     ):
-        (tmp_path / "a.pkl").write_bytes(content)
+        (tmp_path / "state.pkl").write_bytes(content)
         assert outcome(tmp_path) in ("damaged", "whole"), number
 
 
