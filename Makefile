@@ -79,7 +79,7 @@ FIRST ?= 0
 judge-matrix: .venv/.dev-stamp
 	$(BIN)/python -m tests.jobs --seed $(or $(SEED),1) --count $(COUNT) --first $(FIRST)
 
-# Jobs of frameworks, in an environment for each family beside the torch of .venv. FRAMEWORK: hf, lightning, deepspeed or fsdp2.
+# Jobs of frameworks, in an environment for each family beside the torch of .venv. FRAMEWORK: hf, lightning, deepspeed, torchdata or torch (FSDP2).
 test-frameworks: .venv/.dev-stamp
 	$(BIN)/python -m tests.frameworks $(or $(FRAMEWORK),all) $(if $(ONLY),--only "$(ONLY)")
 

@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 TIMEOUT_S = 600
 #: Relative difference of sums that come in another order, soon after the resumption, and later.
-ROUNDING = 1e-3
+ROUNDING = 1e-5
 EXACT = ("data position", "RNG")
 #: Parts that follow from others: a verdict may name them beside what was lost.
 CONSEQUENCES = {"saved state", "other state", "learning rate", "scheduler", "loss"}
@@ -42,10 +42,13 @@ def main() -> int:
     parser.add_argument("family", nargs="?", choices=[*FAMILIES, "all"], default="all")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cells whose names contain it")
     parser.add_argument("--environments", type=Path, default=Path.home() / ".cache" / "ccbed-frameworks")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="where results are added; the page shows those of the default"
+    )
     options = parser.parse_args()
     cells = [cell for cell in CELLS if options.family in ("all", cell.family) and options.only in cell.name]
     root = Path(tempfile.mkdtemp(prefix="frameworks-"))
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = json.loads(options.results.read_text()) if options.results.exists() else {}
     counts: Counter[str] = Counter()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
@@ -64,8 +67,9 @@ def main() -> int:
                     print(
                         f"{row['result']:8} {cell.name}: {row['said']} ({time.monotonic() - begun:.0f} s)", flush=True
                     )
-                    RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
-                    page.PAGE.write_text(page.rendered(results))
+                    options.results.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
+                    if options.results == RESULTS:
+                        page.PAGE.write_text(page.rendered(results))
     finally:
         shutil.rmtree(root, ignore_errors=True)
     print(", ".join(f"{count} {result}" for result, count in sorted(counts.items())))
@@ -74,6 +78,8 @@ def main() -> int:
 
 def environment(family: str, root: Path) -> Path:
     """Return the interpreter of a family's environment, made if it is not there. It shares the torch of this interpreter."""
+    if not FAMILIES[family]:
+        return Path(sys.executable)
     place = root / family
     python = place / "bin" / "python"
     if not (place / "done").exists():
@@ -149,7 +155,7 @@ def judged(cell: Cell, python: Path, root: Path) -> dict[str, Any]:
         command, cwd=drill, check=False, capture_output=True, text=True, timeout=2 * TIMEOUT_S, env=variables(root)
     )
     verdict = next(re.finditer(r"^(PASS|FAIL|UNKNOWN) +(.*?) +exit \d$", output.stdout, re.MULTILINE), None)
-    true = sorted(differences(clean / "truth", drill / "truth"))
+    true = sorted(set(differences(clean / "truth", drill / "truth")))
     if verdict is None:
         return {"result": "wrong: no verdict", "true": true, "said": (output.stdout + output.stderr)[-300:]}
     rows = json.loads((drill / "runs" / "latest" / "verdicts.json").read_text())

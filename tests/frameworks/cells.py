@@ -10,7 +10,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "hf": ("transformers==5.24.0", "accelerate==1.15.0"),
     "lightning": ("lightning==2.6.6", "torchdata"),
     "deepspeed": ("deepspeed==0.19.8",),
-    "fsdp2": ("torchdata",),
+    "torchdata": ("torchdata",),
+    "torch": (),
 }
 
 
@@ -51,13 +52,17 @@ def _ds(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
     return Cell("deepspeed", "ds.py", arguments, fault, lost)
 
 
-def _fsdp(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
-    return Cell("fsdp2", "fsdp2.py", arguments, fault, lost)
+def _fsdp(arguments: str = "", *lost: str, fault: str = "--fail-node 2", family: str = "torch") -> Cell:
+    return Cell(family, "fsdp2.py", arguments, fault, lost)
+
+
+def _stateful(arguments: str = "", *lost: str) -> Cell:
+    return _fsdp(f"--stateful {arguments}".strip(), *lost, family="torchdata")
 
 
 FIRST = "--fail-node 0"
 CELLS: tuple[Cell, ...] = (
-    _hf(), _hf(fault=FIRST), _hf("--accumulate 2"), _hf("--bf16"), _hf("--workers 2"), _hf("--evaluate 4"), _hf("--evaluate 10 --best"),
+    _hf(), _hf(fault=FIRST), _hf("--accumulate 2"), _hf("--bf16"), _hf("--workers 2", "RNG|bit-exact"), _hf("--evaluate 4"), _hf("--evaluate 10 --best"),
     _hf("--broken optimizer", "optimizer"), _hf("--broken rng", "RNG"), _hf("--broken data", "data position"),
     _hf("--broken early", "weights|resumed-newest"), _hf("--broken weights-only", "optimizer"),
     _hf("--broken scratch", "weights|resumed-from"),
@@ -77,4 +82,5 @@ CELLS: tuple[Cell, ...] = (
     _fsdp(), _fsdp(fault=FIRST), _fsdp("--sync"), _fsdp("--bf16"), _fsdp("--ema"), _fsdp("--sync", fault="--fail-node 2 --at save-during"),
     _fsdp("--broken optimizer", "optimizer"), _fsdp("--broken scheduler", "learning rate|scheduler"), _fsdp("--broken rng", "RNG"),
     _fsdp("--broken data", "data position"), _fsdp("--ema --broken ema", "copies"),
+    _stateful(), _stateful("--sync"), _stateful("--broken data", "data position"),
 )  # fmt: skip

@@ -13,14 +13,14 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_model_st
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.utils.data import DistributedSampler
-from torchdata.stateful_dataloader import StatefulDataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--broken", default="")
 parser.add_argument("--sync", action="store_true")
 parser.add_argument("--bf16", action="store_true")
 parser.add_argument("--ema", action="store_true")
+parser.add_argument("--stateful", action="store_true", help="the loader of torchdata, which saves its own position")
 options = parser.parse_args()
 dist.init_process_group("cpu:gloo")
 torch.manual_seed(0)
@@ -34,7 +34,9 @@ optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 60))
 average = {name: value.detach().clone() for name, value in net.state_dict().items()} if options.ema else {}
 sampler = DistributedSampler(Data(), seed=2)
-loader = StatefulDataLoader(Data(), 16, sampler=sampler)
+if options.stateful:
+    from torchdata.stateful_dataloader import StatefulDataLoader as DataLoader
+loader = DataLoader(Data(), 16, sampler=sampler)
 
 
 class App(Stateful):
@@ -50,7 +52,8 @@ class App(Stateful):
             "step": self.step,
             **({"ema": average} if average else {}),
         }
-        return state | {f"loader{rank}": loader.state_dict(), f"random{rank}": torch.get_rng_state()}
+        position = {f"loader{rank}": loader.state_dict()} if options.stateful else {}
+        return state | position | {f"random{rank}": torch.get_rng_state()}
 
     def load_state_dict(self, state):
         if options.broken == "optimizer":
@@ -60,7 +63,7 @@ class App(Stateful):
         if options.broken != "scheduler":
             schedule.load_state_dict(state["schedule"])
         self.step = state["step"]
-        if options.broken != "data":
+        if options.broken != "data" and options.stateful:
             loader.load_state_dict(state[f"loader{rank}"])
         self.random = None if options.broken == "rng" else state[f"random{rank}"].clone()
         if options.broken != "ema":
@@ -75,10 +78,17 @@ if whole:
     dcp.load({"app": app}, checkpoint_id=f"out/{whole[-1]}")
 group, flush = dist.new_group(backend="gloo"), None
 epoch = app.step // len(loader)
-while app.step < 60:
+while app.step < 40:
     sampler.set_epoch(epoch)
-    for x, y in loader:
-        if app.random is not None:  # the loader draws from the same generator when its iteration begins
+    if (
+        app.random is not None and app.step % len(loader) == 0
+    ):  # it was saved before the next epoch's loader drew from it
+        torch.set_rng_state(app.random)
+        app.random = None
+    for place, (x, y) in enumerate(loader):
+        if not options.stateful and options.broken != "data" and epoch * len(loader) + place < app.step:
+            continue
+        if app.random is not None:  # it was saved after the loader of this epoch drew from it
             torch.set_rng_state(app.random)
             app.random = None
         loss = torch.nn.functional.cross_entropy(net(x), y)
@@ -99,7 +109,7 @@ while app.step < 60:
                 dcp.save({"app": app}, checkpoint_id=f"out/{app.step}")
             else:
                 flush = dcp.async_save({"app": app}, checkpoint_id=f"out/{app.step}", process_group=group)
-        if app.step >= 60:
+        if app.step >= 40:
             break
     epoch += 1
 if flush:

@@ -142,6 +142,19 @@ def test_a_save_whose_metadata_cannot_be_written_is_not_committed(observed: Obse
     assert observed.of("saved") == observed.of("committed") == []
 
 
+def test_a_save_of_many_tensors_is_in_its_middle_once(tmp_path: Path, observed: Observed) -> None:
+    reached: list[int] = []
+    saves.observe("during", reached.append)
+    for step in (1, 2):
+        dcp.save(
+            {f"w{number}": torch.ones(3) * step for number in range(4)},
+            checkpoint_id=tmp_path / str(step),
+            no_dist=True,
+        )
+    assert len(reached) == 2
+    assert len(set(reached)) == 2
+
+
 def test_a_load_without_metadata_is_recorded_with_its_error(observed: Observed, tmp_path: Path) -> None:
     with pytest.raises(CheckpointException):
         dcp.load({"weight": torch.ones(3)}, checkpoint_id=tmp_path / "missing", no_dist=True)

@@ -47,6 +47,7 @@ class Save:
         self.reading: Reading | None = None
         self.returned: float | None = None
         self.how = ""
+        self.is_in_middle = False
         self.committed: float | None = None
         #: The file object of the script, while it may still be open.
         self.stream: Any = None
@@ -112,9 +113,10 @@ def is_part() -> bool:
 
 @record.guarded("saves")
 def report_middle() -> None:
-    """The save of this thread has written its data, and is not complete."""
+    """The save of this thread has written its data, or the first piece of it, and is not complete."""
     save = getattr(_thread_state, "save", None)
-    if save is not None:
+    if save is not None and not save.is_in_middle:
+        save.is_in_middle = True
         report("during", save)
 
 
