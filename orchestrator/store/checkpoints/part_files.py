@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...model.frozen import dataclass, field, replace
+from ...model.frozen import dataclass, field
 from . import pickled, safetensors_files, torch_files
 
 #: What a job calls the number of its steps, and of its epochs, at the top of a saved dict.
@@ -56,11 +56,11 @@ def read(path: Path, *, whole: bool) -> PartFile:
             raise pickled.DamagedError("it is empty")
         if path.suffix == ".json":
             return _json(path, size)
-        digest = _digest(path) if whole else ""
         if path.suffix == ".safetensors":
             tensors = safetensors_files.read(path)
+            digest = _digest(path) if whole else ""
             return PartFile(path=path, form=f"safetensors, {len(tensors)} tensors", size=size, digest=digest)
-        return replace(_torch(path, size, whole), digest=digest)
+        return _torch(path, size, whole)
     except pickled.DamagedError as error:
         return PartFile(path=path, form="", size=size, problem=str(error))
 
@@ -109,7 +109,7 @@ def _torch(path: Path, size: int, whole: bool) -> PartFile:
         file = torch_files.TorchFile(path, whole=whole)
         says, updates, world = _claims(file)
         form = f"torch.save, {len(file.storages)} tensors"
-        return PartFile(path=path, form=form, size=size, says=says, updates=updates, world=world)
+        return PartFile(path=path, form=form, size=size, says=says, updates=updates, world=world, digest=file.digest)
     if head[:1] == b"\x80":
         with path.open("rb") as stream:
             pickled.read(stream)

@@ -71,6 +71,8 @@ class TorchFile:
     def __init__(self, path: Path, *, start: int = 0, length: int | None = None, whole: bool = True) -> None:
         """``whole``: read every byte, and compare the checksums; else only what the values need."""
         self.path = path
+        #: Of the checksums of all tensors, in this process; empty where the writer computed none.
+        self.digest = ""
         #: Key -> bytes of the storages that hold single numbers.
         self.small: dict[str, bytes] = {}
         length = path.stat().st_size - start if length is None else length
@@ -118,6 +120,8 @@ class TorchFile:
         with _damage("data.pkl"):
             content = _record(archive, main)
         self.value = pickled.read_bytes(content)
+        sums = {name: info.CRC for name, info in sorted(records.items()) if name.startswith("data/")}
+        self.digest = str(hash(tuple(sums.items()))) if all(sums.values()) else ""
         self._read_storages(archive, records, whole)
 
     def _read_storages(self, archive: zipfile.ZipFile, records: Mapping[str, zipfile.ZipInfo], whole: bool) -> None:
