@@ -169,11 +169,11 @@ def judged(cell: Cell, python: Path, root: Path) -> dict[str, Any]:
 
 def compared(cell: Cell, verdict: str, true: list[str], named: set[str]) -> str:
     """Return whether a verdict is right. What the cell says and what the job wrote must agree first."""
-    if bool(true) != bool(cell.lost):
+    if bool(true) != cell.is_otherwise:
         return "broken: the job is not what the cell says"
     if verdict == "UNKNOWN":
         return "unknown"
-    if not true:
+    if not cell.lost:
         return "right" if verdict == "PASS" else "wrong FAIL"
     if verdict == "PASS":
         return "wrong PASS"

@@ -28,6 +28,11 @@ class Cell:
     lost: tuple[str, ...] = ()
 
     @property
+    def is_otherwise(self) -> bool:
+        """Whether the job trains otherwise than undisturbed: one that resumes an older checkpoint does not, and loses time."""
+        return any(group != "resumed-newest" for group in self.lost)
+
+    @property
     def name(self) -> str:
         return " ".join(
             filter(
@@ -62,9 +67,10 @@ def _stateful(arguments: str = "", *lost: str) -> Cell:
 
 FIRST = "--fail-node 0"
 CELLS: tuple[Cell, ...] = (
-    _hf(), _hf(fault=FIRST), _hf("--accumulate 2"), _hf("--bf16"), _hf("--workers 2", "RNG|bit-exact"), _hf("--evaluate 4"), _hf("--evaluate 10 --best"),
+    _hf(), _hf(fault=FIRST), _hf("--accumulate 2"), _hf("--bf16"), _hf("--workers 2", "RNG|bit-exact"),
+    _hf("--evaluate 4"), _hf("--evaluate 10 --best"),
     _hf("--broken optimizer", "optimizer"), _hf("--broken rng", "RNG"), _hf("--broken data", "data position"),
-    _hf("--broken early", "weights|resumed-newest"), _hf("--broken weights-only", "optimizer"),
+    _hf("--broken early", "resumed-newest"), _hf("--broken weights-only", "optimizer"),
     _hf("--broken scratch", "weights|resumed-from"),
     _hf("--only-model", "optimizer"),
     _acc(), _acc(fault=FIRST), _acc("--accumulate 2"), _acc("--precision bf16"), _acc("--stateful"), _acc("--evaluate"), _acc("--ema"),

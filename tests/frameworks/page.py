@@ -13,7 +13,8 @@ _HEAD = """# Frameworks
 <!-- Written by `make test-frameworks`; do not edit. -->
 
 A small job of each framework loses a node of four, right and resumed wrongly in the ways that its users report. Each job writes
-its own record of the truth after every step; a verdict is right if it says what that record says. `make test-frameworks FRAMEWORK=hf` runs a family again.
+its own record of the truth after every step; a verdict is right if it says what that record says.
+`make test-frameworks FRAMEWORK=hf` runs a family again.
 
 | framework | versions | date | right | unknown | wrong |
 |---|---|---|---|---|---|

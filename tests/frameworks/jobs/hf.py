@@ -34,7 +34,14 @@ class Text(torch.utils.data.Dataset):
 
 class Record(TrainerCallback):
     def on_step_end(self, args, state, control, model=None, optimizer=None, **_):
-        truth.log(state.global_step, model=model, optimizers=[getattr(optimizer, "optimizer", optimizer)])
+        optimizers = [getattr(optimizer, "optimizer", optimizer)]
+        truth.log(state.global_step, model=model, optimizers=optimizers, batch=trainer.batch)
+
+
+class Recorded(Trainer):
+    def training_step(self, model, inputs, *rest):
+        self.batch = inputs["input_ids"]
+        return super().training_step(model, inputs, *rest)
 
 
 set_seed(0)
@@ -53,7 +60,7 @@ arguments = TrainingArguments(
     seed=0, lr_scheduler_type="cosine", warmup_steps=options.warmup, save_only_model=options.only_model,
     ignore_data_skip=options.broken == "data", learning_rate=1e-3, **more,
 )  # fmt: skip
-trainer = Trainer(model=model, args=arguments, train_dataset=Text(), eval_dataset=Text(32), callbacks=[Record()])
+trainer = Recorded(model=model, args=arguments, train_dataset=Text(), eval_dataset=Text(32), callbacks=[Record()])
 last = get_last_checkpoint("out") if os.path.isdir("out") else None
 if options.broken == "optimizer":
     trainer._load_optimizer_and_scheduler = lambda *_: None
