@@ -1,6 +1,7 @@
 """FSDP2 and torch.distributed.checkpoint, with the state of the loader: ``get_state_dict``, ``async_save``."""
 
 import argparse
+import copy
 import os
 import time
 
@@ -42,9 +43,12 @@ loader = DataLoader(Data(), 16, sampler=sampler)
 class App(Stateful):
     step = 0
     random = None
+    is_loading = False
 
     def state_dict(self):
         model, optim = get_state_dict(net, optimizer)
+        if self.is_loading and options.broken == "optimizer":
+            optim = copy.deepcopy(optim)  # dcp.load fills the tensors that it gets
         state = {
             "model": model,
             "optim": optim,
@@ -75,7 +79,9 @@ app = App()
 os.makedirs("out", exist_ok=True)
 whole = sorted(int(name) for name in os.listdir("out") if os.path.exists(f"out/{name}/.metadata"))
 if whole:
+    app.is_loading = True
     dcp.load({"app": app}, checkpoint_id=f"out/{whole[-1]}")
+    app.is_loading = False
 group, flush = dist.new_group(backend="gloo"), None
 epoch = app.step // len(loader)
 while app.step < 40:
@@ -99,10 +105,10 @@ while app.step < 40:
         app.step += 1
         for name, value in net.state_dict().items() if average else ():
             average[name].lerp_(value.detach(), 0.05)
-        copy = average.values() if average else None
-        truth.log(app.step, model=net, optimizers=[optimizer], loss=loss.item(), batch=x, copy=copy)
+        averages = average.values() if average else None
+        truth.log(app.step, model=net, optimizers=[optimizer], loss=loss.item(), batch=x, copy=averages)
         time.sleep(0.02)
-        if app.step % 10 == 0:
+        if app.step % 8 == 0:
             if flush:
                 flush.result()
             if options.sync:

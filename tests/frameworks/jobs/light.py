@@ -62,7 +62,7 @@ lightning.seed_everything(1)
 loaders = torch.utils.data.DataLoader
 if options.stateful:
     from torchdata.stateful_dataloader import StatefulDataLoader as loaders
-callbacks = [ModelCheckpoint("out", every_n_train_steps=10, save_last=True, save_top_k=1, filename="{step}")]
+callbacks = [ModelCheckpoint("out", every_n_train_steps=8, save_last=True, save_top_k=1, filename="{step}")]
 if options.ema:
     from lightning.pytorch.callbacks import EMAWeightAveraging
 
