@@ -329,7 +329,9 @@ def _liveness(draft: trial_draft.Draft) -> Liveness:
         draft.document.path.endswith(".json") and stalled_s == Liveness().stalled_s
     )  # a run of a trial without it
     if draft.content.get("workload") == SCRIPT and stalled_s < SCRIPT_STALLED_S and not is_recorded:
-        problem = f"of a script must be >= {SCRIPT_STALLED_S:g}; a shorter one, also for ranks that work, is params.timeout_s"
+        problem = (
+            f"of a script must be >= {SCRIPT_STALLED_S:g}; a shorter one, also for ranks that work, is params.timeout_s"
+        )
         draft.add_problem(("liveness", "stalled_s"), problem, stalled_s)
     return Liveness(**arguments)
 
