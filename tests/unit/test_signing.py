@@ -208,15 +208,11 @@ def test_the_file_of_the_beds_key_is_named_and_check_takes_it(directory: Path, t
     assert f"not checked: give --bed-key {key}" in out.getvalue()
     assert signing.keys_of_bed(tmp_path / "none", directory) == ()
     assert run(["check", str(directory), "--bed-key", str(key)], session) == 2, "format 1 is unknown"
-    assert "they are those of the bed's key" in bundle_text(directory)
+    signed = dataclasses.replace(bundle.load(directory), is_signed=True)
+    assert "they are those of the bed's key" in views.agreement(signed).signatures
     key.write_bytes(b"o" * 32)
     assert run(["check", str(directory), "--bed-key", str(key)], session) == 2
     assert "manifest-sha256.txt: not signed by the key of its bed" in out.getvalue()
     plan = directory / "plan.json"
     plan.write_text(plan.read_text().replace(f'"bed": "{bed}"', '"bed": "../beds"').replace(f'"{bed}"', '"../beds"', 1))
     assert signing.keys_of_bed(tmp_path, directory) == ()
-
-
-def bundle_text(directory: Path) -> str:
-    signed = dataclasses.replace(bundle.load(directory), is_signed=True)
-    return views.agreement(signed).signatures
