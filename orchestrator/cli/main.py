@@ -146,7 +146,8 @@ def _begins_run(args: Sequence[str]) -> bool:
     own = args[: args.index("--")] if "--" in args else args
     verb = next((word for word in own if word in VERBS), "")
     misspelt = next((word for word in own if not word.startswith("-")), "")
-    is_run = verb == "run" or (not verb and difflib.get_close_matches(misspelt, VERBS, n=1) == ["run"])
+    verb = verb or "".join(difflib.get_close_matches(misspelt, VERBS, n=1))
+    is_run = verb in ("run", "sweep")
     return is_run and _COMPLETING not in os.environ and not _STARTS_NOTHING & set(own)
 
 

@@ -22,13 +22,13 @@ from ..model.frozen import dataclass, field
 from ..model.launch import Result
 from ..model.plan import Placement
 from ..model.trial import Trial
-from ..nightly import bundle_records, night_files, parse_suite, selector
+from ..nightly import bundle_records, night_files, parse_suite, selector, sweeps
 from ..nightly.baselines import Baseline
 from ..nightly.runner import Attempt
 from ..nightly.suite import RUNS, Cell, Night
 from ..run import judging
 from ..store import beds, bundle, paths, secrets
-from . import audited_runs, run_trial, spare_probe, sweep_run
+from . import audited_runs, run_trial, spare_probe
 from .inputs import beds as bed_inputs
 from .inputs import slurm_jobs, trials
 from .inputs.session import Session
@@ -360,8 +360,8 @@ class NightTrials:
 
 def is_probe(trial: Trial) -> bool:
     """Whether the trial measures the hardware of every node, or the links between all of them."""
-    return trial.workload == sweep_run.PROBING or (
-        trial.workload == sweep_run.LINKING and bool(trial.params.get("fresh_probe"))
+    return trial.workload == sweeps.PROBING or (
+        trial.workload == sweeps.LINKING and bool(trial.params.get("fresh_probe"))
     )
 
 

@@ -1,6 +1,7 @@
 """Carry out `ccbed run --repeat N`: the runs in one directory, as a night of one cell, and one report over all of them.
 
 Runs that were interrupted go on with `--resume DIR`, or `ccbed resume DIR`, which repeats the recorded command line with it.
+The rounds of `ccbed sweep` are such runs.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ from .render.terminal import short_path
 #: Starts a run: the directory of its bundle's parent, why it is started, and the open run to resume -> its result.
 Once = Callable[[Path, str, Path | None], Result]
 RESUME = "--resume"
-#: The beginning of the suite's text: it tells repeated runs from a night.
-_TEXT = "# ccbed run "
-#: The document of all runs, in their directory.
-DOCUMENT = "repeat.json"
+#: The beginning of the suite's text, with the verb: it tells repeated runs from a night.
+_TEXT = "# ccbed "
+#: Verb -> the document of all its runs, in their directory. It is written last: without it the command has not ended.
+_DOCUMENTS = {"run": "repeat.json", "sweep": "sweep.json"}
+#: Verb -> the option with the number of its runs.
+_OPTIONS = {"run": "--repeat", "sweep": "--rounds"}
 
 
 @dataclass(kw_only=True)
-class _Repeats:
+class Repeats:
     """The same trial again and again. The first error ends the repeats; ``error`` is that, ``results`` are those of all ended runs."""
 
     session: Session
@@ -98,7 +101,14 @@ class _Repeats:
     def _interrupted(self, *problems: str) -> Interrupted:
         return Interrupted(*problems, hint=f"ccbed resume {short_path(self.directory)}")
 
-    def conclude(self, rows: Iterable[Row]) -> None:
+    def carry_out(self, night: Night) -> None:
+        """Run what is missing. ``error`` is what ended it early."""
+        self.session.announce(self.directory)
+        self._conclude(row for row in night_files.read_rows(self.directory) if row.run)
+        with suppress(Interrupted):  # ``error`` has it
+            runner.Runner(directory=self.directory, night=night, trials=self, now=time.monotonic, broken=1).run()
+
+    def _conclude(self, rows: Iterable[Row]) -> None:
         """Add the results of the runs that an earlier process ended."""
         for row in rows:
             with suppress(CcbedError):
@@ -113,31 +123,34 @@ def run(session: Session, bed: BedSpec, trial: Trial, once: Once, command: str, 
     """
     if options["resume"]:
         directory = Path(options["resume"]).resolve()
-        night = _resumed(directory, bed, trial, options["repeat"])
+        night = resumed(directory, bed, trial, options["repeat"])
     else:
-        night = _begin(bed, trial.name, options["repeat"], Path(options["runs_dir"]), command)
-        directory = Path(options["runs_dir"]) / night.name
-    session.announce(directory)
-    repeats = _Repeats(session=session, directory=directory, once=once, quiet=options["as_json"])
-    repeats.conclude(row for row in night_files.read_rows(directory) if row.run)
-    with suppress(Interrupted):  # ``error`` has it
-        runner.Runner(directory=directory, night=night, trials=repeats, now=time.monotonic, broken=1).run()
+        cell = Cell(name=trial.name, trial=trial.name, repeats=options["repeat"])
+        directory, night = begin(bed, "run", (cell,), Path(options["runs_dir"]), command)
+    repeats = Repeats(session=session, directory=directory, once=once, quiet=options["as_json"])
+    repeats.carry_out(night)
     return _finish(session, night, repeats, options)
+
+
+def has_ended(directory: Path) -> bool:
+    return any((directory / name).is_file() for name in _DOCUMENTS.values())
 
 
 def show_ended(session: Session, directory: Path, *, as_json: bool) -> int:
     """Show runs that have ended. Returns their exit code."""
-    document = paths.document(directory, DOCUMENT)
+    verb = _verb(night_files.read_night(directory))
+    document = paths.document(directory, _DOCUMENTS[verb])
     if as_json:
         session.terminal.json(document)
-    else:
-        session.terminal.line(
-            f"repeat   has ended, exit {document['exit']}; report: {short_path(directory)}/report/index.html"
-        )
+        return int(document["exit"])
+    session.terminal.lines(f"{item['outcome']:<8} {item['text']}" for item in document.get("findings", ()))
+    report = f"; report: {short_path(directory)}/report/index.html" if verb == "run" else ""
+    name = "repeat" if verb == "run" else verb
+    session.terminal.line(f"{name:<8} has ended, exit {document['exit']}{report}")
     return int(document["exit"])
 
 
-def _finish(session: Session, night: Night, repeats: _Repeats, options: Mapping[str, Any]) -> int:
+def _finish(session: Session, night: Night, repeats: Repeats, options: Mapping[str, Any]) -> int:
     directory, error = repeats.directory, repeats.error
     rows = night_files.read_rows(directory)
     figures = _figures(directory, rows)
@@ -156,18 +169,19 @@ def _finish(session: Session, night: Night, repeats: _Repeats, options: Mapping[
     return code
 
 
-def _resumed(directory: Path, bed: BedSpec, trial: Trial, count: int | None) -> Night:
+def resumed(directory: Path, bed: BedSpec, trial: Trial, count: int | None) -> Night:
     """The plan of runs that were interrupted. Raises UsageError unless they are of the same trial, number and bed."""
     night = night_files.read_night(directory)
-    if not _is_repeated_run(night):
+    verb = _verb(night)
+    if not verb:
         raise UsageError(f"{directory}: a night", hint=f"ccbed nightly --resume {directory}")
-    if night_files.is_closed(directory):
-        raise UsageError(f"{directory}: has ended", hint=f"its report: {directory}/report/index.html")
-    cell = night.suite.cells[0]
+    if has_ended(directory):
+        raise UsageError(f"{directory}: has ended", hint=f"ccbed resume {directory} shows its result")
+    cell, option = night.suite.cells[0], _OPTIONS[verb]
     problems = [
         f"{directory}: was begun {what} {before}, not {what} {now}"
         for what, before, now in (
-            ("on bed", night.bed, bed.name), ("with trial", cell.name, trial.name), ("with --repeat", cell.repeats, count or cell.repeats),
+            ("on bed", night.bed, bed.name), ("with trial", cell.name, trial.name), (f"with {option}", cell.repeats, count or cell.repeats),
         )
         if before != now
     ]  # fmt: skip
@@ -188,14 +202,15 @@ def _recorded_trials(directory: Path) -> Iterator[Trial]:
                 yield bundle.load_trial(path)
 
 
-def _is_repeated_run(night: Night) -> bool:
-    return night.suite.text.startswith(_TEXT)
+def _verb(night: Night) -> str:
+    """The verb of repeated runs; empty for a night."""
+    return next((verb for verb in _DOCUMENTS if night.suite.text.startswith(f"{_TEXT}{verb} ")), "")
 
 
 def resumed_command(directory: Path) -> tuple[str, ...]:
     """The words after ``ccbed`` that resume runs that were interrupted; empty for a night. Raises UsageError where a secret is missing."""
     night = night_files.read_night(directory)
-    if not _is_repeated_run(night):
+    if not _verb(night):
         return ()
     command = night.command.removeprefix("ccbed ")
     if "<redacted" in command:
@@ -208,25 +223,30 @@ def resumed_command(directory: Path) -> tuple[str, ...]:
     return (*words[:end], RESUME, str(directory), *words[end:])
 
 
-def _begin(bed: BedSpec, trial: str, count: int, runs: Path, command: str) -> Night:
-    """A casual night of one cell. It has no number, so nothing is ever compared with it."""
+def begin(bed: BedSpec, verb: str, cells: tuple[Cell, ...], runs: Path, command: str) -> tuple[Path, Night]:
+    """Create the directory of a casual night. It has no number, so nothing is ever compared with it."""
     now = datetime.datetime.now(datetime.UTC)
-    cell = Cell(name=trial, trial=trial, repeats=count)
-    directory = bundle.new(runs, f"repeat-{trial}", now)
+    trial, count = cells[0].trial, cells[0].repeats
+    name = "repeat" if verb == "run" else verb
+    directory = bundle.new(runs, f"{name}-{trial}", now)
     night = Night(
         name=directory.name,
-        suite=Suite(name=trial, cells=(cell,), text=f"{_TEXT}{trial} --repeat {count}\n"),
+        suite=Suite(name=trial, cells=cells, text=f"{_TEXT}{verb} {trial} {_OPTIONS[verb]} {count}\n"),
         bed=bed.name,
         provider=bed.provider,
         hosts={node.name: node.host for node in bed.nodes if node.role == "node"},
         number=0,
         started=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
-        order=(trial,),
+        order=tuple(cell.name for cell in cells),
         command=command,
         ccbed=__version__,
     )
     night_files.write_night(directory, night)
-    return night
+    return directory, night
+
+
+def write_document(directory: Path, verb: str, content: Mapping[str, Any]) -> None:
+    paths.write(directory / _DOCUMENTS[verb], json.dumps(content, indent=1).encode() + b"\n")
 
 
 def _figures(directory: Path, rows: Iterable[Row]) -> tuple[distribution.Distribution, ...]:
@@ -252,13 +272,14 @@ def _write_report(
         "rows": codec.plain(rows),
         "distribution": codec.plain(figures),
     }
-    paths.write(directory / DOCUMENT, json.dumps(content, indent=1).encode() + b"\n")
     lines = [f"# {trial}, {sentence.count(len(rows), 'run')}", "", _counts(night, rows), ""]
     lines += ["| figure | n | median | interval of 95 % | least | greatest |", "|---|---|---|---|---|---|"]
     lines += [f"| {' | '.join(map(str, _columns(figure)))} |" for figure in figures]
     paths.write(directory / "report" / "summary.md", "\n".join([*lines, ""]).encode())
     page = repeats_page.render(night, rows, figures, reports.link_runs(directory, rows))
     paths.write(directory / "report" / "index.html", page)
+    if night_files.is_closed(directory):
+        write_document(directory, "run", content)
 
 
 def _show(

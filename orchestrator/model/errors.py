@@ -24,6 +24,7 @@ _ON_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 #: Errors of the machine, not of ccbed.
 _MACHINE = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO,
+    errno.ENOTDIR,
 )  # fmt: skip
 #: CPython's text where the limit of processes is reached; a fork raises BlockingIOError there.
 _NO_THREAD = "can't start new thread"

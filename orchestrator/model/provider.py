@@ -93,11 +93,14 @@ class Provider(Protocol):
     def perform(self, command: Command) -> None:
         """Send a command; returns at once. The outcome is an event with ``command.key``.
 
-        Raises KeeperGoneError, as ``require_keeper``, and OSError without a connection to its host.
+        Raises KeeperGoneError, as ``require_performer``, and OSError without a connection to its host.
         """
 
-    def require_keeper(self, command: Command) -> None:
-        """Raises KeeperGoneError if it is known that nothing is left that could perform the command. Called while a command waits."""
+    def require_performer(self, command: Command) -> None:
+        """Raises KeeperGoneError if it is known that nothing is left that could perform the command, OSError if its host refused it.
+
+        Called while a command waits.
+        """
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
         """Events since ``cursors``, waiting up to ``timeout_s`` for the first. Delivers at least once."""

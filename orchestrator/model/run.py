@@ -147,6 +147,7 @@ class Run:
 
     ``extras``: small JSON documents of the bundle by file name: ``plan.json``, ``fingerprint.json``, ``bundle.json``.
     ``has_twin_beside``: the twin is in the same directory of runs, and not one of another directory, by the cache.
+    ``is_signed``: a holder of the key of its bed found all evidence signed by the bed's keepers.
     ``code``: SHA-256 of the code that judges; ``run.begin`` contains that of the code that drove the run.
     """
 
@@ -159,6 +160,7 @@ class Run:
     verdicts: tuple[Verdict, ...] = ()
     code: str = ""
     has_twin_beside: bool = False
+    is_signed: bool = False
 
     @property
     def format(self) -> int:

@@ -141,9 +141,14 @@ class Recovery:
     replace_wait_s: float | None = None
 
 
+#: The least ``stalled_s`` of a script: it may evaluate or save between two steps.
+SCRIPT_STALLED_S = 30.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Liveness:
-    """Limits in seconds. ``step_factor`` times the median step is the floor of ``stalled_s``; ``wall_s`` ends the whole run.
+    """Limits in seconds. ``step_factor`` times the median step is the floor of ``stalled_s``, of a script also SCRIPT_STALLED_S;
+    ``wall_s`` ends the whole run.
 
     ``settle_s``: from the stop of an attempt until nodes without a heartbeat are given up.
     """

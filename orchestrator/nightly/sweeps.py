@@ -19,6 +19,8 @@ from .run_record import Measurement, RunRecord
 if TYPE_CHECKING:
     from .gates.nights import Floats
 
+#: The workloads whose trials each kind of sweep can judge.
+PROBING, LINKING = "node-probe", "collective"
 METRIC = "link rate"
 #: The gate of findings that a node has no figure.
 MEASUREMENT = "measurement"

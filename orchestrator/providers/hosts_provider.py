@@ -244,22 +244,29 @@ class HostsProvider:
 
     def perform(self, command: Command) -> None:
         """Write the command into the inbox of the node, or of its host's keeper."""
-        bed, node = self._bound, str(command.node)
+        bed = self._bound
         if external_keeper.is_for_external_keeper(command):
             external_keeper.perform(bed, self._run, command)
             return
-        self.require_keeper(command)
         host = self._host_of(command)
-        directory = (
-            f"{bed.directory_on(host.name)}/{'keeper' if command.f in KEEPER_COMMANDS else f'nodes/{node}'}/inbox"
-        )
-        path = f"{directory}/{inbox.command_file_name(self._run, command.key)}"
+        if command.f in KEEPER_COMMANDS:
+            self._require_keeper_on(host)
         within_s = math.inf if command.f in ENDS else command.deadline_s
-        self._site(bed, host).write(path, inbox.encode_command(self._run, command), within_s)
+        self._site(bed, host).write(self._inbox_file(command), inbox.encode_command(self._run, command), within_s)
 
-    def require_keeper(self, command: Command) -> None:
-        if command.f in KEEPER_COMMANDS and not external_keeper.is_for_external_keeper(command):
-            self._require_keeper_on(self._host_of(command))
+    def require_performer(self, command: Command) -> None:
+        if external_keeper.is_for_external_keeper(command):
+            return
+        host = self._host_of(command)
+        if command.f in KEEPER_COMMANDS:
+            self._require_keeper_on(host)
+        if reason := self._site(self._bound, host).refusal(self._inbox_file(command)):
+            raise OSError(f"host {host.name} did not take the command: {reason}")
+
+    def _inbox_file(self, command: Command) -> str:
+        place = "keeper" if command.f in KEEPER_COMMANDS else f"nodes/{command.node}"
+        directory = self._bound.directory_on(self._host_of(command).name)
+        return f"{directory}/{place}/inbox/{inbox.command_file_name(self._run, command.key)}"
 
     def _require_keeper_on(self, host: HostSpec) -> None:
         """A dead keeper on this machine is noticed at once. Raises KeeperGoneError."""

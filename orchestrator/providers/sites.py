@@ -47,6 +47,9 @@ class Site(Protocol):
         A file that could not be sent ``within_s`` is dropped.
         """
 
+    def refusal(self, path: str) -> str:
+        """Why the host did not write the file; empty while it may have done so."""
+
     def put(self, content: Mapping[str, bytes]) -> str:
         """Store a payload; its path on the host."""
 
@@ -85,6 +88,9 @@ class LocalSite:
 
     def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
         replace_file(Path(path), content)
+
+    def refusal(self, path: str) -> str:
+        return ""
 
     def put(self, content: Mapping[str, bytes]) -> str:
         return str(files.put_payload(self.root / "payloads", content))

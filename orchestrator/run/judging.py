@@ -51,6 +51,7 @@ def conclude(
     directory: Path,
     *,
     accept_changed: bool = False,
+    is_signed: bool = False,
     read_only: bool = False,
     redraw: bool = True,
     on_request: Collection[str] = (),
@@ -62,9 +63,9 @@ def conclude(
 
     ``read_only``: where verdicts and reports cannot be saved, the result says why; else OSError is raised.
     ``on_request``: reports that are written only if they are named. ``on_stage`` gets what begins now.
-    ``accept_changed``: a plugin judges although its file has changed since the run was planned.
+    ``accept_changed``: a plugin judges although its file has changed since the run was planned. ``is_signed``: see ``Run``.
     """
-    run = bundle.load(directory, judged=False)
+    run = replace(bundle.load(directory, judged=False), is_signed=is_signed)
     before = _saved_verdicts(directory)
     saved = {verdict.check: verdict.outcome for verdict in before}
     listed = bundle.planned_checks(run)

@@ -204,14 +204,14 @@ class Loop:
         return [self._indeterminate(command, f"no reply within {command.deadline_s:g} s") for command in late]
 
     def _abandoned(self, now: float) -> list[Event]:
-        """Close the commands of a keeper that has gone since they were sent to it."""
+        """Close the commands of a keeper that has gone since they were sent to it, and those that their host refused."""
         events = []
         for command, due in list(self._open.values()):
-            if command.kind not in payloads.KEEPER_COMMANDS or now - (due - command.deadline_s) < ABANDONED_S:
+            if command.node is None or command.kind is payloads.Timer or now - (due - command.deadline_s) < ABANDONED_S:
                 continue
             try:
-                self.provider.require_keeper(command)
-            except KeeperGoneError as error:
+                self.provider.require_performer(command)
+            except OSError as error:
                 events.append(self._unperformed(command, f"no reply: {error}", error))
         replies = self._poll_now() if events else ()  # the last ones of the keeper
         replied = {event.key for event in replies}

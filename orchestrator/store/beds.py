@@ -63,7 +63,7 @@ def read(state: Path, name: str) -> BedSpec | None:
     file = state / "beds" / f"{name}.json"
     try:
         return codec.build(BedSpec, _unmasked(json.loads(file.read_bytes()), _vault(state, name)))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         hint = f"remove it, then: ccbed down {name}"

@@ -99,11 +99,18 @@ def _is_signed(line: bytes, key: bytes) -> bool:
     return hmac.compare_digest(mac, f'{due}"}}'.encode())
 
 
+def keys_of_bed(state: Path, directory: Path) -> tuple[Path, ...]:
+    """The files on this machine with the keys of the bed of a run: one for each host with a keeper."""
+    bed = str(paths.document(directory, "plan.json").get("bed"))
+    return tuple(sorted((state / "beds" / bed).glob("keeper*/events.key"))) if Path(bed).name == bed else ()
+
+
 def _read_key(key: Path) -> bytes:
     try:
         return key.read_bytes()
     except OSError as error:
-        raise UsageError(f"{key}: {error.strerror}", hint="keeper/events.key in the directory of the bed") from None
+        hint = "keeper/events.key in the directory of the bed: ccbed bundle verify RUN names it; ccbed down removes it"
+        raise UsageError(f"{key}: {error.strerror}", hint=hint) from None
 
 
 def _principal(common: list[str], allowed: Path) -> str:

@@ -119,7 +119,8 @@ def agreement(run: Run) -> Agreement:
         finding(f"{path}: {count} lines without a keeper's signature") for path, count in unsigned.items()
     ]
     if signatures := len(run.files.read("manifest-sha256.txt.keepers").splitlines()):  # only ``bundle verify`` has keys
-        result.signatures = f"keepers' signatures: {signatures}, not checked here"
+        checked = "they are those of the bed's key" if run.is_signed else "not checked here"
+        result.signatures = f"keepers' signatures: {signatures}, {checked}"
     return result
 
 

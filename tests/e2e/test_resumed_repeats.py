@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.nightly import night_files
+from orchestrator.nightly.suite import Row
 
 from .conftest import Bed
 from .test_nightly import script, wait_for
+from .test_node_probes import QUICK
 
 pytestmark = pytest.mark.e2e
 
@@ -74,3 +77,62 @@ def test_interrupted_repeats_go_on_where_they_ended(bed: Bed, tmp_path: Path, ho
     code, output = bed.ccbed("resume", str(directory), "--runs-dir", str(runs))
     assert code == 0
     assert "has ended, exit 0; report: " in output
+
+
+def _begun(directory: Path, count: int) -> bool:
+    """Whether the gang of the run with this number has started, in the order of beginning."""
+    histories = sorted(directory.glob("runs/2*/history.jsonl"))
+    return len(histories) >= count and "gang.start" in histories[count - 1].read_text()
+
+
+#: Moments at which the controller of a sweep of two rounds is killed.
+MOMENTS: dict[str, Callable[[Path], object]] = {
+    "before its plan": lambda directory: True,
+    "before its first round": lambda directory: (directory / "night.json").is_file(),
+    "in its first round": lambda directory: _begun(directory, 1),
+    "between its rounds": lambda directory: len(night_files.read_rows(directory)) == 1,
+    "in its second round": lambda directory: _begun(directory, 2),
+    "before its judgement": night_files.is_closed,
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_sweep_keeps_its_finished_rounds(bed: Bed, tmp_path: Path, moment: str) -> None:
+    """Bare `resume` runs what is missing, and ends with the outcome and the code of the sweep."""
+    runs, file = tmp_path / "runs", tmp_path / "gemm.json"
+    params = {"probes": ["gemm"], **QUICK}
+    file.write_text(
+        json.dumps({"trial": "gemm", "workload": "node-probe", "params": params, "recovery": {"policy": "none"}})
+    )
+    line = ("sweep", str(file), "--each-node", "--rounds", "2", "--bed", "local", "--runs-dir", str(runs))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli", *line],
+        env={**os.environ, "XDG_STATE_HOME": str(bed.state.parent)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: any(MOMENTS[moment](directory) for directory in runs.glob("*-sweep-gemm-*")))
+    finally:
+        process.kill()
+        process.wait()
+    (directory,) = runs.glob("*-sweep-gemm-*")
+    if moment == "before its plan" and not (directory / "night.json").exists():
+        code, output = bed.ccbed("resume", "--runs-dir", str(runs))
+        assert code == 3
+        assert "it was killed before its run" in output
+        return
+    kept = {row.run: (directory / "runs" / row.run / "history.jsonl").read_bytes() for row in rounds_of(directory)}
+    begun = {path.parent.name for path in directory.glob("runs/2*/history.jsonl")}
+    code, output = bed.ccbed("resume", "--runs-dir", str(runs))
+    assert code == 2, output
+    assert "4 nodes of equal hardware; 6 are needed" in output
+    assert "exit 2" in output
+    assert [row.repeat for row in rounds_of(directory)] == [0, 1]
+    assert begun <= {row.run for row in rounds_of(directory)}, "a round that had begun is resumed"
+    assert all((directory / "runs" / run / "history.jsonl").read_bytes() == content for run, content in kept.items())
+    assert json.loads((directory / "sweep.json").read_text())["exit"] == 2
+    code, output = bed.ccbed("resume", str(directory), "--runs-dir", str(runs))
+    assert (code, "sweep    has ended, exit 2" in output) == (2, True)
+
+
+def rounds_of(directory: Path) -> list[Row]:
+    return [row for row in night_files.read_rows(directory) if row.run]

@@ -143,7 +143,7 @@ class FakeBed:
             lambda: receive(command) if outside else self.cluster.deliver(command, receive),
         )
 
-    def require_keeper(self, command: Command) -> None: ...
+    def require_performer(self, command: Command) -> None: ...
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
         """Moves the virtual clock to the next event, or by ``timeout_s``."""

@@ -361,7 +361,7 @@ def test_a_keeper_that_ends_after_it_accepted_a_command_is_not_waited_for(
             raise KeeperGoneError("job 7: preempted (a job of higher priority took its nodes)", with_bed=True)
 
     monkeypatch.setattr(bed, "perform", accept)
-    monkeypatch.setattr(bed, "require_keeper", require)
+    monkeypatch.setattr(bed, "require_performer", require)
     bed.at(1.0, lambda: bed.kill("n2"))
     world.loop(trial, world.plan(trial), bed, book).run()
     sent = next(event for event in book.events if event.type == "invoke" and event.key == accepted[0])
@@ -372,6 +372,33 @@ def test_a_keeper_that_ends_after_it_accepted_a_command_is_not_waited_for(
     else:
         assert reply.value["reason"] == f"no reply within {reply.t - sent.t:.0f} s"
         assert "job 7" not in book.events[-1].value["reason"]
+
+
+def test_a_command_that_its_host_refused_is_not_waited_for_and_the_history_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trial, bed, book = world.trial(), world.bed(steps=30), world.Memory()
+    perform, refused = bed.perform, []
+
+    def accept(command: Command) -> None:
+        if command.f == "gang.start" and command.node == "n1":
+            refused.append(command.key)
+        else:
+            perform(command)
+
+    def require(command: Command) -> None:
+        if command.key in refused:
+            raise OSError("host h1 did not take the command: No space left on device")
+
+    monkeypatch.setattr(bed, "perform", accept)
+    monkeypatch.setattr(bed, "require_performer", require)
+    world.loop(trial, world.plan(trial), bed, book).run()
+    sent, reply = (
+        next(event for event in book.events if event.key == refused[0] and event.type == type)
+        for type in ("invoke", "info")
+    )
+    assert reply.t - sent.t < 2.0
+    assert reply.value["reason"] == "no reply: host h1 did not take the command: No space left on device"
 
 
 def test_a_keeper_that_is_gone_alone_does_not_explain_ranks_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ class FakeProvider:
     def put(self, files: Mapping[str, bytes]) -> str:
         return "/payload"
 
-    def require_keeper(self, command: Command) -> None: ...
+    def require_performer(self, command: Command) -> None: ...
 
     def perform(self, command: Command) -> None:
         name = str(command.node)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,12 +11,12 @@ from orchestrator.model import algorithm
 from orchestrator.model.run import StepRecord
 from orchestrator.reports.page import collective as page
 from orchestrator.views import collectives
-from orchestrator.views.collectives import attribution, experiment, gaps, repeated_delays, straggler_text
+from orchestrator.views.collectives import experiment, gaps, repeated_delays, straggler_text
 from orchestrator.views.collectives.samples import Spans
 
 from . import collective_runs, simulated
 from .simulated import Gang
-from .test_collective_stragglers import ALGORITHMS, MAKERS, RINGS, blamed, catalogue, lasts, measured
+from .test_collective_stragglers import ALGORITHMS, MAKERS, RINGS, catalogue, lasts, measured, slow
 
 np = pytest.importorskip("numpy")
 HALF = (0.05, 0.05)
@@ -45,7 +44,8 @@ def test_unwatched_ranks_are_not_named_but_the_time_is_called_unexplained() -> N
     )  # fmt: skip
     result = collectives.measured(collective_runs.run([part]))
     assert result is not None and result.stragglers.stopped == ()
-    assert "no record shows why" in straggler_text.straggler(result) or "n2" in straggler_text.straggler(result)
+    text = straggler_text.straggler(result)
+    assert "as long as its model, which counts the links alone; ranks did not run for 0 % of the critical paths" in text
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -85,20 +85,10 @@ def test_equally_stopped_ranks_name_nobody() -> None:
 def test_a_stop_in_one_iteration_is_known_from_the_ranks_own_record(name: str) -> None:
     gang = Gang(schedules=MAKERS[name](), stops={4: (1, 0.4 * lasts(name), 1.0)}, watched=True)
     result = measured(gang)
-    why = blamed(result, 4)
-    assert why is not None
-    assert (why.kind, why.rank, why.sure) == ("stopped", 1, True)
+    assert slow(result, 4).stopped == 1
     (stop,) = result.stragglers.stopped
     assert stop.rank == 1 and stop.longest_s == pytest.approx(1.0, abs=0.1), "no chance stops a process"
     assert "n1 did not run for" in straggler_text.straggler(result)
-
-
-@pytest.mark.parametrize("name", RINGS)
-def test_where_both_ends_ran_the_link_is_the_cause(name: str) -> None:
-    result = measured(Gang(schedules=MAKERS[name](), outage={3: ((1, 2), 0.0, 1.0)}, watched=True))
-    why = blamed(result, 3)
-    assert why is not None
-    assert (why.kind, why.link, why.rank) == ("link", (1, 2), None)
 
 
 @pytest.mark.parametrize("world", [3, 4, 5, 8])
@@ -184,15 +174,3 @@ def test_a_slow_link_accuses_no_other_link_and_no_rank_in_any_algorithm(
         )
         assert {(link.sender, link.receiver) for link in result.stragglers.links} <= {(0, 1)}
         assert not result.stragglers.stopped and not result.stragglers.late
-
-
-def test_a_rank_that_waited_for_a_token_of_a_stopped_rank_is_not_the_cause() -> None:
-    """Tokens are not recorded: the root of a broadcast ends late because rank 2, which did not run, acknowledged late."""
-    pattern = SimpleNamespace(ranks=(0, 1, 2, 3), begin=np.zeros((1, 4)))
-    moved = SimpleNamespace(end=np.zeros((1, 1)))
-    late = attribution.Attribution(kind="ended late", rank=0, peer=1, index=0, late_s=1.0)
-    stopped = gaps.Gaps(of_rank={0: (), 1: (), 2: ((4.0, 5.0, 0.0),), 3: ()})
-    known = attribution.Iterations(moved, pattern, np.zeros(1, int), stopped)  # type: ignore[arg-type]
-    assert (known._with_gaps(late, 5.0).kind, known._with_gaps(late, 5.0).rank) == ("stopped", 2)
-    running = attribution.Iterations(moved, pattern, np.zeros(1, int))  # type: ignore[arg-type]
-    assert running._with_gaps(late, 5.0) == late

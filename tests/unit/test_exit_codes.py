@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.inputs import settings_files
 from orchestrator.model import errors
 from orchestrator.prepare import facts
 from orchestrator.providers import event_reader, sites
@@ -40,6 +41,7 @@ def _python(text: str, *args: str, cwd: Path | None = None, **environment: str) 
     [
         (("--help",), 0, ""), (("status",), 0, ""), (("down",), 0, ""), (("run", "dp-ring"), 3, "no bed is up"),
         (("up", "inventories/local.yml", "--dry-run"), 0, ""),
+        (("up", "inventories/local.yml"), 4, "set XDG_STATE_HOME to a directory"),
     ],
 )  # fmt: skip
 def test_a_user_without_a_name_and_without_a_home_gets_an_answer(
@@ -48,6 +50,21 @@ def test_a_user_without_a_name_and_without_a_home_gets_an_answer(
     done = _python(NAMELESS + MAIN, *args, cwd=tmp_path)
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
     assert text in done.stderr
+
+
+def test_settings_in_the_home_of_another_user_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under `sudo -u USER` with HOME kept; root may read every directory, so that the refusal is simulated."""
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    warnings: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(settings_files, "user_file", lambda: Path("/root/.config/ccbed/config.toml"))
+    monkeypatch.setattr(settings_files, "project_file", lambda: None)
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert settings_files.find(warnings.append) == ()
+    assert warnings == ["/root/.config/ccbed/config.toml: not read: it is in a directory that you may not read"]
 
 
 @pytest.mark.slow
@@ -78,7 +95,7 @@ def test_the_program_loads_its_own_package_beside_one_of_that_name(tmp_path: Pat
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, function = scripts["ccbed"].partition(":")
     paths = os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "orchestrator" / "packages")))
-    done = _python(f"from {module} import {function}\n{function}()", "--version", PYTHONPATH=paths, HOME="/nonexistent")
+    done = _python(f"from {module} import {function}\n{function}()", "--version", PYTHONPATH=paths, HOME=os.devnull)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert done.stdout.startswith("ccbed ")
 
@@ -121,7 +138,7 @@ def test_a_directory_that_is_not_utf8_is_refused_before_anything_starts(tmp_path
     for cwd, args, more in (
         (odd, ["status"], state), (tmp_path, ["run", f"{odd}/a.py"], state), (tmp_path, ["status"], {"XDG_STATE_HOME": str(odd)}),
     ):  # fmt: skip
-        done = _python(MAIN, *args, cwd=cwd, HOME="/nonexistent", **more)
+        done = _python(MAIN, *args, cwd=cwd, HOME=os.devnull, **more)
         assert (done.returncode, "n\\xff" in done.stderr, "not UTF-8" in done.stderr) == (3, True, True), done.stderr
     assert not list(tmp_path.rglob("beds"))
 

@@ -124,3 +124,14 @@ def test_another_version_is_judged_by_all_rows_and_unknown_at_most() -> None:
     run, checks = edited(other, only("finished"))
     implied = {check.name for check in judge.listed(run, checks)}
     assert {check.name for check in judge.planned(run.trial, CATALOGUE, twin=True)} <= implied
+
+
+def test_the_signed_plan_of_another_version_judges() -> None:
+    """A version that is in the table keeps its row, also where the keepers signed a weaker plan."""
+    signed = dataclasses.replace(ran((FORMAT, "99.0")), is_signed=True)
+    run, checks = edited(signed, only("finished"))
+    assert (least_checks.doubt(run), least_checks.findings(run)) == ("", ())
+    assert [check.name for check in judge.listed(run, checks)] == ["finished"]
+    known, _ = edited(dataclasses.replace(ran(), is_signed=True), only("finished"))
+    assert len(least_checks.findings(known)) > 5
+    assert "ccbed check --bed-key FILE" in least_checks.doubt(ran((FORMAT, "99.0")))

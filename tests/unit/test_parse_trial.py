@@ -163,3 +163,16 @@ def test_what_a_launcher_cannot_do_is_refused(text: str, problem: str) -> None:
 def test_a_training_of_ccbed_has_no_saves_of_scripts(phase: str) -> None:
     with pytest.raises(UsageError, match="has no such phase"):
         parse(HEAD + f"faults:\n  - crash-node: {{node: 1, at: {{phase: {phase}}}}}\n")
+
+
+def test_a_limit_of_a_script_that_would_not_act_is_refused() -> None:
+    script = "trial: t\nworkload: script\nparams: {file: a.py}\nliveness: {stalled_s: %s}\n"
+    with pytest.raises(UsageError, match=r"stalled_s: of a script must be >= 30; .* params.timeout_s") as caught:
+        parse(script % 5)
+    assert "got 5" in caught.value.problems[0]
+    assert parse(script % 45).liveness.stalled_s == 45.0
+    with pytest.raises(UsageError, match="stalled_s"):
+        parse(script % 10)
+    recorded = json.dumps(codec.plain(parse("trial: t\nworkload: script\nparams: {file: a.py}\n")))
+    assert parse(recorded, path="runs/r/trial.json").liveness.stalled_s == 10.0, "a run without a limit of its own"
+    assert parse(HEAD + "liveness: {stalled_s: 5}").liveness.stalled_s == 5.0

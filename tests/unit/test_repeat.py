@@ -5,20 +5,24 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.cli import main
+from orchestrator.cli import main, repeated_run, sweep_run
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import InfrastructureError, Interrupted
 from orchestrator.model.launch import Request, Result
 from orchestrator.nightly import night_files
+from orchestrator.nightly.gates.finding import Finding
+from orchestrator.nightly.suite import Cell
+from orchestrator.store.paths import TornBundleError
 
-from .beds import LOCAL
+from .beds import LOCAL, local
 from .fake_bed import FakeProvider
 from .test_judged_by_plan import catalogue, sealed
 
@@ -106,3 +110,50 @@ def test_without_json_every_run_is_shown_and_an_error_ends_them(tmp_path: Path) 
     assert ccbed("run", "dp-ring", "--repeat", "2") == 4
     assert ccbed.out.count("PASS") == 1
     assert "host h2 is gone" in ccbed.err and "ccbed up local.yml" in ccbed.err
+
+
+def test_a_kill_before_the_document_of_ended_runs_leaves_them_to_resume(tmp_path: Path) -> None:
+    ccbed = desk(tmp_path, (0, 0))
+    assert ccbed("run", "dp-ring", "--repeat", "2", "--json") == 0
+    directory = Path(json.loads(ccbed.out)["directory"])
+    for is_second in (False, True):
+        assert ccbed("resume", str(directory), "--json") == 0
+        assert json.loads(ccbed.out)["exit"] == 0
+        assert ccbed.launched == 2, "no run is repeated"
+        assert is_second or (directory / "repeat.json").is_file()
+        if not is_second:
+            (directory / "repeat.json").unlink()
+
+
+@pytest.mark.parametrize(("suspect", "count"), [(False, 2), (True, 3)])
+def test_a_suspect_of_a_sweep_is_confirmed_once(tmp_path: Path, suspect: bool, count: int) -> None:
+    """After a kill the rounds are judged with the evidence that is there, and none is run twice."""
+    known, launched = catalogue(), []
+
+    def once(runs: Path, reason: str, resume: Path | None) -> Result:
+        launched.append(reason)
+        (tmp_path / str(len(launched))).mkdir()
+        made, result = sealed(tmp_path / str(len(launched)), known)
+        directory = made.rename(runs / f"r{len(launched)}")
+        return dataclasses.replace(result, run=directory.name, directory=str(directory), code=0)
+
+    finding = Finding(gate="fleet", outcome="warn" if suspect else "pass", text="n1 is odd")
+    cells = (Cell(name="gemm", trial="gemm", repeats=2), Cell(name=sweep_run.CONFIRMING, trial="gemm", repeats=1))
+    bed = local()
+    directory, night = repeated_run.begin(bed, "sweep", cells, tmp_path, "ccbed sweep gemm --each-node --rounds 2")
+    out = io.StringIO()
+    for _ in range(2):
+        session = Session(state=tmp_path / "state", terminal=terminal.Terminal(out=out, err=out))
+        rounds = sweep_run.Rounds(
+            session=session, directory=directory, once=once, quiet=True, judge=lambda directories: (None, (finding,))
+        )
+        rounds.carry_out(night)
+        assert (len(launched), len(rounds.results)) == (count, count)
+        assert rounds.finish(as_json=True) == (2 if suspect else 0)
+        (directory / "sweep.json").unlink()
+    assert repeated_run.resumed_command(directory)[-2:] == ("--resume", str(directory))
+    shutil.rmtree(directory / "runs" / "r1")
+    lost = dataclasses.replace(rounds, results=[])
+    lost.carry_out(night)
+    with pytest.raises(TornBundleError, match="r1: this round cannot be read"):
+        lost.finish(as_json=True)

@@ -142,9 +142,10 @@ def test_a_metric_with_two_nights_has_a_trend_and_one_with_one_night_has_none(tm
     assert runs_page.from_index(single) is None
 
 
-def test_repeated_runs_are_no_night(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["repeat", "sweep"])
+def test_repeated_runs_are_no_night(tmp_path: Path, kind: str) -> None:
     (night,) = nights(tmp_path)
-    name = "2026-11-23T01-06-03Z-repeat-dp-ring-f056"
+    name = f"2026-11-23T01-06-03Z-{kind}-dp-ring-f056"
     group = dataclasses.replace(
         night, name=name, directory=str(tmp_path / name), suite="dp-ring", number=0, outcome=None, runs=6
     )

@@ -179,3 +179,19 @@ def test_an_answer_that_nobody_heard_is_given_to_whoever_asks_again(tmp_path: Pa
     event = _outcome(directory / "runs/R/agent.i1.jsonl")
     assert (event.type, event.value) == ("ok", {"epoch": 0, "repeated": True})
     assert not (tmp_path / "shared").exists()
+
+
+def test_the_host_says_why_it_did_not_take_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "host").mkdir()
+    with serving(tmp_path / "host"), piped_site.site(tmp_path / "host", tmp_path / "mirror", monkeypatch) as site:
+        site.open()
+        (tmp_path / "host" / "full").write_text("")
+        path = str(tmp_path / "host" / "full" / "inbox" / "c.json")
+        assert site.refusal(path) == ""
+        site.write(path, b"{}")
+        _until(lambda: site.refusal(path) != "")
+        assert "full" in site.refusal(path)
+        (tmp_path / "host" / "full").unlink()
+        site.write(path, b"{}")
+        _until(Path(path).exists)
+        assert site.refusal(path) == ""

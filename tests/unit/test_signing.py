@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import hmac
 import io
@@ -19,7 +20,7 @@ from orchestrator.cli.main import run
 from orchestrator.cli.render.terminal import Terminal
 from orchestrator.node.files.event_log import EventLog
 from orchestrator.node.hostlink import host_operations
-from orchestrator.store import bundle, seal, unpack
+from orchestrator.store import bundle, seal, signing, unpack
 
 BUNDLE = Path(__file__).parents[1] / "golden" / "bundles" / "format-1-collective.tar.gz"
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
@@ -192,3 +193,26 @@ def test_a_bundle_without_keepers_events_and_a_key_that_is_not_there_are_said(di
     (tmp_path / "events.key").write_bytes(b"k")
     assert ccbed("verify", directory, "--bed-key", tmp_path / "events.key")[0] == 2
     assert ccbed("verify", directory, "--bed-key", tmp_path / "none")[0] == 3
+
+
+def test_the_file_of_the_beds_key_is_named_and_check_takes_it(directory: Path, tmp_path: Path) -> None:
+    """A bed's name in a bundle of somebody else leads nowhere else."""
+    bed = str(json.loads((directory / "plan.json").read_text())["bed"])
+    key = tmp_path / "beds" / bed / "keeper/events.key"
+    key.parent.mkdir(parents=True)
+    key.write_bytes(b"k" * 32)
+    seal.seal(directory, lambda digest: {"keeper": host_operations.sign_manifest(str(key.parent.parent), digest)})
+    out = io.StringIO()
+    session = Session(state=tmp_path, terminal=Terminal(out=out, err=out))
+    run(["bundle", "verify", str(directory)], session)
+    assert f"not checked: give --bed-key {key}" in out.getvalue()
+    assert signing.keys_of_bed(tmp_path / "none", directory) == ()
+    assert run(["check", str(directory), "--bed-key", str(key)], session) == 2, "format 1 is unknown"
+    signed = dataclasses.replace(bundle.load(directory), is_signed=True)
+    assert "they are those of the bed's key" in views.agreement(signed).signatures
+    key.write_bytes(b"o" * 32)
+    assert run(["check", str(directory), "--bed-key", str(key)], session) == 2
+    assert "manifest-sha256.txt: not signed by the key of its bed" in out.getvalue()
+    plan = directory / "plan.json"
+    plan.write_text(plan.read_text().replace(f'"bed": "{bed}"', '"bed": "../beds"').replace(f'"{bed}"', '"../beds"', 1))
+    assert signing.keys_of_bed(tmp_path, directory) == ()

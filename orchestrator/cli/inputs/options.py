@@ -48,6 +48,15 @@ baselines = click.option(
 as_json = click.option("--json", "as_json", is_flag=True, callback=_set_json, help="Print JSON on stdout.")
 inventory = click.argument("inventory", type=click.Path(path_type=Path), shell_complete=completions.inventories)
 bed = click.option("--bed", default=None, help="The bed, if several are up.", shell_complete=completions.beds)
+bed_keys = click.option(
+    "--bed-key",
+    "keys",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="A key of the run's bed, beds/BED/keeper/events.key in ccbed's state directory (until `ccbed down`; `ccbed bundle verify RUN`"
+    " names it): verify that its keeper signed its events and the list of all evidence.",
+)
 include_quarantined = click.option(
     "--include-quarantined", is_flag=True, help="Give ranks to nodes in quarantine too (see ccbed quarantine)."
 )

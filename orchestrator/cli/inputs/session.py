@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def complete_environment() -> None:
-    """Give a user without an entry in the list of users, as in a container, a name, and a home that does not exist."""
+    """Give a user without an entry in the list of users, as in a container, a name, and a home that cannot exist."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
-        os.environ.setdefault("HOME", "/nonexistent")
+        os.environ.setdefault("HOME", os.devnull)
         if not any(os.environ.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")):
             os.environ["LOGNAME"] = str(os.getuid())
 

@@ -77,11 +77,19 @@ def outside(key: str, value: object, project: Path) -> str:
 
 def find(warn: Callable[[str], None]) -> tuple[Path, ...]:
     """The files that exist, the weakest first. ``warn`` gets why a file is not read: it could name programs."""
-    files = [file for file in (user_file(), project_file()) if file is not None and file.is_file()]
+    files = [file for file in (user_file(), project_file()) if file is not None and _exists(file, warn)]
     foreign = [file for file in files if file.stat().st_uid not in (0, os.getuid())]
     for file in foreign:
         warn(f"{short_path(file)}: not read: it belongs to another user (uid {file.stat().st_uid})")
     return tuple(file for file in files if file not in foreign)
+
+
+def _exists(file: Path, warn: Callable[[str], None]) -> bool:
+    try:
+        return file.is_file()
+    except PermissionError:  # the home of another user
+        warn(f"{file}: not read: it is in a directory that you may not read")
+        return False
 
 
 def user_file() -> Path:

@@ -53,7 +53,7 @@ def lines(run: Run, directory: Path, *, whole: bool = False, width: int = 0) -> 
 
 def _slow(measured: collectives.Measured) -> Iterator[str]:
     """Yield the slow iterations, each with where its delay began."""
-    slowest = phrases.slowest(measured)[:SLOW]
+    slowest = sorted(measured.slow, key=lambda iteration: -iteration.seconds)[:SLOW]
     for iteration in slowest:
         yield f"          {phrases.slow(iteration, measured.setting)}"
     if hidden := measured.outliers - len(slowest):

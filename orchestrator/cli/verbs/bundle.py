@@ -54,13 +54,7 @@ def export(session: Session, run: str, output: Path | None, runs_dir: Path, as_j
     "--allowed-signers", type=click.Path(path_type=Path), help="The keys that may have signed it: see ssh-keygen(1)."
 )
 @click.option("--signer", default="", metavar="NAME", help="Accept only this one of the allowed signers.")
-@click.option(
-    "--bed-key",
-    "keys",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="A keeper's key: verify that it signed its events and the list of all evidence.",
-)
+@options.bed_keys
 @options.runs_dir
 @options.as_json
 @click.pass_obj
@@ -79,12 +73,12 @@ def verify(
     if Path(run).is_file():
         with unpack.unpacked(Path(run)) as directory:
             problems, name, hint = _verified(directory, allowed_signers, signer, keys)
-            unchecked = _unchecked(directory, allowed_signers, keys)
+            unchecked = _unchecked(session, directory, allowed_signers, keys)
             problems = tuple(problem.replace(f"{directory.parent}/", "") for problem in problems)
     else:
         directory = index.resolve(run, runs_dir)
         problems, name, hint = _verified(directory, allowed_signers, signer, keys)
-        unchecked = _unchecked(directory, allowed_signers, keys)
+        unchecked = _unchecked(session, directory, allowed_signers, keys)
     if as_json:
         session.terminal.json({"run": run, "ok": not problems, "problems": list(problems), "signer": name})
     elif problems:
@@ -97,13 +91,15 @@ def verify(
     return EXIT_UNKNOWN if problems else 0
 
 
-def _unchecked(directory: Path, allowed: Path | None, keys: tuple[Path, ...]) -> str:
+def _unchecked(session: Session, directory: Path, allowed: Path | None, keys: tuple[Path, ...]) -> str:
     """Return which signatures are there, but were not checked."""
     text = ""
     if (directory / seal.SIGNATURE).exists() and not allowed:
         text += "; its signature was not checked: give --allowed-signers FILE"
     if (directory / seal.KEEPERS_SIGNATURES).exists() and not keys:
-        text += "; its keepers' signatures were not checked: give --bed-key FILE"
+        files = signing.keys_of_bed(session.state, directory)
+        known = " ".join(f"--bed-key {short_path(file)}" for file in files)
+        text += f"; its keepers' signatures were not checked: give {known or '--bed-key FILE (its bed is not up here)'}"
     return text
 
 

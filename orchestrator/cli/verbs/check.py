@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,7 +12,7 @@ from ...model.errors import InfrastructureError
 from ...model.events import RunEnd
 from ...model.launch import Result
 from ...run import judging
-from ...store import bundle, index, paths, seal
+from ...store import bundle, index, paths, seal, signing
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import summary
@@ -27,8 +28,11 @@ from ..render.terminal import short_path
     is_flag=True,
     help="Use a check of --plugins even if its file has changed since the run was planned.",
 )
+@options.bed_keys
 @click.pass_obj
-def command(session: Session, run: str, runs_dir: Path, as_json: bool, accept_changed: bool) -> int:
+def command(
+    session: Session, run: str, runs_dir: Path, as_json: bool, accept_changed: bool, keys: tuple[Path, ...]
+) -> int:
     """Verify the seal of RUN (a directory, `latest`, or the end of its name), judge it again, print the verdicts.
 
     The report is written again only if a verdict has changed; `ccbed report` always does it.
@@ -39,15 +43,21 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool, accept_ch
     ccbed --plugins runs/latest/inputs/plugins check
     """
     directory = index.resolve(run, runs_dir)
-    result = judge_again(session, directory, accept_changed=accept_changed)
+    result = judge_again(session, directory, accept_changed=accept_changed, keys=keys)
     return summary.show(session, result, as_json=as_json)
 
 
-def judge_again(session: Session, directory: Path, *, accept_changed: bool = False) -> Result:
-    """Verify the seal and judge the run from its bundle. Raises TornBundleError, InfrastructureError."""
+def judge_again(
+    session: Session, directory: Path, *, accept_changed: bool = False, keys: Sequence[Path] = ()
+) -> Result:
+    """Verify the seal, and the signatures of ``keys``, and judge the run. Raises TornBundleError, InfrastructureError."""
     verify(directory)
+    if keys and (problems := signing.unsigned(directory, keys)):
+        raise paths.TornBundleError(
+            *problems, hint=f"without --bed-key it is judged: ccbed check {short_path(directory)}"
+        )
     return judging.conclude(
-        session.catalogue, directory, accept_changed=accept_changed, read_only=True,
+        session.catalogue, directory, accept_changed=accept_changed, is_signed=bool(keys), read_only=True,
         redraw=False, on_stage=session.terminal.status,
     )  # fmt: skip
 

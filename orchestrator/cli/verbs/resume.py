@@ -29,16 +29,16 @@ from . import check
 def command(session: Session, run: str | None, runs_dir: Path, as_json: bool) -> int:
     """Resume RUN where its history ends; its gang may still be training. A run that has ended is judged again.
 
-    Without RUN, the run of the last `ccbed run` of this shell; if none began, the error that ended it, exit 3. In a shell
-    without one, the only open run. RUN may be the directory of `ccbed run --repeat`: the runs that are missing follow.
+    Without RUN, the run of the last `ccbed run` or `ccbed sweep` of this shell; if none began, the error that ended it, exit 3.
+    In a shell without one, the only open run. RUN may be the directory of `ccbed run --repeat` or `ccbed sweep`: the runs that
+    are missing follow.
     """
     run = run or _last_run(session, runs_dir)
     if night := index.night(run, runs_dir):
-        from ...nightly import night_files
         from .. import repeated_run
 
         if words := repeated_run.resumed_command(night):
-            if night_files.is_closed(night):
+            if repeated_run.has_ended(night):
                 return repeated_run.show_ended(session, night, as_json=as_json)
             return _repeat(session, [*words[:1], "--json", *words[1:]] if as_json and "--json" not in words else words)
         raise UsageError(f"{short_path(night)}: a night, not a run", hint=f"ccbed nightly --resume {short_path(night)}")

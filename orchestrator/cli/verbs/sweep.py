@@ -24,6 +24,12 @@ from ..inputs.session import Session
     metavar="N",
     help="Run the trial N times, and once more to confirm a suspect.",
 )
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Resume the sweep in DIR that was interrupted; the rest of the line is as before. `ccbed resume DIR` does the same.",
+)
 @options.bed
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
 @options.slurm_job

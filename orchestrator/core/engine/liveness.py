@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from ...model.events import GangQuiet
 from ...model.frozen import dataclass, field, replace
-from ...model.trial import Liveness
+from ...model.trial import SCRIPT_STALLED_S, Liveness
 
 #: The interval at which the loop checks; if it is later than twice this time, the controller itself was late.
 CHECK_INTERVAL_S = 0.25
@@ -93,8 +93,6 @@ def lost(watch: Watch, limits: Liveness) -> tuple[str, ...]:
     return tuple(node for node in watch.beats if silent_for(watch, node) >= limits.lost_s and node not in watch.healed)
 
 
-#: A script has stalled after this time, or 20 median steps: it may evaluate or save between two steps.
-SCRIPT_STALLED_S = 30.0
 #: After an inspection that found ranks at work, the time until the next one is this many times longer.
 BACKOFF = 2.0
 

@@ -11,7 +11,20 @@ from typing import Any
 from ...model import codec
 from ...model.errors import UsageError
 from ...model.plugin import Catalogue
-from ...model.trial import POLICIES, REPLACE, SHRINK, THEIRS, CheckSpec, FaultPlan, Liveness, Recovery, Trial, World
+from ...model.trial import (
+    POLICIES,
+    REPLACE,
+    SCRIPT,
+    SCRIPT_STALLED_S,
+    SHRINK,
+    THEIRS,
+    CheckSpec,
+    FaultPlan,
+    Liveness,
+    Recovery,
+    Trial,
+    World,
+)
 from . import parse_faults, source_positions, trial_draft, values
 
 _KEYS = ("trial", "workload", "params", "world", "faults", "recovery", "checks", "liveness", "seed")
@@ -311,6 +324,15 @@ def _arguments(cls: type, argument: Any) -> dict[str, Any] | None:
 def _liveness(draft: trial_draft.Draft) -> Liveness:
     arguments = draft.convert_arguments(("liveness",), Liveness, draft.section("liveness"), "key")
     draft.enforce_minimums(("liveness",), arguments, dict.fromkeys(Liveness.__dataclass_fields__, 0.001))
+    stalled_s = arguments.get("stalled_s", SCRIPT_STALLED_S)
+    is_recorded = (
+        draft.document.path.endswith(".json") and stalled_s == Liveness().stalled_s
+    )  # a run of a trial without it
+    if draft.content.get("workload") == SCRIPT and stalled_s < SCRIPT_STALLED_S and not is_recorded:
+        problem = (
+            f"of a script must be >= {SCRIPT_STALLED_S:g}; a shorter one, also for ranks that work, is params.timeout_s"
+        )
+        draft.add_problem(("liveness", "stalled_s"), problem, stalled_s)
     return Liveness(**arguments)
 
 

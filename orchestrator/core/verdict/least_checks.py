@@ -1,7 +1,8 @@
 """The least checks that judge a run, whatever its bundle lists: by the format and the version of ccbed that wrote it.
 
 **Rows are only appended.** A checker that is deleted keeps its name here, and is unknown from then on. A bundle whose format and version
-have no row is judged by all rows together, and at most unknown, so that no other number in it chooses weaker rules.
+have no row is judged by all rows together, and at most unknown, so that no other number in it chooses weaker rules. If the bed's
+keepers signed it, version and plan are as they were written, and its plan judges.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ def missing(run: Run, checks: Iterable[PlannedCheck]) -> Iterator[tuple[PlannedC
     """(the check as it must judge, what the plan says instead) for every check that the plan lacks or weakens."""
     listed = {check.name: check for check in checks}
     own = {spec.name: spec.params for spec in run.trial.checks}
+    if run.is_signed and writer(run) not in ROWS:
+        return
     rows = [ROWS[writer(run)]] if writer(run) in ROWS else list(ROWS.values())
     comparing = {name for row in rows for name in row.twin}
     for name in dict.fromkeys((*own, *(name for row in rows for name in _of_row(row, run.trial)), *listed)):
@@ -102,4 +105,6 @@ def findings(run: Run) -> tuple[str, ...]:
 def doubt(run: Run) -> str:
     """Why a bundle can be unknown at most; empty where its format and version have a row."""
     number, version = writer(run)
-    return "" if (number, version) in ROWS else f"which checks format {number} of ccbed {version} implies is not known"
+    if (number, version) in ROWS or run.is_signed:
+        return ""
+    return f"which checks format {number} of ccbed {version} implies is not known; ccbed check --bed-key FILE judges as planned"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,8 +27,8 @@ FILE = "index.html"
 ELEMENTS = 2200
 #: Nights and trials with a row, the newest and the most frequent ones; values of a picture.
 NIGHTS, TRIALS, VALUES = 14, 60, 60
-#: In the name of a directory of repeated runs, which the index lists beside the nights.
-_REPEATS = "Z-repeat-"
+#: In the name of a directory of repeated runs or of a sweep, which the index lists beside the nights.
+_REPEATS = re.compile("Z-(repeat|sweep)-")
 #: What HTML reads within a script, as JSON may write it.
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
@@ -58,8 +59,8 @@ def render(
     by_trial: dict[str, list[RunEntry]] = {}
     for run in runs:
         by_trial.setdefault(run.trial, []).append(run)
-    groups = [entry for entry in nights if _REPEATS in entry.name]
-    nights = [entry for entry in nights if _REPEATS not in entry.name]
+    groups = [entry for entry in nights if _REPEATS.search(entry.name)]
+    nights = [entry for entry in nights if not _REPEATS.search(entry.name)]
     most = sorted(by_trial.items(), key=lambda item: (-len(item[1]), item[0]))
     judged = (metric for metric in metrics if is_judged(metric.metric.name, metric.key))
     drawn = [trend for metric in judged if (trend := from_index(metric)) is not None]

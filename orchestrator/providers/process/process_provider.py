@@ -119,11 +119,11 @@ class ProcessProvider:
         return str(files.put_payload(self._workdir / "payloads", content))
 
     def perform(self, command: Command) -> None:
-        self.require_keeper(command)
+        self.require_performer(command)
         directory = self._workdir / ("keeper" if command.f in KEEPER_COMMANDS else f"nodes/{command.node}")
         inbox.post_command(directory, self._run, command)
 
-    def require_keeper(self, command: Command) -> None:
+    def require_performer(self, command: Command) -> None:
         if command.f in KEEPER_COMMANDS and not label.lock_holder(self._workdir / "keeper"):
             raise KeeperGoneError("the keeper of this bed is gone")
 

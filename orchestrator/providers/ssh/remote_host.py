@@ -80,6 +80,7 @@ class RemoteSite:
         self._nodes: dict[str, None] = {}
         self._beats: dict[str, tuple[str, int]] = {}
         self._unsent: dict[str, _PendingFile] = {}
+        self._refused: dict[str, str] = {}
         self._out_of_sync: set[str] = set()
 
     def open(self, deadline_s: float = ssh_connection.CONNECT_S, *, patient: bool = False) -> None:
@@ -114,9 +115,13 @@ class RemoteSite:
         """Write a file on the host; returns at once. Without a connection it is sent over the next one, unless that comes too late."""
         file = _PendingFile(content, self._now() + within_s)
         with self._host_connection.state:
+            self._refused.pop(path, None)
             self._unsent[path] = file
             if self._host_connection.link:
                 self._send(self._host_connection.link, path, file)
+
+    def refusal(self, path: str) -> str:
+        return self._refused.get(path, "")
 
     def put(self, content: Mapping[str, bytes], deadline_s: float = 60.0) -> str:
         path = f"{self._bed.hostdir}/payloads/{files.payload_hash(content)}"
@@ -248,13 +253,16 @@ class RemoteSite:
                 self._send(link, path, file)
 
     def _send(self, link: Link, path: str, file: _PendingFile) -> None:
-        """Forget a file that was written; send a file again whose response was lost: the same name, the same bytes."""
+        """Forget a file that was written or refused; send a file again whose response was lost: the same name, the same bytes."""
 
         def placed(future: Any) -> None:
-            if isinstance(future.exception(), ConnectionError):
+            error = future.exception()
+            if isinstance(error, ConnectionError):
                 return
             with self._host_connection.state:
                 if self._unsent.get(path) is file:
+                    if error:
+                        self._refused[path] = str(error)
                     del self._unsent[path]
                     self._host_connection.state.notify_all()
 

@@ -38,7 +38,10 @@ def values(run: Run) -> dict[str, Any] | None:
         "left_out": len(measured.rows) - len(shown.rows),
         "most": ROWS,
         "lines": lines(run, measured),
-        "slow": [phrases.slow(iteration, measured.setting) for iteration in phrases.slowest(measured)[:SLOW]],
+        "slow": [
+            phrases.slow(iteration, measured.setting)
+            for iteration in sorted(measured.slow, key=lambda slow: -slow.seconds)[:SLOW]
+        ],
         "more": measured.outliers - len(measured.slow[:SLOW]),
         "directions": len(measured.setting.link.directions),
         "bandwidths": list(bandwidths(measured)),
@@ -87,15 +90,13 @@ def slowest(measured: collectives.Measured) -> dict[str, Any] | None:
     picture = iteration.draw(measured, chosen) if chosen else ""
     if chosen is None or not picture:
         return None
-    against = (
-        f"The slowest against its median: {phrases.duration(chosen.seconds)}, p50 {phrases.duration(chosen.usual)}."
-    )
-    cause = next((slow.cause for slow in measured.slow if (slow.case, slow.trial) == (chosen.case, chosen.trial)), None)
-    why = f" {phrases.attribution(cause, measured.setting)}." if cause else ""
+    slow = trial.recorded(measured, chosen)
+    parts = phrases.where(slow, measured.setting) if slow else ""
+    against = f"The slowest against its median: {phrases.duration(chosen.seconds)}, p50 {phrases.duration(chosen.usual)}{parts}."
     return {
         "title": f"One iteration: {phrases.case(chosen.case)}, iteration {chosen.trial}",
         "picture": picture,
-        "caption": f"{against}{why} {ITERATION}",
+        "caption": f"{against} {ITERATION}",
     }
 
 

@@ -28,9 +28,7 @@ def outliers(measured: Measured) -> str:
             "what": "trial", "operation": outlier.case.operation, "algorithm": outlier.case.algorithm, "bytes": outlier.case.bytes,
             "trial": outlier.trial, "rank": outlier.rank, "node": measured.setting.node(outlier.rank), "peer": outlier.peer, "step": None,
             "seconds": outlier.seconds, "p50_s": outlier.usual,
-            "blamed_rank": outlier.cause.rank if outlier.cause else None,
-            "late_s": outlier.cause.late_s if outlier.cause else None,
-            "why": phrases.attribution(outlier.cause, measured.setting) if outlier.cause else "",
+            "why": phrases.where(outlier, measured.setting).removeprefix("; "),
         }
         for outlier in measured.slow
     ]  # fmt: skip
@@ -39,7 +37,7 @@ def outliers(measured: Measured) -> str:
             "what": "chunk", "operation": outlier.case.operation, "algorithm": outlier.case.algorithm, "bytes": outlier.case.bytes,
             "trial": outlier.trial, "rank": outlier.rank, "node": measured.setting.node(outlier.rank), "peer": outlier.peer,
             "step": outlier.index,
-            "seconds": outlier.seconds, "p50_s": outlier.usual, "blamed_rank": None, "late_s": None, "why": "",
+            "seconds": outlier.seconds, "p50_s": outlier.usual, "why": "",
         }
         for outlier in measured.slow_chunks
     ]  # fmt: skip
@@ -74,8 +72,7 @@ _DIRECTION = (
     "reason", "sizes", "repetitions",
 )  # fmt: skip
 _OUTLIER = (
-    "what", "operation", "algorithm", "bytes", "trial", "rank", "node", "peer", "step", "seconds", "p50_s", "blamed_rank",
-    "late_s", "why",
+    "what", "operation", "algorithm", "bytes", "trial", "rank", "node", "peer", "step", "seconds", "p50_s", "why",
 )  # fmt: skip
 
 

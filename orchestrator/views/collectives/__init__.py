@@ -1,6 +1,5 @@
-"""Collectives measured: cases and links, samples as arrays, statistics, and the causes of delays. numpy is loaded on demand."""
+"""Collectives measured: cases and links, samples as arrays, statistics, and where delays were. numpy is loaded on demand."""
 
-from .attribution import Attribution
 from .bounds import Bound, least_bytes, lower_bound
 from .directions import Direction
 from .experiment import Auto, Case, Link, Setting, factor, setting

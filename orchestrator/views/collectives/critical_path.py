@@ -39,6 +39,18 @@ def path(pattern: Pattern, moved: Transfers, rows: NDArray[np.int64], row: int, 
     return [part for piece in _pieces(pattern, moved, rows, row) for part in _split(*piece, gaps)]
 
 
+def longest(parts: Sequence[Part]) -> list[Part]:
+    """The parts of a path, one for each rank or link of a kind, the longest first."""
+    seconds: dict[tuple[str, int, int | None], float] = {}
+    for part in parts:
+        key = part.kind, part.rank, part.sender
+        seconds[key] = seconds.get(key, 0.0) + part.seconds
+    merged = (
+        Part(kind=kind, rank=rank, sender=sender, seconds=spent) for (kind, rank, sender), spent in seconds.items()
+    )
+    return sorted(merged, key=lambda part: -part.seconds)
+
+
 def shares(pattern: Pattern, moved: Transfers, rows: NDArray[np.int64], gaps: Gaps) -> dict[str, float]:
     """Kind -> seconds on the critical paths of all iterations."""
     seconds = dict.fromkeys(KINDS, 0.0)

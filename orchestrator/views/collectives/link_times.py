@@ -185,31 +185,34 @@ def _taken(
 ) -> Iterator[tuple[_Message, Floats, NDArray[np.bool_]]]:
     """The seconds of each message, nan where they are not known; and whether it had its ports for itself.
 
-    Of the time in which a later message shared a port, so much is taken off as that one needs at the rate of the links.
+    Of the time in which a later message shared a port, so much is taken off as that one needs at the rate of the links, and at
+    most in proportion to what it took beside this one: it was no faster then than later, when the port was its own.
     """
     import numpy as np
 
     betas = [direction.beta for direction in link.directions if direction.beta and not direction.is_internal]
     per_byte = min(betas, default=link.beta or (8 / link.rate if link.rate else math.inf))
     least = per_byte / _FASTER if betas else 0.0
-    mates: dict[tuple[int, int], list[int]] = {}
-    for place, message in enumerate(messages):
-        for end in (0, 1):
-            mates.setdefault((end, message.link[end]), []).append(place)
-    for place, message in enumerate(messages):
-        sides = [mates[end, message.link[end]] for end in (0, 1)]
-        shared = _shared(message, [[messages[spot] for spot in own[own.index(place) + 1 :]] for own in sides], per_byte)
-        taken = message.end - message.latest - shared
+    mates: dict[
+        tuple[int, int], list[tuple[_Message, Floats]]
+    ] = {}  # of each port, the latest first, with their least times
+    known = []
+    for message in reversed(messages):
+        sides = [mates.setdefault((end, message.link[end]), []) for end in (0, 1)]
+        shared = _shared(message, [side[::-1] for side in sides], per_byte)
+        taken, longest = message.end - message.latest - shared, message.end - message.earliest - shared
         lost = np.maximum(
             *(gaps.within(rank, np.minimum(message.earliest, message.end), message.end) for rank in message.link)
         )
-        longest = message.end - message.earliest - shared
         is_known = (longest <= _SURE * taken) & (lost <= _RAN * taken) & (taken > 0)
         is_known &= (message.size - message.held >= _BEYOND * message.size) & (taken >= least * message.beyond)
-        yield message, np.where(is_known, taken, np.nan), message.end - message.sent <= _ALONE * taken
+        known.append((message, np.where(is_known, taken, np.nan), message.end - message.sent <= _ALONE * taken))
+        for side in sides:
+            side.append((message, np.where(lost <= _RAN * taken, np.maximum(taken, 0.0), 0.0)))
+    return reversed(known)
 
 
-def _shared(message: _Message, sides: Sequence[Sequence[_Message]], per_byte: float) -> Floats:
+def _shared(message: _Message, sides: Sequence[Sequence[tuple[_Message, Floats]]], per_byte: float) -> Floats:
     """What later messages may have taken of its ports. Where both ports were shared at a time, that time counts once."""
     import numpy as np
 
@@ -220,13 +223,17 @@ def _shared(message: _Message, sides: Sequence[Sequence[_Message]], per_byte: fl
             np.full_like(message.end, np.inf),
             np.full_like(message.end, -np.inf),
         )
-        for other in later:
+        for other, own in later:
             if other.link == message.link:
                 continue
             if not (other.start < message.end).any():
                 break
             begin, end = np.maximum(message.latest, other.start), np.minimum(message.end, other.end)
-            seconds += np.clip(end - begin, 0.0, other.size * per_byte)
+            beside, after = (
+                np.clip(end - begin, 0.0, None),
+                np.clip(np.minimum(own, other.end - message.end), 0.0, None),
+            )
+            seconds += np.minimum(beside, other.size * per_byte * beside / np.maximum(beside + after, 1e-12))
             first, last = (
                 np.where(begin < end, np.minimum(first, begin), first),
                 np.where(begin < end, np.maximum(last, end), last),

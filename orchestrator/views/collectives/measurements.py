@@ -10,7 +10,7 @@ from ...model import events
 from ...model.frozen import dataclass
 from ...model.run import Run
 from ..overview import is_collective
-from . import attribution, critical_path, repeated_delays, samples, statistics
+from . import critical_path, repeated_delays, samples, statistics
 from . import dependencies as patterns
 from . import fastest as racing
 from . import gaps as run_gaps
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: An iteration, or a transfer, that takes more than so many times the median is an outlier.
 OUTLIER = 3.0
+#: Transfers of fewer iterations have no usual time.
+_LEAST_TRIALS = 3
 #: So many slow iterations of a case are explained, the slowest first.
 EXPLAINED = 100
 #: The critical paths of so many iterations of a case are followed.
@@ -32,9 +34,9 @@ OVER = ("max_rank", "mean_rank", "cct", "chunk")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow:
-    """An iteration over 3 x p50: the slowest ``rank``, the ``peer`` that its longest transfer came from, and the ``cause``.
+    """An iteration over 3 x p50: the slowest ``rank``, the ``peer`` that its longest transfer came from.
 
-    ``path``: the parts of its critical path.
+    ``path``: the parts of its critical path, the longest first.
     """
 
     case: Case
@@ -44,8 +46,15 @@ class Slow:
     usual: float
     rank: int
     peer: int | None
-    cause: attribution.Attribution | None = None
     path: tuple[critical_path.Part, ...] = ()
+
+    @property
+    def stopped(self) -> int | None:
+        """The rank that did not run for most of the iteration, by its own record."""
+        longest = next(iter(self.path), None)
+        return (
+            longest.rank if longest and longest.kind == "not running" and longest.seconds > self.seconds / 2 else None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +220,7 @@ class _Case:
         if moved is not None:
             self._transfers(moved)
         else:
-            self.slow = [self._slow(spot, None, None) for spot in self.outliers[:EXPLAINED]]
+            self.slow = [self._slow(spot, None) for spot in self.outliers[:EXPLAINED]]
 
     def row(self, wrong_results: int | None) -> Row:
         case, link, trial = self.case, self.setting.link, self.trial
@@ -264,22 +273,14 @@ class _Case:
             same, spots = repeated_delays.comparable_rounds(self.case, moved, pattern), np.flatnonzero(usual)
             self.delays = repeated_delays.own_delays(same, moved, pattern, rows, spots, self.gaps)
             self.links = link_times.link_times(same, moved, pattern, rows, spots, self.gaps, self.setting)
-        known = attribution.Iterations(moved, pattern, rows, self.gaps)
         where = {int(number): row for row, number in enumerate(numbers)}
         for spot in self.outliers[:EXPLAINED]:
             row = where.get(int(self.spans.trials[spot]))
-            why = known.attribution(row) if row is not None else None
             parts = critical_path.path(pattern, moved, rows, row, self.gaps) if row is not None else ()
-            self.slow.append(self._slow(spot, why, moved, tuple(parts)))
+            self.slow.append(self._slow(spot, moved, critical_path.longest(parts)))
         self.path = critical_path.shares(pattern, moved, rows[:MOST_PATHS], self.gaps)
 
-    def _slow(
-        self,
-        spot: int,
-        why: attribution.Attribution | None,
-        moved: Transfers | None,
-        parts: tuple[critical_path.Part, ...] = (),
-    ) -> Slow:
+    def _slow(self, spot: int, moved: Transfers | None, parts: Iterable[critical_path.Part] = ()) -> Slow:
         import numpy as np
 
         local = self.spans.end[spot] - self.spans.start[spot]
@@ -292,13 +293,13 @@ class _Case:
         assert self.trial is not None
         return Slow(
             case=self.case, trial=trial, step=self.case.steps[trial - 1], seconds=float(self.local[spot]),
-            usual=self.trial.p50, rank=rank, peer=peer, cause=why, path=parts,
+            usual=self.trial.p50, rank=rank, peer=peer, path=tuple(parts),
         )  # fmt: skip
 
     def _slow_transfers(self, moved: Transfers) -> None:
         import numpy as np
 
-        if len(moved.trials) < attribution.LEAST_TRIALS:
+        if len(moved.trials) < _LEAST_TRIALS:
             return
         seconds = moved.seconds
         usual = np.median(seconds, axis=0)

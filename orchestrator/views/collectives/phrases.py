@@ -7,7 +7,6 @@ import math
 from ...model import ratio
 from ...model.event import History
 from ..values import whole
-from .attribution import Attribution
 from .directions import MARGIN as DIRECTION
 from .directions import Direction, changes
 from .directions import slow as slow_directions
@@ -140,24 +139,6 @@ def shares(measured_case: Case) -> str:
     return ":".join(f"{share:g}" for share in measured_case.shares)
 
 
-def attribution(cause: Attribution, setting: Setting) -> str:
-    """The rank or link that stood still, for how long, and the rank that waited for it."""
-    who = setting.node(cause.rank) if cause.rank is not None else ""
-    waiter = setting.node(cause.peer) if cause.peer is not None else ""
-    late, waited = duration(cause.late_s), f"; {waiter} waited for it" if waiter else ""
-    wire = f"the link {setting.node(cause.link[0])} to {setting.node(cause.link[1])}" if cause.link else ""
-    return {
-        "entered late": f"{who} entered step {cause.index} late, by {late}, although it waited for no rank{waited}",
-        "stopped": f"{who} did not run for {late} in step {cause.index} ({stop(cause.waited)}){waited}",
-        "stopped sending": f"{who} stood still for {late} while it sent in step {cause.index}{waited}",
-        "stopped receiving": f"{who} stood still for {late} in step {cause.index}; {waiter} and the others went on",
-        "link": f"{wire} stood still for {late} in step {cause.index}; both its ends went on",
-        "receiver or link": f"{who}, or {wire}, stood still for {late} in step {cause.index}",
-        "either end": f"{who} or {waiter} (or their link) stood still for {late} in step {cause.index}; no record tells them apart",
-        "ended late": f"{who} ended {late} late, although it waited for no rank",
-    }[cause.kind]
-
-
 def stop(waited: bool) -> str:
     """Why a process did not run."""
     return "it waited for a CPU, or for its quota" if waited else "stopped, or out of its CPU quota"
@@ -165,27 +146,18 @@ def stop(waited: bool) -> str:
 
 def slow(iteration: Slow, setting: Setting) -> str:
     """A slow iteration in a sentence."""
-    why = (
-        attribution(iteration.cause, setting)
-        if iteration.cause
-        else f"{setting.node(iteration.rank)} was slowest; no single recorded delay explains it{_longest(iteration, setting)}"
+    took = f"{duration(iteration.seconds)}, {setting.node(iteration.rank)} ended last"
+    return f"iteration {iteration.trial} of {case(iteration.case)}: {took}{where(iteration, setting)}"
+
+
+def where(iteration: Slow, setting: Setting) -> str:
+    """The ranks and links that took most of the iteration's critical path; empty without records of transfers."""
+    ends = (
+        f"{part.kind} {setting.node(part.rank) if part.sender is None else f'{setting.node(part.sender)} to {setting.node(part.rank)}'}"
+        f" {duration(part.seconds)}"
+        for part in iteration.path[:MOST_PARTS]
     )
-    return f"iteration {iteration.trial} of {case(iteration.case)}: {why}"
-
-
-def _longest(iteration: Slow, setting: Setting) -> str:
-    """The ranks and links that took most of the iteration's critical path."""
-    seconds: dict[str, float] = {}
-    for part in iteration.path:
-        ends = (
-            setting.node(part.rank)
-            if part.sender is None
-            else f"{setting.node(part.sender)} to {setting.node(part.rank)}"
-        )
-        seconds[f"{part.kind} {ends}"] = seconds.get(f"{part.kind} {ends}", 0.0) + part.seconds
-    longest = sorted(seconds, key=lambda name: -seconds[name])[:MOST_PARTS]
-    parts = ", ".join(f"{name} {duration(seconds[name])}" for name in longest)
-    return f" (most of it: {parts})" if parts else ""
+    return f"; most of it: {', '.join(ends)}" if iteration.path else ""
 
 
 def path(measured: Measured) -> str:
@@ -196,13 +168,6 @@ def path(measured: Measured) -> str:
     shares = sorted(measured.path.items(), key=lambda entry: -entry[1])
     return "critical path: " + ", ".join(
         f"{percent(seconds / whole)} {kind}" for kind, seconds in shares if seconds >= whole / 200
-    )
-
-
-def slowest(measured: Measured) -> list[Slow]:
-    """The slow iterations, those with the longest explained delay first."""
-    return sorted(
-        measured.slow, key=lambda iteration: (-(iteration.cause.late_s if iteration.cause else 0.0), -iteration.seconds)
     )
 
 

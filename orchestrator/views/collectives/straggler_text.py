@@ -10,7 +10,7 @@ from .experiment import Setting
 from .measurements import Measured
 from .stragglers import SlowLink
 
-#: A case that takes so many times as long as its model has a cause, whether or not the records show it.
+#: A case that takes so many times as long as its model is named, with what is known of it.
 UNEXPLAINED = 1.25
 #: So many directions of the probe are named.
 MOST = 3
@@ -72,13 +72,18 @@ def headline(measured: Measured) -> str:
 
 
 def _unexplained(measured: Measured) -> str:
-    """The case of a largest size that takes longest beside its model, where no record shows why."""
+    """The case of a largest size that takes longest beside its model, and how much of that ranks did not run."""
     largest = {row.case.kind: max(row.case.bytes for row in measured.rows) for row in measured.rows}
     slow = [(row.of_model or 0.0, row) for row in measured.rows if row.case.bytes == largest[row.case.kind]]
     factor, row = max(slow, key=lambda entry: entry[0], default=(0.0, None))
     if row is None or factor < UNEXPLAINED:
         return ""
-    return f" · {phrases.case(row.case)} takes {factor:.2f} times as long as its model, and no record shows why"
+    text = f" · {phrases.case(row.case)} takes {factor:.3g} times as long as its model, which counts the links alone"
+    whole = sum(measured.path.values())
+    if not whole:
+        return f"{text}; without records of transfers it is not known where the time went"
+    lost = measured.path.get("not running", 0.0) / whole
+    return f"{text}; ranks did not run for {phrases.percent(lost)} of the critical paths, and how busy the machine was is not recorded"
 
 
 def _ranks(measured: Measured) -> Iterator[str]:

@@ -33,8 +33,17 @@ def test_a_process_with_torch_records_its_steps_and_its_end(tmp_path: Path) -> N
     assert watched.of("problem") == []
 
 
+#: Follows `import torch`: states cost so much that few are recorded, however long a busy machine makes a step.
+COSTLY = """
+from _ccbed_watch.budget import budget
+budget._cost_s = lambda kind: 1e6
+"""
+
+
 def test_after_a_start_generators_and_rates_are_known_at_each_step(tmp_path: Path) -> None:
-    watched = jobs.run(tmp_path, STEPS.replace("range(3)", "range(6)"), CCBED_WATCH_EVERY="64")
+    steps = STEPS.replace("range(3)", "range(6)").replace("import torch\n", f"import torch{COSTLY}")
+    watched = jobs.run(tmp_path, steps, CCBED_WATCH_EVERY="64")
+    assert watched.code == 0, watched.output
     known = {line["n"]: line for line in watched.of("state") if "rng" in line}
     known |= {line["n"] - 1: line for line in watched.of("step") if "rng" in line}
     assert sorted(known) == [*range(6)]

@@ -1,4 +1,4 @@
-"""One iteration of a collective, rank by time: its transfers by sender, light while they wait for it, and what caused the delay."""
+"""One iteration of a collective, rank by time: its transfers by sender, light while they wait for it, and which rank did not run."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def draw(measured: Measured, chosen: trial.Chosen) -> Markup:
                 paths[senders.index(peer), waits].append(
                     f"M{x1:.1f} {y:.1f}H{x2:.1f}V{y + height * 0.92:.1f}H{x1:.1f}Z"
                 )
-    cause = next((slow.cause for slow in measured.slow if (slow.case, slow.trial) == (chosen.case, chosen.trial)), None)
-    blamed = cause.rank if cause else None
+    slow = trial.recorded(measured, chosen)
+    stopped = slow.stopped if slow else None
     bottom = TOP + ROW * len(pattern.ranks)
     parts = [
         *_bars(paths),
         *_ranks(
-            [measured.setting.node(rank) for rank in pattern.ranks], place.get(blamed) if blamed is not None else None
+            [measured.setting.node(rank) for rank in pattern.ranks], place.get(stopped) if stopped is not None else None
         ),
         *_ends(pattern.begin[row] - zero, pattern.finish[row] - zero),
         *timeline.axis(0.0, end - zero, bottom, 1000.0, "ms"),
         *_legend([measured.setting.node(peer) for peer in senders]),
     ]
-    text = phrases.attribution(cause, measured.setting) if cause else "no cause named"
+    text = phrases.slow(slow, measured.setting) if slow else "no slow iteration"
     return svg.picture("iteration", bottom + 30, "One iteration, rank by time", text, *parts)
 
 
@@ -66,10 +66,10 @@ def _bars(paths: dict[tuple[int, bool], list[str]]) -> Iterator[Markup]:
         yield svg.element("path", d="".join(pieces), class_=f"s{sender % COLOURS}{' waits' if waits else ''}")
 
 
-def _ranks(names: Sequence[str], blamed: int | None) -> Iterator[Markup]:
+def _ranks(names: Sequence[str], stopped: int | None) -> Iterator[Markup]:
     for number, name in enumerate(names):
         y = TOP + ROW * number + ROW / 2 + 4
-        yield svg.text(svg.LEFT - 12, y, name, "fault" if number == blamed else "name", "end")
+        yield svg.text(svg.LEFT - 12, y, name, "fault" if number == stopped else "name", "end")
 
 
 def _ends(begins: Sequence[float], finishes: Sequence[float]) -> Iterator[Markup]:

@@ -34,11 +34,10 @@ def maps(measured: Measured) -> list[LinkMap]:
     unit, name = (1e9, "Gbit/s") if 8 / max(betas.values()) >= 1e10 else (1e6, "Mbit/s")
     speeds = {ends: 8 / beta / unit for ends, beta in betas.items()}
     delays = {_ends(direction): direction.alpha_s * 1e6 for direction in known}
-    draw = _square if len(_ranks(known)) <= RANKS else _by_sender
-    return [
-        draw(measured, speeds, f"bandwidth (1/beta), {name}", -1, levels(known)),
-        draw(measured, delays, "start-up (alpha), µs", 1, {}),
-    ]
+    bandwidth, delay = f"bandwidth (1/beta), {name}", "start-up (alpha), µs"
+    if len(_ranks(known)) <= RANKS:
+        return [_square(measured, speeds, bandwidth, levels(known)), _square(measured, delays, delay, {})]
+    return [_by_sender(measured, speeds, bandwidth, -1, levels(known)), _by_sender(measured, delays, delay, 1, {})]
 
 
 def levels(known: Sequence[Direction]) -> dict[tuple[int, int], int]:
@@ -61,13 +60,9 @@ def _ranks(directions: Iterable[Direction]) -> list[int]:
 
 
 def _square(
-    measured: Measured,
-    values: Mapping[tuple[int, int], float],
-    title: str,
-    worse: int,
-    level: Mapping[tuple[int, int], int],
+    measured: Measured, values: Mapping[tuple[int, int], float], title: str, level: Mapping[tuple[int, int], int]
 ) -> LinkMap:
-    """``worse``: 1 where larger values are worse, else -1; ``level``: of directions that have a colour."""
+    """``level``: of directions that have a colour."""
     known, node = measured.setting.link.directions, measured.setting.node
     ranks = _ranks(known)
     rough = {_ends(direction) for direction in known if direction.is_wide}
@@ -89,7 +84,7 @@ def _by_sender(
     worse: int,
     level: Mapping[tuple[int, int], int],
 ) -> LinkMap:
-    """Least, median and greatest over the receivers, and the receiver with the worst."""
+    """Least, median and greatest over the receivers, and the receiver with the worst. ``worse``: 1 where larger values are, else -1."""
     node = measured.setting.node
     rows = []
     for sender in sorted({sender for sender, _ in values}):

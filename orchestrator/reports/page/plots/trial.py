@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ....model.frozen import dataclass
-from ....views.collectives import Attribution, Case, Measured, dependencies, phrases
+from ....views.collectives import Case, Measured, Slow, dependencies, phrases
 from . import canvas
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
-
-    from ....views.collectives.samples import Transfers
 
     Floats = NDArray[np.float64]
 
@@ -32,6 +28,11 @@ class Chosen:
     trial: int
     seconds: float
     usual: float
+
+
+def recorded(measured: Measured, chosen: Chosen) -> Slow | None:
+    """The iteration, if it is one of the slow ones."""
+    return next((slow for slow in measured.slow if (slow.case, slow.trial) == (chosen.case, chosen.trial)), None)
 
 
 def choose(measured: Measured) -> Chosen | None:
@@ -90,13 +91,10 @@ def draw(measured: Measured, chosen: Chosen) -> Figure | None:
     for peer, colour in senders.items():
         axes.plot([], [], "s", color=colour, label=f"from {measured.setting.node(peer)}")
     axes.plot([], [], "s", color=canvas.SOFT, alpha=0.28, label="waiting for the sender")
-    why = next(
-        (number.cause for number in measured.slow if (number.case, number.trial) == (chosen.case, chosen.trial)), None
-    )
-    _labels(axes, measured, chosen, pattern.ranks, why)
-    if why is not None:
-        made.suptitle(phrases.attribution(why, measured.setting), x=0.01, ha="left", fontsize=8.5, color=canvas.STRIKE)
-        _stood(axes, why, row_of, moved, start - zero, end - zero)
+    slow = recorded(measured, chosen)
+    _labels(axes, measured, chosen, pattern.ranks, slow.stopped if slow else None)
+    if slow is not None:
+        made.suptitle(phrases.slow(slow, measured.setting), x=0.01, ha="left", fontsize=8.5, color=canvas.STRIKE)
     return made
 
 
@@ -120,25 +118,10 @@ def _ends(axes: Axes, pattern: dependencies.Pattern, row: int, zero: float) -> N
             axes.plot([x, x], [spot - 0.42, spot + 0.42], color=canvas.INK, linewidth=1.1)
 
 
-def _stood(
-    axes: Axes, why: Attribution, row_of: Mapping[int, int], moved: Transfers, start: Floats, end: Floats
-) -> None:
-    """Hatched: for how long the rank stood still, before it entered a step or inside of it."""
-    import numpy as np
-
-    own = np.flatnonzero((moved.rank == why.rank) & (moved.index == why.index))
-    if why.rank is None or why.rank not in row_of or not own.size or why.kind == "stopped sending":
-        return
-    until = float(start[own].min() if why.kind == "entered late" else end[own].max())
-    bar = [((until - why.late_s) * 1000, why.late_s * 1000)]
-    style: dict[str, Any] = {"facecolors": "none", "edgecolors": canvas.STRIKE, "hatch": "///", "linewidth": 0.0}
-    axes.broken_barh(bar, (row_of[why.rank] - 0.36, 0.72), **style)
-
-
-def _labels(axes: Axes, measured: Measured, chosen: Chosen, ranks: tuple[int, ...], why: Attribution | None) -> None:
+def _labels(axes: Axes, measured: Measured, chosen: Chosen, ranks: tuple[int, ...], stopped: int | None) -> None:
     axes.set_yticks(range(len(ranks)), [measured.setting.node(rank) for rank in ranks])
-    if why is not None and why.rank in ranks:
-        label = axes.get_yticklabels()[ranks.index(why.rank)]
+    if stopped in ranks:
+        label = axes.get_yticklabels()[ranks.index(stopped)]
         label.set_color(canvas.STRIKE)
         label.set_fontweight("bold")
     axes.set_ylim(len(ranks) - 0.45, -0.55)
