@@ -40,6 +40,13 @@ FLAWS: Mapping[str, Mapping[str, Sequence[object]]] = {
     "sums": {"sums": (1,)},
     "twice": {},
 }
+#: The kinds of the job that smooths its gradients by itself; in bfloat16 smaller rates change nothing.
+MOMENTUM: Mapping[str, Sequence[object]] = {
+    "lr": (1e-7, 5e-6, 1e-4, 1e-2, 1e-1),
+    "opt": ("sgd", "adam", "adamw"),
+    "dtype": ("float32", "bfloat16"),
+    "norm": ("none", "batch", "layer"),
+}
 #: What sums in another order explain, relative to the value: in the first ``SOON`` steps after a resumption, and later.
 SOON, ROUNDING, LATER = 6, 1e-3, 0.05
 EXACT = ("batch", "rng", "lr", "decay", "scale")
@@ -53,6 +60,7 @@ class Draw:
     kinds: Mapping[str, object]
     flaw: str
     sleep: float
+    job: str = "job"
 
     @property
     def arguments(self) -> list[str]:
@@ -76,6 +84,18 @@ def _draw(number: int, source: random.Random) -> Draw:
         if kinds[name] not in values:
             kinds[name] = source.choice(values)
     return Draw(number=number, kinds=kinds, flaw=flaw, sleep=source.choice((0.01, 0.02, 0.05)))
+
+
+def momentum_draws(seed: int, count: int) -> list[Draw]:
+    """Of the job that smooths its gradients by itself, every second one with the momentum lost."""
+    return [_momentum_draw(number, random.Random(f"momentum/{seed}/{number}")) for number in range(count)]
+
+
+def _momentum_draw(number: int, source: random.Random) -> Draw:
+    kinds = {name: source.choice(values) for name, values in MOMENTUM.items()}
+    if kinds["dtype"] == "bfloat16":
+        kinds["lr"] = source.choice((1e-3, 1e-2, 1e-1))
+    return Draw(number=number, kinds=kinds, flaw="lost" if number % 2 else "none", sleep=0.03, job="momentum")
 
 
 def differences(clean: Path, drill: Path) -> list[str]:
