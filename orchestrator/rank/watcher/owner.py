@@ -35,7 +35,11 @@ class Owner:
         live = _scan()
         tops = names.roots(live["Module"])
         engines = master_weights.known()
-        own = [item for item in live["Optimizer"] if all(item is not engine.inner for engine in engines)]
+        own = [
+            item
+            for item in live["Optimizer"]
+            if all(item is not engine.inner for engine in engines) and not names.is_left(item, stepping, live["Module"])
+        ]
         self.optimizers = _sorted([stepping, *engines, *own])
         self._counts = {id(optimizer): _count(optimizer) for optimizer in self.optimizers}
         self.schedulers, self.scalers = live["LRScheduler"], live["GradScaler"]
