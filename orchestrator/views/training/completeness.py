@@ -100,11 +100,9 @@ def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -
         text = f"of step {n + 1} is {shown(rates.split())}, in the reference run {shown(other.split())}"
         return replace(row, result="fail", text=text)
     is_known = row.result == "unknown" and row.part == "scheduler" and len({rates for _, rates, _ in common}) > 1
-    return (
-        replace(row, result="pass", text=f"the learning rates of {len(common)} steps are those of the twin")
-        if is_known
-        else row
-    )
+    if is_known:
+        return replace(row, result="pass", text=f"the learning rates of {len(common)} steps are those of the twin")
+    return row
 
 
 def _by_batches(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -> Row:
