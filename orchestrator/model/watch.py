@@ -177,14 +177,6 @@ class State(Line):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rng(Line):
-    """Fingerprints of the random generators after ``n`` steps: of records until version 0.1, see ``Step``."""
-
-    n: int
-    rng: Mapping[str, str | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Save(Line):
     """A save was called after ``n`` steps. ``api``: ``file`` or ``script`` where the watcher does not know its contents.
 
@@ -349,7 +341,6 @@ KINDS: Mapping[str, type[Line]] = {
     "ddp": Ddp,
     "step": Step,
     "state": State,
-    "rng": Rng,
     "save": Save,
     "saved": Saved,
     "committed": Committed,

@@ -370,19 +370,10 @@ def _process(file: watch.WatchFile) -> Process:
     steps = {step.n: step for step in file.of(watch.Step)}
     origin = None if steps or states else _origin(claims)
     return Process(
-        rank=file.rank,
-        node=file.node,
-        file=file,
-        owner=next(iter(reversed(file.of(watch.Owner))), None),
-        steps=steps if origin is None else _claimed_steps(claims, origin),
-        states=states,
-        rngs=_generators(file),
-        rates=_rates(file),
-        loads=tuple(merged(file.of(watch.Load)).values()),
-        end=next(iter(file.of(watch.End)), None),
-        claims=claims,
-        origin=origin,
-    )
+        rank=file.rank, node=file.node, file=file, owner=next(iter(reversed(file.of(watch.Owner))), None),
+        steps=steps if origin is None else _claimed_steps(claims, origin), states=states, rngs=_generators(file), rates=_rates(file),
+        loads=tuple(merged(file.of(watch.Load)).values()), end=next(iter(file.of(watch.End)), None), claims=claims, origin=origin,
+    )  # fmt: skip
 
 
 def _origin(claims: Sequence[watch.Claim]) -> int | None:
@@ -413,8 +404,7 @@ def _generators(file: watch.WatchFile) -> Mapping[int, Mapping[str, str | None]]
     """The fingerprints of the generators by step; a state has them as well."""
     none: Mapping[str, str | None] = {}
     moments = _moments(file, lambda step, known: {**known, **(step.rng or {})}, none)
-    states = {state.n: state.rng for state in file.of(watch.State) if state.rng}
-    return moments | states | {line.n: line.rng for line in file.of(watch.Rng)}
+    return moments | {state.n: state.rng for state in file.of(watch.State) if state.rng}
 
 
 def _moments(file: watch.WatchFile, follow: Callable[[watch.Step, M], M], known: M) -> dict[int, M]:
