@@ -121,3 +121,22 @@ def test_where_an_optimizer_has_no_states_tensors_beside_it_may_round(norm: str,
     assert row is not None and row.result == result
     exact = training.saved_state.row(facts({"30": own}), reference({"30": other}), rounds=False)
     assert exact is not None and exact.result == "fail"
+
+
+@pytest.mark.parametrize(
+    ("ema", "weight", "result"),
+    [(1.00001, 2.0, "fail"), (1.0000201, 2.0, "pass"), (1.00001, 2.00001, "pass")],
+    ids=["began anew", "rounding", "as the weights"],
+)
+def test_an_average_that_began_anew_shows_however_small_the_rate_is(ema: float, weight: float, result: str) -> None:
+    """Its norms went from 1 to 1.00002 in the reference run, in a checkpoint whose optimizer rounds."""
+
+    def saved(step: int, ema: float, weight: float, moment: str) -> dict[str, dict[str, str]]:
+        norms = {f"norms__tensors__ema__{n}": f'"={ema}"' for n in range(3)} | {"norms__weights__w": f'"={weight}"'}
+        digests = {"tensors__ema": moment, "optimizer__exp_avg": moment}
+        return {str(step): keys("b", **digests, **norms)}
+
+    start = saved(20, 1.0, 2.0, "m")
+    twin = reference({**start, **saved(30, 1.00002, 2.0, "n")})
+    row = training.saved_state.row(facts({**start, **saved(30, ema, weight, "o")}), twin, rounds=True)
+    assert row is not None and row.result == result
