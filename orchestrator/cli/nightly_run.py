@@ -65,14 +65,23 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
     directory = night_files.new(runs, suite.name, now)
     with store.night_lock(Path(bed.workdir), directory.name):
         night = Night(
-            name=directory.name, suite=suite, bed=bed.name, provider=bed.provider,
+            name=directory.name,
+            suite=suite,
+            bed=bed.name,
+            provider=bed.provider,
             hosts={node.name: nodes.hosts[node.name] for node in bed.nodes if node.role == "node"},
-            number=_next_number(runs, bed) if options["record"] else 0, started=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
-            order=selector.order(suite, past), command=redact.command_line(["ccbed", *notify.without_targets(session.argv)]),
-            ccbed=__version__, spares={node.name: nodes.hosts[node.name] for node in bed.nodes if node.role == "spare"},
-            quarantined=quarantined, includes_quarantined=options["include_quarantined"], drained=drained, probe_spares_s=probe_spares_s,
+            number=_next_number(runs, bed) if options["record"] else 0,
+            started=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+            order=selector.order(suite, past),
+            command=redact.command_line(["ccbed", *notify.without_targets(session.argv)]),
+            ccbed=__version__,
+            spares={node.name: nodes.hosts[node.name] for node in bed.nodes if node.role == "spare"},
+            quarantined=quarantined,
+            includes_quarantined=options["include_quarantined"],
+            drained=drained,
+            probe_spares_s=probe_spares_s,
             fail_on=options["fail_on"] or "fail",
-        )  # fmt: skip
+        )
         night_files.write_night(directory, night)
         return _run(session, bed, directory, night, past, options)
 

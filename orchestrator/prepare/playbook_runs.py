@@ -163,13 +163,20 @@ def _runner(
     settings = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
     with _hosts_umask():
         done = ansible_runner.run(
-            private_data_dir=str(folder), project_dir=str(Path.cwd()),
-            playbook=str(shipped.folder("playbooks").absolute() / f"{wanted.playbook}.yml"), inventory=wanted.inventory,
-            limit=",".join(wanted.hosts), extravars=dict(wanted.variables),
-            envvars={**ansible_programs.SETTINGS, **settings, "PATH": path}, cmdline=shlex.join(options) if options else None,
-            forks=forks(len(wanted.hosts)), settings={"pexpect_timeout": 0.2, "suppress_output_file": True},
-            event_handler=listener.handle_event, cancel_callback=cancelled, quiet=True,
-        )  # fmt: skip
+            private_data_dir=str(folder),
+            project_dir=str(Path.cwd()),
+            playbook=str(shipped.folder("playbooks").absolute() / f"{wanted.playbook}.yml"),
+            inventory=wanted.inventory,
+            limit=",".join(wanted.hosts),
+            extravars=dict(wanted.variables),
+            envvars={**ansible_programs.SETTINGS, **settings, "PATH": path},
+            cmdline=shlex.join(options) if options else None,
+            forks=forks(len(wanted.hosts)),
+            settings={"pexpect_timeout": 0.2, "suppress_output_file": True},
+            event_handler=listener.handle_event,
+            cancel_callback=cancelled,
+            quiet=True,
+        )
     listener.status = str(done.status)
     return "\n".join(listener.lines)
 

@@ -227,10 +227,16 @@ def load(directory: Path, *, judged: bool = True) -> Run:
     world = RANKS if trial.params.get("launcher") else trial.world.size  # a launcher numbers its workers itself
     twin: Twin | None = paths.built(Twin, directory, TWIN) if (directory / TWIN).exists() else None
     return Run(
-        directory=str(directory), trial=trial, history=history, files=files.BundleFiles(directory, files.incarnations(history), world),
-        twin=twin, has_twin_beside=twin is not None and (directory.parent / Path(twin.run).name / BUNDLE).is_file(), extras=extras,
-        code=payload.controller_digest(), verdicts=read_verdicts(directory) if judged else (),
-    )  # fmt: skip
+        directory=str(directory),
+        trial=trial,
+        history=history,
+        files=files.BundleFiles(directory, files.incarnations(history), world),
+        twin=twin,
+        has_twin_beside=twin is not None and (directory.parent / Path(twin.run).name / BUNDLE).is_file(),
+        extras=extras,
+        code=payload.controller_digest(),
+        verdicts=read_verdicts(directory) if judged else (),
+    )
 
 
 def keep_keeper_events(directory: Path, workdir: Path) -> None:

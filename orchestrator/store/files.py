@@ -173,9 +173,20 @@ class BundleFiles:
         content = paths.data(self._root, file.path, paths.lines_limit())
         for line in _step_lines(content[: content.rfind(b"\n") + 1], self._root / file.path):
             yield StepRecord(
-                epoch=file.epoch, node=file.node, rank=file.rank, step=line.step, loss=str(line.loss), start=line.start, end=line.end,
-                digest=line.digest, incarnation=incarnation, samples=line.samples, batch=line.batch, count=line.count, gaps=line.gaps,
-            )  # fmt: skip
+                epoch=file.epoch,
+                node=file.node,
+                rank=file.rank,
+                step=line.step,
+                loss=str(line.loss),
+                start=line.start,
+                end=line.end,
+                digest=line.digest,
+                incarnation=incarnation,
+                samples=line.samples,
+                batch=line.batch,
+                count=line.count,
+                gaps=line.gaps,
+            )
 
     def _chunks(self, file: _GangFile) -> Iterator[ChunkRecord]:
         record = struct.Struct(CHUNK_FORMAT)

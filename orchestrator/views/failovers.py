@@ -132,9 +132,16 @@ def _case(history: History, decided: Event[Decision], unclaimed: Sequence[FaultT
     times = clocks(history)
     detector = _detector(history, decided, old, epoch, times)
     return _Case(
-        history=history, when=times.at, times=times, decided=decided, epoch=epoch, old=old,
-        new=next((g for g in known if g.epoch == epoch), None), detector=detector, fault=_cause(decided, detector, unclaimed, times),
-    )  # fmt: skip
+        history=history,
+        when=times.at,
+        times=times,
+        decided=decided,
+        epoch=epoch,
+        old=old,
+        new=next((g for g in known if g.epoch == epoch), None),
+        detector=detector,
+        fault=_cause(decided, detector, unclaimed, times),
+    )
 
 
 def _detector(history: History, decided: Event[Decision], old: Gang | None, epoch: int, times: Clocks) -> Event | None:
@@ -201,15 +208,25 @@ def _failover(index: int, case: _Case, records: Sequence[StepRecord], resumes: M
     committed = committed_checkpoints(case.history, case.new) if case.new else ()
     detected = reached.get("detected")
     return Failover(
-        index=index, epoch=case.epoch, lost=decision.lost or (), failed_ranks=(cause.rank,) if cause else decision.failed or (),
-        cause=cause.how if cause else "", detector=_name(case), fault=case.fault.plan.id if case.fault else None,
-        policies=decision.policy or {}, milestones=points, phases=_phases(points),
+        index=index,
+        epoch=case.epoch,
+        lost=decision.lost or (),
+        failed_ranks=(cause.rank,) if cause else decision.failed or (),
+        cause=cause.how if cause else "",
+        detector=_name(case),
+        fault=case.fault.plan.id if case.fault else None,
+        policies=decision.policy or {},
+        milestones=points,
+        phases=_phases(points),
         ttr_s=_since(start, max((p.t for p in points), default=0.0) if "first step" in reached else None),
         detect_s=_since(start, max(detected, start)) if case.fault and detected is not None else None,
-        caught_up_s=_since(start, caught_up(case.history, records, case.epoch)), resume_step=resume,
-        resume_name=(chosen.data.name or None) if chosen else None, newest_step=committed[-1].data.step if committed else None,
-        lost_steps=lost_steps(case.history, records, case.epoch, resume, resumes), slots=decision.slots or (),
-    )  # fmt: skip
+        caught_up_s=_since(start, caught_up(case.history, records, case.epoch)),
+        resume_step=resume,
+        resume_name=(chosen.data.name or None) if chosen else None,
+        newest_step=committed[-1].data.step if committed else None,
+        lost_steps=lost_steps(case.history, records, case.epoch, resume, resumes),
+        slots=decision.slots or (),
+    )
 
 
 def _since(start: float, t: float | None) -> float | None:

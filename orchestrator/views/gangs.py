@@ -272,9 +272,15 @@ def _gang(epoch: int, starts: list[Operation], notes: Mapping[str, list[Event]])
         for rank in dict.fromkeys(data.ranks or ()):
             rank_nodes[rank] = (*rank_nodes.get(rank, ()), node)
     return Gang(
-        epoch=epoch, starts=tuple(starts), slots=slots, ranks=ranks, world=starts[0].invoke.data.world_size, starts_on=starts_on,
-        rank_nodes=rank_nodes, notes={name: tuple(reports) for name, reports in notes.items()},
-    )  # fmt: skip
+        epoch=epoch,
+        starts=tuple(starts),
+        slots=slots,
+        ranks=ranks,
+        world=starts[0].invoke.data.world_size,
+        starts_on=starts_on,
+        rank_nodes=rank_nodes,
+        notes={name: tuple(reports) for name, reports in notes.items()},
+    )
 
 
 def _notes(history: History) -> dict[int, dict[str, list[Event]]]:

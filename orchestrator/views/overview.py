@@ -53,13 +53,21 @@ def view(
     ended, recoveries = bed_end(history), failovers(trial, history, records, resumes)
     known = gangs(history)
     return RunView(
-        outcome=outcome, reason=reason, kind=kind, step=_step(history, records) if counts_steps(trial, history, records) else None,
-        steps=_steps(history), loss=_loss(history), duration_s=max(map(clock(history), history.events), default=0.0), epochs=len(known),
+        outcome=outcome,
+        reason=reason,
+        kind=kind,
+        step=_step(history, records) if counts_steps(trial, history, records) else None,
+        steps=_steps(history),
+        loss=_loss(history),
+        duration_s=max(map(clock(history), history.events), default=0.0),
+        epochs=len(known),
         slots=known[-1].nodes if known else (),
-        failovers=tuple(failover for failover in recoveries if not ended or failover.ttr_s is not None), bed_ended=ended,
-        faults=faults(trial, history), goodput=goodput(history, records, resumes) if records else None,
+        failovers=tuple(failover for failover in recoveries if not ended or failover.ttr_s is not None),
+        bed_ended=ended,
+        faults=faults(trial, history),
+        goodput=goodput(history, records, resumes) if records else None,
         lost=tuple(dict.fromkeys(event.node for event in history.of(events.NodeExit, events.NodeSilent) if event.node)),
-    )  # fmt: skip
+    )
 
 
 def is_collective(history: History) -> bool:

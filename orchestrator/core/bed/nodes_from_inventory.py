@@ -334,17 +334,23 @@ def _host(host: Host, home: str) -> HostSpec:
     key = settings.get("ansible_ssh_private_key_file")
     ssh = ssh_options.absolute(_ssh(host), home)
     return HostSpec(
-        name=host.name, connection="slurm" if _value(host, "provider") == "slurm" else "local" if _local(host) else "ssh",
+        name=host.name,
+        connection="slurm" if _value(host, "provider") == "slurm" else "local" if _local(host) else "ssh",
         address=str(settings.get("ansible_host", host.name)),
         port=int(settings.get("ansible_port", 0) or ssh_options.first(ssh, "port") or 22),
         user=str(settings.get("ansible_user", "") or ssh_options.first(ssh, "user")),
         key=_absolute(key, home) or ssh_options.first(ssh, "identityfile") or None,
-        python=str(settings.get("ansible_python_interpreter", "python3")), engine=_value(host, "engine", ENGINE_SOCKET),
+        python=str(settings.get("ansible_python_interpreter", "python3")),
+        engine=_value(host, "engine", ENGINE_SOCKET),
         known_hosts=_absolute(_value(host, "known_hosts") or ssh_options.known_hosts(ssh), home),
-        first_contact=_value(host, "ssh_first_contact", ssh_options.first_contact(ssh)), ssh=ssh, power=_value(host, "power", {}),
-        switch_port=_value(host, "switch_port", {}), engine_control=_value(host, "engine_control", {}),
-        ssh_control=_value(host, "ssh_control", {}), has_become_password=host.has_become_password,
-    )  # fmt: skip
+        first_contact=_value(host, "ssh_first_contact", ssh_options.first_contact(ssh)),
+        ssh=ssh,
+        power=_value(host, "power", {}),
+        switch_port=_value(host, "switch_port", {}),
+        engine_control=_value(host, "engine_control", {}),
+        ssh_control=_value(host, "ssh_control", {}),
+        has_become_password=host.has_become_password,
+    )
 
 
 def _with_engine(spec: HostSpec, host: Host, engine: str, earlier: BedSpec | None) -> HostSpec:

@@ -94,11 +94,18 @@ def arrange(
         raise ValueError("\n".join([*problems, text]))
     zero = options.get("zero")
     layout = Layout(
-        strategy=strategy, dp=gpus // (sizes["tp"] * sizes["pp"]), tp=sizes["tp"], pp=sizes["pp"], ep=sizes["ep"],
-        zero=(3 if strategy == "fsdp" else 0) if zero is None else zero, buckets=strategy == "ddp",
-        gathered=strategy == "tp" and model.shape is None, microbatches=options.get("microbatches") or sizes["pp"],
-        sequence_parallel=sequence_parallel, recompute=recompute,
-    )  # fmt: skip
+        strategy=strategy,
+        dp=gpus // (sizes["tp"] * sizes["pp"]),
+        tp=sizes["tp"],
+        pp=sizes["pp"],
+        ep=sizes["ep"],
+        zero=(3 if strategy == "fsdp" else 0) if zero is None else zero,
+        buckets=strategy == "ddp",
+        gathered=strategy == "tp" and model.shape is None,
+        microbatches=options.get("microbatches") or sizes["pp"],
+        sequence_parallel=sequence_parallel,
+        recompute=recompute,
+    )
     problems += _problems(layout, model)
     if problems:
         raise ValueError("\n".join(problems))

@@ -85,17 +85,37 @@ def plan(
     if all_problems:
         raise UsageError(*all_problems)
     return Plan(
-        run=run, bed=bed.name, slots=tuple(node.name for node in slots), spares=tuple(node.name for node in spares),
-        nodes={name: _plan_node(node, bed, status, machines.get(node.host)) for name, node in nodes.items()}, policy=policy,
-        backend=backend, payload=payload, checkpoints=f"{bed.shared_dir}/{run}/checkpoints", last_step=last,
-        has_launcher=bool(trial.params.get("launcher")), data=data, acts=acts, keep=int(trial.params.get("keep", 3)),
-        grace_s=float(trial.params.get("grace_s") or 0.0), save_grace_s=float(trial.params.get("save_grace_s") or 0.0), clocks=clocks,
-        link=bed.link, left_out=left_out, checks=judge.planned(trial, catalogue, twin=twin),
+        run=run,
+        bed=bed.name,
+        slots=tuple(node.name for node in slots),
+        spares=tuple(node.name for node in spares),
+        nodes={name: _plan_node(node, bed, status, machines.get(node.host)) for name, node in nodes.items()},
+        policy=policy,
+        backend=backend,
+        payload=payload,
+        checkpoints=f"{bed.shared_dir}/{run}/checkpoints",
+        last_step=last,
+        has_launcher=bool(trial.params.get("launcher")),
+        data=data,
+        acts=acts,
+        keep=int(trial.params.get("keep", 3)),
+        grace_s=float(trial.params.get("grace_s") or 0.0),
+        save_grace_s=float(trial.params.get("save_grace_s") or 0.0),
+        clocks=clocks,
+        link=bed.link,
+        left_out=left_out,
+        checks=judge.planned(trial, catalogue, twin=twin),
         workload=plugin_files.describe_plugin(catalogue.workloads[trial.workload]),
-        secret_names=tuple(dict.fromkeys((*secret_names, *_vaulted(bed)))), umask=umask, work_dir=work_dir, isolation=isolation,
-        paths=paths, placement=placement, substitutes=assigned.substitutes, replacements=tuple(node.name for node in room.nodes),
+        secret_names=tuple(dict.fromkeys((*secret_names, *_vaulted(bed)))),
+        umask=umask,
+        work_dir=work_dir,
+        isolation=isolation,
+        paths=paths,
+        placement=placement,
+        substitutes=assigned.substitutes,
+        replacements=tuple(node.name for node in room.nodes),
         hosts=room.hosts,
-    )  # fmt: skip
+    )
 
 
 def _vaulted(bed: BedSpec) -> list[str]:
@@ -219,11 +239,19 @@ def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus, machine: Machine
     observed = status.node(node.name)
     address, interface = replacements.address(bed, status, node) if node.role == "replacement" else ("", "")
     return PlanNode(
-        name=node.name, role=node.role, incarnation=observed.incarnation, ordinal=observed.ordinal, pid=observed.pid,
-        address=observed.address or node.address or address, interface=observed.interface or node.interface or interface,
-        directory=f"{bed.directory_on(node.host)}/nodes/{node.name}", host=node.host, env=node.env,
-        leaf=node.port.group if node.port else 0, machine=machine.name if machine else "",
-    )  # fmt: skip
+        name=node.name,
+        role=node.role,
+        incarnation=observed.incarnation,
+        ordinal=observed.ordinal,
+        pid=observed.pid,
+        address=observed.address or node.address or address,
+        interface=observed.interface or node.interface or interface,
+        directory=f"{bed.directory_on(node.host)}/nodes/{node.name}",
+        host=node.host,
+        env=node.env,
+        leaf=node.port.group if node.port else 0,
+        machine=machine.name if machine else "",
+    )
 
 
 def _backend(trial: Trial, nodes: Sequence[NodeSpec]) -> tuple[str, tuple[str, ...]]:

@@ -374,6 +374,13 @@ def _lease(run: str, command: Command[FaultAct] | Command[FaultHeal]) -> Lease:
     order = command.data
     act, id = required(order.act, "act"), order.id or command.key
     return Lease(
-        id=id, fault=order.fault or id, node=str(command.node), key=command.key, run=run, epoch=command.epoch,
-        until=time.monotonic() + act.lease_s, boot=host_facts.boot_id(), act=act,
-    )  # fmt: skip
+        id=id,
+        fault=order.fault or id,
+        node=str(command.node),
+        key=command.key,
+        run=run,
+        epoch=command.epoch,
+        until=time.monotonic() + act.lease_s,
+        boot=host_facts.boot_id(),
+        act=act,
+    )

@@ -100,9 +100,16 @@ def _request(
 ) -> Mapping[str, Any]:
     image = ready.images.get(node.container.image, "") if node.container else ""
     return container_requests.request(
-        bed, node, archive=archive, owner=owner, addresses=ready.addresses, tag=process_tag.bed_tag(bed.name, bed.hostdir),
-        env={**HUGE_PAGES, names.IMAGE_VARIABLE: image}, owner_label=owners.text(bed), engine=ready.engine,
-    )  # fmt: skip
+        bed,
+        node,
+        archive=archive,
+        owner=owner,
+        addresses=ready.addresses,
+        tag=process_tag.bed_tag(bed.name, bed.hostdir),
+        env={**HUGE_PAGES, names.IMAGE_VARIABLE: image},
+        owner_label=owners.text(bed),
+        engine=ready.engine,
+    )
 
 
 def _changes(bed: BedSpec, node: NodeSpec, before: container_requests.Body) -> tuple[str, ...]:

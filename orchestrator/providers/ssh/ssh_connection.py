@@ -204,10 +204,17 @@ def _opened(
             host_keys.Policy(destination.known[0], record=destination.host.first_contact)
         )
         client.connect(
-            destination.address, port=destination.port, username=destination.user, key_filename=list(destination.keys) or None,
-            look_for_keys=not destination.keys, sock=sock, timeout=_left(until), banner_timeout=_left(until), auth_timeout=_left(until),
+            destination.address,
+            port=destination.port,
+            username=destination.user,
+            key_filename=list(destination.keys) or None,
+            look_for_keys=not destination.keys,
+            sock=sock,
+            timeout=_left(until),
+            banner_timeout=_left(until),
+            auth_timeout=_left(until),
             channel_timeout=CONNECT_S,
-        )  # fmt: skip
+        )
         transport = client.get_transport()
         assert transport is not None
         transport.set_keepalive(KEEPALIVE_S)

@@ -218,15 +218,32 @@ def _case(case: CaseFacts, omitted: Set[int]) -> Case:
     steps = range(first, first + planned * stride, stride) if omitted else ()
     rounds, volume = _figure(cost.get("rounds")), _figure(cost.get("volume"))
     return Case(
-        number=case.case or 0, operation=case.operation or "", algorithm=case.algorithm or "", dtype=case.dtype or "",
-        operator=case.operator or "", groups=tuple(map(tuple, case.groups or ())), first_step=first,
-        iterations=planned - sum(step in omitted for step in steps), planned=planned, stride=stride,
-        cost=(rounds, volume) if rounds is not None and volume is not None else None, asynchronous=bool(case.asynchronous),
-        gap_ms=case.gap_ms or 0.0, gaps_ms=tuple(case.gaps_ms or ()), gap_from=case.gap_from or "end", after=tuple(case.after or ()),
-        requested=case.asked or "", shares=tuple(case.shares or ()), bytes=case.bytes or 0, per_rank=case.per_rank or 0,
-        total=case.total or 0, count=case.count or 0, root=case.root or 0, port_bytes=case.port_bytes or 0,
+        number=case.case or 0,
+        operation=case.operation or "",
+        algorithm=case.algorithm or "",
+        dtype=case.dtype or "",
+        operator=case.operator or "",
+        groups=tuple(map(tuple, case.groups or ())),
+        first_step=first,
+        iterations=planned - sum(step in omitted for step in steps),
+        planned=planned,
+        stride=stride,
+        cost=(rounds, volume) if rounds is not None and volume is not None else None,
+        asynchronous=bool(case.asynchronous),
+        gap_ms=case.gap_ms or 0.0,
+        gaps_ms=tuple(case.gaps_ms or ()),
+        gap_from=case.gap_from or "end",
+        after=tuple(case.after or ()),
+        requested=case.asked or "",
+        shares=tuple(case.shares or ()),
+        bytes=case.bytes or 0,
+        per_rank=case.per_rank or 0,
+        total=case.total or 0,
+        count=case.count or 0,
+        root=case.root or 0,
+        port_bytes=case.port_bytes or 0,
         uplink_bytes=case.uplink_bytes or 0,
-    )  # fmt: skip
+    )
 
 
 def _autos(history: History) -> list[Auto]:

@@ -370,10 +370,19 @@ def _process(file: watch.WatchFile) -> Process:
     steps = {step.n: step for step in file.of(watch.Step)}
     origin = None if steps or states else _origin(claims)
     return Process(
-        rank=file.rank, node=file.node, file=file, owner=next(iter(reversed(file.of(watch.Owner))), None),
-        steps=steps if origin is None else _claimed_steps(claims, origin), states=states, rngs=_generators(file), rates=_rates(file),
-        loads=tuple(merged(file.of(watch.Load)).values()), end=next(iter(file.of(watch.End)), None), claims=claims, origin=origin,
-    )  # fmt: skip
+        rank=file.rank,
+        node=file.node,
+        file=file,
+        owner=next(iter(reversed(file.of(watch.Owner))), None),
+        steps=steps if origin is None else _claimed_steps(claims, origin),
+        states=states,
+        rngs=_generators(file),
+        rates=_rates(file),
+        loads=tuple(merged(file.of(watch.Load)).values()),
+        end=next(iter(file.of(watch.End)), None),
+        claims=claims,
+        origin=origin,
+    )
 
 
 def _origin(claims: Sequence[watch.Claim]) -> int | None:

@@ -114,15 +114,25 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
     weights = tuple(state.weights if state else None for state in states)
     rates = other.rates.get(m), process.rates.get(n)
     return Replay(
-        rank=process.name, step=step, before=old.name, after=new.name, loss=_equal(*losses), weights=_equal(*weights),
+        rank=process.name,
+        step=step,
+        before=old.name,
+        after=new.name,
+        loss=_equal(*losses),
+        weights=_equal(*weights),
         batches=_same_batches(other.steps[m].batches, process.steps[n].batches),
-        rates=None if None in rates else (rates[0] or (), rates[1] or ()), began_equal=_same_states(other, m - 1, process, n - 1),
-        share=share(*sums), inputs=_same_batches(other.steps[m].inputs, process.steps[n].inputs), is_first=n == 1,
-        passes=(other.steps[m].passes, process.steps[n].passes), is_mixed=process.is_mixed,
+        rates=None if None in rates else (rates[0] or (), rates[1] or ()),
+        began_equal=_same_states(other, m - 1, process, n - 1),
+        share=share(*sums),
+        inputs=_same_batches(other.steps[m].inputs, process.steps[n].inputs),
+        is_first=n == 1,
+        passes=(other.steps[m].passes, process.steps[n].passes),
+        is_mixed=process.is_mixed,
         is_loaded=other.steps[m].batches is not None or process.steps[n].batches is not None,
-        buffers=_equal(*(state.buffers if state else None for state in states)), copies=_same_copies(*states),
+        buffers=_equal(*(state.buffers if state else None for state in states)),
+        copies=_same_copies(*states),
         losses=None if None in losses else (float.fromhex(losses[0] or ""), float.fromhex(losses[1] or "")),
-    )  # fmt: skip
+    )
 
 
 def share(base: Sequence[int], before: Sequence[int], after: Sequence[int]) -> float | None:
