@@ -125,9 +125,9 @@ def _script(run: Run) -> Verdict:
         common = [fact for fact in common if training.step_of(fact[1]) <= change]
     different = _first_difference(common)
     parts = {name.partition("@")[0] if "@" in name else "loss" for _, name, own, other in common if own != other}
-    as_restarted = training.is_as_restarted(facts, run.twin.control)
     failures = list[views.Finding]()
     least = training.rounding.least(lines.attempts)
+    as_restarted = training.rounding.is_as_restarted(facts, run.twin, least)
     shown = training.restarts_shown(facts, run.twin.control) or (facts.base or 0,)
     beyond = training.rounding.beyond(facts, run.twin, least, shown)
     if different and as_restarted and beyond:
@@ -135,7 +135,10 @@ def _script(run: Run) -> Verdict:
     elif (
         different and as_restarted is False and _restart_explains_nothing(different[0], shown, run.twin, beyond, least)
     ):
-        failures.append(views.finding(f"{_shown_difference(different, common)}; a restart from the same step does not"))
+        put_back = views.mapping(run.twin.control and run.twin.control.parts).get("RNG", ("",))[0] == "pass"
+        how = " that had its random states put back" * put_back
+        text = f"{_shown_difference(different, common)}; a restart from the same step{how} does not"
+        failures.append(views.finding(text))
     elif different and different[0] >= facts.undisturbed and not (as_restarted and different[0] >= min(shown)):
         doubts.append(
             views.finding(
@@ -150,7 +153,10 @@ def _script(run: Run) -> Verdict:
     by_restart = as_restarted is True and bool(unseen)
     doubts += _not_compared(run, facts, () if by_restart else unseen)
     names = ", ".join(sorted({name.partition("@")[0] for _, name, _, _ in common if "@" in name}))
-    until = f"step {min(shown)}, then to a restart from there" if different or by_restart else f"step {facts.steps}"
+    restarted = _common_facts(facts, run.twin.control) if run.twin.control and as_restarted else []
+    is_rounded = any(own != other for _, name, own, other in restarted if training.step_of(name) > min(shown))
+    then = f"step {min(shown)}, then to a restart from there{', but for sums in another order' * is_rounded}"
+    until = then if different or by_restart else f"step {facts.steps}"
     text = f"{names} of {len(facts.digests)} ranks equal to the twin, to {until}"
     control = {"control": run.twin.control.run} if run.twin.control else {}
     evidence = {
@@ -171,15 +177,15 @@ def _script_resized(lines: training.Lineage, change: int, common: list[tuple[str
     return f"{text}; {len(common)} losses and digests until step {change} equal the twin" if common else text
 
 
-def _common_facts(facts: training.KeptFacts | Control, twin: Twin) -> list[tuple[str, str, str, str]]:
-    """(rank, name, own, the twin's) of every loss and digest that both have."""
+def _common_facts(facts: training.KeptFacts | Control, twin: Twin | Control) -> list[tuple[str, str, str, str]]:
+    """(rank, name, own, the twin's) of every loss and digest that both have; sums of weights differ where their digests do."""
     pairs = ((facts.losses, twin.losses), (facts.digests, twin.digests))
     return [
         (rank, name, value, other.get(rank, {})[name])
         for own, other in pairs
         for rank, known in sorted(own.items())
         for name, value in known.items()
-        if name in other.get(rank, {})
+        if name in other.get(rank, {}) and not name.startswith("sums@")
     ]
 
 

@@ -125,8 +125,8 @@ def _repeats(run: Run, lines: training.Lineage) -> bool:
 
 def _is_as_restarted(run: Run, lines: training.Lineage) -> bool:
     """Whether the last attempt computed what the restart control did: the difference then belongs to the job."""
-    control = run.twin.control if run.twin else None
-    return training.is_as_restarted(training.kept_facts(lines), control) is True
+    least = training.rounding.least(lines.attempts)
+    return training.rounding.is_as_restarted(training.kept_facts(lines), run.twin, least) is True
 
 
 def _differs(replay: training.Replay) -> str:

@@ -131,11 +131,9 @@ def _text(run: Run, later: list[views.Gang]) -> str:
     if not later:
         return "no failover, no checkpoint was resumed"
     steps = [str(views.resume_steps(run.history).get(gang.epoch, 0)) for gang in later]
-    return (
-        f"resumed from {', '.join(steps)}, the newest each time"
-        if len(steps) > 1
-        else f"resumed {steps[0]}, the newest"
-    )
+    if len(steps) > 1:
+        return f"resumed from {', '.join(steps)}, the newest each time"
+    return f"resumed {steps[0]}, the newest"
 
 
 def _unchosen(run: Run, gang: views.Gang) -> Iterator[views.Finding]:

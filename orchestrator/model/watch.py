@@ -153,7 +153,7 @@ class State(Line):
 
     ``copies``: digests of other models with the parameters of this one, such as averages of its weights; ``groups``: settings
     of the optimizers' parameter groups beside ``lr``, as text. ``places``: where torch's generator was restored, and drawn from then.
-    ``gradients``: norms of those that step n + 1 uses, of its first tensors.
+    ``gradients``: norms of those that step n + 1 uses, of its first tensors. ``sums``: of some weights, with signs, in units of 2**-40.
     """
 
     n: int
@@ -173,14 +173,7 @@ class State(Line):
     batch: str | None = None
     places: tuple[str, ...] = ()
     gradients: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rng(Line):
-    """Fingerprints of the random generators after ``n`` steps: of records until version 0.1, see ``Step``."""
-
-    n: int
-    rng: Mapping[str, str | None] = field(default_factory=dict)
+    sums: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +341,6 @@ KINDS: Mapping[str, type[Line]] = {
     "ddp": Ddp,
     "step": Step,
     "state": State,
-    "rng": Rng,
     "save": Save,
     "saved": Saved,
     "committed": Committed,

@@ -64,11 +64,9 @@ def check(params: Params) -> list[str]:
 
 def fits(params: Params, world: int) -> list[str]:
     """Why ``world`` ranks cannot run it."""
-    return (
-        [f"topk {params.topk} needs at least {params.topk} ranks, with one expert each (got {world})"]
-        if params.topk > world
-        else []
-    )
+    if params.topk > world:
+        return [f"topk {params.topk} needs at least {params.topk} ranks, with one expert each (got {world})"]
+    return []
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:

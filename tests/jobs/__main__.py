@@ -17,10 +17,10 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from .draws import Draw, differences, draws
+from .draws import SHORT, Draw, differences, draws, momentum_draws
 
 BIN = Path(sys.executable).parent
-JOB = Path(__file__).with_name("job.py")
+JOBS = {"job": draws, "momentum": momentum_draws}
 RIGHT = {"PASS": "right", "FAIL": "right", "UNKNOWN": "unknown"}
 
 
@@ -29,11 +29,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=8)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--job", choices=sorted(JOBS), default="job")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     root = Path(tempfile.mkdtemp(prefix="judge-matrix-"))
     try:
-        return _run(draws(options.seed, options.first + options.count)[options.first :], root)
+        return _run(JOBS[options.job](options.seed, options.first + options.count)[options.first :], root)
     finally:
         subprocess.run(
             [BIN / "ccbed", "down", "matrix", "--force"], check=False, capture_output=True, env=_environment(root)
@@ -52,7 +53,9 @@ def _run(drawn: list[Draw], root: Path) -> int:
         table[draw.flaw, result] += 1
         print(f"{result:8} {draw.name}: {text}", flush=True)
         if result not in ("right", "unknown"):
-            print(f"         again: {' '.join(['job.py', '--fail-node', '2', '--', *draw.arguments])}", flush=True)
+            print(
+                f"         again: {' '.join([f'{draw.job}.py', '--fail-node', '2', '--', *draw.arguments])}", flush=True
+            )
     for flaw in dict.fromkeys(flaw for flaw, _ in sorted(table)):
         print(
             f"{flaw:14} "
@@ -66,7 +69,7 @@ def judged(draw: Draw, root: Path) -> tuple[str, str]:
     clean, drill = root / f"clean-{draw.number}", root / f"drill-{draw.number}"
     for folder in (clean, drill):
         folder.mkdir()
-        shutil.copy(JOB, folder)
+        shutil.copy(Path(__file__).with_name(f"{draw.job}.py"), folder)
     arguments = [*draw.arguments]
     arguments[arguments.index("--flaw") + 1] = "none"
     torchrun: list[str | Path] = [
@@ -74,7 +77,7 @@ def judged(draw: Draw, root: Path) -> tuple[str, str]:
         "--standalone",
         "--nproc-per-node",
         "4",
-        "job.py",
+        f"{draw.job}.py",
         *arguments,
         "--sleep",
         "0",
@@ -83,7 +86,7 @@ def judged(draw: Draw, root: Path) -> tuple[str, str]:
     command: list[str | Path] = [
         BIN / "ccbed",
         "run",
-        "job.py",
+        f"{draw.job}.py",
         "--bed",
         "matrix",
         "--fail-node",
@@ -97,7 +100,7 @@ def judged(draw: Draw, root: Path) -> tuple[str, str]:
     verdict = next(re.finditer(r"^(PASS|FAIL|UNKNOWN) +(.*?) +exit \d$", output, re.MULTILINE), None)
     if verdict is None:
         return "wrong: no verdict", output[-300:]
-    true = differences(clean, drill)
+    true = differences(clean, drill, SHORT if draw.kinds.get("dtype") == "bfloat16" else 1)
     expected = "FAIL" if true else "PASS"
     kind = RIGHT[verdict[1]] if verdict[1] in (expected, "UNKNOWN") else f"wrong {verdict[1]}"
     shutil.rmtree(clean)

@@ -40,8 +40,17 @@ FLAWS: Mapping[str, Mapping[str, Sequence[object]]] = {
     "sums": {"sums": (1,)},
     "twice": {},
 }
+#: The kinds of the job that smooths its gradients by itself; in bfloat16 smaller rates change nothing.
+MOMENTUM: Mapping[str, Sequence[object]] = {
+    "lr": (1e-7, 5e-6, 1e-4, 1e-2, 1e-1),
+    "opt": ("sgd", "adam", "adamw"),
+    "dtype": ("float32", "bfloat16"),
+    "norm": ("none", "batch", "layer"),
+}
 #: What sums in another order explain, relative to the value: in the first ``SOON`` steps after a resumption, and later.
 SOON, ROUNDING, LATER = 6, 1e-3, 0.05
+#: By how much more it rounds in bfloat16.
+SHORT = 10
 EXACT = ("batch", "rng", "lr", "decay", "scale")
 
 
@@ -53,6 +62,7 @@ class Draw:
     kinds: Mapping[str, object]
     flaw: str
     sleep: float
+    job: str = "job"
 
     @property
     def arguments(self) -> list[str]:
@@ -78,8 +88,23 @@ def _draw(number: int, source: random.Random) -> Draw:
     return Draw(number=number, kinds=kinds, flaw=flaw, sleep=source.choice((0.01, 0.02, 0.05)))
 
 
-def differences(clean: Path, drill: Path) -> list[str]:
-    """What the drill did otherwise after its resume than the undisturbed job, by the records of both; empty if nothing."""
+def momentum_draws(seed: int, count: int) -> list[Draw]:
+    """Of the job that smooths its gradients by itself, every second one with the momentum lost."""
+    return [_momentum_draw(number, random.Random(f"momentum/{seed}/{number}")) for number in range(count)]
+
+
+def _momentum_draw(number: int, source: random.Random) -> Draw:
+    kinds = {name: source.choice(values) for name, values in MOMENTUM.items()}
+    if kinds["dtype"] == "bfloat16":
+        kinds["lr"] = source.choice((1e-3, 1e-2))
+    return Draw(number=number, kinds=kinds, flaw="lost" if number % 2 else "none", sleep=0.03, job="momentum")
+
+
+def differences(clean: Path, drill: Path, more: float = 1) -> list[str]:
+    """What the drill did otherwise after its resume than the undisturbed job, by the records of both; empty if nothing.
+
+    ``more``: by how much more than float32 it rounds.
+    """
     changed: dict[str, int] = {}
     for path in sorted(clean.glob("truth/r*.jsonl")):
         known = {row["step"]: row for row in _rows(path)}
@@ -92,7 +117,7 @@ def differences(clean: Path, drill: Path) -> list[str]:
         for row in last:
             for part, value in known.get(row["step"], {}).items():
                 if part not in ("step", "pid") and not _is_equal(
-                    part, value, row[part], row["step"] - last[0]["step"] < SOON
+                    part, value, row[part], more * (ROUNDING if row["step"] - last[0]["step"] < SOON else LATER)
                 ):
                     changed.setdefault(part, row["step"])
     return [f"{part} from step {step}" for part, step in sorted(changed.items(), key=lambda item: (item[1], item[0]))]
@@ -103,10 +128,10 @@ def _begins_early(rows: list[dict[str, Any]], last: list[dict[str, Any]]) -> boo
     return bool((last[0]["step"] - 1) % 10)
 
 
-def _is_equal(part: str, value: float, other: float, is_soon: bool) -> bool:
+def _is_equal(part: str, value: float, other: float, bound: float) -> bool:
     if part in EXACT:
         return value == other
-    return math.isclose(value, other, rel_tol=ROUNDING if is_soon else LATER, abs_tol=ROUNDING)
+    return math.isclose(value, other, rel_tol=bound, abs_tol=ROUNDING)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.draws import FLAWS, differences, draws
+from tests.jobs.draws import FLAWS, differences, draws, momentum_draws
 
 
 def test_a_seed_draws_the_same_jobs_whatever_the_number() -> None:
@@ -56,3 +56,9 @@ def test_work_that_is_done_twice_and_steps_that_are_missing_are_differences(tmp_
     assert differences(clean, early) == ["work twice from step 16"]
     short = record(tmp_path / "short", (2, range(1, 27), {}), (3, range(21, 31), {}))
     assert differences(clean, short) == ["steps from step 0"]
+
+
+def test_every_second_job_with_its_own_momentum_loses_it_at_a_rate_that_changes_weights() -> None:
+    drawn = momentum_draws(1, 60)
+    assert momentum_draws(1, 8) == drawn[:8] and {draw.flaw for draw in drawn} == {"none", "lost"}
+    assert all(draw.kinds["dtype"] == "float32" or draw.kinds["lr"] in (1e-3, 1e-2) for draw in drawn)

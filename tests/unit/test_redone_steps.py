@@ -82,29 +82,6 @@ def test_of_two_copies_the_one_that_differs_is_named() -> None:
     assert "Teacher differs" in text and "Average" not in text
 
 
-def series(*pairs: tuple[float, float]) -> dict[int, tuple[float, float]]:
-    return dict(enumerate(pairs, 21))
-
-
-@pytest.mark.parametrize(
-    ("losses", "least", "step"),
-    [
-        (series((1.0, 1.0), (1.0, 1.0 + 1e-7), (1.0, 1.0 + 5e-7)), rounding.LEAST, None),
-        (series(*((1.0, 1.0 + 1e-7 * 3**k) for k in range(14))), rounding.LEAST, None),
-        (series((1.0, 1.0), (1.0, 1.001)), rounding.LEAST, 22),
-        (series((1.0, 1.0 + 1e-7), (1.0, 1.0 + 1e-7), (1.0, 1.01)), rounding.LEAST, 23),
-        (series((1e-4, 1e-4), (1e-6, 1.1e-6)), rounding.LEAST, None),
-        (series((1.0, 1.004), (1.0, 1.02)), rounding.LEAST_MIXED, None),
-        ({}, rounding.LEAST, None),
-    ],
-    ids=["rounding", "a growth without a jump", "a jump", "a later jump", "near 0", "16 bits", "nothing"],
-)
-def test_a_jump_of_the_loss_is_no_rounding(
-    losses: dict[int, tuple[float, float]], least: float, step: int | None
-) -> None:
-    assert rounding.jump(losses, least) == step
-
-
 def test_weights_that_differ_after_an_equal_step_are_something_outside_of_the_state() -> None:
     def change(file: watch.WatchFile, line: watch.Line) -> watch.Line:
         if isinstance(line, watch.State) and file.attempt and line.n >= 2:

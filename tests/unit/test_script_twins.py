@@ -138,6 +138,12 @@ def test_a_difference_that_a_restart_does_not_show_is_a_failure() -> None:
     assert (verdict.outcome, "a restart from the same step does not" in verdict.text) == ("fail", True), verdict.text
 
 
+def test_a_control_whose_random_states_were_put_back_is_said_to_be_one() -> None:
+    put_back = dataclasses.replace(control(right()), parts={"RNG": ("pass", "")})
+    text = judged(wrong("optimizer"), "bit-exact", put_back).text
+    assert "a restart from the same step that had its random states put back does not" in text
+
+
 def test_a_control_that_differs_in_other_bits_explains_nothing() -> None:
     verdict = judged(wrong("optimizer"), "bit-exact", control(wrong("weights")))
     assert (verdict.outcome, "in other bits" in verdict.text) == ("unknown", True), verdict.text

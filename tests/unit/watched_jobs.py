@@ -111,9 +111,10 @@ class Job:
             due = step == begin or step % self.every == 0
             if due or (step - begin) % self.k == 0:
                 lines.append(self._state(rank, step, step - begin, lost, full=due))
-            if self.dropout:
-                lines.append(watch.Rng(t=self.now, n=step - begin, rng={"torch": digest("rng", rank, step)}))
-            lines.append(self._step(rank, step + 1, step + 1 - begin, lost))
+            drawn: dict[str, Any] = (
+                {"rng": {"torch": digest("rng", rank, step)}, "lr": _rates(step, lost)} if self.dropout else {}
+            )
+            lines.append(dataclasses.replace(self._step(rank, step + 1, step + 1 - begin, lost), **drawn))
             if self.saves and (step + 1) % self.every == 0 and (rank == 0 or self.sharded):
                 lines += self._save(rank, step + 1, step + 1 - begin, lost)
             self.now += 0.001
@@ -136,7 +137,7 @@ class Job:
         return watch.State(
             t=self.now, n=n, full=True, weights=self._weights(rank, step, n, lost), counter=self._counter(step, n, lost),
             buffers=value("buffers"), optimizer={} if "optimizer" in lost and n == 0 else optimizer,
-            lr=((0.1 if "lr" in lost else 0.1 / (1 + step)).hex(),),
+            lr=_rates(step, lost),
             scheduler=[n if "scheduler" in lost else step], scaler={"scale": 1.0 if "scaler" in lost else 2.0 + step},
             rng={"torch": digest("rng", rank, (n, "anew") if "rng" in lost else step)} if self.dropout else {"torch": "same"},
             batch=self._batch(rank, step + 1, n + 1, lost),
@@ -187,6 +188,10 @@ def _empty() -> Any:
     from orchestrator.model.event import History
 
     return History(())
+
+
+def _rates(step: int, lost: set[str]) -> tuple[str]:
+    return ((0.1 if "lr" in lost else 0.1 / (1 + step)).hex(),)
 
 
 def right(**about: Any) -> Job:

@@ -130,11 +130,9 @@ def _resume_command(run: store.OpenRun) -> str:
     from ...nightly import night_files
 
     night = Path(run.directory).parent.parent
-    return (
-        f"ccbed nightly --resume {short_path(night)}"
-        if night_files.is_night(night)
-        else f"ccbed resume {short_path(run.directory)}"
-    )
+    if night_files.is_night(night):
+        return f"ccbed nightly --resume {short_path(night)}"
+    return f"ccbed resume {short_path(run.directory)}"
 
 
 def refuse_other_job(session: Session, bed: BedSpec) -> None:

@@ -150,11 +150,9 @@ def _print_json(session: Session, logs: list[_Log], lines: int | None, follow: b
 def _document(log: _Log, line: str) -> dict[str, Any]:
     rank = {"rank": log.rank, "attempt": log.epoch} if log.rank >= 0 else {}
     try:
-        return (
-            {"node": log.node, **rank, "event": json.loads(line)}
-            if log.has_events
-            else {"node": log.node, **rank, "text": line}
-        )
+        if log.has_events:
+            return {"node": log.node, **rank, "event": json.loads(line)}
+        return {"node": log.node, **rank, "text": line}
     except ValueError:
         return {"node": log.node, **rank, "text": line}
 

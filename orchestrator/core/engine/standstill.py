@@ -134,11 +134,9 @@ def _busy_reason(inspection: Inspection, busy: tuple[int, ...]) -> str:
         else f"{_ranks(quiet.left)} left {quiet.since_s:.0f} s ago"
     )
     absent = "a launcher has no worker now" if any(not reply.states for reply in inspection.replies) else ""
-    return (
-        f"{since}, but {_ranks(busy)} {_verb(busy, 'works', 'work')}"
-        if busy
-        else f"{since}; {absent or 'a node does not respond'}"
-    )
+    if busy:
+        return f"{since}, but {_ranks(busy)} {_verb(busy, 'works', 'work')}"
+    return f"{since}; {absent or 'a node does not respond'}"
 
 
 def _is_waiting(frames: tuple[str, ...]) -> bool:

@@ -64,11 +64,9 @@ class TrainingSize:
     def step_seconds(self) -> float | None:
         """Communication time of a full step, one collective after the other; None without a link or a price."""
         seconds = [row.step_seconds for row in self.rows]
-        return (
-            None
-            if None in seconds or self.request.link is None
-            else sum(step_seconds for step_seconds in seconds if step_seconds is not None)
-        )
+        if None in seconds or self.request.link is None:
+            return None
+        return sum(step_seconds for step_seconds in seconds if step_seconds is not None)
 
 
 def compute(request: SizingRequest, prices: Prices) -> TrainingSize:

@@ -156,11 +156,9 @@ def _hint(need: str, provider: str, machine: Machine | None) -> str:
         return "; its container engine lacks it, see ccbed doctor"
     variable = _CAPABILITY_VARIABLES.get(need)
     if variable and provider == "slurm":
-        return (
-            "; an administrator's command is needed: set ccbed_power"
-            if need == "power-off"
-            else "; unsupported on the nodes of a Slurm job"
-        )
+        if need == "power-off":
+            return "; an administrator's command is needed: set ccbed_power"
+        return "; unsupported on the nodes of a Slurm job"
     return f"; set {variable} for a host of containers" if variable else ""
 
 

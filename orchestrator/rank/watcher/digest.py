@@ -22,6 +22,8 @@ SERIAL = 32768
 _scratch = threading.local()
 #: Elements that a device multiplies at once: 32 MiB of products.
 DEVICE_ROWS = 64
+#: Sums of a tensor that show how far it moved, and the elements in them.
+SUMS, SAMPLE = 4, 1024
 _MODULUS = 1 << 64
 _MASK = _MODULUS - 1
 
@@ -126,14 +128,37 @@ def norm(item: Any) -> float:
     """The norm of a local tensor, without a copy of it; 0 of one that is not plain, or has no common floats."""
     import torch
 
-    wide = {
-        torch.float64: torch.float64,
-        **dict.fromkeys((torch.float32, torch.bfloat16, torch.float16), torch.float32),
-    }
-    is_plain = type(item) in (torch.Tensor, torch.nn.Parameter) and item.layout is torch.strided and item.dtype in wide
-    if not is_plain or item.device.type == "meta" or not item.untyped_storage().size():
+    if not _has_floats(item):
         return 0.0
-    return float(torch.linalg.vector_norm(item.detach(), dtype=wide[item.dtype]))
+    wide = torch.float64 if item.dtype == torch.float64 else torch.float32
+    return float(torch.linalg.vector_norm(item.detach(), dtype=wide))
+
+
+def _has_floats(item: Any) -> bool:
+    """Whether it is a plain tensor in memory, with common floats."""
+    import torch
+
+    is_plain = type(item) in (torch.Tensor, torch.nn.Parameter) and item.layout is torch.strided
+    floats = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    return is_plain and item.dtype in floats and item.device.type != "meta" and item.untyped_storage().size() > 0
+
+
+def signed_sums(items: Iterable[Any]) -> list[int]:
+    """Of each local tensor ``SUMS`` sums of some elements with other signs, in units of 2**-40: how far two tensors differ shows in them.
+
+    Integers, so that equal tensors have equal sums. Tensors that are not plain, contiguous floats are left out.
+    """
+    import torch
+
+    sums = []
+    for item in items:
+        if not _has_floats(item) or not item.is_contiguous():
+            continue
+        flat = item.detach().view(-1)
+        some = flat[:: flat.numel() // SAMPLE | 1][:SAMPLE]
+        units = (some.double().clamp(-(2**11), 2**11) * 2**40).round().to(torch.int64)
+        sums.append((_signs(item.device)[:, : units.numel()] * units).sum(1))
+    return torch.cat(sums).tolist() if sums else []
 
 
 def local(item: Any) -> Any:
@@ -312,6 +337,16 @@ def prepare(devices: Iterable[Any]) -> None:
     with undisturbed():
         for device in devices:
             _table(device)
+
+
+@functools.cache
+def _signs(device: Any) -> Any:
+    """1 and -1 for each sum and element."""
+    import torch
+
+    blocks = (hashlib.sha256(b"sign/%d" % block).digest() for block in range(SUMS * SAMPLE // 32))
+    values = torch.frombuffer(bytearray(b"".join(blocks)), dtype=torch.uint8)
+    return ((values & 1).to(torch.int64) * 2 - 1).view(SUMS, SAMPLE).to(device)
 
 
 @functools.cache

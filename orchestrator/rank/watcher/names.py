@@ -28,6 +28,18 @@ def live_objects(*types: type) -> dict[type, list[Any]]:
     return result
 
 
+def is_left(old: Any, new: Any, modules: Iterable[Any]) -> bool:
+    """Whether a script kept the optimizer ``old`` of a model that it gave up, as that of an earlier fold, and steps ``new``.
+
+    Then no module holds its parameters, which have the shapes of those of ``new``, and some module holds these.
+    """
+    kept, stepped = ([p for group in item.param_groups for p in group["params"]] for item in (old, new))
+    if old is new or [p.shape for p in kept] != [p.shape for p in stepped]:
+        return False
+    held = {id(parameter) for module in modules for parameter in module._parameters.values()}
+    return any(id(p) in held for p in stepped) and not any(id(p) in held for p in kept)
+
+
 def roots(modules: Sequence[Any]) -> list[Any]:
     """The modules that no other module contains, those with most parameters first."""
     children = {id(child) for module in modules for child in module._modules.values() if child is not None}

@@ -18,6 +18,8 @@ from .engines import master_weights
 LISTED = 20000
 #: Gradients of which the norm is recorded.
 NORMS = 64
+#: Parameters of which signed sums are recorded.
+SUMMED = 8
 #: Keys of parameter groups that are recorded elsewhere, that schedulers add, or that choose an implementation.
 NO_SETTINGS = frozenset(
     ("params", "param_names", "lr", "initial_lr", "foreach", "fused", "capturable", "differentiable")
@@ -33,7 +35,11 @@ class Owner:
         live = _scan()
         tops = names.roots(live["Module"])
         engines = master_weights.known()
-        own = [item for item in live["Optimizer"] if all(item is not engine.inner for engine in engines)]
+        own = [
+            item
+            for item in live["Optimizer"]
+            if all(item is not engine.inner for engine in engines) and not names.is_left(item, stepping, live["Module"])
+        ]
         self.optimizers = _sorted([stepping, *engines, *own])
         self._counts = {id(optimizer): _count(optimizer) for optimizer in self.optimizers}
         self.schedulers, self.scalers = live["LRScheduler"], live["GradScaler"]
@@ -57,6 +63,9 @@ class Owner:
         self.devices = {parameter.device for parameter, _ in self._parameters}
         self.numel = sum(part.numel for part in self.parts.values())
         self._large, self._small = self._split()
+        #: Some of the matrices, else of all: a bias may have no gradient but noise, which Adam makes as large as any other.
+        matrices = [p for p, _ in self._parameters if p.dim() > 1] or [p for p, _ in self._parameters]
+        self._summed = matrices[:: -(-len(matrices) // SUMMED)] if matrices else []
 
     def is_outdated(self, optimizer: Any) -> bool:
         """Whether the optimizer, which is about to step, is unknown or has other parameters than before."""
@@ -78,6 +87,11 @@ class Owner:
                 part_sum, part_count = sharding.digest_of(parameter, parts, self.shards, self.rank)
                 value, count = value + part_sum, count + part_count
         return digest.render(value), count
+
+    def sums(self) -> list[int]:
+        """Signed sums of this rank's part of some parameters."""
+        with digest.undisturbed():
+            return digest.signed_sums(digest.local(parameter) for parameter in self._summed)
 
     def _split(self) -> tuple[list[tuple[Any, list[sharding.Part]]], list[small_tensors.SmallTensors]]:
         """The parameters whose digests are computed one by one, and whole small ones, whose digests are computed together."""

@@ -133,7 +133,7 @@ class States:
         except digest.Undigestible as error:
             record.unknown("digest", str(error))
             return {"weights": None, "numel": 0, "why": str(error)}
-        return {"weights": weights, "numel": numel}
+        return {"weights": weights, "numel": numel, "sums": self.owner.sums()}
 
     def _rest(self, known: owner.Owner) -> dict[str, Any]:
         return {

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from . import record
+from . import names, record
 
 #: Functions that call ``step`` only to create the optimizer's state.
 _INITIALISERS = {"_init_optim_state", "initialize_optimizer_states"}
@@ -155,8 +155,9 @@ class StepGroups:
         for callback in self.releases:
             callback()
         gc.collect()  # a scheduler and its optimizer refer to each other
-        if self._leader is None or self._leader() is None:
-            self._first, self._is_state_due = None, True
+        leader = self._leader() if self._leader is not None else None
+        if leader is None or (self._size(leader) == self._size(optimizer) and _is_left(leader, optimizer)):
+            self._first, self._leader, self._is_state_due = None, None, True
         else:
             self._added += 1
 
@@ -167,6 +168,11 @@ class StepGroups:
                 return True
             frame = frame.f_back
         return False
+
+
+def _is_left(old: Any, new: Any) -> bool:
+    module = sys.modules["torch"].nn.Module
+    return names.is_left(old, new, names.live_objects(module)[module])
 
 
 def _is_initialisation(frame: FrameType | None) -> bool:

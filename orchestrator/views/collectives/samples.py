@@ -68,8 +68,7 @@ class Transfers:
     """The chunk transfers of one case. ``start``, ``end``: [trial, transfer]; a column is the same transfer in each iteration.
 
     ``op``, ``rank`` (the receiver), ``index`` (its step of the schedule), ``peer`` (the sender), ``chunk``, ``size``: one
-    entry per column. ``trials``: numbers from 1. ``ragged``: iterations with other transfers than most;
-    ``fullest``: transfers of the iteration that has the most.
+    entry per column. ``trials``: numbers from 1. ``fullest``: transfers of the iteration that has the most.
     """
 
     trials: NDArray[np.int64]
@@ -81,7 +80,6 @@ class Transfers:
     size: NDArray[np.int64]
     start: Floats
     end: Floats
-    ragged: int = 0
     fullest: int = 0
 
     @property
@@ -212,7 +210,6 @@ def transfers(joined: NDArray[Any], case: Case) -> Transfers | None:
         trials=(steps[whole][same].astype(np.int64) - case.first_step) // case.stride + 1,
         start=grid["start"],
         end=grid["end"],
-        ragged=int(steps.size - same.sum()),
         fullest=int(counts.max()),
         **columns,
     )

@@ -420,8 +420,7 @@ def _generators(file: watch.WatchFile) -> Mapping[int, Mapping[str, str | None]]
     """The fingerprints of the generators by step; a state has them as well."""
     none: Mapping[str, str | None] = {}
     moments = _moments(file, lambda step, known: {**known, **(step.rng or {})}, none)
-    states = {state.n: state.rng for state in file.of(watch.State) if state.rng}
-    return moments | states | {line.n: line.rng for line in file.of(watch.Rng)}
+    return moments | {state.n: state.rng for state in file.of(watch.State) if state.rng}
 
 
 def _moments(file: watch.WatchFile, follow: Callable[[watch.Step, M], M], known: M) -> dict[int, M]:

@@ -10,6 +10,7 @@ from ...model.frozen import dataclass, replace
 from ...model.verdict import Verdict
 from . import world_sizes
 from .attempts import Attempt, Process
+from .checkpoints import Write
 from .parts import COMPARE, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
 from .replay import Replay, replays
 from .resumption import Lineage, Resumption, Step
@@ -100,11 +101,9 @@ def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -
         text = f"of step {n + 1} is {shown(rates.split())}, in the reference run {shown(other.split())}"
         return replace(row, result="fail", text=text)
     is_known = row.result == "unknown" and row.part == "scheduler" and len({rates for _, rates, _ in common}) > 1
-    return (
-        replace(row, result="pass", text=f"the learning rates of {len(common)} steps are those of the twin")
-        if is_known
-        else row
-    )
+    if is_known:
+        return replace(row, result="pass", text=f"the learning rates of {len(common)} steps are those of the twin")
+    return row
 
 
 def _by_batches(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -> Row:
@@ -242,17 +241,21 @@ def _own_state(process: Process | None, state: watch.State | None, n: int) -> wa
     return watch.State(t=0.0, n=n, rng=process.rngs[n])
 
 
+def _writes(resumption: Resumption) -> tuple[Write, ...]:
+    """Of the checkpoint that it resumed from, if that is known."""
+    checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
+    return checkpoint.writes if checkpoint else ()
+
+
 def _saved_parts(resumption: Resumption) -> frozenset[str]:
     """The random generators, and the digests of tensors, that the checkpoint holds: the job itself counts them as its state."""
-    checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
-    contents = [write.saved.contents for write in checkpoint.writes if write.saved] if checkpoint else []
+    contents = [write.saved.contents for write in _writes(resumption) if write.saved]
     generators = {str(name) for saved in contents for name in saved.get("rng") or ()}
     return frozenset(generators | {str(v) for saved in contents for k, v in saved.items() if k.startswith("tensors.")})
 
 
 def _unobserved_copy(resumption: Resumption, before: watch.State) -> str:
-    checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
-    contents = [write.saved.contents for write in checkpoint.writes if write.saved] if checkpoint else []
+    contents = [write.saved.contents for write in _writes(resumption) if write.saved]
     known = set(before.copies.values())
     keys = (
         str(key) for saved in contents for key in saved.get("copies") or () if saved.get(f"tensors.{key}") not in known
@@ -268,8 +271,7 @@ def _begins_whole(process: Process) -> bool:
 
 def _accumulated(resumption: Resumption) -> tuple[int, str]:
     """Backward passes of a step that was under way as the checkpoint was saved, and the key of their gradients in it."""
-    checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
-    writes = checkpoint.writes if checkpoint else ()
+    writes = _writes(resumption)
     keys = (str(key) for write in writes if write.saved for key in write.saved.contents.get("gradients") or ())
     return max((write.save.passes for write in writes), default=0), next(keys, "")
 

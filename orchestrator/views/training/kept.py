@@ -21,11 +21,11 @@ _NO_KEYS = ("rng", "copies", "gradients")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptFacts:
-    """``losses``: rank -> step -> float.hex; ``digests``: rank -> ``<part>@<step>`` -> digest; ``steps``: the last step.
+    """``losses``: rank -> step -> float.hex; ``digests``: rank -> ``<part>@<step>`` -> digest, or sums of some weights.
 
-    ``base``: the step from which the newest attempt resumed; None if it is not known. ``restarts``: the same of each attempt after the
-    first; empty if one is not known. ``undisturbed``: facts of earlier
-    steps are those of the first attempt. ``saves``: step -> key, with its rank and file -> digest or value of what was saved.
+    ``steps``: the last step. ``base``: the step from which the newest attempt resumed; None if it is not known. ``restarts``: the same
+    of each attempt after the first; empty if one is not known. ``undisturbed``: facts of earlier steps are those of the first attempt.
+    ``saves``: step -> key, with its rank and file -> digest or value of what was saved.
     """
 
     losses: Mapping[str, Mapping[str, str]]
@@ -103,24 +103,6 @@ def restarts_shown(facts: KeptFacts, control: Control | None) -> tuple[int, ...]
     return facts.restarts if facts.restarts and facts.restarts == control.restarts else (facts.base,)
 
 
-def is_as_restarted(facts: KeptFacts, control: Control | None) -> bool | None:
-    """Whether each rank computed what the restart control computed after resuming from the same steps.
-
-    None where that is not known: no control, another step, or no digest of weights after it that both recorded on some rank.
-    """
-    shown = restarts_shown(facts, control)
-    if control is None or facts.base is None or not shown:
-        return None
-    equal = True
-    for rank, own in facts.digests.items():
-        other = control.digests.get(rank, {})
-        common = [name for name in own if name in other and step_of(name) >= min(shown)]
-        if not any(name.startswith("weights@") and step_of(name) > facts.base for name in common):
-            return None
-        equal = equal and all(own[name] == other[name] for name in common)
-    return equal if facts.digests else None
-
-
 def repeats(twin: Twin, facts: KeptFacts) -> bool:
     """Whether the job computed the same in the run and its reference, bit by bit, until something was lost; some of it is known."""
     return {is_equal for *_, is_equal in _undisturbed(twin, facts)} == {True}
@@ -153,6 +135,8 @@ def _forget_after(known: dict[str, dict[str, str]], step: int) -> None:
 def _parts(state: watch.State) -> Iterator[tuple[str, str]]:
     if state.weights is not None:
         yield "weights", state.weights
+    if state.sums:
+        yield "sums", " ".join(map(str, state.sums))
     for name, digest in (state.optimizer or {}).items():
         if digest is not None:
             yield f"optimizer.{name}", digest

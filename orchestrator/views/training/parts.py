@@ -85,11 +85,9 @@ def _buffers(pair: Pair) -> tuple[Result, str]:
     has_same_inputs = any(replay.is_first and (replay.inputs or replay.batches) for replay in pair.replays)
     if pair.own is None or not pair.own.buffers or not (_has_same_batch(pair) or has_same_inputs):
         return "unknown", "differ, but so may the batch that updated them"
-    return (
-        ("unknown", "differ, as random states do")
-        if _rng(pair)[0] == "fail"
-        else ("fail", "differ with the same batch")
-    )
+    if _rng(pair)[0] == "fail":
+        return ("unknown", "differ, as random states do")
+    return ("fail", "differ with the same batch")
 
 
 def _copies(pair: Pair) -> tuple[Result, str]:
@@ -139,11 +137,9 @@ def _optimizer(pair: Pair) -> tuple[Result, str]:
         return "unknown", f"{differing[0]} differs from that of another rank; its own was not recorded at this moment"
     if differing:
         return "fail", f"{differing[0]} differs"
-    return (
-        ("pass", "")
-        if set(own) == set(other) and _is_digested(own) and _is_digested(other)
-        else ("unknown", "no digest")
-    )
+    if set(own) == set(other) and _is_digested(own) and _is_digested(other):
+        return ("pass", "")
+    return ("unknown", "no digest")
 
 
 def _changed_setting(pair: Pair) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ class Replay:
     ``losses``: both, where they are of as many backward ``passes``; ``rates``: the learning rates after it, both;
     ``inputs``: of the model, of data that no DataLoader gives; it may depend on the weights.
     ``began_equal``: whether weights, optimizer and random states before it are known to be equal.
+    ``share``: by how much the weights differ, of what the steps since the resumption changed.
     ``is_first``: the first step of the later attempt. ``is_loaded``: the rank fetches batches from a DataLoader.
     """
 
@@ -45,6 +47,7 @@ class Replay:
     rates: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None
     began_equal: bool | None = None
     passes: tuple[int, int] = (1, 1)
+    share: float | None = None
     is_first: bool = False
     is_loaded: bool = False
     is_mixed: bool = False
@@ -107,6 +110,7 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
     ):  # GANs: the first step has the passes of one network
         losses = None, None
     states = other.states.get(m), process.states.get(n)
+    sums = [state.sums if state else () for state in (other.states.get(m - n) or process.states.get(0), *states)]
     weights = tuple(state.weights if state else None for state in states)
     rates = other.rates.get(m), process.rates.get(n)
     return Replay(
@@ -119,6 +123,7 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         batches=_same_batches(other.steps[m].batches, process.steps[n].batches),
         rates=None if None in rates else (rates[0] or (), rates[1] or ()),
         began_equal=_same_states(other, m - 1, process, n - 1),
+        share=share(*sums),
         inputs=_same_batches(other.steps[m].inputs, process.steps[n].inputs),
         is_first=n == 1,
         passes=(other.steps[m].passes, process.steps[n].passes),
@@ -128,6 +133,18 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         copies=_same_copies(*states),
         losses=None if None in losses else (float.fromhex(losses[0] or ""), float.fromhex(losses[1] or "")),
     )
+
+
+def share(base: Sequence[int], before: Sequence[int], after: Sequence[int]) -> float | None:
+    """By how much weights differ after the same steps, of what these changed ``base``; None where sums of one are not known.
+
+    Half of the sums decide: noise may be all that changes a few of them.
+    """
+    if not len(base) == len(before) == len(after) > 0:
+        return None
+    differences = (abs(first - second) for first, second in zip(before, after, strict=True))
+    changes = (abs(first - second) for first, second in zip(base, before, strict=True))
+    return statistics.median(differences) / max(statistics.median(changes), 1.0)
 
 
 def _same_copies(before: watch.State | None, after: watch.State | None) -> bool | None:

@@ -11,12 +11,17 @@ from collections.abc import Iterable, Mapping
 
 from ...model.run import Control, Twin
 from .attempts import Attempt
-from .kept import KeptFacts, step_of
-from .replay import SMALL, Replay
+from .kept import KeptFacts, restarts_shown, step_of
+from .replay import SMALL, Replay, share
 from .resumption import Step
 
 #: The relative difference of losses that rounding explains at once, in float32 and where parts are computed in 16 bits.
 LEAST, LEAST_MIXED = 1e-5, 1e-2
+#: By how much weights differ at once where sums are in another order, of what the steps themselves changed (measured: 3e-7 in float32,
+#: 0.01 in bfloat16; 0.05 to 1 where a momentum is lost, at rates of 1e-7 to 0.1).
+SHARE, SHARE_MIXED = 1e-3, 0.1
+#: What sums in another order may change.
+ROUNDED = {"weights", "sums", "optimizer", "inputs"}
 #: A difference that is so many times the largest one before is a jump.
 JUMP = 100.0
 
@@ -33,14 +38,29 @@ def least(attempts: Iterable[Attempt]) -> float:
 
 def jump(losses: Mapping[Step, tuple[float, float]], least: float) -> Step | None:
     """The first step whose losses differ by more than rounding and its growth explain."""
+    sizes = {n: abs(after - before) / max(abs(before), abs(after), SMALL) for n, (before, after) in losses.items()}
+    return _jump(sizes, least)
+
+
+def _jump(sizes: Mapping[Step, float], least: float) -> Step | None:
     largest = least / JUMP
-    for step in sorted(losses):
-        before, after = losses[step]
-        size = abs(after - before) / max(abs(before), abs(after), SMALL)
+    for step, size in sorted(sizes.items()):
         if size > JUMP * largest:
             return step
         largest = max(largest, size)
     return None
+
+
+def _moved(shares: Mapping[Step, float | None], least: float) -> tuple[Step, str] | None:
+    """The first step, and the text, after which weights differ by more of what the steps changed than rounding explains."""
+    known = {step: size for step, size in shares.items() if size is not None}
+    step = _jump(known, SHARE_MIXED if least == LEAST_MIXED else SHARE)
+    if step is None:
+        return None
+    text = (
+        f"by {known[step]:.2g} of what the steps since the resumption changed: more than sums in another order explain"
+    )
+    return step, text
 
 
 def unexplained(replays: Iterable[Replay], least: float, *, repeats: bool) -> str:
@@ -57,11 +77,55 @@ def unexplained(replays: Iterable[Replay], least: float, *, repeats: bool) -> st
                 f"{rank} began step {late.step} with the same weights, optimizer and random states, and ended it with other"
                 " weights: something that the job keeps outside of them"
             )
+        if moved := _moved({r.step: r.share for r in own}, least):
+            return f"the weights after step {moved[0]} differ on {rank} {moved[1]}"
         step = jump({r.step: r.losses for r in own if r.losses is not None}, least)
         if step is not None:
             before, after = next(r.losses for r in own if r.step == step) or (0.0, 0.0)
             return f"the loss of step {step} is {after:.7g} on {rank}, it was {before:.7g}: more than sums in another order explain"
     return ""
+
+
+def _shares(own: Mapping[str, str], other: Mapping[str, str], base: Step) -> dict[Step, float | None]:
+    """By how much the weights of a rank differ from the twin's, of what these changed since ``base``."""
+
+    def sums(digests: Mapping[str, str], step: Step) -> list[int]:
+        return [*map(int, digests.get(f"sums@{step}", "").split())]
+
+    steps = (step_of(name) for name in own if name.startswith("sums@"))
+    return {step: share(sums(other, base), sums(other, step), sums(own, step)) for step in steps if step > base}
+
+
+def is_as_restarted(facts: KeptFacts, twin: Twin | None, least: float) -> bool | None:
+    """Whether each rank computed what the restart control did, bit by bit or but for sums in another order.
+
+    That both differ from the twin by no more is shown by the moves of their weights: the memory of a process decides some sums. None
+    where that is not known: no control, another step, or no digest of weights after it that both recorded on some rank.
+    """
+    control = twin.control if twin else None
+    starts = restarts_shown(facts, control)
+    if control is None or twin is None or not starts or not facts.digests:
+        return None
+    equal = True
+    for rank, own in facts.digests.items():
+        other = control.digests.get(rank, {})
+        common = [name for name in own if name in other and step_of(name) >= min(starts)]
+        if not any(name.startswith("weights@") and step_of(name) > (facts.base or 0) for name in common):
+            return None
+        equal = equal and all(own[name] == other[name] for name in common)
+    return equal or all(_is_rounded(known, twin, least, starts) for known in (facts, control))
+
+
+def _is_rounded(facts: KeptFacts | Control, twin: Twin, least: float, starts: tuple[Step, ...]) -> bool:
+    """Whether it is known that some weights or states of the optimizer differ from the twin's, and nothing by more than rounding."""
+    parts = set[str]()
+    for rank, own in facts.digests.items():
+        other = twin.digests.get(rank, {})
+        later = {name: value for name, value in own.items() if step_of(name) > min(starts)}
+        parts |= {n.partition("@")[0].partition(".")[0] for n, value in later.items() if other.get(n, value) != value}
+        if not any(value is not None for value in _shares(own, other, min(starts)).values()):
+            return False
+    return bool(parts) and parts <= ROUNDED and beyond(facts, twin, least, starts) is None
 
 
 def beyond(
@@ -83,6 +147,8 @@ def beyond(
         if first > base + 1 and steps.get(base + 1) and steps.get(first - 1) and first - 1 not in starts:
             text = f"rank {rank}: weights and optimizer equal the twin's until step {first - 1} and differ from the next on"
             return first, text
+        if moved := _moved(_shares(own, other, base), least):
+            return moved[0], f"rank {rank}: the weights after step {moved[0]} differ from the twin's {moved[1]}"
     for rank, own in sorted(facts.losses.items(), key=lambda item: int(item[0])):
         known = {
             int(step): (twin.losses[rank][step], own[step]) for step in own.keys() & twin.losses.get(rank, {}).keys()

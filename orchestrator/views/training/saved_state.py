@@ -5,6 +5,7 @@ Where random states are lost, and nothing can be equal, a restarted reference th
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -26,6 +27,8 @@ SOON, ROUNDING, LEAST = 16, 1e-2, 1e-5
 #: Norms of saved tensors differ by less, where those of the weights differ by less than a tenth of it: else what rounds grows, as
 #: a bias before a batch norm does in Adam.
 NORMS = 1e-3
+#: By how much norms differ, of what they changed, that were not resumed (measured: 1; 1e-6 where they round); and what rounds anyway.
+MOVED, RESOLUTION = 0.1, 1e-6
 #: Keys that a restart changes rightly, or that no two runs share.
 _OF_THE_RUN = re.compile(
     r"(?<![a-z])((wall|run|up)?times?(?!_?step)|timestamps?|datetimes?|dates?|host(name)?s?|(file)?paths?|uuid|run_?id"
@@ -34,7 +37,8 @@ _OF_THE_RUN = re.compile(
 _INNER_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _DIGITS = re.compile(r"\d+")
 _NUMBER = re.compile(r'"=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"')
-_Saves = Mapping[str, Mapping[str, str]]
+_Keys = Mapping[str, str]
+_Saves = Mapping[str, _Keys]
 
 
 def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool = True) -> Row | None:
@@ -59,15 +63,22 @@ def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool
     for step in sorted(int(step) for step in facts.saves.keys() & twin.saves.keys() if int(step) > base):
         own, other = facts.saves[str(step)], twin.saves[str(step)]
         is_same = _has_same_weights(own, other, with_optimizer=rounds)
-        keys = {key for key in own.keys() & other.keys() - noise if not (is_same and " norms." in key)}
-        if not is_same:
-            keys = {k for k in keys if rounds and is_soon(step) and _number(own[k]) is not None}
-        rounded = () if is_same else _until(step, facts.saves, twin.saves)
+        keys = own.keys() & other.keys() - noise
+        # an optimizer without states does not show whether tensors that the job keeps beside it are summed in another order
+        is_exact = is_same and not (rounds and not any(" optimizer." in key for key in own))
+        if is_exact:
+            keys = {key for key in keys if " norms." not in key}
+        else:
+            is_known = rounds and is_soon(step)
+            exact = {k for k in keys if is_same and not _has_norms(k, own)}
+            keys = exact | {k for k in keys if is_known and _number(own[k]) is not None}
+        rounded = () if is_exact else _until(step, facts.saves, twin.saves)
         of_weights = {key for key in keys if " norms.weights." in key}
         is_close = [_is_equal(own[key], other[key], _of(key, rounded), NORMS / 10) for key in of_weights]
-        keys -= of_weights if is_close and all(is_close) else {key for key in keys if " norms." in key}
+        moved = set[str]() if is_exact else _moved_otherwise(own, other, twin.saves.get(str(base), {}), keys)
+        keys -= of_weights if is_same or (is_close and all(is_close)) else {key for key in keys if " norms." in key}
         bounds = {key: NORMS if " norms." in key else ROUNDING for key in keys}
-        changed = sorted(k for k in keys if not _is_equal(own[k], other[k], _of(k, rounded), bounds[k]))
+        changed = sorted(k for k in keys if k in moved or not _is_equal(own[k], other[k], _of(k, rounded), bounds[k]))
         if same_size and (lost := sorted(_lacking(own, other) - absent)):
             text = f"the checkpoint of step {step} has fewer entries {lost[0]} than the reference run's"
             return Row(part=PART, result="fail", text=text, who="the job")
@@ -81,6 +92,33 @@ def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool
     left_out = f", without {', '.join(sorted(map(_name, noise))[:3])}" if noise else ""
     text = f"{len(count)} keys of its checkpoints as in the reference run{left_out}"
     return Row(part=PART, result="pass", text=text, keys=frozenset(map(_name, count))) if count else None
+
+
+def _has_norms(key: str, keys: Iterable[str]) -> bool:
+    return any(name.startswith(key.replace(" tensors.", " norms.tensors.") + ".") for name in keys)
+
+
+def _moved_otherwise(own: _Keys, other: _Keys, start: _Keys, keys: Iterable[str]) -> set[str]:
+    """Norms of saved tensors, most of which differ by a share of what changed since ``start``, as an average that began anew.
+
+    However small the rate is; and by much more than the norms of the weights do.
+    """
+    known = {
+        k: [_number(saved.get(k, "")) or 0.0 for saved in (own, other, start)]
+        for k in keys
+        if " norms." in k and k in start
+    }
+    errors = {key: abs(a - b) / b for key, (a, b, _) in known.items() if b}
+    least = max([RESOLUTION, *(100 * error for key, error in errors.items() if " norms.weights." in key)])
+    result = set[str]()
+    for _, group in itertools.groupby(sorted(errors), key=lambda key: key.rpartition(".")[0]):
+        members = [key for key in group if " norms.weights." not in key]
+        moves = [
+            abs(a - b) > MOVED * abs(b - c) and errors[key] > least
+            for key, (a, b, c) in ((k, known[k]) for k in members)
+        ]
+        result |= {*members} if 2 * sum(moves) > len(moves) else set()
+    return result
 
 
 def _first_base(facts: KeptFacts | Control) -> int:

@@ -155,3 +155,26 @@ def test_modes_of_the_user_see_nothing() -> None:
 )
 def test_the_norm_is_that_of_plain_floats_and_no_tensor_has_an_error(item: torch.Tensor, expected: float) -> None:
     assert digest.norm(item) == pytest.approx(expected)
+
+
+def test_signed_sums_tell_how_far_tensors_moved_and_are_equal_for_equal_ones() -> None:
+    before = values(5000) / 100
+    after = before + 1e-6 * torch.sign(values(5000) - 50)
+    same, moved = digest.signed_sums([before.clone()]), digest.signed_sums([after])
+    assert same == digest.signed_sums([before]) and len(same) == digest.SUMS and same != moved
+    size = max(abs(first - second) for first, second in zip(same, moved, strict=True)) / 2**40
+    assert 1e-6 < size < 1e-6 * digest.SAMPLE
+
+
+@pytest.mark.parametrize(
+    "item",
+    [torch.ones(3, dtype=torch.int64), torch.ones(4, 4).t()[:, :2], torch.ones(2, device="meta"), torch.ones(3).to_sparse()],
+    ids=["integers", "not contiguous", "without memory", "sparse"],
+)  # fmt: skip
+def test_tensors_without_plain_floats_in_a_row_have_no_signed_sums(item: torch.Tensor) -> None:
+    assert digest.signed_sums([item]) == []
+
+
+def test_signed_sums_take_any_floats() -> None:
+    items = [torch.ones(5, dtype=torch.bfloat16), torch.tensor([float("inf"), 1e30, -1e30]), torch.tensor(3.0)]
+    assert len(digest.signed_sums(items)) == 3 * digest.SUMS

@@ -236,8 +236,11 @@ def test_layers_that_train_later_are_part_of_the_state_from_then_on(tmp_path: Pa
     assert {line["n"] for line in jobs.of(lines, "state")} == set(range(ITERATIONS + 1))
 
 
-def folds(extra: bool) -> None:
-    """Cross-validation: a model, an optimizer and a schedule for each half; ``extra``: another optimizer that is there all the time."""
+def folds(extra: bool, kept: list[Any] | None = None) -> None:
+    """Cross-validation: a model, an optimizer and a schedule for each half; ``extra``: another optimizer that is there all the time.
+
+    ``kept``: the optimizers of halves that are over.
+    """
     probe = nn.Linear(4, 2)
     others = [torch.optim.SGD(probe.parameters(), 0.1)] if extra else []
     for _ in range(2):
@@ -250,11 +253,16 @@ def folds(extra: bool) -> None:
                 loss_of(part).backward()
                 stepping.step()
             schedule.step()
+        if kept is not None:
+            kept.append(optimizer)
 
 
-@pytest.mark.parametrize("extra", [False, True])
-def test_a_model_that_is_trained_after_another_goes_on_with_the_count_of_steps(tmp_path: Path, extra: bool) -> None:
-    (lines,) = jobs.fork(tmp_path / "records", lambda rank: folds(extra))
+@pytest.mark.parametrize(("extra", "kept"), [(False, None), (True, None), (False, []), (True, [])])
+def test_a_model_that_is_trained_after_another_goes_on_with_the_count_of_steps(
+    tmp_path: Path, extra: bool, kept: list[Any] | None
+) -> None:
+    (lines,) = jobs.fork(tmp_path / "records", lambda rank: folds(extra, kept))
+    assert jobs.of(lines, "owner")[-1]["optimizers"] == 1 + extra
     assert jobs.of(lines, "problem") == []
     assert [line["n"] for line in jobs.of(lines, "step")] == list(range(1, 7))
     states = {line["n"]: line["weights"] for line in jobs.of(lines, "state")}
