@@ -17,6 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from . import ranges
+
+#: 2 once it has ranges.
 FORMAT = 1
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
@@ -38,9 +41,11 @@ class Recorder:
         self.off: set[str] = set()
         self._unknown: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
-        self._waiting: list[bytes] = []
+        self._waiting: list[tuple[str, bytes, dict[str, Any]]] = []
         self._is_writing = False
         self._sum = 0
+        #: The lines that may be replaced by ranges; None after an error.
+        self._tail: ranges.Tail | None = ranges.Tail(os.fstat(self._fd).st_size)
 
     def line(self, kind: str, **fields: Any) -> None:
         """Append one line; fields that are None stay, because null means something.
@@ -49,9 +54,11 @@ class Recorder:
         """
         if os.getpid() != self.pid:
             return
-        text = _encode({"k": kind, "t": time.monotonic(), **fields}).encode(errors="replace")
+        self._append(kind, _line({"k": kind, "t": time.monotonic(), **fields}), fields)
+
+    def _append(self, kind: str, text: bytes, fields: dict[str, Any]) -> None:
         with self._lock:
-            self._waiting.append(text)
+            self._waiting.append((kind, text, fields))
             if not self._is_writing:  # else a signal handler has interrupted a write, which writes this line as well
                 self._write()
 
@@ -59,11 +66,30 @@ class Recorder:
         self._is_writing = True
         try:
             while self._waiting:
-                text = self._waiting.pop(0)
+                kind, text, fields = self._waiting.pop(0)
                 self._sum = zlib.crc32(text, self._sum)
                 os.write(self._fd, b'%s,"sum":"%08x"}\n' % (text[:-1], self._sum))
+                if self._tail is not None:
+                    self._tail.add(kind, text, fields)
         finally:
             self._is_writing = False
+
+    def replace_old(self, n: int, offset: int) -> bool:
+        """Replace the lines of old steps by ranges, if that is due after ``n`` steps. ``offset``: of steps of the job before them."""
+        if self._tail is None or not self._tail.is_due(n) or os.getpid() != self.pid:
+            return False
+        with self._lock:
+            if self._is_writing:
+                return False
+            self._is_writing = True
+            try:
+                before, (self._fd, self._sum) = self._fd, self._tail.replace(self.path, n, offset, _line)
+                os.close(before)
+            except Exception as error:  # noqa: BLE001 the record goes on as it is
+                self._tail = None
+                report("ranges", error)
+            self._write()
+        return self._tail is not None
 
     def unknown(self, what: str, why: str) -> None:
         """Record once that ``what`` cannot be observed."""
@@ -77,6 +103,10 @@ class Recorder:
             self._notify(name, **value)
             if name != "rank.step":
                 self.notified_at = time.monotonic()
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return _encode(fields).encode(errors="replace")
 
 
 _recorder: Recorder | None = None
@@ -105,6 +135,11 @@ def line(kind: str, **fields: Any) -> None:
     """Append a line to the record of this process, if it has one."""
     if _recorder is not None:
         _recorder.line(kind, **fields)
+
+
+def replace_old(n: int, offset: int) -> bool:
+    """Replace the lines of old steps by ranges, if that is due; whether it was."""
+    return _recorder is not None and _recorder.replace_old(n, offset)
 
 
 def unknown(what: str, why: str) -> None:

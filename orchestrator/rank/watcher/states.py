@@ -80,6 +80,11 @@ class States:
         changed = {name: value for name, value in rng.items() if before_rng.get(name) != value}
         return {"rng": changed, **({"lr": rates} if rates != before_rates else {})}
 
+    def replace_old(self, n: int) -> None:
+        """The record has ranges for old steps from time to time; the next moment then states all that it knows."""
+        if record.replace_old(n, max(0, int(budget.offset))):
+            self._written = ({}, [])
+
     def record_end(self, n: int) -> None:
         """The last state, at the normal end of the process: parameters and optimizer."""
         if self.owner is not None and n:
@@ -286,3 +291,4 @@ def watch() -> None:
     steps.measure("states", states.take_moment)
     steps.groups.releases.append(states.release)
     steps.groups.boundaries.append(record.guarded("states")(states.record_boundary))
+    steps.on_step(states.replace_old)
