@@ -23,6 +23,8 @@ from typing import Any
 RECENT, MOST, FIRST = 512, 2048, 17
 #: Saves, loads and ends of holds, which begin a window; those within it are the same moment.
 MOMENTS, WINDOW = 3, 16
+#: Saves whose weights are compared with those of earlier states.
+COPIES = 64
 #: Steps that are replaced at once, or this part of all if that is more: writing the record anew costs more as it grows.
 AT_ONCE, PART = 512, 32
 #: Steps and states of any age whose lines stay, of those between two powers of two.
@@ -58,16 +60,16 @@ class Tail:
         #: Where the first of them begins in the file, the sum of all lines before it, and the last step of the last range.
         self._offset, self._sum, self._last = offset, 0, 0
         self._moments: deque[int] = deque([0] * MOMENTS, maxlen=MOMENTS)
-        #: Steps whose lines stay, and digests of weights that were saved.
+        #: Steps whose lines stay, and digests of weights that were saved lately: of copies of earlier steps.
         self._marked: set[int] = set()
-        self._saved: set[str] = set()
+        self._saved: deque[str] = deque(maxlen=COPIES)
         self._due = RECENT + AT_ONCE
 
     def add(self, kind: str, text: bytes, fields: dict[str, Any]) -> None:
         """A line was written; ``text`` is without its sum."""
         self._entries.append(Entry(kind, text, fields))
         if kind == "saved" and fields.get("weights"):
-            self._saved.add(fields["weights"])
+            self._saved.append(fields["weights"])
         if "gradients" in fields or (kind in ("save", "load", "held", "raised") and fields.get("n")):
             n = int(fields["n"])
             self._marked.add(n)
@@ -110,7 +112,6 @@ class Tail:
         self._offset, self._sum, self._last = self._offset + size, total, limit
         self._entries = deque(rest)
         self._marked = {mark for mark in self._marked if mark >= limit}
-        self._saved.clear()
         return fd, final
 
     def _kept(
@@ -164,7 +165,7 @@ def _range(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if array("d", short).tobytes() == losses.tobytes():
         losses = short
     ends = [_units(step["end"] - start) for step in steps]
-    columns = (
+    columns: tuple[array[Any], ...] = (
         losses,
         array("I", [max(0, end - before) for before, end in zip([0, *ends], ends)]),
         array("I", [int(step.get("passes", 1)) for step in steps]),

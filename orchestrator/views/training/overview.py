@@ -95,7 +95,7 @@ def _records(lines: Lineage) -> Iterator[StepRecord]:
 
 def _steps(attempt: Attempt, base: int, last: int) -> Iterator[StepRecord]:
     for process in attempt.ranks.values():
-        for n, step in sorted(process.steps.items()):
+        for n, step in process.steps.items():
             if base + n > last:
                 break
             state = process.states.get(n)
