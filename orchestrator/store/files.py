@@ -216,10 +216,9 @@ class WatchDirectory(BundleFiles):
 
         A kill leaves whole lines, so a last line that is cut off shows lost data, and a wrong sum a line that is not as it was written.
         """
-        contents = {name: paths.data(self._root, name, paths.lines_limit()) for name in self._names()}
+        contents = ((self._root / name, paths.data(self._root, name, paths.lines_limit())) for name in self._names())
         problems = (
-            _cut_off(self._root / name, content) if content[-1:] != b"\n" else _changed(self._root / name, content)
-            for name, content in contents.items()
+            _cut_off(path, content) if content[-1:] != b"\n" else _changed(path, content) for path, content in contents
         )
         return tuple(filter(None, problems))
 

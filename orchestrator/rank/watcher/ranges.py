@@ -22,11 +22,11 @@ from typing import Any
 #: Steps whose lines stay: the last ones, those since the last saves but no more than ``MOST``, and the first ones.
 RECENT, MOST, FIRST = 512, 2048, 17
 #: Saves, loads and ends of holds, which begin a window; those within it are the same moment.
-MOMENTS, WINDOW = 3, 16
+MOMENTS, WINDOW = 2, 16
 #: Saves whose weights are compared with those of earlier states.
 COPIES = 64
 #: Steps that are replaced at once, or this part of all if that is more: writing the record anew costs more as it grows.
-AT_ONCE, PART = 512, 32
+AT_ONCE, PART = 512, 256
 #: Steps and states of any age whose lines stay, of those between two powers of two.
 SAMPLES = 64
 #: Ends of steps are counted in these units, in seconds.
