@@ -69,7 +69,7 @@ def write(folder: Path, job: Job, rank: int) -> None:
         os.close(recorder._fd)
         recorder._fd = os.open(recorder.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for kind, fields in lines(job, attempt, rank, begin, end):
-            recorder._append(kind, record._line({"k": kind, **fields}), fields)
+            recorder.append(kind, record.text_of({"k": kind, **fields}), fields)
             if kind == "step":
                 recorder.replace_old(fields["n"], begin)
         os.close(recorder._fd)

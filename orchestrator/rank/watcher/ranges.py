@@ -39,16 +39,8 @@ LOSS, BATCHES, INPUTS = 1, 2, 4
 _SUMS = ("data_s", "compute_s", "comm_s")
 
 
-class Entry:
-    """A line that may be replaced. ``fields``: of a step; ``weights``: of a state; of other lines ``n`` is -1."""
-
-    __slots__ = ("fields", "n", "text", "weights")
-
-    def __init__(self, kind: str, text: bytes, fields: dict[str, Any]) -> None:
-        self.text = text
-        self.n = int(fields["n"]) if kind in ("step", "state") else -1
-        self.fields = fields if kind == "step" else None
-        self.weights = fields.get("weights") if kind == "state" else None
+#: Where an entry of a tail has the number of a step or state (-1: another line), the text, the fields of a step, the weights of a state.
+N, TEXT, FIELDS, WEIGHTS = range(4)
 
 
 class Tail:
@@ -56,7 +48,7 @@ class Tail:
 
     def __init__(self, offset: int) -> None:
         """``offset``: where the lines of this process begin in the file."""
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[list[Any]] = deque()
         #: Where the first of them begins in the file, the sum of all lines before it, and the last step of the last range.
         self._offset, self._sum, self._last = offset, 0, 0
         self._moments: deque[int] = deque([0] * MOMENTS, maxlen=MOMENTS)
@@ -67,7 +59,11 @@ class Tail:
 
     def add(self, kind: str, text: bytes, fields: dict[str, Any]) -> None:
         """A line was written; ``text`` is without its sum."""
-        self._entries.append(Entry(kind, text, fields))
+        if kind == "step":
+            self._entries.append([fields["n"], text, fields, None])
+            return
+        is_state = kind == "state"
+        self._entries.append([fields["n"] if is_state else -1, text, None, fields.get("weights") if is_state else None])
         if kind == "saved" and fields.get("weights"):
             self._saved.append(fields["weights"])
         if "gradients" in fields or (kind in ("save", "load", "held", "raised") and fields.get("n")):
@@ -90,10 +86,10 @@ class Tail:
         record is as before.
         """
         limit = self._limit(n)
-        at = next(index for index, entry in enumerate(self._entries) if entry.fields and entry.n == limit)
+        at = next(index for index, entry in enumerate(self._entries) if entry[FIELDS] and entry[N] == limit)
         old, rest = list(self._entries)[: at + 1], list(self._entries)[at + 1 :]
         texts, moment = self._kept(old, offset, line)
-        texts += [line(fields) for fields in ranges([entry.fields for entry in old if entry.fields])]
+        texts += [line(fields) for fields in ranges([entry[FIELDS] for entry in old if entry[FIELDS]])]
         _continue(rest, moment, line)
         if not self._last:
             texts[0] = _FORMAT.sub(b'"format":2', texts[0], count=1)
@@ -102,7 +98,7 @@ class Tail:
         try:
             _copy(path, fd, self._offset)
             size, total = _append(fd, texts, self._sum)
-            _, final = _append(fd, (entry.text for entry in rest), total)
+            _, final = _append(fd, (entry[TEXT] for entry in rest), total)
             os.replace(draft, path)
         except BaseException:
             os.close(fd)
@@ -115,7 +111,7 @@ class Tail:
         return fd, final
 
     def _kept(
-        self, old: Iterable[Entry], offset: int, line: Callable[[dict[str, Any]], bytes]
+        self, old: Iterable[list[Any]], offset: int, line: Callable[[dict[str, Any]], bytes]
     ) -> tuple[list[bytes], dict[str, Any]]:
         """(The lines that stay, what has changed of random generators and learning rates since the last that has a moment)"""
         texts: list[bytes] = []
@@ -123,15 +119,16 @@ class Tail:
         for entry in old:
             if self._stays(entry, offset):
                 _continue([entry], moment, line)
-                moment = {} if entry.fields and "rng" in entry.fields else moment
-                texts.append(entry.text)
-            elif entry.fields and "rng" in entry.fields:
-                moment = _following(moment, entry.fields)
+                moment = {} if "rng" in (entry[FIELDS] or ()) else moment
+                texts.append(entry[TEXT])
+            elif "rng" in (entry[FIELDS] or ()):
+                moment = _following(moment, entry[FIELDS])
         return texts, moment
 
-    def _stays(self, entry: Entry, offset: int) -> bool:
-        is_save = entry.n in self._marked or entry.weights in self._saved or "checkpoint_s" in (entry.fields or ())
-        return entry.n <= FIRST or is_save or is_sample(entry.n + offset)
+    def _stays(self, entry: list[Any], offset: int) -> bool:
+        n, _, fields, weights = entry
+        is_save = n in self._marked or weights in self._saved or "checkpoint_s" in (fields or ())
+        return n <= FIRST or is_save or is_sample(n + offset)
 
     def _limit(self, n: int) -> int:
         """The last step that no job does again, as far as that is known."""
@@ -203,13 +200,12 @@ def _planes(column: array[Any]) -> bytes:
     return b"".join(data[byte::size] for byte in range(size))
 
 
-def _continue(entries: Iterable[Entry], moment: dict[str, Any], line: Callable[[dict[str, Any]], bytes]) -> None:
+def _continue(entries: Iterable[list[Any]], moment: dict[str, Any], line: Callable[[dict[str, Any]], bytes]) -> None:
     """Add to the first line with a moment what changed before it: such a line has only what has changed."""
-    entry = next((entry for entry in entries if entry.fields and "rng" in entry.fields), None)
+    entry = next((entry for entry in entries if "rng" in (entry[FIELDS] or ())), None)
     if moment and entry is not None:
-        assert entry.fields is not None
-        entry.fields = {**entry.fields, **_following(moment, entry.fields)}
-        entry.text = line({"k": "step", "t": entry.fields["end"], **entry.fields})
+        fields = entry[FIELDS] = {**entry[FIELDS], **_following(moment, entry[FIELDS])}
+        entry[TEXT] = line({"k": "step", "t": fields["end"], **fields})
 
 
 def _following(moment: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:

@@ -22,8 +22,23 @@ from . import ranges
 #: 2 once it has ranges.
 FORMAT = 1
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _encoder() -> Any:
+    """``encode(value, 0)`` gives the parts of a JSON text. In C it is made once: a new one for each line costs as much as the line."""
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return lambda value, level: (json.dumps(value, separators=(",", ":"), default=str),)
+    return make(None, str, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True)
+
+
+_encode = _encoder()
+
+
+def text_of(fields: dict[str, Any]) -> bytes:
+    """The text of a line, without its sum."""
+    return "".join(_encode(fields, 0)).encode(errors="replace")
 
 
 class Recorder:
@@ -54,25 +69,24 @@ class Recorder:
         """
         if os.getpid() != self.pid:
             return
-        self._append(kind, _line({"k": kind, "t": time.monotonic(), **fields}), fields)
+        self.append(kind, text_of({"k": kind, "t": time.monotonic(), **fields}), fields)
 
-    def _append(self, kind: str, text: bytes, fields: dict[str, Any]) -> None:
+    def append(self, kind: str, text: bytes, fields: dict[str, Any]) -> None:
+        """Append the text of a line, which is without its sum."""
         with self._lock:
             self._waiting.append((kind, text, fields))
-            if not self._is_writing:  # else a signal handler has interrupted a write, which writes this line as well
-                self._write()
-
-    def _write(self) -> None:
-        self._is_writing = True
-        try:
-            while self._waiting:
-                kind, text, fields = self._waiting.pop(0)
-                self._sum = zlib.crc32(text, self._sum)
-                os.write(self._fd, b'%s,"sum":"%08x"}\n' % (text[:-1], self._sum))
-                if self._tail is not None:
-                    self._tail.add(kind, text, fields)
-        finally:
-            self._is_writing = False
+            if self._is_writing:  # a signal handler has interrupted a write, which writes this line as well
+                return
+            self._is_writing = True
+            try:
+                while self._waiting:
+                    kind, text, fields = self._waiting.pop(0)
+                    self._sum = zlib.crc32(text, self._sum)
+                    os.write(self._fd, b'%s,"sum":"%08x"}\n' % (text[:-1], self._sum))
+                    if self._tail is not None:
+                        self._tail.add(kind, text, fields)
+            finally:
+                self._is_writing = False
 
     def replace_old(self, n: int, offset: int) -> bool:
         """Replace the lines of old steps by ranges, if that is due after ``n`` steps. ``offset``: of steps of the job before them."""
@@ -83,12 +97,15 @@ class Recorder:
                 return False
             self._is_writing = True
             try:
-                before, (self._fd, self._sum) = self._fd, self._tail.replace(self.path, n, offset, _line)
+                before, (self._fd, self._sum) = self._fd, self._tail.replace(self.path, n, offset, text_of)
                 os.close(before)
             except Exception as error:  # noqa: BLE001 the record goes on as it is
                 self._tail = None
                 report("ranges", error)
-            self._write()
+            finally:
+                self._is_writing = False
+            while self._waiting:  # lines of signal handlers
+                self.append(*self._waiting.pop(0))
         return self._tail is not None
 
     def unknown(self, what: str, why: str) -> None:
@@ -103,10 +120,6 @@ class Recorder:
             self._notify(name, **value)
             if name != "rank.step":
                 self.notified_at = time.monotonic()
-
-
-def _line(fields: dict[str, Any]) -> bytes:
-    return _encode(fields).encode(errors="replace")
 
 
 _recorder: Recorder | None = None

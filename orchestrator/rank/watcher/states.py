@@ -17,6 +17,9 @@ from .budget import budget
 from .checkpoints import contents, live_owner, random_states, save_moments
 from .measures import batches, ddp_timers
 
+#: After every so many steps it is asked whether lines of old ones are to be replaced.
+OLD = 16
+
 
 class States:
     """What is recorded of the state at the boundaries of steps."""
@@ -82,7 +85,7 @@ class States:
 
     def replace_old(self, n: int) -> None:
         """The record has ranges for old steps from time to time; the next moment then states all that it knows."""
-        if record.replace_old(n, max(0, int(budget.offset))):
+        if not n % OLD and record.replace_old(n, max(0, int(budget.offset))):
             self._written = ({}, [])
 
     def record_end(self, n: int) -> None:

@@ -20,6 +20,8 @@ from . import record
 
 #: Functions that call ``step`` only to create the optimizer's state.
 _INITIALISERS = {"_init_optim_state", "initialize_optimizer_states"}
+#: Every so many steps, and at first at each, the line says what CPU time was used.
+ACCOUNTED = 32
 #: Optimizers that appear while the leader lives, until which each new one is looked at: that takes a garbage collection.
 MAX_ADDED = 3
 
@@ -106,7 +108,9 @@ class StepGroups:
             return
         fields, self._pending = self._pending, None
         self.n += 1
-        record.line("step", n=self.n, **fields, watcher_cpu_s=record.cpu_s(), cpu_s=time.process_time())
+        if not self.n % ACCOUNTED or self.n < ACCOUNTED:
+            fields.update(watcher_cpu_s=record.cpu_s(), cpu_s=time.process_time())
+        record.line("step", n=self.n, **fields)
         self._last_end = fields["end"]
         for callback in self.completions:
             callback(self.n)

@@ -63,7 +63,7 @@ class Recorded:
 def test_every_step_is_read_from_a_range_as_it_was(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path / "a")
     for n in range(1, 501):
-        loss = {"loss": None} if n % 7 == 0 else {"loss": float("nan").hex()} if n == 100 else {}
+        loss: dict[str, Any] = {"loss": None} if n % 7 == 0 else {"loss": float("nan").hex()} if n == 100 else {}
         recorded.step(n, passes=1 + n % 2, batches=[None] * (n % 3), data_s=0.25, **loss)
     file = recorded.read()
     steps = Steps(file.lines)
@@ -85,7 +85,7 @@ def test_ranges_grow_by_few_bytes_a_step(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(ranges, "SAMPLES", 64)
     recorded, sizes = Recorded(tmp_path / "a"), []
     for n in range(1, 6001):
-        recorded.step(n, loss=torch.tensor(1 / n).item().hex())
+        recorded.step(n, loss=float(torch.tensor(1 / n)).hex())
         if n in (3000, 6000):
             sizes.append(sum(path.stat().st_size for path in recorded.folder.iterdir()))
     assert sizes[1] - sizes[0] < 3000 * 20
@@ -142,7 +142,7 @@ def test_a_process_that_is_killed_while_it_writes_its_record_anew_loses_nothing(
         recorded.with_ranges = False
         for n in range(150, 221):
             recorded.step(n)
-        setattr(ranges.os, name, die)
+        setattr(os, name, die)
         recorded.with_ranges = True
         recorded.recorder._tail._due = 0  # type: ignore[union-attr]
         recorded.recorder.replace_old(220, 0)
@@ -259,8 +259,8 @@ def _with_ranges(job: watched_jobs.Job, folder: Path) -> Run:
             fields = {key: value for key, value in dataclasses.asdict(line).items() if value is not None}
             if isinstance(line, watch.State) and line.full:
                 fields["gradients"] = None
-            text = record._line({"k": KINDS[type(line)], **fields})
-            recorder._append(KINDS[type(line)], text, fields)
+            text = record.text_of({"k": KINDS[type(line)], **fields})
+            recorder.append(KINDS[type(line)], text, fields)
             if isinstance(line, watch.Step):
                 recorder.replace_old(line.n, 0)
     for extra in folder.rglob(f"watch-r0-{os.getpid()}.jsonl"):
