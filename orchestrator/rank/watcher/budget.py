@@ -94,6 +94,12 @@ class Budget:
         """Is the moment recorded of the step that follows n steps of this process?"""
         return n - self._window <= WINDOW or (n + self.offset) % self.moments_every == 0
 
+    def quiet_until(self, n: int) -> int:
+        """The next number of steps at which anything may be due outside of a window."""
+        job = n + int(self.offset)
+        due = (interval - job % interval for interval in (self.every, self.moments_every))
+        return min(self._next, n + min(due), 1 << n.bit_length()) if not self.is_in_window(n) else n + 1
+
     def _window_states(self) -> Collection[int]:
         """The steps of a window after which states are recorded; the first, after which ranks differ that train on their own, always."""
         step_s, cost_s = statistics.median(self._elapsed or (0.0,)), self._cost_s("full")

@@ -32,13 +32,15 @@ class States:
         self._moment: tuple[dict[str, str], list[str]] | None = None
         #: Random generators and learning rates as the last moment recorded them.
         self._written: tuple[dict[str, str], list[str]] = ({}, [])
+        #: Until so many steps nothing is due, unless something is saved or loaded.
+        self._quiet_until = 0
         #: When a state was recorded in full.
         self._full_at = 0.0
         self.saves: save_moments.SaveMoments | None = None
 
     def request_full(self) -> None:
         """Something was saved or loaded, or a hold has ended: the next state is recorded in full."""
-        self._is_full_due = True
+        self._is_full_due, self._quiet_until = True, 0
         budget.begin_window(steps.completed())
 
     def release(self) -> None:
@@ -54,8 +56,16 @@ class States:
         if self.owner is None or self.owner.is_outdated(optimizer):
             self._identify(optimizer)
         assert self.owner is not None
-        if self.saves is not None and self.saves.is_new() and budget.affords_full(now[0] - self._full_at):
+        if (
+            self.saves is not None
+            and self.saves.path
+            and self.saves.is_new()
+            and budget.affords_full(now[0] - self._full_at)
+        ):
             self.request_full()
+        if n < self._quiet_until and not self._is_full_due:
+            self._last = now
+            return
         choice = budget.choose(n)
         if choice is not None:
             record.line("every", **choice)
@@ -69,6 +79,7 @@ class States:
             begin = time.thread_time()
             self._moment = (generators(), self.owner.rates())
             budget.add_cost("generators", time.thread_time() - begin)
+        self._quiet_until = budget.quiet_until(n)
         self._last = (time.monotonic(), time.process_time())
 
     def take_moment(self) -> dict[str, Any] | None:

@@ -69,7 +69,7 @@ class StepGroups:
     def begin_step(self, optimizer: Any, frame: FrameType) -> None:
         """The pre-hook. ``frame``: that of torch's wrapper of ``step``."""
         self._step_code = frame.f_code
-        if self._is_inside_step(frame.f_back) or _is_initialisation(frame.f_back):
+        if self._is_part(frame.f_back):
             return
         if optimizer not in self._known:
             self._known.add(optimizer)
@@ -86,7 +86,7 @@ class StepGroups:
 
     def end_step(self, optimizer: Any, frame: FrameType) -> None:
         """The post-hook."""
-        if self._is_inside_step(frame.f_back) or _is_initialisation(frame.f_back):
+        if self._is_part(frame.f_back):
             return
         self.used_passes = self.passes
         leader = self._leader() if self._leader is not None else None
@@ -166,21 +166,22 @@ class StepGroups:
 
     def _is_inside_step(self, frame: FrameType | None) -> bool:
         """Does ``step()`` of an optimizer call this frame? Read from the stack: a step that raised leaves no trace."""
+        step_code = self._step_code
         while frame is not None:
-            if frame.f_code is self._step_code:
+            if frame.f_code is step_code:
                 return True
             frame = frame.f_back
         return False
 
-
-def _is_initialisation(frame: FrameType | None) -> bool:
-    for _ in range(6):
-        if frame is None:
-            return False
-        if frame.f_code.co_name in _INITIALISERS:
-            return True
-        frame = frame.f_back
-    return False
+    def _is_part(self, frame: FrameType | None) -> bool:
+        """Whether another ``step()``, or what creates an optimizer's state, calls this frame."""
+        step_code, near = self._step_code, 6
+        while frame is not None:
+            code = frame.f_code
+            if code is step_code or (near > 0 and code.co_name in _INITIALISERS):
+                return True
+            frame, near = frame.f_back, near - 1
+        return False
 
 
 def _refers(reference: weakref.ref[Any] | None, optimizer: Any) -> bool:
