@@ -169,6 +169,18 @@ class Steps(Mapping[int, watch.Step]):
     def last(self) -> int:
         return max([*self._lasts[-1:], *self._alone[-1:]], default=0)
 
+    def items_outside(self, left_out: Sequence[watch.Range]) -> Iterator[tuple[int, watch.Step]]:
+        """The steps in order, without those of some ranges."""
+        firsts = {line.first: line.last for line in left_out}
+        for first, last in self.intervals():
+            n = first
+            while n <= last:
+                if n in firsts:
+                    n = firsts[n] + 1
+                else:
+                    yield n, self[n]
+                    n += 1
+
     def in_order(self) -> Iterator[watch.Step]:
         """All steps."""
         for n in self:
