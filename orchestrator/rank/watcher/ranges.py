@@ -34,6 +34,8 @@ UNIT_S = 1e-5
 _LARGEST = (1 << 32) - 1
 _COPIED = 1 << 20
 _FORMAT = re.compile(rb'"format":1\b')
+#: The fields of a line.
+Fields = dict[str, Any]
 #: Whether a step has a loss, and whether it lists batches and inputs.
 LOSS, BATCHES, INPUTS = 1, 2, 4
 _SUMS = ("data_s", "compute_s", "comm_s")
@@ -57,7 +59,7 @@ class Tail:
         self._saved: deque[str] = deque(maxlen=COPIES)
         self._due = RECENT + AT_ONCE
 
-    def add(self, kind: str, text: bytes, fields: dict[str, Any]) -> None:
+    def add(self, kind: str, text: bytes, fields: Fields) -> None:
         """A line was written; ``text`` is without its sum."""
         if kind == "step":
             self._entries.append([fields["n"], text, fields, None])
@@ -79,7 +81,7 @@ class Tail:
         self._due += AT_ONCE // 8
         return self._limit(n) - self._last >= max(AT_ONCE, n // PART if n < MOST * PART else MOST)
 
-    def replace(self, path: Path, n: int, offset: int, line: Callable[[dict[str, Any]], bytes]) -> tuple[int, int]:
+    def replace(self, path: Path, n: int, offset: int, line: Callable[[Fields], bytes]) -> tuple[int, int]:
         """Write the record anew, with ranges for what is old. Returns the descriptor of the new file and the sum of its lines.
 
         ``offset``: of steps of the job before those of this process. ``line`` makes the text of a line. Raises OSError; then the
@@ -111,11 +113,11 @@ class Tail:
         return fd, final
 
     def _kept(
-        self, old: Iterable[list[Any]], offset: int, line: Callable[[dict[str, Any]], bytes]
-    ) -> tuple[list[bytes], dict[str, Any]]:
+        self, old: Iterable[list[Any]], offset: int, line: Callable[[Fields], bytes]
+    ) -> tuple[list[bytes], Fields]:
         """(The lines that stay, what has changed of random generators and learning rates since the last that has a moment)"""
         texts: list[bytes] = []
-        moment: dict[str, Any] = {}
+        moment: Fields = {}
         for entry in old:
             if self._stays(entry, offset):
                 _continue([entry], moment, line)
@@ -135,7 +137,7 @@ class Tail:
         return max(min(n - RECENT, self._moments[0] - 1), n - MOST)
 
 
-def ranges(steps: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def ranges(steps: Sequence[Fields]) -> Iterator[Fields]:
     """The fields of lines for successive steps."""
     first = 0
     for index in range(1, len(steps) + 1):
@@ -155,7 +157,7 @@ def is_sample(step: int) -> bool:
     return step % interval(step) == 0
 
 
-def _range(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _range(steps: Sequence[Fields]) -> Fields:
     start, last_end = steps[0]["start"], steps[-1]["end"]
     losses = array("d", [float.fromhex(step.get("loss") or "0x0p+0") for step in steps])
     short = array("f", losses)
@@ -183,7 +185,7 @@ def _range(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _flags(step: dict[str, Any]) -> int:
+def _flags(step: Fields) -> int:
     has = (step.get("loss") is not None, step.get("batches") is not None, step.get("inputs") is not None)
     return sum(flag for flag, is_set in zip((LOSS, BATCHES, INPUTS), has) if is_set)
 
@@ -200,7 +202,7 @@ def _planes(column: array[Any]) -> bytes:
     return b"".join(data[byte::size] for byte in range(size))
 
 
-def _continue(entries: Iterable[list[Any]], moment: dict[str, Any], line: Callable[[dict[str, Any]], bytes]) -> None:
+def _continue(entries: Iterable[list[Any]], moment: Fields, line: Callable[[Fields], bytes]) -> None:
     """Add to the first line with a moment what changed before it: such a line has only what has changed."""
     entry = next((entry for entry in entries if "rng" in (entry[FIELDS] or ())), None)
     if moment and entry is not None:
@@ -208,7 +210,7 @@ def _continue(entries: Iterable[list[Any]], moment: dict[str, Any], line: Callab
         entry[TEXT] = line({"k": "step", "t": fields["end"], **fields})
 
 
-def _following(moment: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+def _following(moment: Fields, fields: Fields) -> Fields:
     rates = fields.get("lr", moment.get("lr"))
     return {"rng": {**moment.get("rng", {}), **fields["rng"]}, **({} if rates is None else {"lr": rates})}
 

@@ -36,7 +36,7 @@ def _encoder() -> Any:
 _encode = _encoder()
 
 
-def text_of(fields: dict[str, Any]) -> bytes:
+def text_of(fields: ranges.Fields) -> bytes:
     """The text of a line, without its sum."""
     return "".join(_encode(fields, 0)).encode(errors="replace")
 
@@ -56,7 +56,7 @@ class Recorder:
         self.off: set[str] = set()
         self._unknown: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
-        self._waiting: list[tuple[str, bytes, dict[str, Any]]] = []
+        self._waiting: list[tuple[str, bytes, ranges.Fields]] = []
         self._is_writing = False
         self._sum = 0
         #: The lines that may be replaced by ranges; None after an error.
@@ -71,7 +71,7 @@ class Recorder:
             return
         self.append(kind, text_of({"k": kind, "t": time.monotonic(), **fields}), fields)
 
-    def append(self, kind: str, text: bytes, fields: dict[str, Any]) -> None:
+    def append(self, kind: str, text: bytes, fields: ranges.Fields) -> None:
         """Append the text of a line, which is without its sum."""
         with self._lock:
             self._waiting.append((kind, text, fields))

@@ -197,19 +197,19 @@ def _lines(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
 
 def _forge(lines: list[dict[str, Any]], how: str) -> None:
     at = next(index for index, line in enumerate(lines) if line["k"] == "range")
-    found = lines[at]
+    line = lines[at]
     if how == "twice":
-        lines.insert(at, dict(found))
+        lines.insert(at, dict(line))
     elif how == "one step more":
-        found["last"] += 1
+        line["last"] += 1
     elif how == "one step more, counted":
-        found["last"], found["count"] = found["last"] + 1, found["count"] + 1
+        line["last"], line["count"] = line["last"] + 1, line["count"] + 1
     elif how == "another end":
-        found["end"] += 5
+        line["end"] += 5
     elif how == "no text":
-        found["steps"] = "!" + found["steps"][1:]
+        line["steps"] = "!" + line["steps"][1:]
     elif how == "a bomb":
-        found["steps"] = base64.b64encode(zlib.compress(bytes(1 << 24))).decode()
+        line["steps"] = base64.b64encode(zlib.compress(bytes(1 << 24))).decode()
     elif how == "another loss":
         next(line for line in lines if line["k"] == "step" and line["n"] == 3)["loss"] = (9.0).hex()
     elif how == "backwards":
