@@ -28,7 +28,7 @@ COPIES = 64
 #: Steps that are replaced at once, or this part of all if that is more: writing the record anew costs more as it grows.
 AT_ONCE, PART = 512, 256
 #: Steps and states of any age whose lines stay, of those between two powers of two.
-SAMPLES = 64
+SAMPLES = 32
 #: Ends of steps are counted in these units, in seconds.
 UNIT_S = 1e-5
 _LARGEST = (1 << 32) - 1

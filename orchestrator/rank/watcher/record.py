@@ -104,8 +104,9 @@ class Recorder:
                 report("ranges", error)
             finally:
                 self._is_writing = False
-            while self._waiting:  # lines of signal handlers
-                self.append(*self._waiting.pop(0))
+            waiting, self._waiting = self._waiting, []  # of signal handlers
+            for line in waiting:
+                self.append(*line)
         return self._tail is not None
 
     def unknown(self, what: str, why: str) -> None:
@@ -235,7 +236,7 @@ def report(where: str, error: BaseException) -> None:
         pass
 
 
-def _process(via: str) -> dict[str, Any]:
+def _process(via: str) -> ranges.Fields:
     """The fields of the first line."""
 
     def number(name: str, default: int) -> int:

@@ -313,3 +313,20 @@ def test_a_view_of_long_records_is_that_of_full_ones(tmp_path: Path) -> None:
     assert training.redone(lines[0]) == training.redone(lines[1]) == tuple(range(701, 741))
     costs = [training.cost.step_time(known) for known in lines]
     assert costs[0] and costs[1] and costs[1].step_s == pytest.approx(costs[0].step_s, rel=0.05)
+
+
+def test_lines_of_signal_handlers_follow_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded(tmp_path / "a")
+    original = ranges._copy
+
+    def interrupted(*args: Any) -> None:
+        original(*args)
+        for number in (1, 2, 3):
+            recorded.recorder.line("claim", what="point", id=number)
+
+    monkeypatch.setattr(ranges, "_copy", interrupted)
+    for n in range(1, 200):
+        recorded.step(n)
+        if recorded.recorder._tail and recorded.recorder._tail._last:
+            break
+    assert [claim.id for claim in recorded.read().of(watch.Claim)] == [1, 2, 3]
