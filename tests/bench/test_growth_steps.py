@@ -28,7 +28,7 @@ DAY = 86_400
 OUT = Path(__file__).parent / "out"
 #: Bytes per rank and day at one step a second; MiB of the judging process; seconds of its processor for 100,000 x 4.
 DAY_BYTES, JUDGE_MIB, JUDGE_S = 2_000_000, 200.0, 3.0
-#: A start of the judge that has nothing to judge, in MiB: its modules.
+#: Bytes of a record by which each step after the first ones makes it longer.
 SLOPE_BYTES = 12.0
 #: How much more memory ten times as many steps may take.
 GROWTH = 1.6
@@ -250,8 +250,8 @@ def test_cpu_time_of_a_step(tmp_path: Path) -> None:
     median = differences[len(differences) // 2]
     text = f"{median:.0f} us of CPU more a step than {sorted(bare)[20]:.0f} us, in 40 pairs of 500 steps; load {os.getloadavg()[0]:.1f}"
     report("growth_cpu.md", text)
-    assert median < STEP_US
+    assert median < SHARE * sorted(bare)[20]
 
 
-#: Microseconds of CPU that the watcher may take of a step outside of windows; on a busy machine caches are cold.
-STEP_US = 120.0
+#: CPU time of the watcher beside that of the smallest step that torch makes; a machine with cold caches makes both dearer.
+SHARE = 1.25
