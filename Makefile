@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The parts of `make test-all`: every axis. They can run side by side elsewhere; the workflow of CI has a job for each.
 AXES := units beds containers hosts slurm attack lab
 
-.PHONY: help run check test test-all $(AXES:%=test-%) durations mutants judge-matrix test-frameworks attack fuzz test-gpu wheels lint format bench against clean lab-up lab-down engine
+.PHONY: help run check test test-all $(AXES:%=test-%) durations mutants judge-matrix test-frameworks attack fuzz test-gpu wheels lint format bench bench-growth against clean lab-up lab-down engine
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make wheels PYTHON_VERSION=3.12    gathers what that interpreter lacks, where there is a network"
 	@echo "make lab-up  three hosts on this machine, as root: ccbed up inventories/lab.yml; make lab-down; make test-lab"
 	@echo "make bench   ratios against torchrun, into tests/bench/out"
+	@echo "make bench-growth   how cost grows with steps, ranks, files and runs"
 	@echo "make against REF=COMMIT  is this checkout slower than a commit? MEASURES=start,failover,failover-ddp,up,dry-run,check PAIRS=30"
 	@echo "make clean   remove the environment and everything that was built; take beds down first: ccbed down"
 
@@ -141,7 +142,11 @@ against: .venv/.dev-stamp
 	$(BIN)/python -m tests.bench.against "$(REF)" --measures "$(MEASURES)" --pairs "$(PAIRS)"
 
 bench: .venv/.dev-stamp
-	$(BIN)/python -m pytest tests/bench -m bench -s
+	$(BIN)/python -m pytest tests/bench -m bench -s --ignore-glob="*test_growth_*"
+
+# How bytes, memory and time grow with steps, ranks, files and runs: minutes, not in make test and make bench.
+bench-growth: .venv/.dev-stamp
+	$(BIN)/python -m pytest tests/bench/test_growth_*.py -m bench -s
 
 clean:
 	rm -rf .venv .venv-bootstrap .venv-gpu wheels build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/bench/out tests/gpu/out

@@ -136,8 +136,9 @@ def _gaps(lines: training.Lineage, attempt: training.Attempt) -> Iterator[views.
     for process in attempt.ranks.values():
         if process.unobserved("steps") or _is_partly_reported(process):
             continue
-        done = sorted(process.steps)
-        jump = next((n for n, due in zip(done, range(1, len(done) + 1), strict=True) if n != due), None)
+        done = process.steps.intervals()
+        jump = next((first for first, due in zip([n for n, _ in done], [1], strict=False) if first != due), None)
+        jump = done[1][0] if jump is None and len(done) > 1 else jump
         if jump is not None:
             yield views.finding(f"{attempt.name}: {process.name} did step {jump} out of order")
         reached = process.last + (process.end is None)

@@ -1,7 +1,8 @@
 """What the watcher records of a training process: one dataclass for each kind of line of ``watch-r<rank>-<pid>.jsonl``.
 
-Format 1. ``t`` is CLOCK_MONOTONIC in seconds; digests are 16 hexadecimal digits and add up over shards modulo 2^64.
-``n`` counts the steps that this process has completed. Readers ignore unknown kinds and unknown fields.
+Format 1, or 2 of a record that has ranges of steps. ``t`` is CLOCK_MONOTONIC in seconds; digests are 16 hexadecimal digits
+and add up over shards modulo 2^64. ``n`` counts the steps that this process has completed. Readers ignore unknown kinds and
+unknown fields.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 from .frozen import dataclass, field
 
-FORMAT = 1
+FORMATS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,28 @@ class Step(Line):
     rng: Mapping[str, str | None] | None = None
     lr: tuple[Any, ...] | None = None
     mixed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range(Line):
+    """The completed steps ``first`` to ``last``, which stand for lines that were written in full before. Few of these stay as well.
+
+    ``steps``: zlib, in base64, of columns with a number for each: the loss in ``loss_bytes`` bytes as IEEE 754 has it, the 10
+    microseconds since the end of the step before (of the first one: since ``start``), backward passes, batches, flags (1: it has a loss,
+    2: batches, 4: inputs). A column has the lowest bytes of all its numbers first. The other fields are sums; see ``Step``.
+    """
+
+    first: int
+    last: int
+    count: int
+    start: float
+    end: float
+    loss_bytes: int
+    steps: str
+    data_s: float | None = None
+    compute_s: float | None = None
+    comm_s: float | None = None
+    collectives: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +363,7 @@ KINDS: Mapping[str, type[Line]] = {
     "every": Every,
     "ddp": Ddp,
     "step": Step,
+    "range": Range,
     "state": State,
     "save": Save,
     "saved": Saved,

@@ -20,6 +20,7 @@ from ..model.events import NodeApplyDone, RunBegin
 from ..model.events.units import RANKS, STEPS, Seconds, Step, Whole
 from ..model.frozen import dataclass
 from ..model.run import ChunkRecord, StepRecord
+from ..views import step_ranges
 from . import paths, seal
 
 #: step, op, index, peer, chunk, bytes, start, end
@@ -215,10 +216,9 @@ class WatchDirectory(BundleFiles):
 
         A kill leaves whole lines, so a last line that is cut off shows lost data, and a wrong sum a line that is not as it was written.
         """
-        contents = {name: paths.data(self._root, name, paths.lines_limit()) for name in self._names()}
+        contents = ((self._root / name, paths.data(self._root, name, paths.lines_limit())) for name in self._names())
         problems = (
-            _cut_off(self._root / name, content) if content[-1:] != b"\n" else _changed(self._root / name, content)
-            for name, content in contents.items()
+            _cut_off(path, content) if content[-1:] != b"\n" else _changed(path, content) for path, content in contents
         )
         return tuple(filter(None, problems))
 
@@ -271,7 +271,13 @@ def _lives(lines: tuple[watch_lines.Line, ...]) -> Iterator[tuple[watch_lines.Li
 def _watch_lines(root: Path, path: str) -> tuple[watch_lines.Line, ...]:
     """The lines of known kinds; a last line that was cut off by a kill is left out. Raises TornBundleError."""
     numbered = enumerate(paths.whole_lines(root, path), start=1)
-    return tuple(line for number, text in numbered if (line := _watch_line(text, root / path, number)) is not None)
+    lines = tuple(line for number, text in numbered if (line := _watch_line(text, root / path, number)) is not None)
+    try:
+        for life in _lives(lines):
+            step_ranges.check(life)
+    except step_ranges.WrongRange as error:
+        raise paths.TornBundleError(f"{root / path}: not a record of the watcher ({error})") from None
+    return lines
 
 
 def _watch_line(text: bytes, path: Path, number: int) -> watch_lines.Line | None:
@@ -285,12 +291,12 @@ def _watch_line(text: bytes, path: Path, number: int) -> watch_lines.Line | None
     except decoder.DocumentError as error:
         raise paths.TornBundleError(f"{path}:{number}: not a record of the watcher ({error})") from None
     steps, world = (getattr(line, name, None) or 0 for name in ("n", "world"))
-    stated = getattr(line, "step", None) or 0
+    stated = getattr(line, "step", None) or getattr(line, "last", None) or 0
     if not (0 <= steps <= STEPS and 0 <= stated <= STEPS and 0 <= world <= RANKS):
         raise paths.TornBundleError(f"{path}:{number}: at most {STEPS:,} steps and {RANKS:,} ranks are read")
-    if isinstance(line, watch_lines.Begin) and line.format != watch_lines.FORMAT:
+    if isinstance(line, watch_lines.Begin) and line.format not in watch_lines.FORMATS:
         raise paths.TornBundleError(
-            f"{path}: format {line.format} of the watcher's record; this ccbed reads {watch_lines.FORMAT}"
+            f"{path}: format {line.format} of the watcher's record; this ccbed reads 1 to {max(watch_lines.FORMATS)}"
         )
     return line
 

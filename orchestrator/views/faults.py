@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from ..model import events, watch
+from ..model import events
 from ..model.act import ENDING_SIGNALS, Act, Primitive
 from ..model.event import Event, History
 from ..model.frozen import dataclass, field, replace
@@ -14,6 +14,7 @@ from ..model.run import Run
 from ..model.trial import FaultPlan, Trial
 from .clock import Clocks, clock
 from .command_outcomes import Operation, operations
+from .step_ranges import Steps
 
 P = TypeVar("P", bound=Payload)
 
@@ -280,4 +281,4 @@ def _steps(run: Run, trace: FaultTrace, verified: Event) -> Iterator[tuple[int, 
             yield record.rank, record.step, record.end
     for file in run.files.watch():
         if (file.node, file.attempt) == (trace.node, verified.epoch):
-            yield from ((file.rank, line.n, line.t) for line in file.of(watch.Step))
+            yield from ((file.rank, step.n, step.t) for step in Steps(file.lines).in_order())

@@ -126,7 +126,7 @@ def _own_s(records: Path) -> float:
     """The watcher's CPU time of a step after the warm-up, by its own account."""
     path = next(iter(records.glob("watch-r0-*")))
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    steps = [line for line in lines if line["k"] == "step"]
+    steps = [line for line in lines if line["k"] == "step" and "watcher_cpu_s" in line]
     first, last = steps[WARM_UP], steps[-1]
     return float((last["watcher_cpu_s"] - first["watcher_cpu_s"]) / (last["n"] - first["n"]))
 

@@ -36,7 +36,7 @@ def test_a_record_outside_a_bundle_states_its_node_and_attempt(tmp_path: Path) -
     assert (record.node, record.attempt, record.rank, record.path) == ("n1", 2, 1, "a/watch-r1-77.jsonl")
 
 
-@pytest.mark.parametrize("line", [{"k": "step", "t": 2.0, "n": "x", "start": 0, "end": 0}, {**BEGIN, "format": 2}, []])
+@pytest.mark.parametrize("line", [{"k": "step", "t": 2.0, "n": "x", "start": 0, "end": 0}, {**BEGIN, "format": 3}, []])
 def test_a_line_that_the_watcher_cannot_have_written_is_rejected_with_its_place(tmp_path: Path, line: object) -> None:
     if line == []:
         assert next(write(tmp_path, BEGIN, line).watch()).of(watch.Step) == ()

@@ -139,8 +139,10 @@ class Records:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._offsets: dict[Path, int] = {}
+        #: Which file had the name, and how much of it was read: a process writes its record anew when it sums up old steps.
+        self._offsets: dict[Path, tuple[int, int]] = {}
         self._saves: dict[tuple[Path, object], dict[str, Any]] = {}
+        self._committed: set[tuple[Path, object]] = set()
         self._first: dict[Path, int] = {}
         self.newest = (0, 0)
 
@@ -154,9 +156,10 @@ class Records:
                     self._first[path] = int(record.get("pid") or 0)
                 elif kind in ("step", "state") and isinstance(n, int):
                     self._count(path, n)
-                elif kind == "save":
+                elif kind == "save" and (path, record.get("id")) not in self._committed:
                     self._saves[path, record.get("id")] = record
                 elif kind == "committed" and (save := self._saves.pop((path, record.get("id")), None)):
+                    self._committed.add((path, record.get("id")))
                     committed.append(_committed(path, save, record))
         return committed
 
@@ -169,11 +172,14 @@ class Records:
         """The whole lines since the last reading; a file that cannot be read has none."""
         try:
             with path.open("rb") as source:
-                source.seek(self._offsets.get(path, 0))
+                number = os.fstat(source.fileno()).st_ino
+                known, offset = self._offsets.get(path, (number, 0))
+                offset = offset if known == number else 0
+                source.seek(offset)
                 whole = source.read().rpartition(b"\n")[0]
         except OSError:
             return
-        self._offsets[path] = self._offsets.get(path, 0) + (len(whole) + 1 if whole else 0)
+        self._offsets[path] = (number, offset + (len(whole) + 1 if whole else 0))
         for line in whole.split(b"\n"):
             try:
                 record = json.loads(line)

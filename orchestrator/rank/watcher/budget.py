@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any
 
-from . import record
+from . import ranges, record
 
 #: The part of a step's time, on CPUs of its CPU time, that the watcher takes by its own account. Reached: 2 %; a quarter
 #: of that remains for what it does not measure, such as the calls of its hooks.
@@ -29,6 +29,8 @@ SPARSE = (1, 16, 4, 2, 8)
 WINDOW_SHARE = 0.05
 #: What has a cost of its own: a state, one with all its parts, the hash of a batch, the fingerprints of generators.
 KINDS = ("state", "full", "batch", "generators")
+#: Of as many states and moments that are recorded outside of windows, one stays once its steps are old.
+KEPT = 16
 #: The longest interval.
 LONGEST = 1 << 20
 
@@ -92,6 +94,12 @@ class Budget:
         """Is the moment recorded of the step that follows n steps of this process?"""
         return n - self._window <= WINDOW or (n + self.offset) % self.moments_every == 0
 
+    def quiet_until(self, n: int) -> int:
+        """The next number of steps at which anything may be due outside of a window."""
+        job = n + int(self.offset)
+        due = (interval - job % interval for interval in (self.every, self.moments_every))
+        return min(self._next, n + min(due), 1 << n.bit_length()) if not self.is_in_window(n) else n + 1
+
     def _window_states(self) -> Collection[int]:
         """The steps of a window after which states are recorded; the first, after which ranks differ that train on their own, always."""
         step_s, cost_s = statistics.median(self._elapsed or (0.0,)), self._cost_s("full")
@@ -110,9 +118,10 @@ class Budget:
         self._next *= 4
         state_s = self._cost_s("state") or self._cost_s("full")
         moment_s = self._cost_s("batch") + self._cost_s("generators")
-        self.moments_every = _interval(moment_s, SHARE * statistics.median(self._elapsed))
+        least = ranges.interval(n + int(self.offset)) // KEPT or 1
+        self.moments_every = _interval(moment_s, SHARE * statistics.median(self._elapsed), least)
         spare_s = SHARE * step_s - each_s - moment_s / self.moments_every
-        self.every = self._fixed or _interval(state_s, max(spare_s, LEAST * SHARE * step_s))
+        self.every = self._fixed or _interval(state_s, max(spare_s, LEAST * SHARE * step_s), least)
         return self._fields(step_s, each_s)
 
     def _each_step_s(self, n: int) -> float:
@@ -141,9 +150,9 @@ class Budget:
         }
 
 
-def _interval(cost_s: float, spare_s: float) -> int:
-    """The smallest power of two for which ``cost_s`` fits into ``spare_s`` of a step."""
-    interval = 1
+def _interval(cost_s: float, spare_s: float, least: int) -> int:
+    """The smallest power of two, at least ``least``, for which ``cost_s`` fits into ``spare_s`` of a step."""
+    interval = least
     while cost_s > spare_s * interval and interval < LONGEST:
         interval *= 2
     return interval

@@ -120,14 +120,20 @@ def _enter_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return is_observed
 
 
+@record.guarded("steps")
 def _begin_pass(tensors: Any) -> None:
-    _begin_backward()
-    losses.add(tensors)
+    steps.groups.begin_backward()
+    if "loss" not in record.switched_off():
+        try:
+            losses.losses.add(tensors)
+        except Exception as error:  # noqa: BLE001 the user's script goes on, and the steps are observed
+            record.report("loss", error)
 
 
 def _leave_backward(is_observed: bool, result: None, error: BaseException | None) -> None:
     if is_observed and error is None:
-        tracing.call_eagerly(time_split.end_backward)
+        if time_split.split.is_computing():
+            tracing.call_eagerly(time_split.end_backward)
     elif error is not None:
         _note_error("the backward pass", error)
 

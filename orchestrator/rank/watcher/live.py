@@ -82,11 +82,14 @@ class Progress:
 
     def __init__(self) -> None:
         self._reported: float | None = None
-        self._pauses = Pauses(PAUSES_S[os.environ.get("RANK", "0") != "0"])
+        self._least_s = PAUSES_S[os.environ.get("RANK", "0") != "0"]
+        self._pauses = Pauses(self._least_s)
 
     def report(self) -> None:
         """A step is complete: report the first one, and later ones after a pause. It adds no field to the step's line."""
         now = time.monotonic()
+        if self._reported is not None and now - self._reported < self._least_s:
+            return
         pause_s, later = self._pauses.choose(now, record.notified_at())
         if self._reported is None or now - self._reported >= pause_s:
             mark = "first" if self._reported is None else "newest"

@@ -69,7 +69,10 @@ class Owner:
 
     def is_outdated(self, optimizer: Any) -> bool:
         """Whether the optimizer, which is about to step, is unknown or has other parameters than before."""
-        return self._counts.get(id(optimizer)) != _count(optimizer) or optimizer not in self.optimizers
+        count = 0
+        for group in optimizer.param_groups:
+            count += len(group["params"])
+        return self._counts.get(id(optimizer)) != count or optimizer not in self.optimizers
 
     def parameters(self) -> Iterator[tuple[Any, list[sharding.Part]]]:
         """Every parameter of the optimizers with the parts of full tensors that it holds."""

@@ -17,10 +17,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from . import ranges
+
+#: 2 once it has ranges.
 FORMAT = 1
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _encoder() -> Any:
+    """``encode(value, 0)`` gives the parts of a JSON text. In C it is made once: a new one for each line costs as much as the line."""
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return lambda value, level: (json.dumps(value, separators=(",", ":"), default=str),)
+    return make(None, str, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True)
+
+
+_encode = _encoder()
+
+
+def text_of(fields: ranges.Fields) -> bytes:
+    """The text of a line, without its sum."""
+    return "".join(_encode(fields, 0)).encode(errors="replace")
 
 
 class Recorder:
@@ -38,9 +56,11 @@ class Recorder:
         self.off: set[str] = set()
         self._unknown: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
-        self._waiting: list[bytes] = []
+        self._waiting: list[tuple[str, bytes, ranges.Fields]] = []
         self._is_writing = False
         self._sum = 0
+        #: The lines that may be replaced by ranges; None after an error.
+        self._tail: ranges.Tail | None = ranges.Tail(os.fstat(self._fd).st_size)
 
     def line(self, kind: str, **fields: Any) -> None:
         """Append one line; fields that are None stay, because null means something.
@@ -49,21 +69,45 @@ class Recorder:
         """
         if os.getpid() != self.pid:
             return
-        text = _encode({"k": kind, "t": time.monotonic(), **fields}).encode(errors="replace")
-        with self._lock:
-            self._waiting.append(text)
-            if not self._is_writing:  # else a signal handler has interrupted a write, which writes this line as well
-                self._write()
+        self.append(kind, text_of({"k": kind, "t": time.monotonic(), **fields}), fields)
 
-    def _write(self) -> None:
-        self._is_writing = True
-        try:
-            while self._waiting:
-                text = self._waiting.pop(0)
-                self._sum = zlib.crc32(text, self._sum)
-                os.write(self._fd, b'%s,"sum":"%08x"}\n' % (text[:-1], self._sum))
-        finally:
-            self._is_writing = False
+    def append(self, kind: str, text: bytes, fields: ranges.Fields) -> None:
+        """Append the text of a line, which is without its sum."""
+        with self._lock:
+            self._waiting.append((kind, text, fields))
+            if self._is_writing:  # a signal handler has interrupted a write, which writes this line as well
+                return
+            self._is_writing = True
+            try:
+                while self._waiting:
+                    kind, text, fields = self._waiting.pop(0)
+                    self._sum = zlib.crc32(text, self._sum)
+                    os.write(self._fd, b'%s,"sum":"%08x"}\n' % (text[:-1], self._sum))
+                    if self._tail is not None:
+                        self._tail.add(kind, text, fields)
+            finally:
+                self._is_writing = False
+
+    def replace_old(self, n: int, offset: int) -> bool:
+        """Replace the lines of old steps by ranges, if that is due after ``n`` steps. ``offset``: of steps of the job before them."""
+        if self._tail is None or not self._tail.is_due(n) or os.getpid() != self.pid:
+            return False
+        with self._lock:
+            if self._is_writing:
+                return False
+            self._is_writing = True
+            try:
+                before, (self._fd, self._sum) = self._fd, self._tail.replace(self.path, n, offset, text_of)
+                os.close(before)
+            except Exception as error:  # noqa: BLE001 the record goes on as it is
+                self._tail = None
+                report("ranges", error)
+            finally:
+                self._is_writing = False
+            waiting, self._waiting = self._waiting, []  # of signal handlers
+            for line in waiting:
+                self.append(*line)
+        return self._tail is not None
 
     def unknown(self, what: str, why: str) -> None:
         """Record once that ``what`` cannot be observed."""
@@ -105,6 +149,11 @@ def line(kind: str, **fields: Any) -> None:
     """Append a line to the record of this process, if it has one."""
     if _recorder is not None:
         _recorder.line(kind, **fields)
+
+
+def replace_old(n: int, offset: int) -> bool:
+    """Replace the lines of old steps by ranges, if that is due; whether it was."""
+    return _recorder is not None and _recorder.replace_old(n, offset)
 
 
 def unknown(what: str, why: str) -> None:
@@ -187,7 +236,7 @@ def report(where: str, error: BaseException) -> None:
         pass
 
 
-def _process(via: str) -> dict[str, Any]:
+def _process(via: str) -> ranges.Fields:
     """The fields of the first line."""
 
     def number(name: str, default: int) -> int:

@@ -17,6 +17,9 @@ from .budget import budget
 from .checkpoints import contents, live_owner, random_states, save_moments
 from .measures import batches, ddp_timers
 
+#: After every so many steps it is asked whether lines of old ones are to be replaced.
+OLD = 16
+
 
 class States:
     """What is recorded of the state at the boundaries of steps."""
@@ -29,13 +32,15 @@ class States:
         self._moment: tuple[dict[str, str], list[str]] | None = None
         #: Random generators and learning rates as the last moment recorded them.
         self._written: tuple[dict[str, str], list[str]] = ({}, [])
+        #: Until so many steps nothing is due, unless something is saved or loaded.
+        self._quiet_until = 0
         #: When a state was recorded in full.
         self._full_at = 0.0
         self.saves: save_moments.SaveMoments | None = None
 
     def request_full(self) -> None:
         """Something was saved or loaded, or a hold has ended: the next state is recorded in full."""
-        self._is_full_due = True
+        self._is_full_due, self._quiet_until = True, 0
         budget.begin_window(steps.completed())
 
     def release(self) -> None:
@@ -51,8 +56,16 @@ class States:
         if self.owner is None or self.owner.is_outdated(optimizer):
             self._identify(optimizer)
         assert self.owner is not None
-        if self.saves is not None and self.saves.is_new() and budget.affords_full(now[0] - self._full_at):
+        if (
+            self.saves is not None
+            and self.saves.path
+            and self.saves.is_new()
+            and budget.affords_full(now[0] - self._full_at)
+        ):
             self.request_full()
+        if n < self._quiet_until and not self._is_full_due:
+            self._last = now
+            return
         choice = budget.choose(n)
         if choice is not None:
             record.line("every", **choice)
@@ -66,6 +79,7 @@ class States:
             begin = time.thread_time()
             self._moment = (generators(), self.owner.rates())
             budget.add_cost("generators", time.thread_time() - begin)
+        self._quiet_until = budget.quiet_until(n)
         self._last = (time.monotonic(), time.process_time())
 
     def take_moment(self) -> dict[str, Any] | None:
@@ -79,6 +93,11 @@ class States:
         self._written, self._moment = self._moment, None
         changed = {name: value for name, value in rng.items() if before_rng.get(name) != value}
         return {"rng": changed, **({"lr": rates} if rates != before_rates else {})}
+
+    def replace_old(self, n: int) -> None:
+        """The record has ranges for old steps from time to time; the next moment then states all that it knows."""
+        if not n % OLD and record.replace_old(n, max(0, int(budget.offset))):
+            self._written = ({}, [])
 
     def record_end(self, n: int) -> None:
         """The last state, at the normal end of the process: parameters and optimizer."""
@@ -286,3 +305,4 @@ def watch() -> None:
     steps.measure("states", states.take_moment)
     steps.groups.releases.append(states.release)
     steps.groups.boundaries.append(record.guarded("states")(states.record_boundary))
+    steps.on_step(states.replace_old)

@@ -20,6 +20,8 @@ from . import names, record
 
 #: Functions that call ``step`` only to create the optimizer's state.
 _INITIALISERS = {"_init_optim_state", "initialize_optimizer_states"}
+#: Every so many steps, and at first at each, the line says what CPU time was used.
+ACCOUNTED = 32
 #: Optimizers that appear while the leader lives, until which each new one is looked at: that takes a garbage collection.
 MAX_ADDED = 3
 
@@ -67,7 +69,7 @@ class StepGroups:
     def begin_step(self, optimizer: Any, frame: FrameType) -> None:
         """The pre-hook. ``frame``: that of torch's wrapper of ``step``."""
         self._step_code = frame.f_code
-        if self._is_inside_step(frame.f_back) or _is_initialisation(frame.f_back):
+        if self._is_part(frame.f_back):
             return
         if optimizer not in self._known:
             self._known.add(optimizer)
@@ -84,7 +86,7 @@ class StepGroups:
 
     def end_step(self, optimizer: Any, frame: FrameType) -> None:
         """The post-hook."""
-        if self._is_inside_step(frame.f_back) or _is_initialisation(frame.f_back):
+        if self._is_part(frame.f_back):
             return
         self.used_passes = self.passes
         leader = self._leader() if self._leader is not None else None
@@ -106,7 +108,9 @@ class StepGroups:
             return
         fields, self._pending = self._pending, None
         self.n += 1
-        record.line("step", n=self.n, **fields, watcher_cpu_s=record.cpu_s(), cpu_s=time.process_time())
+        if not self.n % ACCOUNTED or self.n < ACCOUNTED:
+            fields.update(watcher_cpu_s=record.cpu_s(), cpu_s=time.process_time())
+        record.line("step", n=self.n, **fields)
         self._last_end = fields["end"]
         for callback in self.completions:
             callback(self.n)
@@ -163,26 +167,27 @@ class StepGroups:
 
     def _is_inside_step(self, frame: FrameType | None) -> bool:
         """Does ``step()`` of an optimizer call this frame? Read from the stack: a step that raised leaves no trace."""
+        step_code = self._step_code
         while frame is not None:
-            if frame.f_code is self._step_code:
+            if frame.f_code is step_code:
                 return True
             frame = frame.f_back
+        return False
+
+    def _is_part(self, frame: FrameType | None) -> bool:
+        """Whether another ``step()``, or what creates an optimizer's state, calls this frame."""
+        step_code, near = self._step_code, 6
+        while frame is not None:
+            code = frame.f_code
+            if code is step_code or (near > 0 and code.co_name in _INITIALISERS):
+                return True
+            frame, near = frame.f_back, near - 1
         return False
 
 
 def _is_left(old: Any, new: Any) -> bool:
     module = sys.modules["torch"].nn.Module
     return names.is_left(old, new, names.live_objects(module)[module])
-
-
-def _is_initialisation(frame: FrameType | None) -> bool:
-    for _ in range(6):
-        if frame is None:
-            return False
-        if frame.f_code.co_name in _INITIALISERS:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _refers(reference: weakref.ref[Any] | None, optimizer: Any) -> bool:

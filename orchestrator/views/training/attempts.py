@@ -13,6 +13,7 @@ from ...model.events import RecoveryReplaced
 from ...model.frozen import dataclass, field
 from ...model.run import Run
 from ..gangs import Gang, gangs
+from ..step_ranges import Steps
 from .uneven import FilesOfRank
 
 MODULUS = 1 << 64
@@ -38,7 +39,7 @@ class Process:
     node: str
     file: watch.WatchFile
     owner: watch.Owner | None
-    steps: Mapping[int, watch.Step]
+    steps: Steps
     states: Mapping[int, watch.State]
     rngs: Mapping[int, Mapping[str, str | None]]
     rates: Mapping[int, tuple[Any, ...]]
@@ -69,7 +70,7 @@ class Process:
         if self.origin is None and save.api != "file":
             return save.n
         t = ((committed.t_committed if committed else None) or save.t) + TICK_S
-        return max((n for n, step in self.steps.items() if step.end <= t), default=0)
+        return self.steps.ended_by(t)
 
     @property
     def name(self) -> str:
@@ -85,13 +86,13 @@ class Process:
         """Whether it computes in 16 bits or fewer, as far as it is recorded."""
         types = {str(entry[0]) for entry in (self.owner.parameters or {}).values()} if self.owner else set()
         is_short = any(name.rpartition(".")[2].startswith(SHORT) for name in types)
-        return is_short or any(step.mixed for step in self.steps.values())
+        return is_short or any(step.mixed for step in self.steps.full.values())
 
     @property
     def last(self) -> int:
         """The steps that it is known to have completed. The line of a step follows when the next one begins."""
         held = (line.n for line in self.file.of(watch.Held) if line.n is not None)
-        return max([*self.steps, *self.states, *(line.n for line in self.file.of(watch.Save)), *held, 0])
+        return max([self.steps.last, *self.states, *(line.n for line in self.file.of(watch.Save)), *held, 0])
 
     @property
     def part(self) -> tuple[int, int]:
@@ -307,7 +308,7 @@ def _job(file: watch.WatchFile) -> str:
 
 
 def _trained(file: watch.WatchFile) -> bool:
-    return any(isinstance(line, watch.Step | watch.State | watch.Owner) for line in file.lines) or any(
+    return any(isinstance(line, watch.Step | watch.Range | watch.State | watch.Owner) for line in file.lines) or any(
         claim.what in TRAINING for claim in file.of(watch.Claim)
     )
 
@@ -374,14 +375,14 @@ def _process(file: watch.WatchFile) -> Process:
     for state in file.of(watch.State):
         states[state.n] = _completed(states[state.n], state) if state.n in states else state
     claims = tuple(merged(file.of(watch.Claim)).values())
-    steps = {step.n: step for step in file.of(watch.Step)}
+    steps = Steps(file.lines)
     origin = None if steps or states else _origin(claims)
     return Process(
         rank=file.rank,
         node=file.node,
         file=file,
         owner=next(iter(reversed(file.of(watch.Owner))), None),
-        steps=steps if origin is None else _claimed_steps(claims, origin),
+        steps=steps if origin is None else Steps(_claimed_steps(claims, origin).values()),
         states=states,
         rngs=_generators(file),
         rates=_rates(file),

@@ -108,7 +108,7 @@ def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -
 
 def _by_batches(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -> Row:
     """By the last batch of each later step, as where no step was executed again; without batches by the weights after each."""
-    own = {f"batch@{step + n}": made.batches[-1] for n, made in sorted(process.steps.items()) if made.batches}
+    own = {f"batch@{step + n}": made.batches[-1] for n, made in sorted(process.steps.full.items()) if made.batches}
     common = [(name, key == twin[name]) for name, key in own.items() if key and name in twin]
     changed = next((name.partition("@")[2] for name, is_equal in common if not is_equal), None)
     if changed is not None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator
 
 from ...model import watch
 from ...model.frozen import dataclass
@@ -49,13 +50,11 @@ def checkpoint_cost(lines: Lineage) -> CheckpointCost | None:
     """None if less than two checkpoints were committed, or if no step recorded what its saves cost."""
     stalls = [stall for attempt in lines.attempts for stall in _stalls(attempt)]
     gaps = [gap for attempt in lines.attempts for gap in _gaps(attempt)]
-    steps = [
-        step for attempt in lines.attempts for process in attempt.ranks.values() for step in process.steps.values()
-    ]
-    elapsed = sum(step.end - step.start for step in steps)
+    known = [process.steps for attempt in lines.attempts for process in attempt.ranks.values()]
+    elapsed = sum(sum(steps.seconds()) for steps in known)
     if not stalls or not gaps or elapsed <= 0:
         return None
-    share = sum(step.checkpoint_s or 0.0 for step in steps) / elapsed
+    share = sum(step.checkpoint_s or 0.0 for steps in known for step in steps.full.values()) / elapsed
     return CheckpointCost(
         saves=len(stalls), stall_s=statistics.median(stalls), interval_s=statistics.median(gaps), share=min(1.0, share)
     )
@@ -80,22 +79,22 @@ class StepTime:
 def step_time(lines: Lineage) -> StepTime | None:
     """Of the steps after the first of each process, which begins before its batch is fetched; None if there are none."""
     processes = [process for attempt in lines.attempts for process in attempt.ranks.values()]
-    steps = [step for process in processes for n, step in process.steps.items() if n > 1]
-    elapsed = sum(step.end - step.start for step in steps)
+    taken = array("d", (seconds for process in processes for seconds in process.steps.seconds(after=1)))
+    elapsed = sum(taken)
     if elapsed <= 0:
         return None
 
-    def part(seconds: Sequence[float | None]) -> float | None:
-        measured = [value for value in seconds if value is not None]
+    def part(name: str) -> float | None:
+        measured = [value for process in processes for value in process.steps.parts(name, after=1)]
         return min(1.0, sum(measured) / elapsed) if measured else None
 
     timed = [ddp[-1].comm_s for process in processes if (ddp := process.file.of(watch.Ddp))]
     return StepTime(
-        step_s=statistics.median(step.end - step.start for step in steps),
-        data=part([step.data_s for step in steps]),
-        compute=part([step.compute_s for step in steps]),
-        communication=part([step.comm_s for step in steps]),
-        checkpoint=part([step.checkpoint_s for step in steps]),
+        step_s=statistics.median(taken),
+        data=part("data_s"),
+        compute=part("compute_s"),
+        communication=part("comm_s"),
+        checkpoint=part("checkpoint_s"),
         ddp_s=statistics.median(ddp_s) if (ddp_s := [value for value in timed if value is not None]) else None,
     )
 
@@ -122,7 +121,7 @@ def _stalls(attempt: Attempt) -> Iterator[float]:
     """Of every step with a save, how long the slowest rank stood still."""
     by_step: dict[int, float] = {}
     for process in attempt.ranks.values():
-        for n, step in process.steps.items():
+        for n, step in process.steps.full.items():
             if step.checkpoint_s:
                 by_step[n] = max(by_step.get(n, 0.0), step.checkpoint_s)
     yield from by_step.values()

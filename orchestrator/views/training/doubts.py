@@ -12,6 +12,7 @@ from ...model.run import Run
 from ...model.trial import SAVE_PHASES, SCRIPT, FaultPlan
 from ..findings import Finding, not_ended
 from ..gangs import gangs
+from ..step_ranges import Steps
 from .attempts import Attempt, Process, failed_load, reload_of, replica_groups
 from .checkpoints import saves_of
 from .resumption import Lineage
@@ -179,7 +180,7 @@ def _of_phase(run: Run, fault: FaultPlan, files: Sequence[watch.WatchFile]) -> s
 
 
 def _of_checkpoint(files: Sequence[watch.WatchFile]) -> str:
-    steps = max((step.n for file in files for step in file.of(watch.Step)), default=0)
+    steps = max((Steps(file.lines).last for file in files), default=0)
     loads = [(file.rank, line.path) for file in files for line in file.of(watch.Load) if line.path and not line.error]
     unseen = [line.why for file in files for line in file.of(watch.NotObserved) if line.what == "steps"]
     if steps:

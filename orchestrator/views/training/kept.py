@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
 from ...model import watch
 from ...model.frozen import dataclass, field
 from ...model.run import Control, Twin
-from .attempts import Process
+from ..step_ranges import Steps
 from .checkpoints import Checkpoint, checkpoints
 from .resumption import Lineage
 
@@ -37,9 +37,43 @@ class KeptFacts:
     saves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
+class KeptLosses(Mapping[str, str]):
+    """Step -> loss of a rank, from its records: no copy of them."""
+
+    def __init__(self, parts: Iterable[tuple[int, int, Steps]] = ()) -> None:
+        """``parts``: (step from which an attempt resumed, last of its steps that counts, its steps)."""
+        self._parts = tuple(parts)
+
+    def until(self, step: int) -> KeptLosses:
+        """Without those of later steps."""
+        return KeptLosses((base, min(last, step), steps) for base, last, steps in self._parts if base < step)
+
+    def followed_by(self, base: int, steps: Steps) -> KeptLosses:
+        """With those of an attempt that resumed from ``base``."""
+        return KeptLosses((*self._parts, (base, base + steps.last, steps)))
+
+    def __getitem__(self, key: str) -> str:
+        step = int(key)
+        for base, last, steps in self._parts:
+            made = steps.get(step - base) if base < step <= last else None
+            if made is not None and made.loss is not None and _is_whole(steps, made.n):
+                return made.loss
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        for base, last, steps in self._parts:
+            yield from (str(base + n) for n, _ in steps.losses() if base + n <= last and _is_whole(steps, n))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+
 def kept_facts(lines: Lineage) -> KeptFacts:
     """The facts of each step as the newest attempt executed it. Attempts from an unknown step are left out."""
-    losses: dict[str, dict[str, str]] = {}
+    losses: dict[str, KeptLosses] = {}
     digests: dict[str, dict[str, str]] = {}
     saves: dict[int, dict[str, str]] = {}
     steps = 0
@@ -48,18 +82,17 @@ def kept_facts(lines: Lineage) -> KeptFacts:
         if base is None:
             continue
         steps = base + max((process.last for process in attempt.ranks.values()), default=0)
-        for known in (losses, digests):
-            _forget_after(known, base)
+        losses = {rank: known.until(base) for rank, known in losses.items()}
+        _forget_after(digests, base)
         saves = {step: keys for step, keys in saves.items() if step <= base}
         for checkpoint in checkpoints(attempt):
             saves.setdefault(base + checkpoint.n, {}).update(_saved_keys(checkpoint))
         for rank, process in attempt.ranks.items():
-            own = losses.setdefault(str(rank), {})
-            own.update({str(base + n): step.loss for n, step in _whole_steps(process) if step.loss is not None})
+            losses[str(rank)] = losses.get(str(rank), KeptLosses()).followed_by(base, process.steps)
             for n, state in process.states.items():
                 digests.setdefault(str(rank), {}).update({f"{part}@{base + n}": d for part, d in _parts(state)})
             for part, name in (("batch", "batches"), ("inputs", "inputs")):
-                keys = ((n, made[-1]) for n, step in process.steps.items() if (made := getattr(step, name)))
+                keys = ((n, made[-1]) for n, step in process.steps.full.items() if (made := getattr(step, name)))
                 digests.setdefault(str(rank), {}).update({f"{part}@{base + n}": key for n, key in keys if key})
             for n, rates in process.rates.items():
                 digests.setdefault(str(rank), {})[f"lr@{base + n}"] = " ".join(map(str, rates))
@@ -73,12 +106,10 @@ def kept_facts(lines: Lineage) -> KeptFacts:
     )  # fmt: skip
 
 
-def _whole_steps(process: Process) -> Iterator[tuple[int, watch.Step]]:
-    """The steps whose losses compare: the first one of a GAN has the passes of one network."""
-    for n, step in process.steps.items():
-        following = process.steps.get(n + 1)
-        if n > 2 or following is None or following.passes == step.passes:
-            yield n, step
+def _is_whole(steps: Steps, n: int) -> bool:
+    """Whether the loss of a step compares: the first one of a GAN has the passes of one network."""
+    following = steps.get(n + 1) if n <= 2 else None
+    return following is None or following.passes == steps[n].passes
 
 
 def _saved_keys(checkpoint: Checkpoint) -> dict[str, str]:
@@ -117,8 +148,8 @@ def _undisturbed(twin: Twin, facts: KeptFacts) -> Iterator[tuple[int, str, str, 
     """(step, rank, part, whether it is equal) of all that both recorded until something was lost."""
     for own, other in ((facts.losses, twin.losses), (facts.digests, twin.digests)):
         for rank in own.keys() & other.keys():
-            for name in own[rank].keys() & other[rank].keys():
-                if step_of(name) < facts.undisturbed:
+            for name in own[rank]:
+                if name in other[rank] and step_of(name) < facts.undisturbed:
                     part = name.partition("@")[0] if "@" in name else "loss"
                     yield step_of(name), rank, part, own[rank][name] == other[rank][name]
 

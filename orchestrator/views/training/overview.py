@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...model.events import RecoveryReplaced
@@ -22,17 +22,17 @@ def view(run: Run) -> RunView:
     lines = watched(run)
     if lines is None:
         return run_view(run.trial, run.history, run.files.steps())
-    shown = run_view(run.trial, run.history, _records(lines), resumes(lines))
+    shown = run_view(run.trial, run.history, _records(lines, is_summed=True), resumes(lines))
     if not run.history.first(RecoveryReplaced):
         return shown
     returns = {item.id: item for item in worker_returns(run)}
     return replace(shown, failovers=tuple(with_return(failover, returns) for failover in shown.failovers))
 
 
-def steps(run: Run) -> tuple[StepRecord, ...]:
+def steps(run: Run) -> Iterator[StepRecord]:
     """The steps of all ranks; of a watched script numbered from the beginning of the run."""
     lines = watched(run)
-    return tuple(run.files.steps()) if lines is None else tuple(_records(lines))
+    return iter(run.files.steps()) if lines is None else _records(lines)
 
 
 def kept_steps(run: Run) -> tuple[StepRecord, ...]:
@@ -84,18 +84,44 @@ def resumes(lines: Lineage) -> Mapping[int, int]:
     }
 
 
-def _records(lines: Lineage) -> Iterator[StepRecord]:
-    """A step that a restart within the same attempt of ccbed executed again counts once."""
+def _records(lines: Lineage, *, is_summed: bool = False) -> Iterator[StepRecord]:
+    """A step that a restart within the same attempt of ccbed executed again counts once.
+
+    ``is_summed``: a range of steps that no attempt did again is one record, of its last step and of all of their time.
+    """
+    redone = _redone(lines) if is_summed else [(0, sys.maxsize)]
     for attempt in lines.attempts:
         if attempt.index in lines.bases:
             restarts = [later.index for later in lines.attempts[attempt.index + 1 :] if later.number == attempt.number]
             last = min((lines.bases[index] for index in restarts if index in lines.bases), default=sys.maxsize)
-            yield from _steps(attempt, lines.bases[attempt.index], last)
+            yield from _steps(attempt, lines.bases[attempt.index], last, redone)
 
 
-def _steps(attempt: Attempt, base: int, last: int) -> Iterator[StepRecord]:
+def _redone(lines: Lineage) -> list[tuple[int, int]]:
+    """(first, last) of the steps that an attempt did again, and of the step after them: whoever reaches it has caught up."""
+    reached, spans = 0, []
+    for attempt in lines.attempts:
+        base = lines.bases.get(attempt.index)
+        if attempt.index and base is not None:
+            spans.append((base, reached + 1))
+        reached = max([reached, *((base or 0) + process.last for process in attempt.ranks.values())])
+    return spans
+
+
+def _steps(attempt: Attempt, base: int, last: int, redone: Sequence[tuple[int, int]]) -> Iterator[StepRecord]:
     for process in attempt.ranks.values():
-        for n, step in sorted(process.steps.items()):
+        summed = [
+            line
+            for line in process.steps.ranges
+            if base + line.last <= last
+            and not any(begin <= base + line.last and base + line.first <= end for begin, end in redone)
+        ]
+        for line in summed:
+            yield StepRecord(
+                epoch=attempt.number, node=process.node, rank=process.rank, step=base + line.last, loss="",
+                start=line.start, end=line.end,
+            )  # fmt: skip
+        for n, step in process.steps.items_outside(summed):
             if base + n > last:
                 break
             state = process.states.get(n)

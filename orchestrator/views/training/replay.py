@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -72,7 +73,12 @@ def redone(lines: Lineage) -> tuple[Step, ...]:
         step
         for resumption in lines.resumptions
         for step in sorted(
-            _executed(lines, lines.earlier(resumption.attempt)) & _executed(lines, (resumption.attempt,))
+            {
+                step
+                for first, last in _executed(lines, (resumption.attempt,))
+                for before, until in _executed(lines, lines.earlier(resumption.attempt))
+                for step in range(max(first, before), min(last, until) + 1)
+            }
         )
     )
 
@@ -85,15 +91,23 @@ def replays(lines: Lineage, attempt: Attempt) -> tuple[Replay, ...]:
     return tuple(replay for process in attempt.ranks.values() for replay in _replays(lines, attempt, process))
 
 
-def _executed(lines: Lineage, attempts: Sequence[Attempt]) -> set[Step]:
+def _executed(lines: Lineage, attempts: Sequence[Attempt]) -> set[tuple[Step, Step]]:
+    """(first, last) of steps that ranks did."""
     known = [(lines.bases[attempt.index], attempt) for attempt in attempts if attempt.index in lines.bases]
-    return {base + n for base, attempt in known for process in attempt.ranks.values() for n in process.steps}
+    return {
+        (base + first, base + last)
+        for base, attempt in known
+        for process in attempt.ranks.values()
+        for first, last in process.steps.intervals()
+    }
 
 
 def _replays(lines: Lineage, attempt: Attempt, process: Process) -> Iterator[Replay]:
     base = lines.bases.get(attempt.index)
-    for n in sorted(process.steps) if base is not None else ():
-        for old in reversed(lines.earlier(attempt)):
+    earlier = [old for old in reversed(lines.earlier(attempt)) if process.rank in old.ranks]
+    reached = max((lines.bases.get(old.index, 0) + old.ranks[process.rank].last for old in earlier), default=0)
+    for n in itertools.takewhile(lambda n: (base or 0) + n <= reached, process.steps if base is not None else ()):
+        for old in earlier:
             before = lines.n_of((base or 0) + n, old)
             other = old.ranks.get(process.rank)
             is_same_size = before is not None and world_sizes.have_same(lines, old, attempt, (base or 0) + n)

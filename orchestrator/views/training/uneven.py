@@ -79,7 +79,7 @@ def uneven_ranks(run: Run) -> tuple[int, ...]:
         return ()
     starts: dict[tuple[int, int], dict[int, _Saves]] = {}
     for file in run.files.watch():
-        if file.of(watch.Step):
+        if any(isinstance(line, watch.Step | watch.Range) for line in file.lines):
             starts.setdefault((file.attempt, file.begin.restart if file.begin else 0), {})[file.rank] = _saves(file)
     ranks = {rank for own in starts.values() for rank in own}
     if len(ranks) < 2 or not any(map(_is_uneven, starts.values())):

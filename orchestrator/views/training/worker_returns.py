@@ -12,6 +12,7 @@ from ..clock import Clocks, clocks
 from ..failovers import Failover, failovers, fault_start
 from ..faults import FaultTrace, traces
 from ..gangs import gangs
+from ..step_ranges import Steps
 
 #: A worker of a job: the group rank of its node, and its number there. Launchers may give it another rank after a loss.
 Worker = tuple[int, int]
@@ -107,7 +108,7 @@ def _record(file: watch.WatchFile, slot: int, times: Clocks) -> _Record:
     worker = (slot, (begin.local_rank or 0) if begin else 0)
     if begin is None or offset is None:
         return _Record(worker=worker, began=None, steps=())
-    steps = [(step.start + offset, step.end + offset) for step in file.of(watch.Step)]
+    steps = [(step.start + offset, step.end + offset) for step in Steps(file.lines).in_order()]
     return _Record(worker=worker, began=begin.t + offset, steps=steps)
 
 

@@ -16,12 +16,13 @@ class Orders:
 
     def __init__(self, directory: str, rank: int, *, skips_earlier: bool = False) -> None:
         self._path = Path(directory) / f"orders-r{rank}.jsonl"
+        self._name = str(self._path)
         self._offset = self._path.stat().st_size if skips_earlier and self._path.exists() else 0
 
     def is_due(self) -> bool:
-        """Are there orders that were not read? It costs one ``stat``, at every step: an order acts at the next one."""
-        try:
-            return self._path.stat().st_size > self._offset
+        """Are there orders that were not read? An order acts at the next step, so this is asked at every one."""
+        try:  # most processes get none: an exception for a file that is missing costs more than the call
+            return os.access(self._name, os.F_OK) and self._path.stat().st_size > self._offset
         except OSError:
             return False
 

@@ -39,7 +39,9 @@ class Batches:
         time_split.split.add_data(seconds)
         if self._is_evaluation():
             return
-        self._is_used = True
+        if not self._is_used:
+            self._is_used = True
+            steps.measure("batches", self.take)
         if budget.is_moment_due(steps.completed()):
             begin = time.thread_time()
             self._hashes.append(fingerprint(batch))
@@ -168,4 +170,3 @@ def watch() -> None:
     loaders = importlib.import_module("torch.utils.data.dataloader")
     iterator = loaders._BaseDataLoaderIter
     iterator.__next__ = importlib_bootstrap.observe(iterator.__next__, _begin_fetch, _end_fetch)
-    steps.measure("batches", batches.take)

@@ -27,7 +27,7 @@ class Inputs:
 
     def __init__(self) -> None:
         self._hashes: list[str | None] = []
-        self._depth = 0
+        self._depth, self._is_used = 0, False
         #: ``callback()`` before the outermost forward pass with gradients.
         self.observers: list[Callable[[], None]] = []
 
@@ -46,6 +46,9 @@ class Inputs:
             _is_on_device(item) for _, item in batches.leaves(value, "")
         ):
             begin = time.thread_time()
+            if not self._is_used:
+                self._is_used = True
+                steps.measure("inputs", self.take)
             self._hashes.append(batches.fingerprint(value))
             budget.add_cost("batch", time.thread_time() - begin)
 
@@ -83,7 +86,6 @@ def watch() -> None:
     """Observe the wrappers once they are imported."""
     for module, name in WRAPPERS.items():
         imports.when_imported(module, functools.partial(_wrap, name))
-    steps.measure("inputs", inputs.take)
 
 
 def _wrap(name: str, module: Any) -> None:

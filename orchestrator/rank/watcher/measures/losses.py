@@ -78,7 +78,6 @@ def _is_scalar(tensor: Any) -> bool:
 
 
 losses = Losses()
-add = record.guarded("loss")(losses.add)
 _add_scaled = record.guarded("loss")(losses.add_scaled)
 
 

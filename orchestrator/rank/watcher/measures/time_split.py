@@ -38,6 +38,10 @@ class TimeSplit:
         self.data_s = (self.data_s or 0.0) + seconds
         self._computes_since = (time.monotonic(), self.comm_s)
 
+    def is_computing(self) -> bool:
+        """Does the script compute on a batch?"""
+        return self._computes_since is not None
+
     def end_backward(self) -> None:
         """A backward pass has returned."""
         if self._computes_since is None:
