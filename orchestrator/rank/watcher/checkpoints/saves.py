@@ -57,30 +57,30 @@ class Save:
 
 
 class Reading:
-    """Reads contents beside the save itself, in a thread; on CUDA in the caller's thread, in the order of its stream."""
+    """The contents of a save: digested beside the save itself, in a thread; on CUDA in the caller's thread, in the order of its stream."""
 
     def __init__(self, value: Any) -> None:
         self._contents: contents.Contents | None = None
         self._error: Exception | None = None
-        self._thread: threading.Thread | None = None
-        if _uses_cuda():
-            self._read(value)
-            return
-        self._thread = threading.Thread(target=self._read, args=(value,), name="ccbed-watch-contents", daemon=True)
-        self._thread.start()
-
-    def _read(self, value: Any) -> None:
         try:
-            self._contents = contents.read(value)
+            self._contents = contents.recognise(value)
+            if _uses_cuda():
+                self._contents.digests.finish()
+            else:
+                self._contents.digests.start()
         except Exception as error:  # noqa: BLE001 the save goes on without its contents
             self._error = error
 
     def wait(self) -> contents.Contents | None:
-        """The contents; None if they could not be read, with a ``problem`` line."""
-        if self._thread is not None:
-            self._thread.join()
+        """The contents; None if they could not be read, with a ``problem`` line. What no thread has digested yet is digested here."""
+        try:
+            if self._contents is not None:
+                self._contents.digests.finish()
+        except Exception as error:  # noqa: BLE001
+            self._error = error
         if self._error is not None:
             record.unknown("contents", f"{type(self._error).__name__}: {self._error}"[:300])
+            return None
         return self._contents
 
 
