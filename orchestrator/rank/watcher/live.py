@@ -77,6 +77,21 @@ class Pauses:
         return LATER_S, {"pause_s": LATER_S}
 
 
+class SaveReports:
+    """Which saves a bed is told of: the first file of a checkpoint, and one after each pause where it has many or steps are not known."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[object, float] | None = None
+
+    def is_new(self, moment: object) -> bool:
+        """Is a save reported at this ``moment``, such as the number of completed steps?"""
+        now = time.monotonic()
+        if self._newest is not None and self._newest[0] == moment and now - self._newest[1] < LATER_S:
+            return False
+        self._newest = moment, now
+        return True
+
+
 class Progress:
     """Reports the steps of this process."""
 

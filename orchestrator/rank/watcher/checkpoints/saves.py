@@ -13,10 +13,11 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from .. import record, steps
+from ..live import SaveReports
 from . import contents, file_hashes, trackers
 from .buffers import Buffers
 
@@ -54,6 +55,10 @@ class Save:
         self.tracker: str | None = None
         #: A path that is not final: the save counts once it is renamed, or at the next step if it is not.
         self.is_temporary = bool(path) and is_temporary(path)
+
+    def is_closed(self) -> bool:
+        """Is the file object closed that the script has given, if it has?"""
+        return self.stream is None or self.stream.closed
 
 
 class Reading:
@@ -142,12 +147,78 @@ class FileGroups:
         return self._expected.get(DIGITS.sub("#", directory), set()) <= self._names.get(directory, set())
 
 
+class Waiting:
+    """Saves that have returned and do not count yet, by what they wait for: a checkpoint may have thousands of files."""
+
+    def __init__(self) -> None:
+        #: (directory, tracker, whether the name is temporary) -> saves by id.
+        self._groups: dict[tuple[str, str | None, bool], dict[int, Save]] = {}
+        #: The steps after which the earliest save of a group was called.
+        self._earliest: dict[tuple[str, str | None, bool], int] = {}
+        #: What the tracker of a group named when its saves were compared with it, and how many there were.
+        self._compared: dict[tuple[str, str | None, bool], tuple[str, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def add(self, save: Save) -> None:
+        key = (os.path.dirname(save.path), save.tracker, save.is_temporary)
+        self._groups.setdefault(key, {})[save.id] = save
+        self._earliest[key] = min(save.n, self._earliest.get(key, save.n))
+
+    def drop(self, is_gone: Callable[[Save], bool], directory: str | None = None) -> None:
+        """Forget the saves that are overwritten or moved. ``directory``: the only one in which they can be."""
+        for key, group in list(self._groups.items()):
+            if directory in (None, key[0]):
+                self._keep(key, {number: save for number, save in group.items() if not is_gone(save)})
+
+    def take(self, groups: FileGroups, *, is_end: bool) -> list[Save]:
+        """Remove the saves that count now: their file is closed, and its name final, with all files that belong to it.
+
+        The next step completes the others: no rename followed their temporary name, no tracker names them, files were left out.
+        """
+        taken: list[Save] = []
+        for key, group in list(self._groups.items()):
+            due = self._due(key, group, groups, is_end=is_end)
+            ready = {save.id: save for save in due if is_end or save.is_closed()}
+            if ready:
+                self._keep(key, {number: save for number, save in group.items() if number not in ready})
+                taken += ready.values()
+        return sorted(taken, key=lambda save: save.id)
+
+    def _due(
+        self, key: tuple[str, str | None, bool], group: dict[int, Save], groups: FileGroups, *, is_end: bool
+    ) -> Iterable[Save]:
+        """Those whose name is final."""
+        _, tracker, is_temporary = key
+        if is_end or steps.completed() > self._earliest[key]:
+            return [save for save in group.values() if is_end or steps.completed() > save.n]
+        if is_temporary or not groups.is_complete(next(iter(group.values())).path):
+            return ()
+        if tracker is None:
+            return group.values()
+        target, (before, count) = trackers.target_of(tracker), self._compared.get(key, ("", 0))
+        new = list(itertools.islice(group.values(), count if target == before else 0, None))
+        if all(save.is_closed() for save in new):
+            self._compared[key] = target, len(group)
+        return [save for save in new if trackers.names(target, save.path)]
+
+    def _keep(self, key: tuple[str, str | None, bool], group: dict[int, Save]) -> None:
+        self._compared.pop(key, None)
+        if group:
+            self._groups[key] = group
+            self._earliest[key] = min(save.n for save in group.values())
+        else:
+            del self._groups[key], self._earliest[key]
+
+
 class _Registry:
     """The saves of this process by path, and those that wait for their commit."""
 
     def __init__(self) -> None:
         self.by_path: dict[str, Save] = {}
-        self.waiting: list[Save] = []
+        self.waiting = Waiting()
+        self.reports = SaveReports()
         self.ids = itertools.count(1)
         self.groups = FileGroups()
         self.unrecognised = 0
@@ -180,8 +251,9 @@ def begin(api: str, path: str, value: Any, *, called: float | None = None) -> Sa
     if threading.current_thread() is threading.main_thread():
         steps.flush()
     commit_waiting()
-    with _lock:  # what was not committed until now is overwritten
-        _registry.waiting = [save for save in _registry.waiting if not path or save.path != path]
+    if path:
+        with _lock:  # what was not committed until now is overwritten
+            _registry.waiting.drop(lambda save: save.path == path, os.path.dirname(path))
     save = Save(api, path, steps.completed())
     save.called = called or save.called
     record.line("save", id=save.id, api=api, path=path, n=save.n, called=save.called, **_moment())
@@ -258,22 +330,18 @@ def settle(save: Save | None, how: str, stream: Any = None) -> None:
     with _lock:
         _registry.remember(save)
         _registry.groups.add(save.path, save.n)
-        _registry.waiting.append(save)
+        _registry.waiting.add(save)
     commit_waiting()
 
 
 @record.guarded("saves")
 def commit_waiting(n: int = 0, *, is_end: bool = False) -> None:
-    """Commit the saves that are complete: their file is closed, and its name final, with all files that belong to it.
-
-    The next step completes the others: no rename followed their temporary name, no tracker names them, files were left out.
-    """
+    """Commit the saves that are complete."""
     buffers.match(steps.completed())
     if not _registry.waiting:
         return
     with _lock:
-        ready = [save for save in _registry.waiting if is_end or _is_ready(save)]
-        _registry.waiting = [save for save in _registry.waiting if save not in ready]
+        ready = _registry.waiting.take(_registry.groups, is_end=is_end)
     for save in ready:
         if os.path.exists(save.path):
             _commit_as_named(save)
@@ -285,14 +353,6 @@ def _commit_as_named(save: Save) -> None:
         commit(save, "latest", save.path, max(_changed(save.tracker) or 0.0, save.returned or 0.0))
     else:
         commit(save, save.how, save.path, _changed(save.path) if save.stream is not None else save.returned)
-
-
-def _is_ready(save: Save) -> bool:
-    if save.stream is not None and not save.stream.closed:
-        return False
-    is_final = not save.is_temporary and _registry.groups.is_complete(save.path)
-    is_named = save.tracker is None or trackers.refers(save.tracker, save.path)
-    return (is_final and is_named) or steps.completed() > save.n
 
 
 @record.guarded("saves")
@@ -309,7 +369,9 @@ def move(source: str, target: str) -> None:
             del _registry.by_path[path]
             save.path = target + path[len(source) :]
             _registry.remember(save)
-        _registry.waiting = [save for save in _registry.waiting if all(save is not other for _, other in moved)]
+        if moved:
+            numbers = {save.id for _, save in moved}
+            _registry.waiting.drop(lambda save: save.id in numbers)
     for _, save in moved:
         save.is_temporary = is_temporary(save.path)
         if save.committed is None:
@@ -320,8 +382,11 @@ def move(source: str, target: str) -> None:
 
 
 @record.guarded("saves")
-def commit(save: Save, how: str, path: str, t_committed: float | None) -> None:
-    """Record that the save counts; its SHA-256 follows from a thread of low priority. A file that is renamed later keeps its first time."""
+def commit(save: Save, how: str, path: str, t_committed: float | None, step: int | None = None) -> None:
+    """Record that the save counts; its SHA-256 follows from a thread of low priority. A file that is renamed later keeps its first time.
+
+    The bed learns of the first file of a checkpoint, and the record holds them all. ``step``: as the script counts.
+    """
     target = identity(path)
     stamp = file_hashes.stamp(target)
     is_first = save.committed is None
@@ -329,7 +394,8 @@ def commit(save: Save, how: str, path: str, t_committed: float | None) -> None:
     fields = {"id": save.id, "path": path, "bytes": _size(path), "how": how, "t_committed": save.committed}
     record.line("committed", **fields)
     if is_first:
-        record.notify("save.committed", path=path, n=save.n, bytes=fields["bytes"])
+        if _registry.reports.is_new((save.n, step)):
+            record.notify("save.committed", path=path, n=save.n, bytes=fields["bytes"])
         report("committed", save)
     file = file_hashes.Unchanged(target, stamp)
     hashes.submit(lambda: _record_hash(file, fields))
@@ -366,7 +432,7 @@ def report_file(path: str, how: str, *, api: str = "file", step: int | None = No
     claim = {} if step is None else {"step": step}
     record.line("save", id=save.id, api=api, path=path, n=save.n, called=None, **claim)
     record.line("saved", id=save.id, staged=None, durable=None, files=[[path, _size(path), None]], weights=None)
-    commit(save, how, path, (_changed(path) if api == "file" else None) or save.returned)
+    commit(save, how, path, (_changed(path) if api == "file" else None) or save.returned, step)
 
 
 def identity(path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 
 #: Names of trackers, of DeepSpeed, Megatron, Lightning and many scripts.
 NAMES = re.compile(
@@ -16,8 +17,24 @@ MAX_BYTES = 4096
 MAX_ENTRIES = 1000
 
 
+#: Of the time between two searches of one directory the part that a search may take: a checkpoint may have thousands of files.
+SHARE = 0.05
+#: Directory -> until when the tracker that was found there last is not searched for again, and this tracker.
+_known: dict[str, tuple[float, str | None]] = {}
+
+
 def tracker_of(path: str) -> str | None:
     """The tracker beside a checkpoint, or beside its directory; None if there is none."""
+    directory, begin = os.path.dirname(path), time.monotonic()
+    until, tracker = _known.get(directory, (0.0, None))
+    if begin > until or tracker == path:
+        tracker, end = _search(path), time.monotonic()
+        _known.clear()
+        _known[directory] = end + (end - begin) / SHARE, tracker
+    return tracker
+
+
+def _search(path: str) -> str | None:
     directory = os.path.dirname(path)
     for folder in (directory, os.path.dirname(directory)):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -40,10 +57,15 @@ def target_of(tracker: str) -> str:
 
 def refers(tracker: str, path: str) -> bool:
     """Does the tracker name this file, a directory above it, or its number?"""
-    target = os.path.basename(target_of(tracker))
-    names = [os.path.basename(path), os.path.basename(os.path.dirname(path))]
+    return names(target_of(tracker), path)
+
+
+def names(target: str, path: str) -> bool:
+    """Is this what a tracker holds that names the file, a directory above it, or its number?"""
+    target = os.path.basename(target)
+    parts = [os.path.basename(path), os.path.basename(os.path.dirname(path))]
     if not target:
         return False
     if target.isdigit():
-        return any(int(target) == int(number) for name in names for number in re.findall(r"\d+", name))
-    return any(target in (name, os.path.splitext(name)[0]) for name in names)
+        return any(int(target) == int(number) for part in parts for number in re.findall(r"\d+", part))
+    return any(target in (part, os.path.splitext(part)[0]) for part in parts)
