@@ -18,11 +18,11 @@ from typing import Any
 
 from .. import record, steps
 from ..live import SaveReports
-from . import contents, file_hashes, trackers
+from . import contents, file_hashes, shared_hashes, trackers
 from .buffers import Buffers
 
 #: Saves whose paths are remembered for later renames.
-REMEMBERED = 256
+REMEMBERED = 8192
 #: A process that saves more often without a recognised model is not observed further: it saves samples, not checkpoints.
 MAX_UNRECOGNISED = 1000
 #: A name of a file or of its directory that is renamed when the save is complete.
@@ -151,8 +151,8 @@ class Waiting:
     """Saves that have returned and do not count yet, by what they wait for: a checkpoint may have thousands of files."""
 
     def __init__(self) -> None:
-        #: (directory, tracker, whether the name is temporary) -> saves by id.
-        self._groups: dict[tuple[str, str | None, bool], dict[int, Save]] = {}
+        #: (directory, tracker, whether the name is temporary) -> saves by path.
+        self._groups: dict[tuple[str, str | None, bool], dict[str, Save]] = {}
         #: The steps after which the earliest save of a group was called.
         self._earliest: dict[tuple[str, str | None, bool], int] = {}
         #: What the tracker of a group named when its saves were compared with it, and how many there were.
@@ -163,14 +163,15 @@ class Waiting:
 
     def add(self, save: Save) -> None:
         key = (os.path.dirname(save.path), save.tracker, save.is_temporary)
-        self._groups.setdefault(key, {})[save.id] = save
+        self._groups.setdefault(key, {})[save.path] = save
         self._earliest[key] = min(save.n, self._earliest.get(key, save.n))
 
-    def drop(self, is_gone: Callable[[Save], bool], directory: str | None = None) -> None:
-        """Forget the saves that are overwritten or moved. ``directory``: the only one in which they can be."""
+    def drop(self, path: str) -> None:
+        """Forget the save to this path, which is overwritten or moved."""
+        directory = os.path.dirname(path)
         for key, group in list(self._groups.items()):
-            if directory in (None, key[0]):
-                self._keep(key, {number: save for number, save in group.items() if not is_gone(save)})
+            if key[0] == directory and path in group:
+                self._keep(key, {other: save for other, save in group.items() if other != path})
 
     def take(self, groups: FileGroups, *, is_end: bool) -> list[Save]:
         """Remove the saves that count now: their file is closed, and its name final, with all files that belong to it.
@@ -180,14 +181,14 @@ class Waiting:
         taken: list[Save] = []
         for key, group in list(self._groups.items()):
             due = self._due(key, group, groups, is_end=is_end)
-            ready = {save.id: save for save in due if is_end or save.is_closed()}
+            ready = {save.path: save for save in due if is_end or save.is_closed()}
             if ready:
-                self._keep(key, {number: save for number, save in group.items() if number not in ready})
+                self._keep(key, {path: save for path, save in group.items() if path not in ready})
                 taken += ready.values()
         return sorted(taken, key=lambda save: save.id)
 
     def _due(
-        self, key: tuple[str, str | None, bool], group: dict[int, Save], groups: FileGroups, *, is_end: bool
+        self, key: tuple[str, str | None, bool], group: dict[str, Save], groups: FileGroups, *, is_end: bool
     ) -> Iterable[Save]:
         """Those whose name is final."""
         _, tracker, is_temporary = key
@@ -203,7 +204,7 @@ class Waiting:
             self._compared[key] = target, len(group)
         return [save for save in new if trackers.names(target, save.path)]
 
-    def _keep(self, key: tuple[str, str | None, bool], group: dict[int, Save]) -> None:
+    def _keep(self, key: tuple[str, str | None, bool], group: dict[str, Save]) -> None:
         self._compared.pop(key, None)
         if group:
             self._groups[key] = group
@@ -253,7 +254,7 @@ def begin(api: str, path: str, value: Any, *, called: float | None = None) -> Sa
     commit_waiting()
     if path:
         with _lock:  # what was not committed until now is overwritten
-            _registry.waiting.drop(lambda save: save.path == path, os.path.dirname(path))
+            _registry.waiting.drop(path)
     save = Save(api, path, steps.completed())
     save.called = called or save.called
     record.line("save", id=save.id, api=api, path=path, n=save.n, called=save.called, **_moment())
@@ -360,19 +361,15 @@ def move(source: str, target: str) -> None:
     """A file or directory was renamed: saves below it have a new path, and those that waited for it are committed."""
     buffers.move(source, target)
     with _lock:
-        moved = [
-            (path, save)
-            for path, save in _registry.by_path.items()
-            if path == source or path.startswith(source + os.sep)
-        ]
-        for path, save in moved:
-            del _registry.by_path[path]
+        paths = [source] if source in _registry.by_path else []
+        if os.path.isdir(target):
+            paths += [path for path in _registry.by_path if path.startswith(source + os.sep)]
+        moved = [_registry.by_path.pop(path) for path in paths]
+        for path, save in zip(paths, moved):
+            _registry.waiting.drop(path)
             save.path = target + path[len(source) :]
             _registry.remember(save)
-        if moved:
-            numbers = {save.id for _, save in moved}
-            _registry.waiting.drop(lambda save: save.id in numbers)
-    for _, save in moved:
+    for save in moved:
         save.is_temporary = is_temporary(save.path)
         if save.committed is None:
             save.returned, save.stream = time.monotonic(), None
@@ -398,11 +395,15 @@ def commit(save: Save, how: str, path: str, t_committed: float | None, step: int
             record.notify("save.committed", path=path, n=save.n, bytes=fields["bytes"])
         report("committed", save)
     file = file_hashes.Unchanged(target, stamp)
-    hashes.submit(lambda: _record_hash(file, fields))
+    shared = shared_hashes.of_process() if save.api == "file" else None
+    delay_s = shared.delay_s(target) if shared else 0.0
+    hashes.submit(lambda: _record_hash(file, shared, fields), delay_s)
 
 
-def _record_hash(file: file_hashes.Unchanged, fields: dict[str, Any]) -> None:
-    digest = file.sha256()
+def _record_hash(
+    file: file_hashes.Unchanged, shared: shared_hashes.SharedHashes | None, fields: dict[str, Any]
+) -> None:
+    digest = shared.sha256(file) if shared else file.sha256()
     if digest is not None:
         record.line("committed", sha256=digest, **fields)
     else:
