@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The parts of `make test-all`: every axis. They can run side by side elsewhere; the workflow of CI has a job for each.
 AXES := units beds containers hosts slurm attack lab
 
-.PHONY: help run check test test-all $(AXES:%=test-%) durations mutants judge-matrix attack fuzz test-gpu wheels lint format bench against clean lab-up lab-down engine
+.PHONY: help run check test test-all $(AXES:%=test-%) durations mutants judge-matrix attack fuzz test-gpu wheels lint format bench bench-growth against clean lab-up lab-down engine
 .DEFAULT_GOAL := help
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "make wheels PYTHON_VERSION=3.12    gathers what that interpreter lacks, where there is a network"
 	@echo "make lab-up  three hosts on this machine, as root: ccbed up inventories/lab.yml; make lab-down; make test-lab"
 	@echo "make bench   ratios against torchrun, into tests/bench/out"
+	@echo "make bench-growth   what grows with steps, ranks and checkpoints, at two sizes each, into tests/bench/out"
 	@echo "make against REF=COMMIT  is this checkout slower than a commit? MEASURES=start,failover,failover-ddp,up,dry-run,check PAIRS=30"
 	@echo "make clean   remove the environment and everything that was built; take beds down first: ccbed down"
 
@@ -137,6 +138,9 @@ against: .venv/.dev-stamp
 
 bench: .venv/.dev-stamp
 	$(BIN)/python -m pytest tests/bench -m bench -s
+
+bench-growth: .venv/.dev-stamp
+	$(BIN)/python -m pytest tests/bench/test_growth_*.py -m bench -s
 
 clean:
 	rm -rf .venv .venv-bootstrap .venv-gpu wheels build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/bench/out tests/gpu/out

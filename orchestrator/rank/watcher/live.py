@@ -81,14 +81,14 @@ class SaveReports:
     """Which saves a bed is told of: the first file of a checkpoint, and one after each pause where it has many or steps are not known."""
 
     def __init__(self) -> None:
-        self._newest: tuple[object, float] | None = None
+        self._times: dict[object, float] = {}
 
     def is_new(self, moment: object) -> bool:
         """Is a save reported at this ``moment``, such as the number of completed steps?"""
         now = time.monotonic()
-        if self._newest is not None and self._newest[0] == moment and now - self._newest[1] < LATER_S:
+        if moment in self._times and now - self._times[moment] < LATER_S:
             return False
-        self._newest = moment, now
+        self._times = {key: at for key, at in self._times.items() if now - at < LATER_S} | {moment: now}
         return True
 
 

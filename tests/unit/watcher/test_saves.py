@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from orchestrator.rank.watcher import digest, live, record, steps
-from orchestrator.rank.watcher.checkpoints import contents, loads, saves, trackers
+from orchestrator.rank.watcher.checkpoints import contents, loads, saves
 
 from . import jobs
 from .observed import Observed, observed
@@ -352,20 +352,20 @@ def test_a_checkpoint_of_many_files_is_reported_once_and_recorded_as_a_whole(
 
 
 @pytest.mark.parametrize("name", ["{}.pt.tmp", "{}.pt"])
-def test_saves_that_wait_are_not_compared_with_each_further_save(
+def test_of_many_saves_that_wait_each_further_one_looks_at_few(
     observed: Observed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    compared: list[object] = []
-    names, is_closed = trackers.names, saves.Save.is_closed
-    monkeypatch.setattr(trackers, "names", lambda *args: compared.append(args) or names(*args))
-    monkeypatch.setattr(saves.Save, "is_closed", lambda save: compared.append(save) or is_closed(save))
+    compared: list[saves.Save] = []
+    is_ready = saves._is_ready
+    monkeypatch.setattr(saves, "_is_ready", lambda save: compared.append(save) or is_ready(save))
+    monkeypatch.setattr(saves, "MANY", 8)
     (tmp_path / "latest").write_text("other.pt")
     model, optimizer = model_and_optimizer()
-    for index in range(40):
+    for index in range(100):
         torch.save(model.state_dict(), tmp_path / name.format(index))
-    assert observed.of("committed") == [] and len(compared) <= 3 * 40
+    assert observed.of("committed") == [] and len(compared) <= 100 * (8 + 2 * saves.PER_SAVE)
     observed.step(optimizer, model)
-    assert len({line["path"] for line in observed.of("committed")}) == 40
+    assert len({line["path"] for line in observed.of("committed")}) == 100
 
 
 def test_all_files_of_a_temporary_directory_are_committed_by_its_rename(observed: Observed, tmp_path: Path) -> None:

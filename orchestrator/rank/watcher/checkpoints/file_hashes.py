@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import heapq
 import io
 import itertools
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
 
 CHUNK = 1 << 20
+#: Seconds after which the thread looks whether another job is due.
+POLL_S = 0.1
 #: Nice value of the thread.
 NICE = 19
 #: Files that wait for their hash are open, at most so many: the limit of open files is that of the user's process.
@@ -129,47 +131,43 @@ class HashThread:
 
     def __init__(self) -> None:
         #: (when it is due, its number, job).
-        self._jobs: list[tuple[float, int, Callable[[], None]]] = []
+        self._jobs: queue.PriorityQueue[tuple[float, int, Callable[[], None]]] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._pending = 0
-        self._is_hurried = False
+        self._idle, self._hurry = threading.Event(), threading.Event()
+        self._idle.set()
         self._thread: threading.Thread | None = None
 
     def submit(self, job: Callable[[], None], delay_s: float = 0.0) -> None:
         """Run ``job`` later, after ``delay_s`` or with ``drain``. What it raises is dropped."""
-        with self._changed:
+        with self._lock:
             self._pending += 1
-            heapq.heappush(self._jobs, (time.monotonic() + delay_s, next(self._numbers), job))
+            self._idle.clear()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ccbed-watch-hashes", daemon=True)
                 self._thread.start()
-            self._changed.notify_all()
+        self._jobs.put((time.monotonic() + delay_s, next(self._numbers), job))
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait for the jobs, also those that are not due; whether all have ended."""
-        with self._changed:
-            self._is_hurried = True
-            self._changed.notify_all()
-            is_idle = self._changed.wait_for(lambda: not self._pending, timeout_s)
-            self._is_hurried = False
-            return is_idle
+        """Wait for the jobs, also for those that are not due; whether all have ended."""
+        self._hurry.set()
+        is_idle = self._idle.wait(timeout_s)
+        self._hurry.clear()
+        return is_idle
 
     def _run(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         while True:
-            job = self._next()
+            due, number, job = self._jobs.get()
+            wait_s = due - time.monotonic()
+            if wait_s > 0 and not self._hurry.wait(min(wait_s, POLL_S)):
+                self._jobs.put((due, number, job))  # meanwhile another one may be due
+                continue
             with contextlib.suppress(Exception):
                 job()
-            with self._changed:
+            with self._lock:
                 self._pending -= 1
-                self._changed.notify_all()
-
-    def _next(self) -> Callable[[], None]:
-        with self._changed:
-            while True:
-                wait_s = self._jobs[0][0] - time.monotonic() if self._jobs else None
-                if wait_s is not None and (wait_s <= 0 or self._is_hurried):
-                    return heapq.heappop(self._jobs)[2]
-                self._changed.wait(wait_s)
+                if not self._pending:
+                    self._idle.set()

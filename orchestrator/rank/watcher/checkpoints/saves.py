@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .. import record, steps
@@ -23,6 +23,8 @@ from .buffers import Buffers
 
 #: Saves whose paths are remembered for later renames.
 REMEMBERED = 8192
+#: Of more saves that wait, each further save looks at so many: a checkpoint may have thousands of files.
+MANY, PER_SAVE = 64, 8
 #: A process that saves more often without a recognised model is not observed further: it saves samples, not checkpoints.
 MAX_UNRECOGNISED = 1000
 #: A name of a file or of its directory that is renamed when the save is complete.
@@ -55,10 +57,6 @@ class Save:
         self.tracker: str | None = None
         #: A path that is not final: the save counts once it is renamed, or at the next step if it is not.
         self.is_temporary = bool(path) and is_temporary(path)
-
-    def is_closed(self) -> bool:
-        """Is the file object closed that the script has given, if it has?"""
-        return self.stream is None or self.stream.closed
 
 
 class Reading:
@@ -147,78 +145,15 @@ class FileGroups:
         return self._expected.get(DIGITS.sub("#", directory), set()) <= self._names.get(directory, set())
 
 
-class Waiting:
-    """Saves that have returned and do not count yet, by what they wait for: a checkpoint may have thousands of files."""
-
-    def __init__(self) -> None:
-        #: (directory, tracker, whether the name is temporary) -> saves by path.
-        self._groups: dict[tuple[str, str | None, bool], dict[str, Save]] = {}
-        #: The steps after which the earliest save of a group was called.
-        self._earliest: dict[tuple[str, str | None, bool], int] = {}
-        #: What the tracker of a group named when its saves were compared with it, and how many there were.
-        self._compared: dict[tuple[str, str | None, bool], tuple[str, int]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._groups)
-
-    def add(self, save: Save) -> None:
-        key = (os.path.dirname(save.path), save.tracker, save.is_temporary)
-        self._groups.setdefault(key, {})[save.path] = save
-        self._earliest[key] = min(save.n, self._earliest.get(key, save.n))
-
-    def drop(self, path: str) -> None:
-        """Forget the save to this path, which is overwritten or moved."""
-        directory = os.path.dirname(path)
-        for key, group in list(self._groups.items()):
-            if key[0] == directory and path in group:
-                self._keep(key, {other: save for other, save in group.items() if other != path})
-
-    def take(self, groups: FileGroups, *, is_end: bool) -> list[Save]:
-        """Remove the saves that count now: their file is closed, and its name final, with all files that belong to it.
-
-        The next step completes the others: no rename followed their temporary name, no tracker names them, files were left out.
-        """
-        taken: list[Save] = []
-        for key, group in list(self._groups.items()):
-            due = self._due(key, group, groups, is_end=is_end)
-            ready = {save.path: save for save in due if is_end or save.is_closed()}
-            if ready:
-                self._keep(key, {path: save for path, save in group.items() if path not in ready})
-                taken += ready.values()
-        return sorted(taken, key=lambda save: save.id)
-
-    def _due(
-        self, key: tuple[str, str | None, bool], group: dict[str, Save], groups: FileGroups, *, is_end: bool
-    ) -> Iterable[Save]:
-        """Those whose name is final."""
-        _, tracker, is_temporary = key
-        if is_end or steps.completed() > self._earliest[key]:
-            return [save for save in group.values() if is_end or steps.completed() > save.n]
-        if is_temporary or not groups.is_complete(next(iter(group.values())).path):
-            return ()
-        if tracker is None:
-            return group.values()
-        target, (before, count) = trackers.target_of(tracker), self._compared.get(key, ("", 0))
-        new = list(itertools.islice(group.values(), count if target == before else 0, None))
-        if all(save.is_closed() for save in new):
-            self._compared[key] = target, len(group)
-        return [save for save in new if trackers.names(target, save.path)]
-
-    def _keep(self, key: tuple[str, str | None, bool], group: dict[str, Save]) -> None:
-        self._compared.pop(key, None)
-        if group:
-            self._groups[key] = group
-            self._earliest[key] = min(save.n for save in group.values())
-        else:
-            del self._groups[key], self._earliest[key]
-
-
 class _Registry:
     """The saves of this process by path, and those that wait for their commit."""
 
     def __init__(self) -> None:
         self.by_path: dict[str, Save] = {}
-        self.waiting = Waiting()
+        #: By path.
+        self.waiting: dict[str, Save] = {}
+        #: Calls since the saves that wait were looked at.
+        self.calls = 0
         self.reports = SaveReports()
         self.ids = itertools.count(1)
         self.groups = FileGroups()
@@ -251,10 +186,10 @@ def begin(api: str, path: str, value: Any, *, called: float | None = None) -> Sa
         return None
     if threading.current_thread() is threading.main_thread():
         steps.flush()
-    commit_waiting()
+    commit_waiting(is_sure=False)
     if path:
         with _lock:  # what was not committed until now is overwritten
-            _registry.waiting.drop(path)
+            _registry.waiting.pop(path, None)
     save = Save(api, path, steps.completed())
     save.called = called or save.called
     record.line("save", id=save.id, api=api, path=path, n=save.n, called=save.called, **_moment())
@@ -331,18 +266,26 @@ def settle(save: Save | None, how: str, stream: Any = None) -> None:
     with _lock:
         _registry.remember(save)
         _registry.groups.add(save.path, save.n)
-        _registry.waiting.add(save)
-    commit_waiting()
+        _registry.waiting[save.path] = save
+    commit_waiting(is_sure=False)
 
 
 @record.guarded("saves")
-def commit_waiting(n: int = 0, *, is_end: bool = False) -> None:
-    """Commit the saves that are complete."""
+def commit_waiting(n: int = 0, *, is_end: bool = False, is_sure: bool = True) -> None:
+    """Commit the saves that are complete: their file is closed, and its name final, with all files that belong to it.
+
+    The next step completes the others: no rename followed their temporary name, no tracker names them, files were left out.
+    ``is_sure``: look at each of them also if many wait.
+    """
     buffers.match(steps.completed())
-    if not _registry.waiting:
+    _registry.calls += 1
+    if not _registry.waiting or (not is_sure and _registry.calls * PER_SAVE < len(_registry.waiting) - MANY):
         return
     with _lock:
-        ready = _registry.waiting.take(_registry.groups, is_end=is_end)
+        _registry.calls = 0
+        ready = [save for save in _registry.waiting.values() if is_end or _is_ready(save)]
+        for save in ready:
+            _registry.waiting.pop(save.path, None)
     for save in ready:
         if os.path.exists(save.path):
             _commit_as_named(save)
@@ -356,6 +299,14 @@ def _commit_as_named(save: Save) -> None:
         commit(save, save.how, save.path, _changed(save.path) if save.stream is not None else save.returned)
 
 
+def _is_ready(save: Save) -> bool:
+    if save.stream is not None and not save.stream.closed:
+        return False
+    is_final = not save.is_temporary and _registry.groups.is_complete(save.path)
+    is_named = save.tracker is None or trackers.refers(save.tracker, save.path)
+    return (is_final and is_named) or steps.completed() > save.n
+
+
 @record.guarded("saves")
 def move(source: str, target: str) -> None:
     """A file or directory was renamed: saves below it have a new path, and those that waited for it are committed."""
@@ -366,7 +317,7 @@ def move(source: str, target: str) -> None:
             paths += [path for path in _registry.by_path if path.startswith(source + os.sep)]
         moved = [_registry.by_path.pop(path) for path in paths]
         for path, save in zip(paths, moved):
-            _registry.waiting.drop(path)
+            _registry.waiting.pop(path, None)
             save.path = target + path[len(source) :]
             _registry.remember(save)
     for save in moved:

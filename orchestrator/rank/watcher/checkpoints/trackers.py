@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import time
+from collections.abc import Sequence
 
 #: Names of trackers, of DeepSpeed, Megatron, Lightning and many scripts.
 NAMES = re.compile(
@@ -55,17 +56,17 @@ def target_of(tracker: str) -> str:
     return ""
 
 
+def is_named_so(paths: Sequence[object]) -> bool:
+    """Is one of these arguments the path of a tracker?"""
+    return any(isinstance(path, (str, os.PathLike)) and NAMES.match(os.path.basename(str(path))) for path in paths)
+
+
 def refers(tracker: str, path: str) -> bool:
     """Does the tracker name this file, a directory above it, or its number?"""
-    return names(target_of(tracker), path)
-
-
-def names(target: str, path: str) -> bool:
-    """Is this what a tracker holds that names the file, a directory above it, or its number?"""
-    target = os.path.basename(target)
-    parts = [os.path.basename(path), os.path.basename(os.path.dirname(path))]
+    target = os.path.basename(target_of(tracker))
+    names = [os.path.basename(path), os.path.basename(os.path.dirname(path))]
     if not target:
         return False
     if target.isdigit():
-        return any(int(target) == int(number) for part in parts for number in re.findall(r"\d+", part))
-    return any(target in (part, os.path.splitext(part)[0]) for part in parts)
+        return any(int(target) == int(number) for name in names for number in re.findall(r"\d+", name))
+    return any(target in (name, os.path.splitext(name)[0]) for name in names)
