@@ -49,7 +49,7 @@ def test_the_stall_of_a_save_and_its_history_as_checkpoints_grow(kind: str, tmp_
             result = json.loads(done.stdout)
             if is_watched:
                 events[size] = max(events.get(size, 0.0), result["events"])
-            return statistics.median(result["times"])
+            return float(statistics.median(result["times"]))
 
         taken = table.paired({ALONE: lambda: stall(is_watched=False), WATCHED: lambda: stall(is_watched=True)})
         samples |= {f"{size:,} {kind}, {name}": seconds for name, seconds in taken.items()}

@@ -357,7 +357,12 @@ def test_of_many_saves_that_wait_each_further_one_looks_at_few(
 ) -> None:
     compared: list[saves.Save] = []
     is_ready = saves._is_ready
-    monkeypatch.setattr(saves, "_is_ready", lambda save: compared.append(save) or is_ready(save))
+
+    def compare(save: saves.Save) -> bool:
+        compared.append(save)
+        return is_ready(save)
+
+    monkeypatch.setattr(saves, "_is_ready", compare)
     monkeypatch.setattr(saves, "MANY", 8)
     (tmp_path / "latest").write_text("other.pt")
     model, optimizer = model_and_optimizer()
