@@ -13,6 +13,8 @@ from . import bundle, index, paths, seal
 
 TWIN, CRASH, UNBEGUN, WORK = "twin", "crash report", "run that never began", "work directory"
 RUN, NIGHT = "run", "night"
+#: Why what has another name than ccbed gives is kept.
+NAMED = "named by a person"
 #: A night that has not ended can be resumed; without a new row for so long it is given up.
 _RESUMABLE_S = 86_400.0
 
@@ -44,7 +46,8 @@ def of_runs(
             for path in _work_dirs(runs)
         ]
         return tuple(result)
-    reasons = {**(in_use or {}), **dict.fromkeys(open_runs, "open on its bed")}
+    named = {path.name: NAMED for path in runs.iterdir() if not index.is_run_name(path.name)} if runs.is_dir() else {}
+    reasons = {**named, **(in_use or {}), **dict.fromkeys(open_runs, "open on its bed")}
     result += [_local(RUN, entry.directory, now, reasons.get(entry.run, "")) for entry in index.runs(runs)]
     result += [_night(path, now, reasons) for path in index.nights(runs)]
     return tuple(result)

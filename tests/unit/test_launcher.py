@@ -91,3 +91,18 @@ def test_a_save_is_reported_once_it_is_committed(tmp_path: Path) -> None:
     (tmp_path / "watch-r3-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert [(save.rank, save.n, save.path) for save in records.read()] == [(3, 10, "a.pt")]
     assert records.read() == []
+
+
+def test_the_files_and_workers_that_save_after_one_step_are_one_report_and_those_of_a_restart_another(
+    tmp_path: Path,
+) -> None:
+    records = launcher.Records(tmp_path)
+    for rank, restart in ((0, 0), (1, 0), (2, 1)):
+        lines = [{"k": "begin", "pid": rank, "local_rank": rank, "restart": restart}]
+        for number in range(3):
+            lines += [
+                {"k": "save", "id": number, "n": 10},
+                {"k": "committed", "id": number, "path": f"{rank}-{number}.pt"},
+            ]
+        (tmp_path / f"watch-r{rank}-{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [(save.rank, save.n, save.path) for save in records.read()] == [(0, 10, "0-0.pt"), (2, 10, "2-0.pt")]

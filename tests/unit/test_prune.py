@@ -163,3 +163,11 @@ def test_copies_of_scripts_are_offered_and_their_bundles_stay(tmp_path: Path) ->
     leftovers.remove(free)
     assert [path.name for path in (tmp_path / RUN).iterdir()] == ["trial.json"]
     assert all((tmp_path / name / "work" / "snapshot.pt").exists() for name in (OTHER, "of-the-user"))
+
+
+def test_a_run_that_a_person_named_is_never_removed(tmp_path: Path) -> None:
+    for name in (RUN, "before-the-upgrade"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trial.json").write_text("{}")
+    offered = {item.leftover.name: item.leftover.in_use for item in leftovers.of_runs(tmp_path, 2e9, (), bundles=True)}
+    assert offered == {RUN: "", "before-the-upgrade": leftovers.NAMED}

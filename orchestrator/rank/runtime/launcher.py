@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model import gang as gang_model
 from ...model.events import Progress, SaveCommitted
-from ..watcher.live import LATER_S, Pauses
+from ..watcher.live import LATER_S, Pauses, SaveReports
 
 if TYPE_CHECKING:
     from . import context
@@ -144,23 +144,32 @@ class Records:
         self._saves: dict[tuple[Path, object], dict[str, Any]] = {}
         self._committed: set[tuple[Path, object]] = set()
         self._first: dict[Path, int] = {}
+        self._restarts: dict[Path, object] = {}
+        self._reports = SaveReports()
         self.newest = (0, 0)
 
     def read(self) -> list[SaveCommitted]:
-        """The saves that were committed since the last reading. ``rank``: as the launcher numbers its workers."""
+        """The saves that were committed since the last reading, one for all files and workers that saved after the same step.
+
+        ``rank``: as the launcher numbers its workers.
+        """
         committed = []
         for path in sorted(self._directory.glob("watch-r*.jsonl")):
             for record in self._lines(path):
                 kind, n = record.get("k"), record.get("n")
-                if kind == "begin" and not record.get("local_rank"):
-                    self._first[path] = int(record.get("pid") or 0)
+                if kind == "begin":
+                    self._restarts[path] = record.get("restart")
+                    if not record.get("local_rank"):
+                        self._first[path] = int(record.get("pid") or 0)
                 elif kind in ("step", "state") and isinstance(n, int):
                     self._count(path, n)
                 elif kind == "save" and (path, record.get("id")) not in self._committed:
                     self._saves[path, record.get("id")] = record
                 elif kind == "committed" and (save := self._saves.pop((path, record.get("id")), None)):
                     self._committed.add((path, record.get("id")))
-                    committed.append(_committed(path, save, record))
+                    moment = (self._restarts.get(path), save.get("n"), save.get("step"))
+                    if self._reports.is_new(moment):
+                        committed.append(_committed(path, save, record))
         return committed
 
     def _count(self, path: Path, n: int) -> None:

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import importlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +161,15 @@ def signed_sums(items: Iterable[Any]) -> list[int]:
     return torch.cat(sums).tolist() if sums else []
 
 
+def norms(items: Sequence[Any]) -> Iterator[float]:
+    """The norm of each plain tensor, as ``norm`` computes it."""
+    import torch
+
+    together = [item.detach() for item in items if item.dtype is torch.float32]
+    values = iter(torch._foreach_norm(together) if together else ())
+    return (float(next(values)) if item.dtype is torch.float32 else norm(item) for item in items)
+
+
 def local(item: Any) -> Any:
     """The part of a tensor that this process holds."""
     if type(item).__name__ != "DTensor":
@@ -208,9 +217,9 @@ def _sum_run(item: Any, start: int) -> int:
     """The sum over consecutive row-major indices from ``start``."""
     value = 0
     for flat in _flat_parts(item):
-        bits = _bits(flat)
-        begin = start * int(bits.numel()) // max(1, int(flat.numel()))
-        value += _sum_bits(bits, begin)
+        patterns = bit_patterns(flat)
+        begin = start * int(patterns.numel()) // max(1, int(flat.numel()))
+        value += _sum_bits(patterns, begin)
         start += int(flat.numel())
     return value & _MASK
 
@@ -230,7 +239,7 @@ def _flat_parts(item: Any) -> Iterator[Any]:
         yield item[begin : begin + rows].detach().contiguous().reshape(-1)
 
 
-def _bits(flat: Any) -> Any:
+def bit_patterns(flat: Any) -> Any:
     """The bit patterns of a flat tensor as signed integers; complex128 as two of them."""
     import torch
 
@@ -302,7 +311,7 @@ def _sum_box(item: Any, box: Box) -> int:
             first = box.offsets[axis] + (begin if axis == 0 else 0)
             along = (torch.arange(size, device=part.device) + first) * steps[axis]
             index = index + along.view([-1 if other == axis else 1 for other in range(part.dim())])
-        value += _sum_indexed(_bits(part.contiguous().reshape(-1)), index.reshape(-1))
+        value += _sum_indexed(bit_patterns(part.contiguous().reshape(-1)), index.reshape(-1))
     return value
 
 
@@ -327,9 +336,9 @@ def multipliers(name: str, count: int) -> Any:
 
 def sum_of_products(flat: Any, factors: Any) -> int:
     """The sum of the bit patterns of a flat tensor on the CPU times ``factors``, which has their length."""
-    bits = _bits(flat)
-    parts = (slice(begin, begin + CHUNK) for begin in range(0, bits.numel(), CHUNK))
-    return sum(int(_multiply(bits[part], factors[part])) for part in parts) & _MASK
+    patterns = bit_patterns(flat)
+    parts = (slice(begin, begin + CHUNK) for begin in range(0, patterns.numel(), CHUNK))
+    return sum(int(_multiply(patterns[part], factors[part])) for part in parts) & _MASK
 
 
 def prepare(devices: Iterable[Any]) -> None:

@@ -77,6 +77,21 @@ class Pauses:
         return LATER_S, {"pause_s": LATER_S}
 
 
+class SaveReports:
+    """Which saves a bed is told of: the first file of a checkpoint, and one after each pause where it has many or steps are not known."""
+
+    def __init__(self) -> None:
+        self._times: dict[object, float] = {}
+
+    def is_new(self, moment: object) -> bool:
+        """Is a save reported at this ``moment``, such as the number of completed steps?"""
+        now = time.monotonic()
+        if moment in self._times and now - self._times[moment] < LATER_S:
+            return False
+        self._times = {key: at for key, at in self._times.items() if now - at < LATER_S} | {moment: now}
+        return True
+
+
 class Progress:
     """Reports the steps of this process."""
 

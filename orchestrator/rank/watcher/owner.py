@@ -86,9 +86,15 @@ class Owner:
             is_changed = None in sums
             if not is_changed:
                 value, count = sum(item or 0 for item in sums), sum(group.numel for group in self._small)
+            further = []
             for parameter, parts in self._parameters if is_changed else self._large:
+                if self._is_small(parameter, parts):
+                    further.append((parts[0].name, parameter))
+                    count += parameter.numel()
+                    continue
                 part_sum, part_count = sharding.digest_of(parameter, parts, self.shards, self.rank)
                 value, count = value + part_sum, count + part_count
+            value += sum(small_tensors.named_sums(further))
         return digest.render(value), count
 
     def sums(self) -> list[int]:
@@ -97,11 +103,10 @@ class Owner:
             return digest.signed_sums(digest.local(parameter) for parameter in self._summed)
 
     def _split(self) -> tuple[list[tuple[Any, list[sharding.Part]]], list[small_tensors.SmallTensors]]:
-        """The parameters whose digests are computed one by one, and whole small ones, whose digests are computed together."""
+        """The parameters but for the first small ones, and those, whose multipliers are kept and whose sum is computed at once."""
         large, small, count = [], [], 0
         for parameter, parts in self._parameters:
-            is_whole = len(parts) == 1 and sharding.is_whole(parts[0], self.shards, self.rank)
-            if is_whole and small_tensors.is_small(parameter) and count + parameter.numel() <= small_tensors.TOGETHER:
+            if self._is_small(parameter, parts) and count + parameter.numel() <= small_tensors.TOGETHER:
                 small.append((parts[0].name, parameter))
                 count += parameter.numel()
             else:
@@ -109,22 +114,32 @@ class Owner:
         with digest.undisturbed():
             return large, small_tensors.group(small)
 
+    def _is_small(self, item: Any, parts: Sequence[sharding.Part]) -> bool:
+        """Is this a small tensor that this rank holds as a whole?"""
+        return len(parts) == 1 and sharding.is_whole(parts[0], self.shards, self.rank) and small_tensors.is_small(item)
+
     def optimizer_states(self) -> dict[str, str | None]:
         """State name, such as ``exp_avg`` -> digest over all parameters, or None where it has none."""
-        values: dict[str, int] = {}
+        sums: dict[str, int] = {}
         undigestible: set[str] = set()
+        small: list[tuple[str, str, Any]] = []
         with digest.undisturbed():
             for parameter, states in self._states():
                 parts = self._parts_by_id[id(parameter)]
                 for name, item in states.items():
                     if not hasattr(item, "dtype") and not isinstance(item, (int, float)):
                         continue
+                    sums.setdefault(str(name), 0)
+                    if self._is_small(item, parts):
+                        small.append((str(name), parts[0].name, item))
+                        continue
                     try:
-                        value = sharding.digest_of_state(parameter, item, parts, self.shards, self.rank)
-                        values[str(name)] = values.get(str(name), 0) + value
+                        sums[str(name)] += sharding.digest_of_state(parameter, item, parts, self.shards, self.rank)
                     except digest.Undigestible:
                         undigestible.add(str(name))
-        digests: dict[str, str | None] = {name: digest.render(value) for name, value in values.items()}
+            for (name, _, _), value in zip(small, small_tensors.named_sums([item[1:] for item in small])):
+                sums[name] += value
+        digests: dict[str, str | None] = {name: digest.render(value) for name, value in sums.items()}
         return {**digests, **dict.fromkeys(undigestible)}
 
     def counter(self) -> int | None:

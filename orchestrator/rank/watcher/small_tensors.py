@@ -1,6 +1,6 @@
-"""The digest of many small tensors at once: they are copied one after the other and multiplied as one.
+"""The digests of many small tensors at once: they are copied one after the other and multiplied as one.
 
-The sum is the one of ``digest.py``. There a tensor costs some 60 microseconds however small it is, and models have hundreds
+The sum is the one of ``digest.py``. There a tensor costs some 20 microseconds however small it is, and models have hundreds
 of biases and norms.
 """
 
@@ -13,6 +13,8 @@ from . import digest
 
 #: Elements of a tensor that is small, and of all small tensors together: 8 bytes of multipliers for each.
 SMALL, TOGETHER = 16384, 1 << 19
+#: Elements of which the separate sums are computed at once: 2 MiB of products, which the processor's cache holds.
+BATCH = 1 << 18
 
 
 class SmallTensors:
@@ -53,7 +55,7 @@ def is_small(item: Any) -> bool:
         and item.layout is torch.strided
         and 0 < item.numel() <= SMALL
         and not (item.is_complex() or item.is_quantized)
-        and item.untyped_storage().size() > 0
+        and item.untyped_storage().nbytes() > 0
     )
 
 
@@ -63,3 +65,34 @@ def group(items: Sequence[tuple[str, Any]]) -> list[SmallTensors]:
     for name, item in items:
         by_type.setdefault(item.dtype, []).append((name, item))
     return [SmallTensors(members) for members in by_type.values()]
+
+
+def separate_sums(items: Sequence[Any]) -> list[int]:
+    """The sum of each small tensor as ``digest.piece`` computes it for the name "": one product of a matrix for each size of tensors."""
+    by_size: dict[tuple[Any, int], list[int]] = {}
+    for position, item in enumerate(items):
+        by_size.setdefault((item.dtype, item.numel()), []).append(position)
+    sums = [0] * len(items)
+    for (_, size), positions in by_size.items():
+        count = max(1, BATCH // size)
+        for begin in range(0, len(positions), count):
+            part = positions[begin : begin + count]
+            for position, value in zip(part, _sums_of([items[position] for position in part], size)):
+                sums[position] = value
+    return sums
+
+
+def named_sums(items: Sequence[tuple[str, Any]]) -> list[int]:
+    """The digest of each small tensor under its name."""
+    sums = separate_sums([item for _, item in items])
+    unit = pow(digest.name_multiplier(""), -1, 1 << 64)
+    return [value * unit * digest.name_multiplier(name) for (name, _), value in zip(items, sums)]
+
+
+def _sums_of(items: Sequence[Any], size: int) -> list[int]:
+    """The sums of tensors of one type and size."""
+    import torch
+
+    rows = digest.bit_patterns(torch.cat([item.reshape(-1) for item in items])).view(len(items), size)
+    sums: list[int] = torch.mv(rows.to(torch.int64), digest.multipliers("", size)).tolist()
+    return sums

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.rank.watcher import digest
+from orchestrator.rank.watcher import digest, small_tensors
+from orchestrator.rank.watcher.checkpoints import parts
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int64, torch.bool, torch.uint8,
@@ -178,3 +179,42 @@ def test_tensors_without_plain_floats_in_a_row_have_no_signed_sums(item: torch.T
 def test_signed_sums_take_any_floats() -> None:
     items = [torch.ones(5, dtype=torch.bfloat16), torch.tensor([float("inf"), 1e30, -1e30]), torch.tensor(3.0)]
     assert len(digest.signed_sums(items)) == 3 * digest.SUMS
+
+
+def small_of_all_kinds() -> list[torch.Tensor]:
+    return [
+        *(values(size, dtype) for dtype in DTYPES if not dtype.is_complex for size in (1, 3, 300, small_tensors.SMALL)),
+        *(values(333) * factor for factor in range(900)), values(200).view(10, 20).t(), torch.tensor(2.0),
+    ]  # fmt: skip
+
+
+def test_small_tensors_have_one_by_one_the_digests_that_they_have_alone() -> None:
+    items = small_of_all_kinds()
+    assert all(map(small_tensors.is_small, items))
+    sums = small_tensors.separate_sums(items)
+    assert [value % 2**64 for value in sums] == [digest.piece("", item) for item in items]
+    named = small_tensors.named_sums([(f"w{index}", item) for index, item in enumerate(items)])
+    assert [value % 2**64 for value in named] == [digest.piece(f"w{index}", item) for index, item in enumerate(items)]
+
+
+def test_what_is_digested_later_and_in_two_threads_has_the_digests_and_norms_of_each() -> None:
+    items = {f"w{index}": item for index, item in enumerate(small_of_all_kinds())}
+    items |= {"large": values(400_000), "complex": values(64).to(torch.complex64), "sparse": torch.ones(3).to_sparse()}
+    digests, held = parts.Digests(), dict[str, parts.Part]()
+    for name, item in items.items():
+        digests.add(held, name, item, has_norm=True)
+    digests.start()
+    digests.finish()
+    assert list(held) == list(items)
+    assert held == {name: parts.part(item) for name, item in items.items()}
+    assert held["sparse"].unit is None and held["large"].norm > 0
+
+
+def test_a_small_tensor_whose_memory_is_released_before_it_is_digested_has_no_digest() -> None:
+    released, kept = values(8), values(8)
+    digests, held = parts.Digests(), dict[str, parts.Part]()
+    for name, item in {"released": released, "kept": kept}.items():
+        digests.add(held, name, item)
+    released.untyped_storage().resize_(0)
+    digests.finish()
+    assert (held["released"].unit, held["kept"].unit) == (None, parts.part(kept).unit)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.rank.watcher import digest, steps
+from orchestrator.rank.watcher import digest, live, record, steps
 from orchestrator.rank.watcher.checkpoints import contents, loads, saves
 
 from . import jobs
@@ -328,3 +328,55 @@ def test_a_save_in_the_middle_of_an_accumulation_states_the_passes_before_it(
     groups.end_step(optimizer, sys._getframe())
     torch.save(model.state_dict(), tmp_path / "3.pt")
     assert [line["passes"] for line in observed.of("save")] == [0, 1, 2, 0]
+
+
+def test_a_checkpoint_of_many_files_is_reported_once_and_recorded_as_a_whole(
+    observed: Observed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[tuple[int, str]] = []
+    recorder = record.Recorder(str(observed.folder), lambda name, **value: reported.append((value["n"], value["path"])))
+    monkeypatch.setattr(record, "_recorder", recorder)
+    model, optimizer = model_and_optimizer()
+    for n in range(2):
+        for index in range(30):
+            torch.save(model.state_dict(), tmp_path / f"{n}-{index}.pt")
+        observed.step(optimizer, model)
+    assert reported == [(n, str(tmp_path / f"{n}-0.pt")) for n in range(2)]
+    committed = {line["path"] for line in observed.of("committed") if line.get("sha256")}
+    assert committed == {str(tmp_path / f"{n}-{index}.pt") for n in range(2) for index in range(30)}
+    monkeypatch.setattr(live, "LATER_S", 0.0)
+    (tmp_path / "other").mkdir()
+    torch.save(model.state_dict(), tmp_path / "other" / "a.pt")
+    torch.save(model.state_dict(), tmp_path / "other" / "b.pt")
+    assert [n for n, _ in reported] == [0, 1, 2, 2], "where steps are not known, later saves are reported after a pause"
+
+
+@pytest.mark.parametrize("name", ["{}.pt.tmp", "{}.pt"])
+def test_of_many_saves_that_wait_each_further_one_looks_at_few(
+    observed: Observed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    compared: list[saves.Save] = []
+    is_ready = saves._is_ready
+
+    def compare(save: saves.Save) -> bool:
+        compared.append(save)
+        return is_ready(save)
+
+    monkeypatch.setattr(saves, "_is_ready", compare)
+    monkeypatch.setattr(saves, "MANY", 8)
+    (tmp_path / "latest").write_text("other.pt")
+    model, optimizer = model_and_optimizer()
+    for index in range(100):
+        torch.save(model.state_dict(), tmp_path / name.format(index))
+    assert observed.of("committed") == [] and len(compared) <= 100 * (8 + 2 * saves.PER_SAVE)
+    observed.step(optimizer, model)
+    assert len({line["path"] for line in observed.of("committed")}) == 100
+
+
+def test_all_files_of_a_temporary_directory_are_committed_by_its_rename(observed: Observed, tmp_path: Path) -> None:
+    model, _ = model_and_optimizer()
+    (tmp_path / "tmp-5").mkdir()
+    for index in range(300):
+        torch.save(model.state_dict(), tmp_path / "tmp-5" / f"{index}.pt")
+    os.rename(tmp_path / "tmp-5", tmp_path / "5")
+    assert len({line["path"] for line in observed.of("committed") if line["how"] == "rename"}) == 300

@@ -1,8 +1,4 @@
-"""What a saved or loaded object contains, recognised by structure: digests of weights, optimizer, scheduler, scaler, random states.
-
-Each tensor is hashed once, without its name. Digests are linear in the multiplier of a name, so that names can be given
-later: a script loads a checkpoint before the watcher knows which parameters the optimizer owns.
-"""
+"""What a saved or loaded object contains, recognised by structure: digests of weights, optimizer, scheduler, scaler, random states."""
 
 from __future__ import annotations
 
@@ -14,11 +10,9 @@ from typing import Any, NamedTuple
 
 from .. import digest, names
 from . import random_states
+from .parts import Digests, Part, total
 
-MODULUS = 1 << 64
 _DIGITS = re.compile(r"\d+")
-#: Inverse of the multiplier of the empty name.
-_UNIT = pow(digest.name_multiplier(""), -1, MODULUS)
 #: Deeper objects and longer lists are not searched.
 MAX_DEPTH = 8
 MAX_ITEMS = 200_000
@@ -64,17 +58,6 @@ class OwnerState:
 owner = OwnerState()
 
 
-class Part(NamedTuple):
-    """One tensor: its sum without the name (None: not hashed), number of local elements, address, full shape, and norm."""
-
-    unit: int | None
-    numel: int
-    pointer: int
-    shape: tuple[int, ...]
-    is_shard: bool = False
-    norm: float = 0.0
-
-
 class OptimizerState(NamedTuple):
     """A state dict of an optimizer: keys of parameters by group, state name -> key -> part, rates, the smallest step counter."""
 
@@ -85,7 +68,7 @@ class OptimizerState(NamedTuple):
 
 
 class Contents:
-    """What ``read`` recognised in one object. ``describe`` gives digests once the owner is known."""
+    """What ``read`` recognised in one object; its tensors have digests after ``digests.finish``, and names with ``describe``."""
 
     def __init__(self) -> None:
         self.mappings: dict[str, dict[str, Part]] = {}
@@ -94,6 +77,7 @@ class Contents:
         self.rng: dict[str, str] = {}
         self.scheduler: list[list[Any]] = []
         self.scaler: dict[str, Any] | None = None
+        self.digests = Digests()
         self._items = 0
         #: The owner, if this object is sharded.
         self._group: Owner | None = None
@@ -123,7 +107,7 @@ class Contents:
 
     def _read_mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> None:
         if is_optimizer_state(value):
-            self.optimizers[path] = read_optimizer(value)
+            self.optimizers[path] = read_optimizer(value, self.digests)
         elif {"scale", "growth_factor", "_growth_tracker"} <= value.keys():
             self.scaler = {str(key): _scalar(item) for key, item in value.items()}
         elif {"last_epoch", "_step_count"} <= value.keys():
@@ -140,9 +124,12 @@ class Contents:
             self._read_tensor(tensors.pop(key), _join(path, key))
         flat, tensors = split_flat_optimizer(tensors)
         if flat:
-            self.optimizers[path] = read_flat_optimizer(flat, value)
+            self.optimizers[path] = read_flat_optimizer(flat, value, self.digests)
         if tensors:
-            self.mappings[path] = {names.normalise(key): part(item) for key, item in tensors.items()}
+            parts: dict[str, Part] = {}
+            self.mappings[path] = parts
+            for key, item in tensors.items():
+                self.digests.add(parts, names.normalise(key), item, has_norm=True)
         for key, item in value.items():
             if key not in tensors and key not in generators and key not in flat:
                 self.read(item, _join(path, key), depth + 1)
@@ -164,7 +151,8 @@ class Contents:
                 "torch", value
             )
         else:
-            self.mappings.setdefault(path[: -len(key) - 1], {})[names.normalise(key)] = part(value)
+            parts = self.mappings.setdefault(path[: -len(key) - 1], {})
+            self.digests.add(parts, names.normalise(key), value, has_norm=True)
 
     def describe(self, owner: Owner | None, *, is_accumulating: bool = False) -> dict[str, Any]:
         """``weights``, ``numel``, ``matched`` (fraction of the owner's parameters) and ``contents`` by category, as one JSON object.
@@ -285,11 +273,18 @@ def fits(state: OptimizerState, group: Sequence[str], owner: Owner) -> bool:
     )
 
 
-def read(value: Any) -> Contents:
-    """Recognise what ``value`` contains and hash its tensors."""
+def recognise(value: Any) -> Contents:
+    """Recognise what ``value`` contains; its tensors have no digests yet."""
     contents = Contents()
     with digest.undisturbed():
         contents.read(value)
+    return contents
+
+
+def read(value: Any) -> Contents:
+    """Recognise what ``value`` contains and hash its tensors."""
+    contents = recognise(value)
+    contents.digests.finish()
     return contents
 
 
@@ -330,25 +325,25 @@ def split_flat_optimizer(tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[
     return flat, {key: value for key, value in tensors.items() if key not in flat}
 
 
-def read_optimizer(value: Mapping[str, Any]) -> OptimizerState:
+def read_optimizer(value: Mapping[str, Any], digests: Digests) -> OptimizerState:
     """Read ``{"state": {key: {name: value}}, "param_groups": [...]}``."""
     keys = [key for group in value["param_groups"] for key in group.get("params", ())]
     states: dict[str, dict[Any, Part]] = {}
     for key, entries in value["state"].items():
         for name, item in entries.items() if isinstance(entries, Mapping) else ():
             if is_tensor(item) or isinstance(item, (int, float)):
-                states.setdefault(str(name), {})[key] = part(_as_tensor(item))
+                digests.add(states.setdefault(str(name), {}), key, _as_tensor(item))
     counters = [item["step"] for item in value["state"].values() if isinstance(item, Mapping) and "step" in item]
     rates = [rate(group.get("lr")) for group in value["param_groups"]]
     return OptimizerState(tuple(keys), states, rates, smallest(counters))
 
 
-def read_flat_optimizer(flat: Mapping[str, Any], value: Mapping[str, Any]) -> OptimizerState:
+def read_flat_optimizer(flat: Mapping[str, Any], value: Mapping[str, Any], digests: Digests) -> OptimizerState:
     """Read ``state.<parameter>.<state name>`` and ``param_groups.<parameter>.lr``; the rates of all parameters count as one group each."""
     states: dict[str, dict[Any, Part]] = {}
     for key, item in flat.items():
         parameter, name = key[len("state.") :].rsplit(".", 1)
-        states.setdefault(name, {})[parameter] = part(item)
+        digests.add(states.setdefault(name, {}), parameter, item)
     rates = {
         rate(item) for key, item in value.items() if str(key).startswith("param_groups.") and str(key).endswith(".lr")
     }
@@ -449,31 +444,6 @@ def align_names(saved: Sequence[str], owner: Sequence[str]) -> dict[str, str]:
         for cut in sorted(cuts, key=len)
     ]
     return max(added + removed, key=len)
-
-
-def part(value: Any) -> Part:
-    """Hash one tensor, or this process' shards of it, as if its name had the multiplier 1; tensors without data are not hashed."""
-    shape = tuple(value.shape) if hasattr(value, "shape") else tuple(value.size())
-    try:
-        pieces = digest.local_pieces(value)
-        numel = sum(int(local.numel()) for local, _ in pieces)
-        pointer = int(pieces[0][0].data_ptr()) if len(pieces) == 1 else 0
-        unit = sum(digest.piece("", local, box) for local, box in pieces) * _UNIT % MODULUS
-        norm = sum(digest.norm(local) ** 2 for local, _ in pieces) ** 0.5
-        return Part(unit, numel, pointer, shape, any(box is not None for _, box in pieces), norm)
-    except Exception:  # noqa: BLE001 a kind of tensor that is not known: it has no digest
-        return Part(None, 0, 0, shape)
-
-
-def total(parts: Mapping[str, Part]) -> tuple[str | None, int]:
-    """Digest (16 hex digits) and number of elements of named parts; no digest if a part has none."""
-    numel = sum(item.numel for item in parts.values())
-    result = 0
-    for name, item in parts.items():
-        if item.unit is None:
-            return None, numel
-        result += item.unit * digest.name_multiplier(name)
-    return f"{result % MODULUS:016x}", numel
 
 
 def _as_tensor(value: Any) -> Any:

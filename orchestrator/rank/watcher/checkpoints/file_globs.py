@@ -24,6 +24,8 @@ _HEADER = struct.Struct("iIII")
 MAX_DIRECTORIES = 1000
 #: Seconds between two searches where inotify is not available.
 POLL_S = 0.5
+#: After so many changes at once the next ones wait for ``POLL_S``: the process may be writing thousands of files.
+MANY = 16
 
 
 def patterns() -> list[str]:
@@ -57,23 +59,27 @@ class GlobWatcher:
     def run(self) -> None:
         """Report files until the process ends."""
         while os.getpid() == self._pid:
-            self.wait(POLL_S)
+            if (self.wait(POLL_S) or 0) > MANY:
+                time.sleep(POLL_S)
 
     @record.guarded("files")
-    def wait(self, timeout_s: float) -> None:
-        """Wait for changes, and report the files that are complete."""
+    def wait(self, timeout_s: float) -> int:
+        """Wait for changes, and report the files that are complete. Returns how many changes there were."""
         if self.fd < 0:
             record.unknown("files", "inotify is not available: changes of files are seen with a delay")
             time.sleep(timeout_s)
             self._search()
-            return
+            return 0
+        count = 0
         if select.select([self.fd], [], [], timeout_s)[0]:
             for mask, path in self._events():
+                count += 1
                 if mask & _OVERFLOW or mask & _CREATE:
                     self.add_directories()
                     self._search()
                 if mask & (_CLOSE_WRITE | _MOVED_TO):
                     self._report(path, "rename" if mask & _MOVED_TO else "return")
+        return count
 
     def directories(self) -> set[str]:
         """The directories that are watched."""

@@ -6,14 +6,20 @@ import contextlib
 import functools
 import hashlib
 import io
+import itertools
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 CHUNK = 1 << 20
+#: Seconds after which the thread looks whether another job is due.
+POLL_S = 0.1
 #: Nice value of the thread.
 NICE = 19
+#: Files that wait for their hash are open, at most so many: the limit of open files is that of the user's process.
+MAX_OPEN = 32
 #: File systems of one machine: they delete a file that is open.
 LOCAL = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "tmpfs", "ramfs", "overlay", "squashfs")
@@ -50,40 +56,53 @@ def _is_local(device: int) -> bool:
     return bool(types) and types <= LOCAL
 
 
+#: The identities of the files that are open.
+_open: set[int] = set()
+
+
 class Unchanged:
     """A file that is hashed now or later. On a local file system it is opened now, so another file may take its name by then.
 
-    On a network file system it is open only while a chunk is read: a directory with a deleted file that is open cannot be removed.
+    On a network file system, and if many wait, it is open only while a chunk is read: a directory with a deleted file that is open
+    cannot be removed.
     """
 
     def __init__(self, path: str, expected: tuple[int, int, int] | None) -> None:
-        self._path, self._expected = path, expected
+        self.path, self.expected = path, expected
         self._file: io.FileIO | None = None
-        self._is_remote = is_on_network(path)
-        if not self._is_remote:
+        self._is_closed_between = len(_open) >= MAX_OPEN or is_on_network(path)
+        if not self._is_closed_between:
             with contextlib.suppress(OSError):
                 self._file = open(path, "rb", buffering=0)  # noqa: SIM115 it is closed once it is hashed
+                _open.add(id(self))
 
     def sha256(self) -> str | None:
         """None unless the file had the expected stamp when its first byte and when its last byte was read. Closes the file."""
-        if self._is_remote:
+        if self._is_closed_between:
             return self._sha256_by_chunks()
-        if self._file is None or self._expected is None:
+        if self._file is None:
             return None
-        with self._file as source:
-            try:
-                digest = _hash(source) if self._is_expected(source) else None
-                return digest if self._is_expected(source) else None
-            except OSError:
-                return None
+        try:
+            digest = _hash(self._file) if self._is_expected(self._file) else None
+            return digest if self._is_expected(self._file) else None
+        except OSError:
+            return None
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """It is not hashed, or is hashed."""
+        _open.discard(id(self))
+        if self._file is not None:
+            self._file.close()
 
     def _sha256_by_chunks(self) -> str | None:
         sha, offset = hashlib.sha256(), 0
         with contextlib.suppress(OSError):
-            while self._expected is not None and stamp(self._path) == self._expected:
-                if offset >= self._expected[1]:
+            while self.expected is not None and stamp(self.path) == self.expected:
+                if offset >= self.expected[1]:
                     return sha.hexdigest()
-                with open(self._path, "rb", buffering=0) as source:
+                with open(self.path, "rb", buffering=0) as source:
                     source.seek(offset)
                     chunk = source.read(CHUNK)
                 sha.update(chunk)
@@ -91,7 +110,7 @@ class Unchanged:
         return None
 
     def _is_expected(self, source: io.FileIO) -> bool:
-        return _stamp_of(os.fstat(source.fileno())) == self._expected
+        return _stamp_of(os.fstat(source.fileno())) == self.expected
 
 
 def hash_unchanged(path: str, expected: tuple[int, int, int] | None) -> str | None:
@@ -111,33 +130,43 @@ class HashThread:
     """Runs jobs one after another at low priority. The thread starts with the first job."""
 
     def __init__(self) -> None:
-        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue()
+        #: (when it is due, its number, job).
+        self._jobs: queue.PriorityQueue[tuple[float, int, Callable[[], None]]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._pending = 0
-        self._idle = threading.Event()
+        self._idle, self._hurry = threading.Event(), threading.Event()
         self._idle.set()
         self._thread: threading.Thread | None = None
 
-    def submit(self, job: Callable[[], None]) -> None:
-        """Run ``job`` later. What it raises is dropped."""
+    def submit(self, job: Callable[[], None], delay_s: float = 0.0) -> None:
+        """Run ``job`` later, after ``delay_s`` or with ``drain``. What it raises is dropped."""
         with self._lock:
             self._pending += 1
             self._idle.clear()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ccbed-watch-hashes", daemon=True)
                 self._thread.start()
-        self._jobs.put(job)
+        self._jobs.put((time.monotonic() + delay_s, next(self._numbers), job))
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait for the jobs; whether all have ended."""
-        return self._idle.wait(timeout_s)
+        """Wait for the jobs, also for those that are not due; whether all have ended."""
+        self._hurry.set()
+        is_idle = self._idle.wait(timeout_s)
+        self._hurry.clear()
+        return is_idle
 
     def _run(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         while True:
+            due, number, job = self._jobs.get()
+            wait_s = due - time.monotonic()
+            if wait_s > 0 and not self._hurry.wait(min(wait_s, POLL_S)):
+                self._jobs.put((due, number, job))  # meanwhile another one may be due
+                continue
             with contextlib.suppress(Exception):
-                self._jobs.get()()
+                job()
             with self._lock:
                 self._pending -= 1
                 if not self._pending:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import weakref
 
 from .. import digest, owner, sharding
-from . import contents
+from . import contents, parts
 
 
 def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
     """Names, addresses and shapes of the owner's parameters. ``buffers``: names of those that are saved with the model."""
-    parts = {id(parameter): held for parameter, held in known.parameters()}
+    held_by = {id(parameter): held for parameter, held in known.parameters()}
     pointers = tuple(int(digest.local(parameter).data_ptr()) for parameter, held in known.parameters() for _ in held)
     reference = weakref.ref(known)
     counted = {name for name, part in known.parts.items() if sharding.counts(part, known.shards, known.rank)}
@@ -20,7 +20,7 @@ def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
         pointers=pointers,
         shapes=tuple(part.shape for part in known.parts.values()),
         optimizers=tuple(
-            tuple(part.name for parameter in owner.parameters_of(optimizer) for part in parts.get(id(parameter), ()))
+            tuple(part.name for parameter in owner.parameters_of(optimizer) for part in held_by.get(id(parameter), ()))
             for optimizer in known.owning
         ),
         counted=frozenset(counted),
@@ -31,11 +31,6 @@ def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
 
 def _gradients(known: owner.Owner | None) -> str | None:
     """The digest of the gradients; None if a parameter has none, or where ranks hold shards."""
-    held = (
-        {parts[0].name: x.grad for x, parts in known.parameters() if parts}
-        if known is not None and not known.shards
-        else {}
-    )
-    with digest.undisturbed():
-        digested = {name: contents.part(item) for name, item in held.items() if item is not None}
-    return contents.total(digested)[0] if held and len(digested) == len(held) else None
+    held = {of[0].name: x.grad for x, of in known.parameters() if of} if known is not None and not known.shards else {}
+    digested = parts.digest_all((name, item) for name, item in held.items() if item is not None)
+    return parts.total(digested)[0] if held and len(digested) == len(held) else None

@@ -18,7 +18,7 @@ TORCH_BYTES = 5056
 
 def is_generator(path: str, value: Any) -> bool:
     """Whether a tensor is the state of a torch generator: bytes, of the CPU's size or by a name that says so."""
-    if str(getattr(value, "dtype", "")) != "torch.uint8" or value.dim() != 1:
+    if getattr(value, "dtype", None) is not sys.modules["torch"].uint8 or value.dim() != 1:
         return False
     return bool(
         value.numel() == TORCH_BYTES or (value.numel() == 16 and ("rng" in path.lower() or "cuda" in path.lower()))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import record
-from . import saves
+from . import saves, trackers
 
 
 def install() -> None:
@@ -28,7 +28,7 @@ def _watch(original: Callable[..., Any]) -> Callable[..., Any]:
         result = original(*args, **kwargs)
         if not is_link:
             _report(args, result)
-        saves.commit_waiting()
+        saves.commit_waiting(is_sure=is_link or trackers.is_named_so(args))
         return result
 
     rename.__module__ = "shutil" if original is shutil.move else "os"

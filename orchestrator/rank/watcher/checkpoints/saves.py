@@ -17,11 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .. import record, steps
-from . import contents, file_hashes, trackers
+from ..live import SaveReports
+from . import contents, file_hashes, shared_hashes, trackers
 from .buffers import Buffers
 
 #: Saves whose paths are remembered for later renames.
-REMEMBERED = 256
+REMEMBERED = 8192
+#: Of more saves that wait, each further save looks at so many: a checkpoint may have thousands of files.
+MANY, PER_SAVE = 64, 8
 #: A process that saves more often without a recognised model is not observed further: it saves samples, not checkpoints.
 MAX_UNRECOGNISED = 1000
 #: A name of a file or of its directory that is renamed when the save is complete.
@@ -58,30 +61,30 @@ class Save:
 
 
 class Reading:
-    """Reads contents beside the save itself, in a thread; on CUDA in the caller's thread, in the order of its stream."""
+    """The contents of a save: digested beside the save itself, in a thread; on CUDA in the caller's thread, in the order of its stream."""
 
     def __init__(self, value: Any) -> None:
         self._contents: contents.Contents | None = None
         self._error: Exception | None = None
-        self._thread: threading.Thread | None = None
-        if _uses_cuda():
-            self._read(value)
-            return
-        self._thread = threading.Thread(target=self._read, args=(value,), name="ccbed-watch-contents", daemon=True)
-        self._thread.start()
-
-    def _read(self, value: Any) -> None:
         try:
-            self._contents = contents.read(value)
+            self._contents = contents.recognise(value)
+            if _uses_cuda():
+                self._contents.digests.finish()
+            else:
+                self._contents.digests.start()
         except Exception as error:  # noqa: BLE001 the save goes on without its contents
             self._error = error
 
     def wait(self) -> contents.Contents | None:
-        """The contents; None if they could not be read, with a ``problem`` line."""
-        if self._thread is not None:
-            self._thread.join()
+        """The contents; None if they could not be read, with a ``problem`` line. What no thread has digested yet is digested here."""
+        try:
+            if self._contents is not None:
+                self._contents.digests.finish()
+        except Exception as error:  # noqa: BLE001
+            self._error = error
         if self._error is not None:
             record.unknown("contents", f"{type(self._error).__name__}: {self._error}"[:300])
+            return None
         return self._contents
 
 
@@ -149,7 +152,11 @@ class _Registry:
 
     def __init__(self) -> None:
         self.by_path: dict[str, Save] = {}
-        self.waiting: list[Save] = []
+        #: By path.
+        self.waiting: dict[str, Save] = {}
+        #: Calls since the saves that wait were looked at.
+        self.calls = 0
+        self.reports = SaveReports()
         self.ids = itertools.count(1)
         self.groups = FileGroups()
         self.unrecognised = 0
@@ -181,9 +188,10 @@ def begin(api: str, path: str, value: Any, *, called: float | None = None) -> Sa
         return None
     if threading.current_thread() is threading.main_thread():
         steps.flush()
-    commit_waiting()
-    with _lock:  # what was not committed until now is overwritten
-        _registry.waiting = [save for save in _registry.waiting if not path or save.path != path]
+    commit_waiting(is_sure=False)
+    if path:
+        with _lock:  # what was not committed until now is overwritten
+            _registry.waiting.pop(path, None)
     save = Save(api, path, steps.completed())
     save.called = called or save.called
     record.line("save", id=save.id, api=api, path=path, n=save.n, called=save.called, **_moment())
@@ -260,22 +268,26 @@ def settle(save: Save | None, how: str, stream: Any = None) -> None:
     with _lock:
         _registry.remember(save)
         _registry.groups.add(save.path, save.n)
-        _registry.waiting.append(save)
-    commit_waiting()
+        _registry.waiting[save.path] = save
+    commit_waiting(is_sure=False)
 
 
 @record.guarded("saves")
-def commit_waiting(n: int = 0, *, is_end: bool = False) -> None:
+def commit_waiting(n: int = 0, *, is_end: bool = False, is_sure: bool = True) -> None:
     """Commit the saves that are complete: their file is closed, and its name final, with all files that belong to it.
 
     The next step completes the others: no rename followed their temporary name, no tracker names them, files were left out.
+    ``is_sure``: look at each of them also if many wait.
     """
     buffers.match(steps.completed())
-    if not _registry.waiting:
+    _registry.calls += 1
+    if not _registry.waiting or (not is_sure and _registry.calls * PER_SAVE < len(_registry.waiting) - MANY):
         return
     with _lock:
-        ready = [save for save in _registry.waiting if is_end or _is_ready(save)]
-        _registry.waiting = [save for save in _registry.waiting if save not in ready]
+        _registry.calls = 0
+        ready = [save for save in _registry.waiting.values() if is_end or _is_ready(save)]
+        for save in ready:
+            _registry.waiting.pop(save.path, None)
     for save in ready:
         if os.path.exists(save.path):
             _commit_as_named(save)
@@ -302,17 +314,15 @@ def move(source: str, target: str) -> None:
     """A file or directory was renamed: saves below it have a new path, and those that waited for it are committed."""
     buffers.move(source, target)
     with _lock:
-        moved = [
-            (path, save)
-            for path, save in _registry.by_path.items()
-            if path == source or path.startswith(source + os.sep)
-        ]
-        for path, save in moved:
-            del _registry.by_path[path]
+        paths = [source] if source in _registry.by_path else []
+        if os.path.isdir(target):
+            paths += [path for path in _registry.by_path if path.startswith(source + os.sep)]
+        moved = [_registry.by_path.pop(path) for path in paths]
+        for path, save in zip(paths, moved):
+            _registry.waiting.pop(path, None)
             save.path = target + path[len(source) :]
             _registry.remember(save)
-        _registry.waiting = [save for save in _registry.waiting if all(save is not other for _, other in moved)]
-    for _, save in moved:
+    for save in moved:
         save.is_temporary = is_temporary(save.path)
         if save.committed is None:
             save.returned, save.stream = time.monotonic(), None
@@ -322,8 +332,11 @@ def move(source: str, target: str) -> None:
 
 
 @record.guarded("saves")
-def commit(save: Save, how: str, path: str, t_committed: float | None) -> None:
-    """Record that the save counts; its SHA-256 follows from a thread of low priority. A file that is renamed later keeps its first time."""
+def commit(save: Save, how: str, path: str, t_committed: float | None, step: int | None = None) -> None:
+    """Record that the save counts; its SHA-256 follows from a thread of low priority. A file that is renamed later keeps its first time.
+
+    The bed learns of the first file of a checkpoint, and the record holds them all. ``step``: as the script counts.
+    """
     target = identity(path)
     stamp = file_hashes.stamp(target)
     is_first = save.committed is None
@@ -331,14 +344,19 @@ def commit(save: Save, how: str, path: str, t_committed: float | None) -> None:
     fields = {"id": save.id, "path": path, "bytes": _size(path), "how": how, "t_committed": save.committed}
     record.line("committed", **fields)
     if is_first:
-        record.notify("save.committed", path=path, n=save.n, bytes=fields["bytes"])
+        if _registry.reports.is_new((save.n, step)):
+            record.notify("save.committed", path=path, n=save.n, bytes=fields["bytes"])
         report("committed", save)
     file = file_hashes.Unchanged(target, stamp)
-    hashes.submit(lambda: _record_hash(file, fields))
+    shared = shared_hashes.of_process() if save.api == "file" else None
+    delay_s = shared.delay_s(target) if shared else 0.0
+    hashes.submit(lambda: _record_hash(file, shared, fields), delay_s)
 
 
-def _record_hash(file: file_hashes.Unchanged, fields: dict[str, Any]) -> None:
-    digest = file.sha256()
+def _record_hash(
+    file: file_hashes.Unchanged, shared: shared_hashes.SharedHashes | None, fields: dict[str, Any]
+) -> None:
+    digest = shared.sha256(file) if shared else file.sha256()
     if digest is not None:
         record.line("committed", sha256=digest, **fields)
     else:
@@ -368,7 +386,7 @@ def report_file(path: str, how: str, *, api: str = "file", step: int | None = No
     claim = {} if step is None else {"step": step}
     record.line("save", id=save.id, api=api, path=path, n=save.n, called=None, **claim)
     record.line("saved", id=save.id, staged=None, durable=None, files=[[path, _size(path), None]], weights=None)
-    commit(save, how, path, (_changed(path) if api == "file" else None) or save.returned)
+    commit(save, how, path, (_changed(path) if api == "file" else None) or save.returned, step)
 
 
 def identity(path: str) -> str:

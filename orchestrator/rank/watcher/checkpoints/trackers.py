@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
+from collections.abc import Sequence
 
 #: Names of trackers, of DeepSpeed, Megatron, Lightning and many scripts.
 NAMES = re.compile(
@@ -16,8 +18,24 @@ MAX_BYTES = 4096
 MAX_ENTRIES = 1000
 
 
+#: Of the time between two searches of one directory the part that a search may take: a checkpoint may have thousands of files.
+SHARE = 0.05
+#: Directory -> until when the tracker that was found there last is not searched for again, and this tracker.
+_known: dict[str, tuple[float, str | None]] = {}
+
+
 def tracker_of(path: str) -> str | None:
     """The tracker beside a checkpoint, or beside its directory; None if there is none."""
+    directory, begin = os.path.dirname(path), time.monotonic()
+    until, tracker = _known.get(directory, (0.0, None))
+    if begin > until or tracker == path:
+        tracker, end = _search(path), time.monotonic()
+        _known.clear()
+        _known[directory] = end + (end - begin) / SHARE, tracker
+    return tracker
+
+
+def _search(path: str) -> str | None:
     directory = os.path.dirname(path)
     for folder in (directory, os.path.dirname(directory)):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -36,6 +54,11 @@ def target_of(tracker: str) -> str:
             with open(tracker, encoding="utf-8") as source:
                 return source.read().strip()
     return ""
+
+
+def is_named_so(paths: Sequence[object]) -> bool:
+    """Is one of these arguments the path of a tracker?"""
+    return any(isinstance(path, (str, os.PathLike)) and NAMES.match(os.path.basename(str(path))) for path in paths)
 
 
 def refers(tracker: str, path: str) -> bool:
