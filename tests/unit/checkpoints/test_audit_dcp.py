@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 
 from orchestrator.store.checkpoints import audit as audits
 
 from . import layouts
+
+dcp: Any = importlib.import_module("torch.distributed.checkpoint")
 
 
 @pytest.fixture

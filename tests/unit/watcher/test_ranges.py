@@ -255,8 +255,6 @@ def _with_ranges(job: watched_jobs.Job, folder: Path) -> Run:
         recorder.path = folder / file.path
         recorder._fd = os.open(recorder.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for line in file.lines:
-            if isinstance(line, watch.Rng):
-                continue
             fields = {key: value for key, value in dataclasses.asdict(line).items() if value is not None}
             if isinstance(line, watch.State) and line.full:
                 fields["gradients"] = None
