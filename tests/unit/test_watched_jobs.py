@@ -417,7 +417,7 @@ def test_a_loss_after_which_no_process_began_leaves_nothing_to_judge() -> None:
 
 def test_a_rank_that_was_watched_before_is_not_said_to_have_no_watcher() -> None:
     assert "it was not started again" in _reason(1, None, None, was_watched=True)
-    assert "the watcher was not loaded there" in _reason(1, None, None, was_watched=False)
+    assert "the watcher was not loaded" in _reason(1, None, None, was_watched=False)
 
 
 def test_a_rank_of_a_later_attempt_that_made_no_step_has_a_record() -> None:
