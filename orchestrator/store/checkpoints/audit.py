@@ -133,7 +133,7 @@ class _Listing:
             path = Path(entry.path)
             if _is_pointer(path, entry):
                 self.pointers.append(path)
-            elif (entry.is_symlink() and not os.path.exists(path)) or part_files.UNFINISHED.match(entry.name):
+            elif (entry.is_symlink() and not path.exists()) or part_files.UNFINISHED.match(entry.name):
                 self.unfinished.append(path)
             elif entry.is_dir(follow_symlinks=False):
                 self.folders[folder].append(path)
@@ -144,8 +144,8 @@ class _Listing:
 
 def _is_pointer(path: Path, entry: os.DirEntry[str]) -> bool:
     if entry.is_symlink():
-        return _POINTER.fullmatch(path.stem) is not None or os.path.isdir(path)
-    return _POINTER.fullmatch(entry.name) is not None and os.path.isfile(path) and _stat(path).st_size < 4096
+        return _POINTER.fullmatch(path.stem) is not None or path.is_dir()
+    return _POINTER.fullmatch(entry.name) is not None and entry.is_file() and _stat(path).st_size < 4096
 
 
 def _checkpoints(root: Path, listing: _Listing, whole: bool) -> Iterator[Checkpoint]:
@@ -251,9 +251,9 @@ def _made(name: str, form: str, place: Path, parts: Sequence[PartFile]) -> Check
     made.doubts += [f"{part.path.relative_to(base)}: {part.unknown}" for part in parts if part.unknown]
     for names in (part_files.STEPS, part_files.EPOCHS):
         for word in names:
-            said = {part.path.name: part.says[word] for part in parts if word in part.says}
-            if form == "Accelerate":  # its random states count the steps of an epoch
-                said = {name: count for name, count in said.items() if not name.startswith("random_states")}
+            # The random states of Accelerate count the steps of an epoch.
+            counting = [part for part in parts if word in part.says and not part.path.name.startswith("random_states")]
+            said = {part.path.name: part.says[word] for part in counting}
             if len(set(said.values())) > 1:
                 made.problems.append("parts of different steps: " + _listed(said, word))
             if said and names is part_files.STEPS and made.step is None:
@@ -423,11 +423,11 @@ def _pointer_problems(path: Path, found: Sequence[Checkpoint]) -> Iterator[str]:
             )
             return
         # Some jobs write a path of the host, or working directory, of the job; others the step alone.
-        names = [name, os.path.basename(name), f"iter_{name:0>7}"]
-        of_step = (str(one.place) for one in found if name.isdecimal() and one.step == int(name))
-        places = (*(str(path.parent / each) for each in names if each), *of_step)
-        target = next(filter(os.path.exists, places), path.parent / name)
-    if not os.path.exists(target):
+        names = [name, Path(name).name, f"iter_{name:0>7}"]
+        of_step = (one.place for one in found if name.isdecimal() and one.step == int(name))
+        places = (*(path.parent / each for each in names), *of_step)
+        target = next(filter(part_files.is_there, places), path.parent / name)
+    if not part_files.is_there(target):
         yield f"{path.name} names {name}, which is not there"
         return
     for one in found:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...model.frozen import dataclass
-from . import pickled, torch_files
+from . import part_files, pickled, torch_files
 
 METADATA = ".metadata"
 SHARDS = "*.distcp"
@@ -51,8 +50,7 @@ def pieces(directory: Path) -> list[Piece]:
             or not isinstance(start, int)
             or not isinstance(length, int)
             or min(start, length) < 0
-            or os.path.isabs(file)
-            or ".." in file.split("/")
+            or not {"", ".."}.isdisjoint(file.split("/"))
         ):
             raise pickled.DamagedError("the place of a piece is damaged")
         plain = not _attribute(place, "transform_descriptors")
@@ -88,7 +86,7 @@ def steps(directory: Path, known: list[Piece]) -> Mapping[str, set[float]]:
 
 
 def _file_problem(path: Path, pieces_of_file: list[Piece], whole: bool) -> str:
-    if not os.path.isfile(path):
+    if not part_files.is_there(path) or not path.is_file():
         return f"is missing: it holds {len(pieces_of_file)} pieces, {pieces_of_file[0].name} among them"
     size = path.stat().st_size
     for piece in sorted(pieces_of_file, key=lambda piece: piece.start):

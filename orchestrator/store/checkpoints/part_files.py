@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -55,6 +54,14 @@ def is_part(path: Path) -> bool:
         or name == "trainer_state.json"
     )
     return (is_known or _COMMON.fullmatch(name) is not None) and not UNFINISHED.match(name)
+
+
+def is_there(path: Path) -> bool:
+    """Say whether a path that a file names exists: it may be one that no system has."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def read(path: Path, *, whole: bool) -> PartFile:
@@ -109,7 +116,7 @@ def _index_problems(path: Path, weights: Any) -> Iterator[str]:
         by_file.setdefault(str(file), set()).add(name)
     for file, names in sorted(by_file.items()):
         shard = path.parent / file
-        if not os.path.isfile(shard):
+        if not is_there(shard) or not shard.is_file():
             yield f"{file}, which it names, is missing"
         elif shard.suffix == ".safetensors":
             try:

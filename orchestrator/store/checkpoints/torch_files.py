@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -119,7 +120,7 @@ class TorchFile:
             raise pickled.DamagedError(f"its archive is damaged: {error}") from None
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
         main = records.get("data.pkl")
-        if main is None and not any(name.startswith("data/") for name in records):
+        if main is None and not any(re.fullmatch(r"data/\d+", name) for name in records):
             raise pickled.UnreadError("it is a zip archive without data.pkl: another program wrote it")
         if main is None:
             raise pickled.DamagedError("its record data.pkl is missing")
