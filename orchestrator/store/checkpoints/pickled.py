@@ -278,7 +278,7 @@ class _Machine:
 
 def _pairs(flat: list[Any]) -> dict[Any, Any]:
     for key in flat[::2]:
-        waiting = [key] if isinstance(key, tuple) else []
+        waiting: list[Any] = [key] if isinstance(key, tuple) else []
         for count, part in enumerate(waiting):
             if count > _MOST_KEY:
                 raise UnreadError(f"a key in its pickle has more than {_MOST_KEY:,} parts")

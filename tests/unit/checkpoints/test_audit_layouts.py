@@ -99,7 +99,12 @@ def quantized_in_the_older_form(root: Path) -> None:
 
 def scripted(root: Path) -> None:
     root.mkdir()
-    torch.jit.save(torch.jit.trace(torch.nn.Linear(64, 64), torch.ones(64)), root / "a.pt")
+    torch.jit.save(
+        torch.jit.trace(  # type: ignore[no-untyped-call]
+            torch.nn.Linear(64, 64), torch.ones(64)
+        ),
+        root / "a.pt",
+    )
 
 
 WHOLE: Mapping[str, Callable[[Path], None]] = {
@@ -136,7 +141,7 @@ def test_an_archive_of_another_program_is_unknown(tmp_path: Path) -> None:
 def test_pieces_in_the_form_of_safetensors_are_whole_until_they_are_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def content(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    def content(tensors: Mapping[str, torch.Tensor], **_metadata: object) -> bytes:
         layouts.safetensors(tmp_path / "piece", tensors)
         return (tmp_path / "piece").read_bytes()
 
