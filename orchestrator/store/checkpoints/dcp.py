@@ -35,6 +35,8 @@ def pieces(directory: Path) -> list[Piece]:
         pickled.DamagedError: it is damaged, or a chunk of a tensor has no place in any file.
     """
     with pickled.reading(), (directory / METADATA).open("rb") as file:
+        if (directory / METADATA).stat().st_size > part_files.MOST_PICKLE:
+            raise pickled.UnreadError(f"{METADATA} has more than {part_files.MOST_PICKLE:,} bytes")
         document = pickled.read(file)
     entries, places = _attribute(document, "state_dict_metadata"), _attribute(document, "storage_data")
     if not isinstance(entries, dict) or not isinstance(places, dict):

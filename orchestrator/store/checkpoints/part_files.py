@@ -28,7 +28,7 @@ UNFINISHED = re.compile(r"(^tmp[-_.].*|.*\.(tmp|part|partial|incomplete|temp)(\.
 #: Names of the indexes that Hugging Face writes beside shards.
 INDEX = re.compile(r".*\.(safetensors|bin)\.index(\.\w+)?\.json")
 #: The largest JSON, and the largest plain pickle, that are read.
-_MOST_TEXT, _MOST_PICKLE = 128 << 20, 512 << 20
+_MOST_TEXT, MOST_PICKLE = 128 << 20, 512 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +136,8 @@ def _torch(path: Path, size: int, whole: bool) -> PartFile:
         form = f"torch.save, {len(file.storages)} tensors"
         return PartFile(path=path, form=form, size=size, says=says, updates=updates, world=world, digest=file.digest)
     if head[:1] == b"\x80":
-        if size > _MOST_PICKLE:
-            raise pickled.UnreadError(f"it is a pickle of {size:,} bytes; {_MOST_PICKLE:,} are read")
+        if size > MOST_PICKLE:
+            raise pickled.UnreadError(f"it is a pickle of {size:,} bytes; {MOST_PICKLE:,} are read")
         with path.open("rb") as stream:
             pickled.read(stream)
         return PartFile(path=path, form="pickle", size=size)

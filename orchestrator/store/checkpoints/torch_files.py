@@ -131,6 +131,10 @@ class TorchFile:
         with _damage("data.pkl"):
             content = _record(archive, main)
         self.value = pickled.read_bytes(content)
+        for name, info in records.items():
+            if whole and not name.startswith("data") and not info.compress_type:
+                with _damage(name):
+                    _check(archive, info)
         sums = {name: info.CRC for name, info in sorted(records.items()) if name.startswith("data/")}
         self.digest = str(hash(tuple(sums.items()))) if all(sums.values()) else ""
         self._read_storages(archive, records, whole)
@@ -255,8 +259,9 @@ class _Part(io.RawIOBase):
 
     def __init__(self, file: IO[bytes], start: int, length: int) -> None:
         self._file, self._start, self._length, self._at = file, start, length, 0
-        #: Bytes that are read at once.
+        #: Bytes that are read without a seek, as those of one pickle are.
         self.most: int | None = None
+        self._row = 0
 
     def readable(self) -> bool:
         return True
@@ -268,7 +273,7 @@ class _Part(io.RawIOBase):
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence]
         if base + offset < 0:
             raise ValueError("negative seek")
-        self._at = base + offset
+        self._at, self._row = base + offset, 0
         return self._at
 
     def tell(self) -> int:
@@ -276,8 +281,9 @@ class _Part(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         size = max(0, min(len(buffer), self._length - self._at))
-        if self.most is not None and size > self.most:
-            raise pickled.UnreadError(f"a value in its pickle has more than {self.most:,} bytes")
+        self._row += size
+        if self.most is not None and self._row > self.most:
+            raise pickled.UnreadError(f"a pickle in it has more than {self.most:,} bytes")
         self._file.seek(self._start + self._at)
         content = self._file.read(size)
         buffer[: len(content)] = content

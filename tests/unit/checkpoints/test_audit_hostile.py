@@ -6,13 +6,18 @@ import json
 import os
 import re
 import struct
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
+import torch
+from click.testing import CliRunner
 
 from orchestrator.cli.verbs import checkpoint
 from orchestrator.store.checkpoints import audit as audits
-from orchestrator.store.checkpoints import pickled
+from orchestrator.store.checkpoints import pickled, torch_files
 
 from .test_audit import outcome, texts
 
@@ -139,3 +144,45 @@ def test_a_step_that_no_number_can_be_is_no_step(tmp_path: Path) -> None:
 def test_names_are_printed_without_what_a_terminal_obeys() -> None:
     assert re.fullmatch(r"[ -~]+", checkpoint._plain("a\nPASS\x1b[2J\udcff\u202e"))
     assert checkpoint._plain("größe 1") == "größe 1"
+
+
+@pytest.mark.parametrize("value", [b"\x8e" + struct.pack("<Q", 1 << 40), b"S"], ids=["a value", "a line"])
+def test_a_pickle_without_an_end_inside_another_form_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: bytes
+) -> None:
+    monkeypatch.setattr(torch_files, "_MOST_PICKLE", 1 << 16)
+    begin = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}."
+    for path, head in ((tmp_path / "a.pt", begin), (tmp_path / "step_1" / ".metadata", b"")):
+        path.parent.mkdir(exist_ok=True)
+        with path.open("wb") as file:
+            file.write(head + PROTOCOL + value)
+            file.truncate(1 << 40)
+    assert [one.outcome for one in audits.audit(tmp_path).checkpoints] == ["unknown", "unknown"]
+
+
+def test_every_record_of_an_archive_is_compared_with_its_checksum(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(3)}, tmp_path / "a.pt")
+    content = (tmp_path / "a.pt").read_bytes()
+    assert outcome(tmp_path) == "whole"
+    assert content.count(b"little") == 1
+    (tmp_path / "a.pt").write_bytes(content.replace(b"little", b"littlf"))
+    assert "byteorder is damaged" in texts(tmp_path)
+
+
+def test_what_is_not_shown_is_counted_by_its_outcome(tmp_path: Path) -> None:
+    for step in range(12):
+        (tmp_path / f"step_{step}.pt").write_bytes(b"PK\3\4")
+    result = CliRunner().invoke(checkpoint.command, ["check", str(tmp_path)], obj=SimpleNamespace(terminal=Lines()))
+    assert "4 more are damaged" in Lines.printed, result.output
+
+
+class Lines:
+    """A terminal that keeps its lines."""
+
+    printed: ClassVar[list[str]] = []
+
+    def line(self, text: str) -> None:
+        self.printed.append(text)
+
+    def lines(self, texts: Iterable[str]) -> None:
+        self.printed.extend(texts)
