@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -45,15 +46,21 @@ def check(session: Session, directory: Path, world: int | None, quick: bool, as_
     shown = [*damaged, *unknown, *(one for one in reversed(audit.checkpoints) if one.outcome == "whole")][:_MOST]
     for one in audit.checkpoints:
         if one in shown:
-            session.terminal.line(_line(one))
-            session.terminal.lines(f"    {text}" for text in (*one.problems, *one.doubts)[:4])
-    if len(audit.checkpoints) > len(shown):
-        session.terminal.line(f"{len(audit.checkpoints) - len(shown)} more are whole")
-    session.terminal.lines(audit.pointers)
+            session.terminal.line(_plain(_line(one)))
+            session.terminal.lines(_plain(f"    {text}") for text in (*one.problems, *one.doubts)[:4])
+    rest = Counter(one.outcome for one in audit.checkpoints if one not in shown)
+    session.terminal.lines(f"{count} more are {outcome}" for outcome, count in sorted(rest.items()))
+    session.terminal.lines(map(_plain, audit.pointers))
     if audit.unfinished:
-        session.terminal.line(f"left over from saves that did not end, and not read: {', '.join(audit.unfinished[:4])}")
-    session.terminal.line(_conclusion(audit, damaged, unknown))
+        left = f"left over from saves that did not end, and not read: {', '.join(audit.unfinished[:4])}"
+        session.terminal.line(_plain(left))
+    session.terminal.line(_plain(_conclusion(audit, damaged, unknown)))
     return code
+
+
+def _plain(text: str) -> str:
+    """Return a text with what no terminal prints, such as the line break in a file's name, as an escape."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _line(one: audits.Checkpoint) -> str:

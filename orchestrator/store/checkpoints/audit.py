@@ -21,14 +21,22 @@ _MARKS: Sequence[tuple[str, str]] = (
     (r"(\w+_)?(zero_pp_rank_\d+_)?mp_rank_\d+_(model|optim)_states\.pt", "DeepSpeed"),
     (r"random_states_\d+\.pkl", "Accelerate"),
     (r"\.metadata|.*\.distcp", "DCP"),
-    (r"(pytorch_|adapter_)?model(-\d+-of-\d+)?\.(safetensors|bin)|.*\.index\.json", "Hugging Face model"),
+    (r"(pytorch_|adapter_)?model(-\d+-of-\d+)?\.(safetensors|bin)", "Hugging Face model"),
+    (part_files.INDEX.pattern, "Hugging Face model"),
 )
 _POINTER = re.compile(r"(latest|last)(_checkpoint|_checkpointed_iteration)?(\.txt)?", re.IGNORECASE)
 #: Files that change with each update: weights and states of optimizers.
 _MOVES = re.compile(r"(?!base).*(model|weight|optim|adapter|\.distcp)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 _RANK = re.compile(r"((?:rank|shard|rng_state|random_states|process)[-_=]?)(\d+)", re.IGNORECASE)
-_OF_COUNT = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)")
+_OF_COUNT = re.compile(r"(?!.*(?:epoch|step|iter|iteration)[-_= ]?\d+-of-)(.*?)(\d+)-of-(\d+)(.*)", re.IGNORECASE)
+#: Words that say which part of a checkpoint a file is: files with other words, as best and last, are checkpoints of their own.
+_ROLES = re.compile(
+    r"(?<![a-z])(pytorch|model|net|weights?|params?|optimi[sz]ers?|optim|opt|lr|sched|scheduler|states?|dict|scaler|ema|rng|random"
+    r"|train|trainer|training|args|config|generator|discriminator|gen|disc|encoder|decoder|loader|dataloader|sampler|rank|shard|process)"
+    r"(?![a-z])",
+    re.IGNORECASE,
+)
 #: A directory that is a checkpoint of its own, not a part of the one that it lies in.
 _OWN_NAME = re.compile(r".*(step|checkpoint|epoch|iter|ckpt).*|\d+", re.IGNORECASE)
 
@@ -112,6 +120,8 @@ class _Listing:
         self.files[folder], self.folders[folder] = [], []
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return  # a job that runs has removed it
         except OSError as error:
             raise UsageError(f"{folder}: {error.strerror}", hint="run it as the user of the job") from None
         for entry in entries:
@@ -135,7 +145,7 @@ class _Listing:
 def _is_pointer(path: Path, entry: os.DirEntry[str]) -> bool:
     if entry.is_symlink():
         return _POINTER.fullmatch(path.stem) is not None or path.is_dir()
-    return _POINTER.fullmatch(entry.name) is not None and entry.is_file() and entry.stat().st_size < 4096
+    return _POINTER.fullmatch(entry.name) is not None and entry.is_file() and _stat(path).st_size < 4096
 
 
 def _checkpoints(root: Path, listing: _Listing, whole: bool) -> Iterator[Checkpoint]:
@@ -174,7 +184,7 @@ def _directory(folder: Path, form: str, top: Path, listing: _Listing, whole: boo
     if form == "DeepSpeed":
         _read_deepspeed(made)
     named = re.fullmatch(r"(?:checkpoint-|global_step)(\d+)", folder.name)
-    if named and made.step not in (None, int(named[1])):
+    if named and form in ("Hugging Face Trainer", "DeepSpeed") and made.step not in (None, int(named[1])):
         made.problems.append(
             f"parts of different steps: its directory is of step {named[1]}, its files say {made.step:g}"
         )
@@ -182,17 +192,23 @@ def _directory(folder: Path, form: str, top: Path, listing: _Listing, whole: boo
         made.step = int(digits[-1])  # its files count the steps of an epoch
     if (
         form == "Hugging Face Trainer"
+        and (named or any(part.path.name == "optimizer.pt" for part in parts))
         and not inner
-        and not any(re.match(r".*(model|states)", part.path.name) for part in parts)
+        and not any(
+            re.match(r".*(model|states)", path.name)
+            for place, files in listing.files.items()
+            if place == folder or folder in place.parents
+            for path in files
+        )
     ):
         made.problems.append("it has no file of weights")
     return made
 
 
 def _loose(files: Iterable[Path], top: Path, whole: bool) -> Iterator[Checkpoint]:
-    """Files without a framework's mark: those of one number, or without a number, are one checkpoint."""
+    """Files without a framework's mark: those whose names differ by ranks and roles only are one checkpoint."""
     parts = [path for path in files if part_files.is_part(path)]
-    for number, group in itertools.groupby(sorted(parts, key=_number_of), key=_number_of):
+    for (number, *_), group in itertools.groupby(sorted(parts, key=_moment), key=_moment):
         paths = list(group)
         read = [part_files.read(path, whole=whole) for path in paths]
         name = str(paths[0].relative_to(top)) if len(paths) == 1 else f"{_common(paths, top)} ({len(paths)} files)"
@@ -204,13 +220,14 @@ def _loose(files: Iterable[Path], top: Path, whole: bool) -> Iterator[Checkpoint
         yield made
 
 
-def _number_of(path: Path) -> int:
-    """Return the number of a file's name that tells checkpoints apart, not ranks; -1 where it has none."""
-    name = _RANK.sub(r"\1", path.name)
+def _moment(path: Path) -> tuple[int, list[str], str]:
+    """Return what of a file's name tells checkpoints apart, not ranks and roles: the step, or -1; all numbers; other words."""
+    name = _RANK.sub(r"\1", path.stem)
     if found := _OF_COUNT.fullmatch(name):
         name = found[1] + found[4]
-    numbers = _NUMBER.findall(name)
-    return int(numbers[-1]) if numbers else -1
+    numbers = _NUMBER.findall(re.sub(r"\d+\.\d+|[-_]v\d+$", "", name))  # not of a loss, or of a version
+    words = re.sub(r"[\W\d_]+", "", _ROLES.sub("", name)).lower()
+    return int(numbers[-1]) if numbers else -1, _NUMBER.findall(name), words
 
 
 def _common(paths: Sequence[Path], top: Path) -> str:
@@ -234,7 +251,9 @@ def _made(name: str, form: str, place: Path, parts: Sequence[PartFile]) -> Check
     made.doubts += [f"{part.path.relative_to(base)}: {part.unknown}" for part in parts if part.unknown]
     for names in (part_files.STEPS, part_files.EPOCHS):
         for word in names:
-            said = {part.path.name: part.says[word] for part in parts if word in part.says}
+            # The random states of Accelerate count the steps of an epoch.
+            counting = [part for part in parts if word in part.says and not part.path.name.startswith("random_states")]
+            said = {part.path.name: part.says[word] for part in counting}
             if len(set(said.values())) > 1:
                 made.problems.append("parts of different steps: " + _listed(said, word))
             if said and names is part_files.STEPS and made.step is None:
@@ -275,8 +294,8 @@ def _families(names: Iterable[str]) -> dict[str, set[int]]:
 def _gaps(names: Sequence[str]) -> Iterator[str]:
     """Say which of numbered files are missing: between two ranks, and of "3 of 5"."""
     for family, ranks in sorted(_families(names).items()):
-        if missing := sorted(set(range(min(ranks), max(ranks))) - ranks):
-            yield f"{family} is missing for rank {', '.join(map(str, missing[:8]))}"
+        if missing := list(itertools.islice((rank for rank in range(min(ranks), max(ranks)) if rank not in ranks), 8)):
+            yield f"{family} is missing for rank {', '.join(map(str, missing))}"
     counted: dict[tuple[str, int, str], set[int]] = {}
     for found in filter(None, map(_OF_COUNT.fullmatch, names)):
         counted.setdefault((found[1], int(found[3]), found[4]), set()).add(int(found[2]))
@@ -287,9 +306,12 @@ def _gaps(names: Sequence[str]) -> Iterator[str]:
 
 def _read_dcp(made: Checkpoint, place: Path, files: Sequence[Path], whole: bool) -> None:
     shards = [path for path in files if path.suffix == ".distcp"]
-    made.files = (*made.files, *(PartFile(path=path, form="DCP", size=path.stat().st_size) for path in shards))
+    made.files = (*made.files, *(PartFile(path=path, form="DCP", size=_stat(path).st_size) for path in shards))
     made.size = sum(part.size for part in made.files)
     prefix = "" if place == made.place else f"{place.name}/"
+    if not (place / dcp.METADATA).is_file() and (own := sorted(place.glob("*.metadata"))):
+        made.doubts.append(f"{prefix}{own[0].name} is the metadata of one rank, saved with use_collectives=False")
+        return
     if not (place / dcp.METADATA).is_file():
         made.problems.append(
             f"{prefix}{dcp.METADATA} is missing beside {len(shards)} shards: the save was cut before its end"
@@ -297,10 +319,14 @@ def _read_dcp(made: Checkpoint, place: Path, files: Sequence[Path], whole: bool)
         return
     try:
         pieces = dcp.pieces(place)
-        made.problems += [f"{prefix}{problem}" for problem in dcp.problems(place, pieces, whole=whole)]
-        steps = {} if made.problems else dcp.steps(place, pieces)
+        with pickled.reading():
+            made.problems += [f"{prefix}{problem}" for problem in dcp.problems(place, pieces, whole=whole)]
+            steps = {} if made.problems else dcp.steps(place, pieces)
     except pickled.DamagedError as error:
         made.problems.append(f"{prefix}{dcp.METADATA}: {error}")
+        return
+    except pickled.UnreadError as error:
+        made.doubts.append(f"{prefix.rstrip('/') or 'the directory'}: {error}")
         return
     newest = {file: max(numbers) for file, numbers in steps.items()}
     if len(set(newest.values())) > 1:
@@ -320,7 +346,7 @@ def _read_deepspeed(made: Checkpoint) -> None:
     }
     if not any("model_states" in name for name in names):
         made.problems.append("no file of model states: the save was cut before its end")
-    if partitions and world and (missing := sorted(set(range(world)) - partitions)):
+    if partitions and world and (missing := [rank for rank in range(world) if rank not in partitions]):
         made.problems.append(
             f"the optimizer's partition of rank {', '.join(map(str, missing[:8]))} of {world} is missing"
         )
@@ -386,7 +412,7 @@ def _pointer_problems(path: Path, found: Sequence[Checkpoint]) -> Iterator[str]:
         target = path.parent / name
     else:
         try:
-            name = path.read_text().strip()
+            name = path.read_text().strip()[:1024]
         except (OSError, UnicodeDecodeError):
             return
         if not name or len(name.split()) != 1:
@@ -396,14 +422,26 @@ def _pointer_problems(path: Path, found: Sequence[Checkpoint]) -> Iterator[str]:
                 else f"{path.name} names no checkpoint"
             )
             return
-        names = [name, f"iter_{int(name):07d}"] if name.isdigit() else [name]
-        target = next((path.parent / each for each in names if (path.parent / each).exists()), path.parent / name)
-    if not target.exists():
+        # Some jobs write a path of the host, or working directory, of the job; others the step alone.
+        names = [name, Path(name).name, f"iter_{name:0>7}"]
+        of_step = (one.place for one in found if name.isdecimal() and one.step == int(name))
+        places = (*(path.parent / each for each in names), *of_step)
+        target = next(filter(part_files.is_there, places), path.parent / name)
+    if not part_files.is_there(target):
         yield f"{path.name} names {name}, which is not there"
+        return
     for one in found:
-        if one.outcome == "damaged" and one.place.resolve() == target.resolve():
+        if one.outcome == "damaged" and os.path.realpath(one.place) == os.path.realpath(target):
             yield f"{path.name} names {name}, which is damaged"
 
 
 def _written(path: Path) -> float:
-    return path.stat().st_mtime
+    return _stat(path).st_mtime
+
+
+def _stat(path: Path) -> os.stat_result:
+    """A job that runs may remove a file while it is read: then it is empty, and of the beginning of time."""
+    try:
+        return path.stat()
+    except OSError:
+        return os.stat_result((0,) * 10)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...model.frozen import dataclass
-from . import pickled, torch_files
+from . import part_files, pickled, torch_files
 
 METADATA = ".metadata"
 SHARDS = "*.distcp"
@@ -34,7 +34,9 @@ def pieces(directory: Path) -> list[Piece]:
     Raises:
         pickled.DamagedError: it is damaged, or a chunk of a tensor has no place in any file.
     """
-    with (directory / METADATA).open("rb") as file:
+    with pickled.reading(), (directory / METADATA).open("rb") as file:
+        if (directory / METADATA).stat().st_size > part_files.MOST_PICKLE:
+            raise pickled.UnreadError(f"{METADATA} has more than {part_files.MOST_PICKLE:,} bytes")
         document = pickled.read(file)
     entries, places = _attribute(document, "state_dict_metadata"), _attribute(document, "storage_data")
     if not isinstance(entries, dict) or not isinstance(places, dict):
@@ -49,6 +51,8 @@ def pieces(directory: Path) -> list[Piece]:
             or not isinstance(file, str)
             or not isinstance(start, int)
             or not isinstance(length, int)
+            or min(start, length) < 0
+            or not {"", ".."}.isdisjoint(file.split("/"))
         ):
             raise pickled.DamagedError("the place of a piece is damaged")
         plain = not _attribute(place, "transform_descriptors")
@@ -68,7 +72,7 @@ def problems(directory: Path, known: list[Piece], *, whole: bool) -> Iterator[st
     for name in sorted(by_file):
         problem = _file_problem(directory / name, by_file[name], whole)
         if problem:
-            yield f"{name} {problem}"
+            yield f"{name[:255]} {problem}"
 
 
 def steps(directory: Path, known: list[Piece]) -> Mapping[str, set[float]]:
@@ -84,14 +88,13 @@ def steps(directory: Path, known: list[Piece]) -> Mapping[str, set[float]]:
 
 
 def _file_problem(path: Path, pieces_of_file: list[Piece], whole: bool) -> str:
-    try:
-        size = path.stat().st_size
-    except OSError:
+    if not part_files.is_there(path) or not path.is_file():
         return f"is missing: it holds {len(pieces_of_file)} pieces, {pieces_of_file[0].name} among them"
+    size = path.stat().st_size
     for piece in sorted(pieces_of_file, key=lambda piece: piece.start):
         if piece.start + piece.length > size:
             return f"is cut: {piece.name} ends at byte {piece.start + piece.length:,}, the file at {size:,}"
-        if not piece.is_plain:
+        if not piece.is_plain or _is_safetensors(path, piece.start):
             continue
         try:
             part = torch_files.TorchFile(path, start=piece.start, length=piece.length, whole=whole)
@@ -101,6 +104,13 @@ def _file_problem(path: Path, pieces_of_file: list[Piece], whole: bool) -> str:
         if piece.shape is not None and tensor and tensor.shape != piece.shape:
             return f"is of another save: {piece.name} has the shape {tensor.shape}, .metadata says {piece.shape}"
     return ""
+
+
+def _is_safetensors(path: Path, start: int) -> bool:
+    """A writer with ``SerializationFormat.SAFETENSORS`` puts each tensor behind a header, without a checksum."""
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(9)[3:] == b"\0\0\0\0\0{"
 
 
 def _chunks(entries: Mapping[Any, Any]) -> Iterator[tuple[tuple[str, tuple[int, ...] | None], tuple[int, ...] | None]]:
@@ -122,7 +132,8 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _numbers(value: Any) -> tuple[int, ...] | None:
-    return tuple(value) if isinstance(value, list | tuple) else None
+    is_shape = isinstance(value, list | tuple) and all(isinstance(size, int) for size in value)
+    return tuple(value) if is_shape else None
 
 
 def _and_more(names: list[str]) -> str:

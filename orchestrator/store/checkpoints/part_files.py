@@ -25,6 +25,12 @@ _COMMON = re.compile(
 UNFINISHED = re.compile(r"(^tmp[-_.].*|.*\.(tmp|part|partial|incomplete|temp)(\.\w+)?$|.*[-_.]tmp$)", re.IGNORECASE)
 
 
+#: Names of the indexes that Hugging Face writes beside shards.
+INDEX = re.compile(r".*\.(safetensors|bin)\.index(\.\w+)?\.json")
+#: The largest JSON, and the largest plain pickle, that are read.
+_MOST_TEXT, MOST_PICKLE = 128 << 20, 512 << 20
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFile:
     """``says``: name of a number -> its value; ``updates``: of each optimizer in it, how many updates it has made."""
@@ -43,29 +49,45 @@ class PartFile:
 def is_part(path: Path) -> bool:
     name = path.name
     is_known = (
-        path.suffix in (*TORCH_SUFFIXES, ".safetensors") or name.endswith(".index.json") or name == "trainer_state.json"
+        path.suffix in (*TORCH_SUFFIXES, ".safetensors")
+        or INDEX.fullmatch(name) is not None
+        or name == "trainer_state.json"
     )
     return (is_known or _COMMON.fullmatch(name) is not None) and not UNFINISHED.match(name)
 
 
+def is_there(path: Path) -> bool:
+    """Say whether a path that a file names exists: it may be one that no system has."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def read(path: Path, *, whole: bool) -> PartFile:
     """Read one file. ``whole``: every byte, with its checksum."""
-    size = path.stat().st_size
+    size = 0
     try:
-        if not size:
-            raise pickled.DamagedError("it is empty")
-        if path.suffix == ".json":
-            return _json(path, size)
-        if path.suffix == ".safetensors":
-            tensors = safetensors_files.read(path)
-            digest = _digest(path) if whole else ""
-            return PartFile(path=path, form=f"safetensors, {len(tensors)} tensors", size=size, digest=digest)
-        return _torch(path, size, whole)
+        with pickled.reading():
+            size = path.stat().st_size
+            if not size:
+                raise pickled.DamagedError("it is empty")
+            if path.suffix == ".json":
+                return _json(path, size)
+            if path.suffix == ".safetensors":
+                tensors = safetensors_files.read(path)
+                digest = _digest(path) if whole else ""
+                return PartFile(path=path, form=f"safetensors, {len(tensors)} tensors", size=size, digest=digest)
+            return _torch(path, size, whole)
     except pickled.DamagedError as error:
         return PartFile(path=path, form="", size=size, problem=str(error))
+    except pickled.UnreadError as error:
+        return PartFile(path=path, form="", size=size, unknown=str(error))
 
 
 def _json(path: Path, size: int) -> PartFile:
+    if size > _MOST_TEXT:
+        raise pickled.UnreadError(f"it has {size:,} bytes; {_MOST_TEXT:,} are read")
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
@@ -75,7 +97,10 @@ def _json(path: Path, size: int) -> PartFile:
     if path.name == "trainer_state.json":
         step = document.get("global_step")
         return PartFile(
-            path=path, form="state of a trainer", size=size, says={"global_step": step} if isinstance(step, int) else {}
+            path=path,
+            form="state of a trainer",
+            size=size,
+            says={"global_step": step} if isinstance(step, int) and abs(step) < 1 << 63 else {},
         )
     problem = "; ".join(_index_problems(path, document.get("weight_map")))
     return PartFile(path=path, form="index of tensors", size=size, problem=problem)
@@ -91,7 +116,7 @@ def _index_problems(path: Path, weights: Any) -> Iterator[str]:
         by_file.setdefault(str(file), set()).add(name)
     for file, names in sorted(by_file.items()):
         shard = path.parent / file
-        if not shard.is_file():
+        if not is_there(shard) or not shard.is_file():
             yield f"{file}, which it names, is missing"
         elif shard.suffix == ".safetensors":
             try:
@@ -111,6 +136,8 @@ def _torch(path: Path, size: int, whole: bool) -> PartFile:
         form = f"torch.save, {len(file.storages)} tensors"
         return PartFile(path=path, form=form, size=size, says=says, updates=updates, world=world, digest=file.digest)
     if head[:1] == b"\x80":
+        if size > MOST_PICKLE:
+            raise pickled.UnreadError(f"it is a pickle of {size:,} bytes; {MOST_PICKLE:,} are read")
         with path.open("rb") as stream:
             pickled.read(stream)
         return PartFile(path=path, form="pickle", size=size)
@@ -133,7 +160,7 @@ def _claims(file: torch_files.TorchFile) -> tuple[dict[str, float], tuple[float,
         }
         says = {name: number for name, number in numbers.items() if number is not None}
         size = file.value.get("dp_world_size")
-        world = size if isinstance(size, int) else None
+        world = size if isinstance(size, int) and 0 < size < 1 << 20 else None
     made = (_updates(file, node) for node in pickled.walk(file.value) if isinstance(node, dict))
     return says, tuple(count for count in made if count is not None), world
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import pickletools
+import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import IO, Any
 
 from ...model.frozen import dataclass, field
@@ -23,17 +25,40 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _NOTHING = {"PROTO", "FRAME", "STOP", "READONLY_BUFFER", "NEXT_BUFFER"}
 #: Classes whose instances are read as plain values, by the constructor's arguments.
 _PLAIN: dict[str, Callable[..., Any]] = {
-    "collections.OrderedDict": lambda *items: dict(items[0]) if items else {},
+    "collections.OrderedDict": lambda *items: _dict(items[0]) if items else {},
     "collections.defaultdict": lambda *_: {},
     "torch.Size": lambda *items: tuple(items[0]) if items else (),
     "builtins.list": lambda *items: list(items[0]) if items else [],
     "builtins.set": lambda *items: list(items[0]) if items else [],
-    "builtins.getattr": lambda owner, name: Object(f"{getattr(owner, 'name', '?')}.{name}"),
+    "builtins.getattr": lambda owner, name: Object(".".join((owner.name[:200], name[:200]))),
 }
+#: Opcodes of a pickle, and values that its calls copy: a small pickle can demand any amount of memory.
+_MOST_OPCODES, _MOST_COPIED = 50_000_000, 50_000_000
+#: Values in one key of a dict: the hash of a deeper tuple ends the process, or never ends.
+_MOST_KEY = 1000
 
 
 class DamagedError(ValueError):
     """The file ends too early, or is not what it begins as."""
+
+
+class UnreadError(Exception):
+    """Whether the file is whole is not known: the system does not let it be read, or it is of another form, or too large."""
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Give every error that the content of a file can cause as one of the two above."""
+    try:
+        yield
+    except DamagedError:
+        raise
+    except OSError as error:
+        raise UnreadError(f"it cannot be read: {error.strerror or error}") from None
+    except MemoryError:
+        raise UnreadError("it needs more memory than there is") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError, struct.error) as error:
+        raise DamagedError(f"its content is damaged: {str(error)[:120] or type(error).__name__}") from None
 
 
 @dataclass(slots=True, eq=False)
@@ -64,13 +89,10 @@ def read(stream: IO[bytes]) -> Any:
 
     Raises:
         DamagedError: the pickle ends too early, or its opcodes do not fit together.
+        UnreadError: it demands more than is read.
     """
-    try:
+    with reading():
         return _Machine().run(stream)
-    except DamagedError:
-        raise
-    except (ValueError, IndexError, KeyError, TypeError, RecursionError, OverflowError, MemoryError) as error:
-        raise DamagedError(f"its pickle is damaged: {str(error)[:120] or type(error).__name__}") from None
 
 
 def read_bytes(content: bytes) -> Any:
@@ -103,9 +125,12 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
+        self.copied = 0
 
     def run(self, stream: IO[bytes]) -> Any:
-        for opcode, arg, _place in pickletools.genops(stream):
+        for count, (opcode, arg, _place) in enumerate(pickletools.genops(stream)):
+            if count > _MOST_OPCODES:
+                raise UnreadError(f"its pickle has more than {_MOST_OPCODES:,} opcodes")
             self.step(opcode.name, arg)
         return self.stack[-1]
 
@@ -160,7 +185,7 @@ class _Machine:
     def on_list(self, _arg: Any) -> None:
         self.stack.append(self.take_marked())
 
-    on_frozenset = on_list
+    on_frozenset = on_tuple  # can be a key
 
     def on_dict(self, _arg: Any) -> None:
         self.stack.append(_pairs(self.take_marked()))
@@ -185,6 +210,8 @@ class _Machine:
 
     def on_stack_global(self, _arg: Any) -> None:
         module, name = self.take(2)
+        if not isinstance(module, str) or not isinstance(name, str):
+            raise DamagedError("its pickle names a class that has no name")
         self.stack.append(Object(f"{module}.{name}"))
 
     def on_ext1(self, arg: int) -> None:
@@ -223,7 +250,13 @@ class _Machine:
     def call(self, function: Any, args: Any) -> None:
         name = getattr(function, "name", "?")
         args = tuple(args) if isinstance(args, list | tuple) else (args,)
-        self.stack.append(_PLAIN[name](*args) if name in _PLAIN else Object(name, args, called=True))
+        self.copied += sum(len(value) for value in (args, *args[:1]) if isinstance(value, list | tuple | dict | str))
+        if self.copied > _MOST_COPIED:
+            raise UnreadError(f"its pickle copies more than {_MOST_COPIED:,} values")
+        try:
+            self.stack.append(_PLAIN[name](*args) if name in _PLAIN else Object(name, args, called=True))
+        except (TypeError, ValueError, AttributeError):  # of arguments that are only described
+            self.stack.append(Object(name, args, called=True))
 
     def extend(self, values: list[Any]) -> None:
         target = self.stack[-1]
@@ -244,4 +277,14 @@ class _Machine:
 
 
 def _pairs(flat: list[Any]) -> dict[Any, Any]:
+    for key in flat[::2]:
+        waiting: list[Any] = [key] if isinstance(key, tuple) else []
+        for count, part in enumerate(waiting):
+            if count > _MOST_KEY:
+                raise UnreadError(f"a key in its pickle has more than {_MOST_KEY:,} parts")
+            waiting.extend(part[: _MOST_KEY + 1] if isinstance(part, tuple) else ())
     return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _dict(value: Any) -> dict[Any, Any]:
+    return dict(value) if isinstance(value, dict) else _pairs([part for pair in value for part in pair])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -23,6 +24,7 @@ from . import lost_pages, pickled
 SIZES: Mapping[str, int] = {
     "DoubleStorage": 8, "FloatStorage": 4, "HalfStorage": 2, "BFloat16Storage": 2, "LongStorage": 8, "IntStorage": 4, "ShortStorage": 2,
     "CharStorage": 1, "ByteStorage": 1, "BoolStorage": 1, "ComplexDoubleStorage": 16, "ComplexFloatStorage": 8, "UntypedStorage": 1,
+    "QInt8Storage": 1, "QUInt8Storage": 1, "QInt32Storage": 4, "QUInt4x2Storage": 1, "QUInt2x4Storage": 1,
 }  # fmt: skip
 _SCALARS: Mapping[str, str] = {
     "DoubleStorage": "<d", "FloatStorage": "<f", "LongStorage": "<q", "IntStorage": "<i", "ShortStorage": "<h",
@@ -44,6 +46,8 @@ _ERRORS = (
 )
 #: The largest pickle that is read. The tensors' bytes are not part of it.
 _MOST_PICKLE = 512 << 20
+#: Numbers from here on, and those that are none, count no steps.
+_MOST_NUMBER = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,7 @@ class TorchFile:
 
     Raises:
         pickled.DamagedError: it is cut, or a record is damaged.
+        pickled.UnreadError: another program wrote it, or it demands more than is read.
     """
 
     def __init__(self, path: Path, *, start: int = 0, length: int | None = None, whole: bool = True) -> None:
@@ -76,11 +81,12 @@ class TorchFile:
         #: Key -> bytes of the storages that hold single numbers.
         self.small: dict[str, bytes] = {}
         length = path.stat().st_size - start if length is None else length
-        with path.open("rb") as file:
-            part = io.BufferedReader(_Part(file, start, length))
+        with pickled.reading(), path.open("rb") as file:
+            part = io.BufferedReader(raw := _Part(file, start, length))
             if part.peek(4)[:4] == _ZIP:
                 self._read_zip(part, whole)
             else:
+                raw.most = _MOST_PICKLE
                 self._read_legacy(part, length)
 
     @cached_property
@@ -93,14 +99,17 @@ class TorchFile:
         if isinstance(value, bool):
             return None
         if isinstance(value, int | float):
-            return value
+            return value if abs(value) < _MOST_NUMBER else None
         tensor = tensor_of(value)
         form = _SCALARS.get(tensor.storage.kind) if tensor and tensor.elements == 1 else None
         if tensor is None or form is None:
             return None
         content = self.small.get(tensor.storage.key, b"")
         at = tensor.offset * struct.calcsize(form)
-        return struct.unpack_from(form, content, at)[0] if len(content) >= at + struct.calcsize(form) else None
+        if not 0 <= at <= len(content) - struct.calcsize(form):
+            return None
+        number: float = struct.unpack_from(form, content, at)[0]
+        return number if abs(number) < _MOST_NUMBER else None
 
     def _read_zip(self, part: IO[bytes], whole: bool) -> None:
         try:
@@ -111,15 +120,21 @@ class TorchFile:
             raise pickled.DamagedError(f"its archive is damaged: {error}") from None
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
         main = records.get("data.pkl")
+        if main is None and not any(re.fullmatch(r"data/\d+", name) for name in records):
+            raise pickled.UnreadError("it is a zip archive without data.pkl: another program wrote it")
         if main is None:
-            raise pickled.DamagedError("it is a zip archive without data.pkl, so torch.save did not write it")
-        if any(info.compress_type for info in records.values()):
-            raise pickled.DamagedError("a record of it is compressed, which torch.save never does")
+            raise pickled.DamagedError("its record data.pkl is missing")
+        if any(info.compress_type for name, info in records.items() if name.startswith("data")):
+            raise pickled.UnreadError("a record of it is compressed, which torch.save never does")
         if main.file_size > _MOST_PICKLE:
-            raise pickled.DamagedError(f"data.pkl has {main.file_size:,} bytes; {_MOST_PICKLE:,} are read")
+            raise pickled.UnreadError(f"data.pkl has {main.file_size:,} bytes; {_MOST_PICKLE:,} are read")
         with _damage("data.pkl"):
             content = _record(archive, main)
         self.value = pickled.read_bytes(content)
+        for name, info in records.items():
+            if whole and not name.startswith("data") and not info.compress_type:
+                with _damage(name):
+                    _check(archive, info)
         sums = {name: info.CRC for name, info in sorted(records.items()) if name.startswith("data/")}
         self.digest = str(hash(tuple(sums.items()))) if all(sums.values()) else ""
         self._read_storages(archive, records, whole)
@@ -148,9 +163,11 @@ class TorchFile:
         keys = pickled.read(part)
         places = []
         for key in keys if isinstance(keys, list) else ():
-            storage = self.storages.get(key)
+            storage = self.storages.get(key) if isinstance(key, str) else None
             head = part.read(8)
-            if storage is None or storage.size is None or len(head) < 8:
+            if storage and storage.size is None:
+                raise pickled.UnreadError(f"its storages of the class {storage.kind} are not known")
+            if storage is None or storage.size is None or storage.size < 0 or len(head) < 8:
                 raise pickled.DamagedError(f"it is cut: the bytes of storage {key} are missing")
             place = part.tell()
             if place + storage.size > length:
@@ -198,7 +215,9 @@ def tensor_of(value: Any) -> Tensor | None:
                 args, tuple
             ):
                 value = pickled.Object(name, args, called=True)
-            case "torch._utils._rebuild_tensor_v2", (reference, int() as offset, tuple() as shape, *_):
+            case "torch._utils._rebuild_tensor_v2", (reference, int() as offset, tuple() as shape, *_) if all(
+                isinstance(size, int) for size in shape
+            ):
                 storage = storage_of(reference)
                 return Tensor(storage=storage, offset=offset, shape=shape) if storage else None
             case _:
@@ -240,6 +259,9 @@ class _Part(io.RawIOBase):
 
     def __init__(self, file: IO[bytes], start: int, length: int) -> None:
         self._file, self._start, self._length, self._at = file, start, length, 0
+        #: Bytes that are read without a seek, as those of one pickle are.
+        self.most: int | None = None
+        self._row = 0
 
     def readable(self) -> bool:
         return True
@@ -251,7 +273,7 @@ class _Part(io.RawIOBase):
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence]
         if base + offset < 0:
             raise ValueError("negative seek")
-        self._at = base + offset
+        self._at, self._row = base + offset, 0
         return self._at
 
     def tell(self) -> int:
@@ -259,6 +281,9 @@ class _Part(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         size = max(0, min(len(buffer), self._length - self._at))
+        self._row += size
+        if self.most is not None and self._row > self.most:
+            raise pickled.UnreadError(f"a pickle in it has more than {self.most:,} bytes")
         self._file.seek(self._start + self._at)
         content = self._file.read(size)
         buffer[: len(content)] = content
