@@ -27,8 +27,8 @@ from . import page
 from .cells import CELLS, FAMILIES, Cell
 
 BIN = Path(sys.executable).parent
-HERE = Path(__file__).parent
-RESULTS = HERE / "results.json"
+FOLDER = Path(__file__).parent
+RESULTS = FOLDER / "results.json"
 TIMEOUT_S = 600
 #: Relative difference of sums that come in another order, soon after the resumption, and later.
 ROUNDING = 1e-5
@@ -122,7 +122,7 @@ def judged(cell: Cell, python: Path, root: Path) -> dict[str, Any]:
     """Run a cell undisturbed and with its fault; return the result, what is true, and what was said."""
     clean, drill = (Path(tempfile.mkdtemp(dir=root)) for _ in range(2))
     for folder in (clean, drill):
-        for file in (HERE / "jobs").glob("*.py"):
+        for file in (FOLDER / "jobs").glob("*.py"):
             shutil.copy(file, folder)
     arguments = shlex.split(cell.arguments)
     launcher: list[str | Path] = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
@@ -161,10 +161,10 @@ def judged(cell: Cell, python: Path, root: Path) -> dict[str, Any]:
     rows = json.loads((drill / "runs" / "latest" / "verdicts.json").read_text())
     named = parts(rows)
     result = compared(cell, verdict[1], true, named)
-    said = f"{verdict[1]}; named: {', '.join(sorted(named)) or 'nothing'}; true: {', '.join(true) or 'as undisturbed'}; {verdict[2][:220]}"
+    statement = f"{verdict[1]}; named: {', '.join(sorted(named)) or 'nothing'}; true: {', '.join(true) or 'as undisturbed'}; {verdict[2][:220]}"
     shutil.rmtree(clean)
     shutil.rmtree(drill)
-    return {"result": result, "true": true, "said": said}
+    return {"result": result, "true": true, "said": statement}
 
 
 def compared(cell: Cell, verdict: str, true: list[str], named: set[str]) -> str:
@@ -220,7 +220,7 @@ def is_equal(part: str, value: Any, other: Any) -> bool:
     if part in EXACT or other is None:
         return bool(value == other)
     pairs = zip(value, other, strict=False) if isinstance(value, list) else [(value, other)]
-    return all(math.isclose(one, another, rel_tol=ROUNDING, abs_tol=ROUNDING) for one, another in pairs)
+    return all(math.isclose(first, another, rel_tol=ROUNDING, abs_tol=ROUNDING) for first, another in pairs)
 
 
 def variables(root: Path) -> dict[str, str]:

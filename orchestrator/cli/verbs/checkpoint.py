@@ -37,18 +37,22 @@ def check(session: Session, directory: Path, world: int | None, quick: bool, as_
     changed. Exit code 0: all are whole; 1: one is damaged; 2: one is unknown.
     """
     audit = audits.audit(directory, world=world, whole=not quick)
-    damaged = [one for one in audit.checkpoints if one.outcome == "damaged"]
-    unknown = [one for one in audit.checkpoints if one.outcome == "unknown"]
+    damaged = [checkpoint for checkpoint in audit.checkpoints if checkpoint.outcome == "damaged"]
+    unknown = [checkpoint for checkpoint in audit.checkpoints if checkpoint.outcome == "unknown"]
     code = EXIT_FINDING if damaged or audit.pointers else EXIT_UNKNOWN if unknown else EXIT_PASS
     if as_json:
         session.terminal.json(_document(audit, code))
         return code
-    shown = [*damaged, *unknown, *(one for one in reversed(audit.checkpoints) if one.outcome == "whole")][:_MOST]
-    for one in audit.checkpoints:
-        if one in shown:
-            session.terminal.line(_plain(_line(one)))
-            session.terminal.lines(_plain(f"    {text}") for text in (*one.problems, *one.doubts)[:4])
-    rest = Counter(one.outcome for one in audit.checkpoints if one not in shown)
+    shown = [
+        *damaged,
+        *unknown,
+        *(checkpoint for checkpoint in reversed(audit.checkpoints) if checkpoint.outcome == "whole"),
+    ][:_MOST]
+    for checkpoint in audit.checkpoints:
+        if checkpoint in shown:
+            session.terminal.line(_plain(_line(checkpoint)))
+            session.terminal.lines(_plain(f"    {text}") for text in (*checkpoint.problems, *checkpoint.doubts)[:4])
+    rest = Counter(checkpoint.outcome for checkpoint in audit.checkpoints if checkpoint not in shown)
     session.terminal.lines(f"{count} more are {outcome}" for outcome, count in sorted(rest.items()))
     session.terminal.lines(map(_plain, audit.pointers))
     if audit.unfinished:
@@ -63,9 +67,9 @@ def _plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
-def _line(one: audits.Checkpoint) -> str:
-    step = f", step {one.step:g}" if one.step is not None else ""
-    return f"{one.outcome:8} {one.name}: {one.form or 'torch.save'}{step}, {len(one.files)} files, {one.size / 1024**2:.1f} MiB"
+def _line(checkpoint: audits.Checkpoint) -> str:
+    step = f", step {checkpoint.step:g}" if checkpoint.step is not None else ""
+    return f"{checkpoint.outcome:8} {checkpoint.name}: {checkpoint.form or 'torch.save'}{step}, {len(checkpoint.files)} files, {checkpoint.size / 1024**2:.1f} MiB"
 
 
 def _conclusion(audit: audits.Audit, damaged: list[audits.Checkpoint], unknown: list[audits.Checkpoint]) -> str:
@@ -88,10 +92,10 @@ def _document(audit: audits.Audit, code: int) -> dict[str, object]:
         "unfinished": list(audit.unfinished),
         "checkpoints": [
             {
-                "name": one.name, "form": one.form or "torch.save", "outcome": one.outcome, "step": one.step, "updates": one.updates,
-                "size_bytes": one.size, "problems": one.problems, "doubts": one.doubts,
-                "files": [os.path.relpath(part.path, one.place if one.place.is_dir() else one.place.parent) for part in one.files],
+                "name": checkpoint.name, "form": checkpoint.form or "torch.save", "outcome": checkpoint.outcome, "step": checkpoint.step, "updates": checkpoint.updates,
+                "size_bytes": checkpoint.size, "problems": checkpoint.problems, "doubts": checkpoint.doubts,
+                "files": [os.path.relpath(part.path, checkpoint.place if checkpoint.place.is_dir() else checkpoint.place.parent) for part in checkpoint.files],
             }
-            for one in audit.checkpoints
+            for checkpoint in audit.checkpoints
         ],
     }  # fmt: skip

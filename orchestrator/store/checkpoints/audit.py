@@ -75,7 +75,7 @@ class Audit:
 
     @property
     def newest_whole(self) -> Checkpoint | None:
-        return next((one for one in reversed(self.checkpoints) if one.outcome == "whole"), None)
+        return next((checkpoint for checkpoint in reversed(self.checkpoints) if checkpoint.outcome == "whole"), None)
 
 
 def audit(root: Path, *, world: int | None = None, whole: bool = True) -> Audit:
@@ -87,19 +87,21 @@ def audit(root: Path, *, world: int | None = None, whole: bool = True) -> Audit:
     if not root.exists():
         raise UsageError(f"{root}: no such file or directory", hint="name the directory that your job saves into")
     listing = _Listing(root)
-    found = list(_checkpoints(root, listing, whole))
-    if not found:
+    checkpoints = list(_checkpoints(root, listing, whole))
+    if not checkpoints:
         raise UsageError(
             f"{root}: no file of a known form of checkpoint",
             hint="known forms: torch.save, safetensors, torch.distributed.checkpoint, and those of Hugging Face, DeepSpeed and Lightning",
         )
-    found.sort(key=lambda one: (one.step is not None, one.step or 0, _written(one.place)))
-    _compare(found)
-    for one in found:
-        _fit_world(one, world)
-    pointers = [problem for path in listing.pointers for problem in _pointer_problems(path, found)]
+    checkpoints.sort(
+        key=lambda checkpoint: (checkpoint.step is not None, checkpoint.step or 0, _written(checkpoint.place))
+    )
+    _compare(checkpoints)
+    for checkpoint in checkpoints:
+        _fit_world(checkpoint, world)
+    pointers = [problem for path in listing.pointers for problem in _pointer_problems(path, checkpoints)]
     unfinished = [str(path.relative_to(root)) for path in listing.unfinished]
-    return Audit(checkpoints=found, pointers=pointers, unfinished=unfinished)
+    return Audit(checkpoints=checkpoints, pointers=pointers, unfinished=unfinished)
 
 
 class _Listing:
@@ -223,8 +225,8 @@ def _loose(files: Iterable[Path], top: Path, whole: bool) -> Iterator[Checkpoint
 def _moment(path: Path) -> tuple[int, list[str], str]:
     """Return what of a file's name tells checkpoints apart, not ranks and roles: the step, or -1; all numbers; other words."""
     name = _RANK.sub(r"\1", path.stem)
-    if found := _OF_COUNT.fullmatch(name):
-        name = found[1] + found[4]
+    if match := _OF_COUNT.fullmatch(name):
+        name = match[1] + match[4]
     numbers = _NUMBER.findall(re.sub(r"\d+\.\d+|[-_]v\d+$", "", name))  # not of a loss, or of a version
     words = re.sub(r"[\W\d_]+", "", _ROLES.sub("", name)).lower()
     return int(numbers[-1]) if numbers else -1, _NUMBER.findall(name), words
@@ -253,11 +255,11 @@ def _made(name: str, form: str, place: Path, parts: Sequence[PartFile]) -> Check
         for word in names:
             # The random states of Accelerate count the steps of an epoch.
             counting = [part for part in parts if word in part.says and not part.path.name.startswith("random_states")]
-            said = {part.path.name: part.says[word] for part in counting}
-            if len(set(said.values())) > 1:
-                made.problems.append("parts of different steps: " + _listed(said, word))
-            if said and names is part_files.STEPS and made.step is None:
-                made.step = max(said.values())
+            stated = {part.path.name: part.says[word] for part in counting}
+            if len(set(stated.values())) > 1:
+                made.problems.append("parts of different steps: " + _listed(stated, word))
+            if stated and names is part_files.STEPS and made.step is None:
+                made.step = max(stated.values())
     counted = {part.path.name: part.updates[0] for part in parts if len(part.updates) == 1}
     if counted and sum(len(part.updates) for part in parts) == len(counted):
         if len(set(counted.values())) == 1:
@@ -273,8 +275,8 @@ def _made(name: str, form: str, place: Path, parts: Sequence[PartFile]) -> Check
     return made
 
 
-def _listed(said: Mapping[str, float], word: str) -> str:
-    return ", ".join(f"{name} says {word} {value:g}" for name, value in sorted(said.items())[:4])
+def _listed(stated: Mapping[str, float], word: str) -> str:
+    return ", ".join(f"{name} says {word} {value:g}" for name, value in sorted(stated.items())[:4])
 
 
 def _family(name: str) -> str:
@@ -297,8 +299,8 @@ def _gaps(names: Sequence[str]) -> Iterator[str]:
         if missing := list(itertools.islice((rank for rank in range(min(ranks), max(ranks)) if rank not in ranks), 8)):
             yield f"{family} is missing for rank {', '.join(map(str, missing))}"
     counted: dict[tuple[str, int, str], set[int]] = {}
-    for found in filter(None, map(_OF_COUNT.fullmatch, names)):
-        counted.setdefault((found[1], int(found[3]), found[4]), set()).add(int(found[2]))
+    for match in filter(None, map(_OF_COUNT.fullmatch, names)):
+        counted.setdefault((match[1], int(match[3]), match[4]), set()).add(int(match[2]))
     for (before, count, after), numbers in sorted(counted.items()):
         if len(numbers) < count:
             yield f"{count - len(numbers)} of the {count} files {before}*{after} are missing"
@@ -342,7 +344,7 @@ def _read_deepspeed(made: Checkpoint) -> None:
     world = next((part.world for part in made.files if part.world), None)
     names = [part.path.name for part in made.files]
     partitions = {
-        int(found[1]) for name in names if (found := re.search(r"zero_pp_rank_(\d+)_mp_rank_\d+_optim_states", name))
+        int(match[1]) for name in names if (match := re.search(r"zero_pp_rank_(\d+)_mp_rank_\d+_optim_states", name))
     }
     if not any("model_states" in name for name in names):
         made.problems.append("no file of model states: the save was cut before its end")
@@ -362,18 +364,18 @@ def _fit_world(made: Checkpoint, world: int | None) -> None:
     made.problems.append(f"it is of {made.world} ranks, {world} would load it")
 
 
-def _compare(found: Sequence[Checkpoint]) -> None:
+def _compare(checkpoints: Sequence[Checkpoint]) -> None:
     """Compare directories whose names differ by numbers: what all others have, and what none shares with another."""
     groups: dict[str, list[Checkpoint]] = {}
-    for one in found:
-        if one.place.is_dir():
-            groups.setdefault(_NUMBER.sub("*", str(one.place)), []).append(one)
+    for checkpoint in checkpoints:
+        if checkpoint.place.is_dir():
+            groups.setdefault(_NUMBER.sub("*", str(checkpoint.place)), []).append(checkpoint)
     for group in groups.values():
-        names = [{_family(part.path.name) for part in one.files} for one in group]
-        for place, one in enumerate(group):
+        names = [{_family(part.path.name) for part in checkpoint.files} for checkpoint in group]
+        for place, checkpoint in enumerate(group):
             others = [held for other, held in enumerate(names) if other != place]
             if others and (missing := sorted(set.intersection(*others) - names[place])):
-                one.doubts.append(f"{missing[0]} is missing, which all others beside it have")
+                checkpoint.doubts.append(f"{missing[0]} is missing, which all others beside it have")
         for earlier, later in itertools.pairwise(group):
             if earlier.step != later.step:
                 _compare_pair(earlier, later)
@@ -401,11 +403,11 @@ def _compare_pair(earlier: Checkpoint, later: Checkpoint) -> None:
             later.doubts.append(f"{part.path.name} is byte for byte that of {earlier.name}")
 
 
-def _steps_of(one: Checkpoint, part: PartFile) -> float | None:
-    return next((held.says.get("_step_count") for held in one.files if held.path.name == part.path.name), None)
+def _steps_of(checkpoint: Checkpoint, part: PartFile) -> float | None:
+    return next((held.says.get("_step_count") for held in checkpoint.files if held.path.name == part.path.name), None)
 
 
-def _pointer_problems(path: Path, found: Sequence[Checkpoint]) -> Iterator[str]:
+def _pointer_problems(path: Path, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     """Say what is wrong with the checkpoint that a link, or a file such as ``latest``, names."""
     if path.is_symlink():
         name = str(path.readlink())
@@ -424,14 +426,14 @@ def _pointer_problems(path: Path, found: Sequence[Checkpoint]) -> Iterator[str]:
             return
         # Some jobs write a path of the host, or working directory, of the job; others the step alone.
         names = [name, Path(name).name, f"iter_{name:0>7}"]
-        of_step = (one.place for one in found if name.isdecimal() and one.step == int(name))
-        places = (*(path.parent / each for each in names), *of_step)
+        of_step = (checkpoint.place for checkpoint in checkpoints if name.isdecimal() and checkpoint.step == int(name))
+        places = (*(path.parent / candidate for candidate in names), *of_step)
         target = next(filter(part_files.is_there, places), path.parent / name)
     if not part_files.is_there(target):
         yield f"{path.name} names {name}, which is not there"
         return
-    for one in found:
-        if one.outcome == "damaged" and os.path.realpath(one.place) == os.path.realpath(target):
+    for checkpoint in checkpoints:
+        if checkpoint.outcome == "damaged" and os.path.realpath(checkpoint.place) == os.path.realpath(target):
             yield f"{path.name} names {name}, which is damaged"
 
 

@@ -42,7 +42,7 @@ def pieces(directory: Path) -> list[Piece]:
     if not isinstance(entries, dict) or not isinstance(places, dict):
         raise pickled.DamagedError("it is no metadata of torch.distributed.checkpoint")
     shapes = dict(_chunks(entries))
-    found = []
+    placed = []
     for index, place in places.items():
         key = (_attribute(index, "fqn"), _numbers(_attribute(index, "offset")))
         file, start, length = (_attribute(place, name) for name in ("relative_path", "offset", "length"))
@@ -56,12 +56,12 @@ def pieces(directory: Path) -> list[Piece]:
         ):
             raise pickled.DamagedError("the place of a piece is damaged")
         plain = not _attribute(place, "transform_descriptors")
-        found.append(Piece(name=key[0], file=file, start=start, length=length, shape=shapes.get(key), is_plain=plain))
-    held = {(piece.name, key[1]) for piece, key in zip(found, map(_key, places), strict=True)}
+        placed.append(Piece(name=key[0], file=file, start=start, length=length, shape=shapes.get(key), is_plain=plain))
+    held = {(piece.name, key[1]) for piece, key in zip(placed, map(_key, places), strict=True)}
     missing = [name for name, offset in shapes if (name, offset) not in held]
     if missing:
         raise pickled.DamagedError(f"it names no place for a piece of {missing[0]}" + _and_more(missing))
-    return found
+    return placed
 
 
 def problems(directory: Path, known: list[Piece], *, whole: bool) -> Iterator[str]:
@@ -77,14 +77,14 @@ def problems(directory: Path, known: list[Piece], *, whole: bool) -> Iterator[st
 
 def steps(directory: Path, known: list[Piece]) -> Mapping[str, set[float]]:
     """Return the numbers of updates that the optimizer's states have, by file: ``….step`` of each parameter."""
-    found: dict[str, set[float]] = {}
+    counts: dict[str, set[float]] = {}
     for piece in known:
         if piece.name.endswith(".step") and piece.is_plain and piece.length < 1 << 16:
             part = torch_files.TorchFile(directory / piece.file, start=piece.start, length=piece.length)
             number = part.scalar(part.value)
             if number is not None:
-                found.setdefault(piece.file, set()).add(number)
-    return found
+                counts.setdefault(piece.file, set()).add(number)
+    return counts
 
 
 def _file_problem(path: Path, pieces_of_file: list[Piece], whole: bool) -> str:

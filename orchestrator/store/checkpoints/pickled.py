@@ -101,13 +101,13 @@ def read_bytes(content: bytes) -> Any:
 
 def walk(value: Any) -> Iterator[Any]:
     """Give every container, object and leaf below a value once, the value itself first."""
-    waiting, seen = [value], set()
+    waiting, known = [value], set()
     while waiting:
         current = waiting.pop()
         if isinstance(current, dict | list | tuple | Object):
-            if id(current) in seen:
+            if id(current) in known:
                 continue
-            seen.add(id(current))
+            known.add(id(current))
         yield current
         match current:
             case dict():

@@ -1,6 +1,6 @@
 """Files of safetensors: eight bytes of length, a JSON header, then the tensors without a gap.
 
-Source of the format: https://github.com/huggingface/safetensors
+Source of the format: the documentation of the package safetensors.
 """
 
 from __future__ import annotations

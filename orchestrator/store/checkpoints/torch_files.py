@@ -91,8 +91,8 @@ class TorchFile:
 
     @cached_property
     def storages(self) -> Mapping[str, Storage]:
-        found = (storage_of(node) for node in pickled.walk(self.value) if isinstance(node, pickled.Reference))
-        return {storage.key: storage for storage in found if storage}
+        held = (storage_of(node) for node in pickled.walk(self.value) if isinstance(node, pickled.Reference))
+        return {storage.key: storage for storage in held if storage}
 
     def scalar(self, value: Any) -> float | None:
         """Return the number that a value is, or that a tensor of one element holds; None where it is neither."""
@@ -274,9 +274,6 @@ class _Part(io.RawIOBase):
         if base + offset < 0:
             raise ValueError("negative seek")
         self._at, self._row = base + offset, 0
-        return self._at
-
-    def tell(self) -> int:
         return self._at
 
     def readinto(self, buffer: Any) -> int:

@@ -40,7 +40,7 @@ def safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         at += size
     text = json.dumps(header).encode()
     path.write_bytes(
-        struct.pack("<Q", len(text)) + text + b"".join(bytes(each.numpy().tobytes()) for each in tensors.values())
+        struct.pack("<Q", len(text)) + text + b"".join(bytes(tensor.numpy().tobytes()) for tensor in tensors.values())
     )
 
 

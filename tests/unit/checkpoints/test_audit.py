@@ -18,16 +18,19 @@ from . import layouts
 
 
 def outcome(root: Path, **choice: object) -> str:
-    found = audits.audit(root, **choice)  # type: ignore[arg-type]
-    outcomes = {one.outcome for one in found.checkpoints}
-    if "damaged" in outcomes or found.pointers:
+    audit = audits.audit(root, **choice)  # type: ignore[arg-type]
+    outcomes = {checkpoint.outcome for checkpoint in audit.checkpoints}
+    if "damaged" in outcomes or audit.pointers:
         return "damaged"
     return "unknown" if "unknown" in outcomes else "whole"
 
 
 def texts(root: Path, **choice: object) -> str:
-    found = audits.audit(root, **choice)  # type: ignore[arg-type]
-    return "\n".join([text for one in found.checkpoints for text in (*one.problems, *one.doubts)] + [*found.pointers])
+    audit = audits.audit(root, **choice)  # type: ignore[arg-type]
+    return "\n".join(
+        [text for checkpoint in audit.checkpoints for text in (*checkpoint.problems, *checkpoint.doubts)]
+        + [*audit.pointers]
+    )
 
 
 def parts(root: Path) -> list[Path]:
@@ -56,10 +59,14 @@ def made(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def test_what_is_whole_is_whole(layout: Path) -> None:
-    found = audits.audit(layout)
-    assert [(one.outcome, one.problems, one.doubts) for one in found.checkpoints if one.outcome != "whole"] == []
-    assert not found.pointers
-    assert found.newest_whole is found.newest
+    audit = audits.audit(layout)
+    assert [
+        (checkpoint.outcome, checkpoint.problems, checkpoint.doubts)
+        for checkpoint in audit.checkpoints
+        if checkpoint.outcome != "whole"
+    ] == []
+    assert not audit.pointers
+    assert audit.newest_whole is audit.newest
     assert outcome(layout, whole=False) == "whole"
 
 
@@ -183,10 +190,10 @@ def test_a_pointer_that_names_nothing_is_damage(made: Callable[[str], Path], tex
 def test_a_pointer_that_names_a_damaged_checkpoint_says_so(made: Callable[[str], Path]) -> None:
     root = made("deepspeed")
     (root / "global_step20" / "mp_rank_00_model_states.pt").write_bytes(b"")
-    found = audits.audit(root)
-    assert found.pointers == ["latest names global_step20, which is damaged"]
-    assert found.newest_whole is not None
-    assert found.newest_whole.name == "global_step10"
+    audit = audits.audit(root)
+    assert audit.pointers == ["latest names global_step20, which is damaged"]
+    assert audit.newest_whole is not None
+    assert audit.newest_whole.name == "global_step10"
 
 
 def test_a_link_without_a_target_is_damage(made: Callable[[str], Path]) -> None:
@@ -212,9 +219,9 @@ def test_what_a_save_left_that_did_not_end_is_no_checkpoint(made: Callable[[str]
     root = made("snapshots")
     (root / "snapshot_30.pt.tmp").write_bytes(b"PK\x03\x04")
     (root / "tmp-checkpoint-30").mkdir()
-    found = audits.audit(root)
+    audit = audits.audit(root)
     assert outcome(root) == "whole"
-    assert found.unfinished == ["snapshot_30.pt.tmp", "tmp-checkpoint-30"]
+    assert audit.unfinished == ["snapshot_30.pt.tmp", "tmp-checkpoint-30"]
 
 
 def test_a_file_of_another_form_is_unknown_not_damaged(made: Callable[[str], Path]) -> None:
@@ -229,13 +236,15 @@ def test_checksums_that_the_writer_left_out_are_no_damage(tmp_path: Path) -> Non
         torch.save({"step": torch.tensor(3), "w": torch.arange(100.0)}, tmp_path / "a.pt")
     finally:
         torch.serialization.set_crc32_options(True)
-    found = audits.audit(tmp_path)
+    audit = audits.audit(tmp_path)
     assert outcome(tmp_path) == "whole"
-    assert found.newest.step == 3
+    assert audit.newest.step == 3
 
 
 def test_one_file_can_be_named(made: Callable[[str], Path]) -> None:
-    assert [one.name for one in audits.audit(made("snapshots") / "snapshot_10.pt").checkpoints] == ["snapshot_10.pt"]
+    assert [checkpoint.name for checkpoint in audits.audit(made("snapshots") / "snapshot_10.pt").checkpoints] == [
+        "snapshot_10.pt"
+    ]
 
 
 @pytest.mark.parametrize("name", ["missing", "empty"])

@@ -35,12 +35,17 @@ def root(tmp_path: Path) -> Path:
 
 
 def problems(root: Path) -> list[str]:
-    return [text for one in audits.audit(root).checkpoints for text in (*one.problems, *one.doubts)]
+    return [
+        text for checkpoint in audits.audit(root).checkpoints for text in (*checkpoint.problems, *checkpoint.doubts)
+    ]
 
 
 def test_what_is_whole_is_whole(root: Path) -> None:
-    found = audits.audit(root)
-    assert [(one.outcome, one.step, one.updates) for one in found.checkpoints] == [("whole", 10, 10), ("whole", 20, 20)]
+    audit = audits.audit(root)
+    assert [(checkpoint.outcome, checkpoint.step, checkpoint.updates) for checkpoint in audit.checkpoints] == [
+        ("whole", 10, 10),
+        ("whole", 20, 20),
+    ]
 
 
 def test_a_save_that_was_cut_before_its_metadata_is_named(root: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_pickle_without_an_end_inside_another_form_is_not_read(
         with path.open("wb") as file:
             file.write(head + PROTOCOL + value)
             file.truncate(1 << 40)
-    assert [one.outcome for one in audits.audit(tmp_path).checkpoints] == ["unknown", "unknown"]
+    assert [checkpoint.outcome for checkpoint in audits.audit(tmp_path).checkpoints] == ["unknown", "unknown"]
 
 
 def test_every_record_of_an_archive_is_compared_with_its_checksum(tmp_path: Path) -> None:
