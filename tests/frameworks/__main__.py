@@ -161,7 +161,8 @@ def judged(cell: Cell, python: Path, root: Path) -> dict[str, Any]:
     rows = json.loads((drill / "runs" / "latest" / "verdicts.json").read_text())
     named = parts(rows)
     result = compared(cell, verdict[1], true, named)
-    statement = f"{verdict[1]}; named: {', '.join(sorted(named)) or 'nothing'}; true: {', '.join(true) or 'as undisturbed'}; {verdict[2][:220]}"
+    named_parts, true_parts = ", ".join(sorted(named)) or "nothing", ", ".join(true) or "as undisturbed"
+    statement = f"{verdict[1]}; named: {named_parts}; true: {true_parts}; {verdict[2][:220]}"
     shutil.rmtree(clean)
     shutil.rmtree(drill)
     return {"result": result, "true": true, "said": statement}

@@ -69,7 +69,8 @@ def _plain(text: str) -> str:
 
 def _line(checkpoint: audits.Checkpoint) -> str:
     step = f", step {checkpoint.step:g}" if checkpoint.step is not None else ""
-    return f"{checkpoint.outcome:8} {checkpoint.name}: {checkpoint.form or 'torch.save'}{step}, {len(checkpoint.files)} files, {checkpoint.size / 1024**2:.1f} MiB"
+    size = f"{len(checkpoint.files)} files, {checkpoint.size / 1024**2:.1f} MiB"
+    return f"{checkpoint.outcome:8} {checkpoint.name}: {checkpoint.form or 'torch.save'}{step}, {size}"
 
 
 def _conclusion(audit: audits.Audit, damaged: list[audits.Checkpoint], unknown: list[audits.Checkpoint]) -> str:
@@ -84,18 +85,26 @@ def _conclusion(audit: audits.Audit, damaged: list[audits.Checkpoint], unknown: 
     return f"PASS  {count} checkpoints are whole; {loaded}" if count > 1 else f"PASS  {audit.newest.name} is whole"
 
 
-def _document(audit: audits.Audit, code: int) -> dict[str, object]:
+def _document(audit: audits.Audit, code: int) -> object:
     return {
         "outcome": {EXIT_PASS: "pass", EXIT_FINDING: "fail", EXIT_UNKNOWN: "unknown"}[code],
         "newest_whole": audit.newest_whole.name if audit.newest_whole else None,
         "pointers": list(audit.pointers),
         "unfinished": list(audit.unfinished),
-        "checkpoints": [
-            {
-                "name": checkpoint.name, "form": checkpoint.form or "torch.save", "outcome": checkpoint.outcome, "step": checkpoint.step, "updates": checkpoint.updates,
-                "size_bytes": checkpoint.size, "problems": checkpoint.problems, "doubts": checkpoint.doubts,
-                "files": [os.path.relpath(part.path, checkpoint.place if checkpoint.place.is_dir() else checkpoint.place.parent) for part in checkpoint.files],
-            }
-            for checkpoint in audit.checkpoints
-        ],
-    }  # fmt: skip
+        "checkpoints": [_entry(checkpoint) for checkpoint in audit.checkpoints],
+    }
+
+
+def _entry(checkpoint: audits.Checkpoint) -> object:
+    folder = checkpoint.place if checkpoint.place.is_dir() else checkpoint.place.parent
+    return {
+        "name": checkpoint.name,
+        "form": checkpoint.form or "torch.save",
+        "outcome": checkpoint.outcome,
+        "step": checkpoint.step,
+        "updates": checkpoint.updates,
+        "size_bytes": checkpoint.size,
+        "problems": checkpoint.problems,
+        "doubts": checkpoint.doubts,
+        "files": [os.path.relpath(part.path, folder) for part in checkpoint.files],
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -10,16 +11,17 @@ import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 
 from orchestrator.store.checkpoints import audit as audits
 
 from . import layouts
 from .test_audit import outcome, texts
 
+dcp: Any = importlib.import_module("torch.distributed.checkpoint")
 WEIGHTS = torch.arange(2048.0)
 
 
