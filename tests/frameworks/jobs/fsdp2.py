@@ -70,9 +70,8 @@ class App(Stateful):
         if options.broken != "data" and options.stateful:
             loader.load_state_dict(state[f"loader{rank}"])
         self.random = None if options.broken == "rng" else state[f"random{rank}"].clone()
-        if options.broken != "ema":
-            for name in average:
-                average[name].copy_(state["ema"][name])
+        for name in average:
+            average[name].copy_(state["ema"][name])
 
 
 app = App()

@@ -81,4 +81,6 @@ if options.broken == "weights-only" and last:
 if options.broken == "scratch":
     last = None
 validation = torch.utils.data.DataLoader(Data(64), 16) if options.evaluate else None
-trainer.fit(module, loaders(Data(), 16, shuffle=not options.no_shuffle), validation, ckpt_path=last)
+trainer.fit(
+    module, loaders(Data(), 16, shuffle=not (options.no_shuffle or options.stateful)), validation, ckpt_path=last
+)
