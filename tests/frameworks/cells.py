@@ -87,5 +87,8 @@ CELLS: tuple[Cell, ...] = (
     _fsdp(), _fsdp(fault=FIRST), _fsdp("--sync"), _fsdp("--bf16"), _fsdp("--ema"), _fsdp("--sync", fault="--fail-node 2 --at save-during"),
     _fsdp("--broken optimizer", "optimizer"), _fsdp("--broken scheduler", "learning rate|scheduler"), _fsdp("--broken rng", "RNG"),
     _fsdp("--broken data", "data position"),
+    _fsdp("--sync", fault=FIRST), _fsdp("--sync --bf16"), _fsdp("--sync --broken optimizer", "optimizer"),
+    _fsdp("--sync --broken scheduler", "learning rate|scheduler"), _fsdp("--sync --broken rng", "RNG"),
+    _fsdp("--sync --broken data", "data position"),
     _stateful(), _stateful("--sync"), _stateful("--broken data", "data position"),
 )  # fmt: skip

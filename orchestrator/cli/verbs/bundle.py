@@ -73,12 +73,12 @@ def verify(
     if Path(run).is_file():
         with unpack.unpacked(Path(run)) as directory:
             problems, name, hint = _verified(directory, allowed_signers, signer, keys)
-            unchecked = _unchecked(session, directory, allowed_signers, keys)
+            unchecked = "" if problems else _unchecked(session, directory, allowed_signers, keys)
             problems = tuple(problem.replace(f"{directory.parent}/", "") for problem in problems)
     else:
         directory = index.resolve(run, runs_dir)
         problems, name, hint = _verified(directory, allowed_signers, signer, keys)
-        unchecked = _unchecked(session, directory, allowed_signers, keys)
+        unchecked = "" if problems else _unchecked(session, directory, allowed_signers, keys)
     if as_json:
         session.terminal.json({"run": run, "ok": not problems, "problems": list(problems), "signer": name})
     elif problems:
