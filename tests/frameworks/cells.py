@@ -78,7 +78,7 @@ CELLS: tuple[Cell, ...] = (
     _acc("--broken set_epoch"),
     _light("--no-shuffle", "data position"), _light("--no-shuffle --dropout 0.1", "data position", "RNG"),
     _light("--stateful"), _light("--stateful", fault=FIRST), _light("--stateful --precision bf16-mixed"), _light("--stateful --evaluate 5"),
-    _light("--stateful --accumulate 2"), _light("--stateful --ema"), _light("--stateful --dropout 0.1", "RNG"),
+    _light("--stateful --accumulate 2", "data position"), _light("--stateful --ema"), _light("--stateful --dropout 0.1", "RNG"),
     _light("--stateful --broken optimizer", "optimizer"), _light("--stateful --broken scheduler", "learning rate|scheduler"),
     _light("--stateful --broken weights-only", "optimizer"), _light("--stateful --broken scratch", "weights|resumed-from"),
     _ds(), _ds(fault=FIRST), _ds("--zero 2"), _ds("--zero 3"), _ds("--zero 0"), _ds("--bf16"), _ds("--accumulate 2"),
