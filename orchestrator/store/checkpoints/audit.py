@@ -96,7 +96,7 @@ def audit(root: Path, *, world: int | None = None, whole: bool = True) -> Audit:
     checkpoints.sort(
         key=lambda checkpoint: (checkpoint.step is not None, checkpoint.step or 0, _written(checkpoint.place))
     )
-    _compare(checkpoints)
+    _compare(checkpoints, world)
     for checkpoint in checkpoints:
         _fit_world(checkpoint, world)
     pointers = [problem for path in listing.pointers for problem in _pointer_problems(path, checkpoints)]
@@ -356,15 +356,11 @@ def _read_deepspeed(made: Checkpoint) -> None:
 
 
 def _fit_world(made: Checkpoint, world: int | None) -> None:
-    if world is None or made.world is None:
-        return
-    if made.world == world:
-        made.doubts = [text for text in made.doubts if "give --world" not in text]
-        return
-    made.problems.append(f"it is of {made.world} ranks, {world} would load it")
+    if None not in (world, made.world) and made.world != world:
+        made.problems.append(f"it is of {made.world} ranks, {world} would load it")
 
 
-def _compare(checkpoints: Sequence[Checkpoint]) -> None:
+def _compare(checkpoints: Sequence[Checkpoint], world: int | None) -> None:
     """Compare directories whose names differ by numbers: what all others have, and what none shares with another."""
     groups: dict[str, list[Checkpoint]] = {}
     for checkpoint in checkpoints:
@@ -379,7 +375,7 @@ def _compare(checkpoints: Sequence[Checkpoint]) -> None:
         for earlier, later in itertools.pairwise(group):
             if earlier.step != later.step:
                 _compare_pair(earlier, later)
-        if len(group) > 1 and (group[-1].world or 0) < (group[-2].world or 0):
+        if len(group) > 1 and (group[-1].world or 0) < (group[-2].world or 0) and group[-1].world != world:
             group[-1].doubts.append(
                 f"it has files of {group[-1].world} ranks, {group[-2].name} of {group[-2].world}: if that is right, give --world"
             )

@@ -293,3 +293,11 @@ def test_a_shard_of_the_hub_that_lacks_a_tensor_is_named(made: Callable[[str], P
     document["weight_map"]["b.weight"] = "model-00001-of-00002.safetensors"
     index.write_text(json.dumps(document))
     assert "model-00001-of-00002.safetensors lacks b.weight" in texts(root)
+
+
+def test_a_world_that_is_given_settles_the_doubt_about_a_missing_file(made: Callable[[str], Path]) -> None:
+    root = made("hugging face")
+    (root / "checkpoint-20" / "rng_state_1.pth").unlink()
+    newest = audits.audit(root).newest
+    assert newest.doubts == ["it has files of 1 ranks, checkpoint-10 of 2: if that is right, give --world"]
+    assert audits.audit(root, world=1).newest.outcome == "whole"
