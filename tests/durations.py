@@ -123,7 +123,8 @@ def summarised(rows: Iterable[_Row]) -> str:
 def renew(folder: Path) -> None:
     """Write the list from the records of a run."""
     rows = [tuple(json.loads(line)) for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
-    LIST.write_text(summarised(rows))
+    root = LIST.parents[1]
+    LIST.write_text(summarised(row for row in rows if (root / row[0].split("::")[0]).is_file()))
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def run(session: Session, bed: BedSpec, trial: Trial, once: Once, command: str, 
         night = resumed(directory, bed, trial, options["repeat"])
     else:
         cell = Cell(name=trial.name, trial=trial.name, repeats=options["repeat"])
-        directory, night = begin(bed, "run", (cell,), Path(options["runs_dir"]), command)
+        directory, night = begin(session, bed, "run", (cell,), Path(options["runs_dir"]), command)
     repeats = Repeats(session=session, directory=directory, once=once, quiet=options["as_json"])
     repeats.carry_out(night)
     return _finish(session, night, repeats, options)
@@ -223,8 +223,10 @@ def resumed_command(directory: Path) -> tuple[str, ...]:
     return (*words[:end], RESUME, str(directory), *words[end:])
 
 
-def begin(bed: BedSpec, verb: str, cells: tuple[Cell, ...], runs: Path, command: str) -> tuple[Path, Night]:
-    """Create the directory of a casual night. It has no number, so nothing is ever compared with it."""
+def begin(
+    session: Session, bed: BedSpec, verb: str, cells: tuple[Cell, ...], runs: Path, command: str
+) -> tuple[Path, Night]:
+    """Create and announce the directory of a casual night. It has no number, so nothing is ever compared with it."""
     now = datetime.datetime.now(datetime.UTC)
     trial, count = cells[0].trial, cells[0].repeats
     name = "repeat" if verb == "run" else verb
@@ -241,6 +243,7 @@ def begin(bed: BedSpec, verb: str, cells: tuple[Cell, ...], runs: Path, command:
         command=command,
         ccbed=__version__,
     )
+    session.announce(directory)  # first: a plan that is there belongs to what the shell ran last
     night_files.write_night(directory, night)
     return directory, night
 

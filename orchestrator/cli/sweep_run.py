@@ -63,7 +63,9 @@ def run(session: Session, options: Mapping[str, Any]) -> int:
             Cell(name=trial.name, trial=trial.name, repeats=count),
             Cell(name=CONFIRMING, trial=trial.name, repeats=1),
         )
-        directory, night = repeated_run.begin(bed, "sweep", cells, runs_dir, shlex.join(["ccbed", *session.argv]))
+        directory, night = repeated_run.begin(
+            session, bed, "sweep", cells, runs_dir, shlex.join(["ccbed", *session.argv])
+        )
     once = functools.partial(run_trial.run_once, session, checked, {**options, **_UNUSED})
     judge = _judge_pairs if options["each_pair"] else functools.partial(_judge_nodes, quarantined=quarantined)
     rounds = Rounds(session=session, directory=directory, once=once, quiet=True, judge=judge)

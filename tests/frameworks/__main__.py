@@ -40,13 +40,15 @@ CONSEQUENCES = {"saved state", "other state", "learning rate", "scheduler", "los
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("family", nargs="?", choices=[*FAMILIES, "all"], default="all")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only cells whose names contain it")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only cells with this regular expression in their names"
+    )
     parser.add_argument("--environments", type=Path, default=Path.home() / ".cache" / "ccbed-frameworks")
     parser.add_argument(
         "--results", type=Path, default=RESULTS, help="where results are added; the page shows those of the default"
     )
     options = parser.parse_args()
-    cells = [cell for cell in CELLS if options.family in ("all", cell.family) and options.only in cell.name]
+    cells = [cell for cell in CELLS if options.family in ("all", cell.family) and re.search(options.only, cell.name)]
     root = Path(tempfile.mkdtemp(prefix="frameworks-"))
     results = json.loads(options.results.read_text()) if options.results.exists() else {}
     counts: Counter[str] = Counter()
@@ -64,9 +66,8 @@ def main() -> int:
                         "versions": versions(python, family),
                         "date": f"{datetime.now(UTC).date()}",
                     }
-                    print(
-                        f"{row['result']:8} {cell.name}: {row['said']} ({time.monotonic() - begun:.0f} s)", flush=True
-                    )
+                    statement = " ".join(row["said"].split())
+                    print(f"{row['result']:8} {cell.name}: {statement} ({time.monotonic() - begun:.0f} s)", flush=True)
                     options.results.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
                     if options.results == RESULTS:
                         page.PAGE.write_text(page.rendered(results))
@@ -118,29 +119,33 @@ class bed:  # noqa: N801 - a context manager
         subprocess.run(command, check=False, capture_output=True, env=variables(self.root))
 
 
-def judged(cell: Cell, python: Path, root: Path) -> dict[str, Any]:
-    """Run a cell undisturbed and with its fault; return the result, what is true, and what was said."""
-    clean, drill = (Path(tempfile.mkdtemp(dir=root)) for _ in range(2))
-    for folder in (clean, drill):
-        for file in (FOLDER / "jobs").glob("*.py"):
-            shutil.copy(file, folder)
-    arguments = shlex.split(cell.arguments)
+def undisturbed(cell: Cell, python: Path, root: Path) -> tuple[Path, str]:
+    """Run the job of a cell without ccbed; return its directory, and the end of what it wrote if it failed."""
+    clean = folder_of_jobs(root)
     launcher: list[str | Path] = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     done = subprocess.run(
-        [*launcher, cell.job, *arguments],
-        cwd=clean,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
+        [*launcher, cell.job, *shlex.split(cell.arguments)], cwd=clean, check=False, capture_output=True, text=True, timeout=TIMEOUT_S,
         env=variables(root),
-    )
-    if done.returncode:
-        return {
-            "result": "broken",
-            "true": [],
-            "said": f"the undisturbed job fails: {done.stdout[-150:]} {done.stderr[-300:]}",
-        }
+    )  # fmt: skip
+    return clean, f"{done.stdout[-150:]} {done.stderr[-1500:]}" if done.returncode else ""
+
+
+def folder_of_jobs(root: Path) -> Path:
+    folder = Path(tempfile.mkdtemp(dir=root))
+    for file in (FOLDER / "jobs").glob("*.py"):
+        shutil.copy(file, folder)
+    return folder
+
+
+def judged(cell: Cell, python: Path, root: Path) -> dict[str, Any]:
+    """Run a cell undisturbed and with its fault; return the result, what is true, and what was said."""
+    clean, failure = undisturbed(cell, python, root)
+    if failure:  # torchrun and FSDP2 fail now and then on their own
+        print(f"the undisturbed job of {cell.name} failed and is run once more: {failure}", file=sys.stderr, flush=True)
+        clean, failure = undisturbed(cell, python, root)
+    if failure:
+        return {"result": "broken", "true": [], "said": f"the undisturbed job fails: {failure}"}
+    drill = folder_of_jobs(root)
     command: list[str | Path] = [
         BIN / "ccbed",
         "run",
@@ -149,7 +154,7 @@ def judged(cell: Cell, python: Path, root: Path) -> dict[str, Any]:
         f"fw-{cell.family}",
         *shlex.split(cell.fault),
         "--",
-        *arguments,
+        *shlex.split(cell.arguments),
     ]
     output = subprocess.run(
         command, cwd=drill, check=False, capture_output=True, text=True, timeout=2 * TIMEOUT_S, env=variables(root)

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main, repeated_run, sweep_run
+from orchestrator.cli.announcement import Announcer
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import InfrastructureError, Interrupted
 from orchestrator.model.launch import Request, Result
 from orchestrator.nightly import night_files
 from orchestrator.nightly.gates.finding import Finding
-from orchestrator.nightly.suite import Cell
+from orchestrator.nightly.suite import Cell, Night
 from orchestrator.store.paths import TornBundleError
 
 from .beds import LOCAL, local
@@ -125,6 +126,20 @@ def test_a_kill_before_the_document_of_ended_runs_leaves_them_to_resume(tmp_path
             (directory / "repeat.json").unlink()
 
 
+def test_runs_are_announced_before_their_plan_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that is killed after its plan was written left it to `resume`."""
+
+    def killed(directory: Path, night: Night) -> None:
+        raise SystemExit(9)
+
+    out, announcer = io.StringIO(), Announcer(tmp_path / "state", ("sweep",))
+    session = Session(state=tmp_path / "state", terminal=terminal.Terminal(out=out, err=out), announcer=announcer)
+    monkeypatch.setattr(night_files, "write_night", killed)
+    with pytest.raises(SystemExit):
+        repeated_run.begin(session, local(), "sweep", (Cell(name="gemm", trial="gemm", repeats=2),), tmp_path, "ccbed")
+    assert "-sweep-gemm-" in json.loads(announcer.file.read_text())["directory"]
+
+
 @pytest.mark.parametrize(("suspect", "count"), [(False, 2), (True, 3)])
 def test_a_suspect_of_a_sweep_is_confirmed_once(tmp_path: Path, suspect: bool, count: int) -> None:
     """After a kill the rounds are judged with the evidence that is there, and none is run twice."""
@@ -140,8 +155,10 @@ def test_a_suspect_of_a_sweep_is_confirmed_once(tmp_path: Path, suspect: bool, c
     finding = Finding(gate="fleet", outcome="warn" if suspect else "pass", text="n1 is odd")
     cells = (Cell(name="gemm", trial="gemm", repeats=2), Cell(name=sweep_run.CONFIRMING, trial="gemm", repeats=1))
     bed = local()
-    directory, night = repeated_run.begin(bed, "sweep", cells, tmp_path, "ccbed sweep gemm --each-node --rounds 2")
     out = io.StringIO()
+    session = Session(state=tmp_path / "state", terminal=terminal.Terminal(out=out, err=out))
+    command = "ccbed sweep gemm --each-node --rounds 2"
+    directory, night = repeated_run.begin(session, bed, "sweep", cells, tmp_path, command)
     for _ in range(2):
         session = Session(state=tmp_path / "state", terminal=terminal.Terminal(out=out, err=out))
         rounds = sweep_run.Rounds(
