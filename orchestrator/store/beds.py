@@ -212,6 +212,12 @@ def driver(workdir: Path) -> int:
     return int((_json(file) or {}).get("pid", 0)) if _is_held(file) else 0
 
 
+def orchestrator(workdir: Path) -> int:
+    """The pid of the process that runs a night, or drives a run, on the bed; 0 if none does."""
+    night = int((_json(workdir / NIGHT_LOCK) or {}).get("pid", 0)) if _is_held(workdir / NIGHT_LOCK) else 0
+    return night or driver(workdir)
+
+
 def begin_run(workdir: Path, run: str, directory: Path, command: str = "") -> None:
     """Record a run as open before its directory exists. Raises UsageError with its name if another run is open."""
     other = open_run(workdir)

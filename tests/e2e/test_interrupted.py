@@ -180,6 +180,44 @@ def small(tmp_path: Path) -> Iterator[Bed]:
     assert beds.names(state) == ()
 
 
+def test_down_with_force_ends_the_run_that_would_start_the_nodes_again(small: Bed) -> None:
+    words = ["run", "dp-ring", "--nodes", "1", "--no-twin", "--step-min-ms", "3000", "--runs-dir", str(small.runs)]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli", *words],
+        env={**os.environ, "XDG_STATE_HOME": str(small.state.parent)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while not any("gang.joined" in file.read_text() for file in small.runs.glob("*/history.jsonl")):
+            assert time.monotonic() < deadline
+            assert run.poll() is None
+            time.sleep(0.02)
+        code, output = small.ccbed("down", "small", "--force")
+        assert code == 0, output
+        assert f"process {run.pid} drives bed small, and is ended" in output
+        assert run.wait(30) == 130
+    finally:
+        run.kill()
+        run.communicate()
+
+
+def test_down_with_force_ends_no_program_that_uses_ccbed_as_a_library(small: Bed) -> None:
+    program = "import sys; from pathlib import Path; from orchestrator.store import beds\n"
+    program += "with beds.run_lock(Path(sys.argv[1]), 'r', Path('/tmp')): print(flush=True); sys.stdin.read()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", program, small.spec.workdir], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None
+        other.stdout.readline()
+        code, output = small.ccbed("down", "small", "--force")
+        assert code == 3
+        assert f"is driven by process {other.pid}" in output
+        assert other.poll() is None
+    finally:
+        other.communicate()
+
+
 def test_a_run_on_a_bed_without_its_keeper_is_refused(small: Bed) -> None:
     _kill_keeper(small)
     code, output = small.ccbed("run", "dp-ring", "--nodes", "1", "--no-twin", "--runs-dir", str(small.runs))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +21,14 @@ from ..inputs import audited, beds, completions, options, prepared_hosts
 from ..inputs.session import Session
 from ..render.terminal import short_list, short_path
 
+#: How long a run has to heal its faults and to stop its ranks.
+_ORCHESTRATOR_S = 60
+
 
 @options.command()
 @options.of_bed(metavar="[BED|INVENTORY]", shell_complete=completions.beds_and_inventories)
 @click.option("--all", "every", is_flag=True, help="End every bed that is up.")
-@options.force("Act even while a run is open on the bed, or if another user owns the bed.")
+@options.force("Act even while a run is open on the bed, whose ccbed is ended, or if another user owns the bed.")
 @click.option("--abandon", is_flag=True, help="Abandon hosts that cannot be reached: the bed's processes there stay.")
 @click.option("--reset", is_flag=True, help="Also remove the bed's directory on the hosts, which preparation made.")
 @options.limit
@@ -102,6 +109,8 @@ def _read(session: Session, name: str) -> BedSpec:
 def end(session: Session, bed: BedSpec, *, force: bool = False, abandon: bool = False) -> tuple[int, ...]:
     """End one bed, print what ended, and return the pids. Raises UsageError, InfrastructureError."""
     bed = departed.with_departed_hosts(bed)
+    if force:
+        _end_orchestrator(session, bed)
     with store.lock(session.state, bed.name):
         if not force:
             beds.refuse_open(session, bed, "down")
@@ -119,6 +128,38 @@ def end(session: Session, bed: BedSpec, *, force: bool = False, abandon: bool = 
     )
     session.terminal.line(f"bed {bed.name} is down: {text} ({session.took()})")
     return ended
+
+
+def _end_orchestrator(session: Session, bed: BedSpec) -> None:
+    """End the `ccbed` that drives a run or a night on the bed: it would start the nodes again.
+
+    Raises UsageError for another program, which a user may need, and for a `ccbed` that does not end.
+    """
+    workdir = Path(bed.workdir)
+    pid = store.orchestrator(workdir)
+    try:
+        program = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return
+    if not is_ccbed(program):
+        raise UsageError(
+            f"bed {bed.name} is driven by process {pid}: {program[:80]}", hint=f"end that first: kill {pid}"
+        )
+    session.terminal.line(f"process {pid} drives bed {bed.name}, and is ended: {program[:80]}")
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    end = time.monotonic() + _ORCHESTRATOR_S
+    while store.orchestrator(workdir) == pid and time.monotonic() < end:
+        time.sleep(0.02)
+    if store.orchestrator(workdir) == pid:
+        raise UsageError(
+            f"process {pid}, which drives bed {bed.name}, did not end in {_ORCHESTRATOR_S} s", hint=f"kill -9 {pid}"
+        )
+
+
+def is_ccbed(program: str) -> bool:
+    """Whether a command line is that of ``ccbed``, not of a program that uses it as a library."""
+    return any(Path(word).name == "ccbed" for word in program.split()[:2]) or "-m orchestrator.cli" in program
 
 
 def end_hosts(session: Session, bed: BedSpec, hosts: tuple[str, ...], *, force: bool = False) -> tuple[int, ...]:
