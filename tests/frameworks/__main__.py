@@ -209,6 +209,7 @@ def parts(rows: list[Mapping[str, Any]]) -> set[str]:
     states: Mapping[str, Any] = next(
         (row["evidence"].get("rows", {}) for row in rows if row["check"] == "resume-complete"), {}
     )
+    failed |= {row["evidence"]["differs_first"] for row in rows if row["evidence"].get("differs_first")}
     return failed | {
         part for attempt in states.values() for part, state in attempt.items() if state["result"] == "fail"
     }

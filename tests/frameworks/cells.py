@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 #: Family -> the packages of its environment beside torch.
 FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "hf": ("transformers==5.24.0", "accelerate==1.15.0"),
+    "hf": ("transformers==5.24.0", "accelerate==1.15.0", "torchdata"),
     "lightning": ("lightning==2.6.6", "torchdata"),
     "deepspeed": ("deepspeed==0.19.8",),
     "torchdata": ("torchdata",),
@@ -82,7 +82,8 @@ CELLS: tuple[Cell, ...] = (
     _hf(fault=TORCHRUN), _hf("--broken optimizer", "optimizer", fault=TORCHRUN),
     _hf("--preempt", fault=NOTICE),
     _acc("--shadow"), _acc("--shadow --broken shadow", "copies|saved state"), _acc("--broken optimizer", "optimizer"),
-    _acc("--broken rng", "RNG"), _acc("--compile aot_eager"), _acc("--preempt", fault=NOTICE), _acc(fault=TORCHRUN),
+    _acc("--plain-sampler", "data position"),
+    _acc("--dropout 0.1", "RNG"), _acc("--dropout 0.1 --save 10"), _acc("--dropout 0.1 --save 10 --broken rng", "RNG"), _acc("--compile aot_eager"), _acc("--preempt", fault=NOTICE), _acc(fault=TORCHRUN),
     _acc(), _acc(fault=FIRST), _acc("--accumulate 2"), _acc("--precision bf16"), _acc("--stateful"), _acc("--evaluate"), _acc("--ema"),
     _acc("--broken data", "data position"), _acc("--broken weights-only", "optimizer"), _acc("--ema --broken ema", "copies"),
     _acc("--broken set_epoch"),

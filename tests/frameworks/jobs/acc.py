@@ -19,6 +19,11 @@ parser.add_argument("--precision", default="no")
 parser.add_argument("--stateful", action="store_true")
 parser.add_argument("--ema", action="store_true")
 parser.add_argument("--evaluate", action="store_true")
+parser.add_argument("--plain-sampler", action="store_true", help="the default, whose order no checkpoint has")
+parser.add_argument(
+    "--dropout", type=float, default=0.0, help="loaders draw from the generator that a checkpoint restored"
+)
+parser.add_argument("--save", type=int, default=8)
 parser.add_argument("--shadow", action="store_true", help="an average as that of diffusers, saved by a hook")
 parser.add_argument("--compile", default="", metavar="BACKEND")
 parser.add_argument("--preempt", action="store_true", help="save once more after SIGTERM")
@@ -54,10 +59,12 @@ class Shadow:
 accelerator = Accelerator(
     cpu=True, gradient_accumulation_steps=options.accumulate, mixed_precision=options.precision,
     project_config=ProjectConfiguration(project_dir="out", total_limit=2),
-    dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=options.stateful),
+    dataloader_config=DataLoaderConfiguration(
+        use_stateful_dataloader=options.stateful, use_seedable_sampler=not options.plain_sampler
+    ),
 )  # fmt: skip
 set_seed(42)
-model = Net()
+model = Net(options.dropout)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 loader = torch.utils.data.DataLoader(Data(640), 16, shuffle=True)
 held_out = torch.utils.data.DataLoader(Data(64), 16)
@@ -117,7 +124,7 @@ for epoch in range(begun, 6):
         truth.log(done, model=model, optimizers=[optimizer.optimizer], loss=loss.item(), batch=x, copy=copy)
         time.sleep(0.01)
         is_noticed = options.preempt and notice.came()
-        if done % 8 == 0 or is_noticed:
+        if done % options.save == 0 or is_noticed:
             accelerator.save_state(f"out/step_{done}")
             accelerator.wait_for_everyone()
             if accelerator.is_main_process:
