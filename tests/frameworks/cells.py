@@ -67,7 +67,7 @@ def _stateful(arguments: str = "", *lost: str) -> Cell:
 
 FIRST = "--fail-node 0"
 SHRINK = "--fail-node 2 --nodes 3:4 --recovery shrink"
-TORCHRUN = "--fail-node 2 --launcher torchrun"
+TORCHRUN = "--fail-node 2 --launcher torchrun-best"
 NOTICE = "preempt: {node: 2, grace_s: 20, at: {step: 21}}"
 CELLS: tuple[Cell, ...] = (
     _hf(), _hf(fault=FIRST), _hf("--accumulate 2"), _hf("--bf16"), _hf("--workers 2", "RNG|bit-exact"),

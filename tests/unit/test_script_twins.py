@@ -291,6 +291,23 @@ def test_a_generator_that_no_step_draws_from_is_no_cause() -> None:
     assert "random states" not in ask(run, "bit-exact").text
 
 
+@pytest.mark.parametrize(("forgets", "outcome"), [((), "pass"), (("rng",), "unknown")])
+def test_random_states_of_a_rank_that_ended_with_its_save_are_those_of_the_reference(
+    forgets: tuple[str, ...], outcome: str
+) -> None:
+    """For example after the notice of a preemption: no state was recorded after the step that was saved."""
+    job = Job().attempt(0, 0, 15).attempt(1, 15, 30, ends=True, forgets=forgets)
+    verdict = ask(dataclasses.replace(job.run(), twin=twin()), "resume-complete")
+    assert row(verdict, "RNG")["result"] == outcome, verdict.text
+    without = ask(dataclasses.replace(job.run(), twin=dataclasses.replace(twin(), generators={})), "resume-complete")
+    assert row(without, "RNG")["result"] == "unknown", without.text
+
+
+def row(verdict: Verdict, part: str) -> dict[str, str]:
+    (parts,) = verdict.evidence["rows"].values()
+    return dict(parts[part])
+
+
 def test_an_attempt_counts_as_judged_by_later_checkpoints_only_if_steps_of_it_were_kept() -> None:
     kept, given_up = twice(), Job().attempt(0, 0, 8).attempt(1, 5, 9).attempt(2, 5, 30, ends=True)
     for job, expected in ((kept, [True, True]), (given_up, [False, True])):

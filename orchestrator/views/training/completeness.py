@@ -31,18 +31,27 @@ class Row:
 
 
 def rows(
-    lines: Lineage, resumption: Resumption, twin: Mapping[str, Mapping[str, str]] | None = None
+    lines: Lineage,
+    resumption: Resumption,
+    twin: Mapping[str, Mapping[str, str]] | None = None,
+    generators: Mapping[str, Mapping[str, str]] | None = None,
 ) -> tuple[Row, ...]:
     """The rows of every rank. Not for an attempt that began from scratch: nothing was resumed.
 
-    ``twin``: the digests of an undisturbed run, rank -> ``weights@<step>``, where no state of this run decides.
+    ``twin``: the digests of an undisturbed run, rank -> ``weights@<step>``, where no state of this run decides; ``generators``: its
+    random states.
     """
     repeated = replays(lines, resumption.attempt)
     step = resumption.step
     is_resized = step is not None and not world_sizes.have_same(lines, lines.attempts[0], resumption.attempt, step + 1)
     sizes = f"world size {resumption.attempt.world} instead of {lines.attempts[0].world}" if is_resized else ""
     return tuple(
-        _by_twin(row, process, step, (twin or {}).get(str(process.rank), {}), sizes)
+        _by_generators(
+            _by_twin(row, process, step, (twin or {}).get(str(process.rank), {}), sizes),
+            process.states.get(0),
+            step,
+            (generators or {}).get(str(process.rank), {}),
+        )
         for process in resumption.attempt.ranks.values()
         for row in _rank_rows(lines, resumption, process, tuple(r for r in repeated if r.rank == process.name))
     )
@@ -89,6 +98,17 @@ def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, s
     if own and known == set(own) and all(digest and twin[f"{name}@{step}"] == digest for name, digest in own.items()):
         return replace(row, result="pass", text=f"equal to that of the twin after step {step}")
     return row
+
+
+def _by_generators(row: Row, start: watch.State | None, step: Step | None, twin: Mapping[str, str]) -> Row:
+    """Random states are whole if they are those of the undisturbed run after the same step: the rank ended with its save, before
+    its next step began. A difference shows nothing.
+    """
+    own = {f"{name}@{step}": value for name, value in (start.rng or {} if start else {}).items()}
+    is_equal = bool(own) and None not in own.values() and all(twin.get(name) == value for name, value in own.items())
+    if row.part != "RNG" or row.result != "unknown" or not is_equal:
+        return row
+    return replace(row, result="pass", text=f"equal to those of the reference run after step {step}")
 
 
 def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -> Row:
