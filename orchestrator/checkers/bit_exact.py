@@ -122,7 +122,9 @@ def _script(run: Run) -> Verdict:
     common = _common_facts(facts, run.twin)
     change = training.world_sizes.first_change(lines)
     if change is not None:
-        common = [fact for fact in common if training.step_of(fact[1]) <= change]
+        # the resumed attempt recorded the state of that step, in shards of another size
+        is_sharded = any(process.is_sharded for attempt in lines.attempts for process in attempt.ranks.values())
+        common = [fact for fact in common if training.step_of(fact[1]) <= change - is_sharded]
     different = _first_difference(common)
     parts = {name.partition("@")[0] if "@" in name else "loss" for _, name, own, other in common if own != other}
     failures = list[views.Finding]()
