@@ -122,7 +122,9 @@ def _script(run: Run) -> Verdict:
     common = _common_facts(facts, run.twin)
     change = training.world_sizes.first_change(lines)
     if change is not None:
-        common = [fact for fact in common if training.step_of(fact[1]) <= change]
+        # the resumed attempt recorded the state of that step, in shards of another size
+        is_sharded = any(process.is_sharded for attempt in lines.attempts for process in attempt.ranks.values())
+        common = [fact for fact in common if training.step_of(fact[1]) <= change - is_sharded]
     different = _first_difference(common)
     parts = {name.partition("@")[0] if "@" in name else "loss" for _, name, own, other in common if own != other}
     failures = list[views.Finding]()
@@ -130,19 +132,27 @@ def _script(run: Run) -> Verdict:
     as_restarted = training.rounding.is_as_restarted(facts, run.twin, least)
     shown = training.restarts_shown(facts, run.twin.control) or (facts.base or 0,)
     beyond = training.rounding.beyond(facts, run.twin, least, shown)
+    lost = training.other_random_state(run.twin, facts, different[0]) if different else None
+    random = (
+        f"random states ({lost[2]}) of rank {lost[1]} differ from the twin's from step {lost[0]} on, before all else: "
+        if lost
+        else ""
+    )
     if different and as_restarted and beyond:
-        failures.append(views.finding(f"{beyond[-1]}; a restart by itself has the same flaw"))
+        failures.append(views.finding(f"{random}{beyond[-1]}; a restart by itself has the same flaw"))
     elif (
         different and as_restarted is False and _restart_explains_nothing(different[0], shown, run.twin, beyond, least)
     ):
         put_back = views.mapping(run.twin.control and run.twin.control.parts).get("RNG", ("",))[0] == "pass"
         how = " that had its random states put back" * put_back
-        text = f"{_shown_difference(different, common)}; a restart from the same step{how} does not"
+        text = f"{random}{_shown_difference(different, common)}; a restart from the same step{how} does not"
         failures.append(views.finding(text))
     elif different and different[0] >= facts.undisturbed and not (as_restarted and different[0] >= min(shown)):
         doubts.append(
             views.finding(
-                _shown_difference(different, common) + _unknown_cause(different[0], facts, run.twin, min(shown))
+                random
+                + _shown_difference(different, common)
+                + _unknown_cause(different[0], facts, run.twin, min(shown))
             )
         )
     if failures and (moved := [*_moved(run)]):
@@ -165,6 +175,7 @@ def _script(run: Run) -> Verdict:
         **control,
         **({"differs_from_step": different[0]} if different else {}),
         **({"restart_from_step": min(shown)} if by_restart else {}),
+        **({"differs_first": "RNG"} if failures and lost else {}),
         **({"only_differing": "losses"} if failures and parts == {"loss"} else {}),
     }
     verdict = views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)

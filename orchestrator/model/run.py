@@ -86,7 +86,8 @@ class Twin:
     ``final_loss`` is then 0: the watcher knows losses of ranks only. ``paths``: what it saved outside of its work directory.
     ``control``: shows what a restart by itself changes, where the trial plans faults that end ranks.
     ``every``: of a script, the steps between two recorded states: those of the run, if that came first.
-    ``saves``: of a script, step -> key of what it saved -> digest or value.
+    ``saves``: of a script, step -> key of what it saved -> digest or value. ``generators``: of a script, rank -> ``torch@40`` ->
+    fingerprint of the random state.
     """
 
     key: str
@@ -102,6 +103,7 @@ class Twin:
     batch_losses: Mapping[str, float] = field(default_factory=dict)
     every: int | None = None
     saves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    generators: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class NodeFiles(Protocol):

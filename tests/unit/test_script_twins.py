@@ -27,7 +27,7 @@ def twin(**about: Any) -> Twin:
     facts = training.kept_facts(training.lineage_of(Job(**about).attempt(0, 0, 30, ends=True).run()))
     return Twin(
         key="k", run="r-twin", losses=facts.losses, digests=facts.digests, steps=facts.steps, faults=0, restarts=0,
-        final_loss=0.0,
+        final_loss=0.0, generators=facts.generators,
     )  # fmt: skip
 
 
@@ -239,6 +239,73 @@ def test_random_states_that_were_not_put_back_leave_the_rest_open(change: dict[s
 def test_a_loss_beyond_rounding_is_a_failure_where_a_restart_changes_no_more_than_rounding() -> None:
     verdict = judged(wrong("rng"), "bit-exact", control(rounded(wrong("hidden"))))
     assert (verdict.outcome, "a restart from the same step does not" in verdict.text) == ("fail", True), verdict.text
+
+
+def diverging(weights: int, generator: int, since: int = 15) -> Job:
+    """Resumed rightly from step 15; from these steps on it has other weights and losses, and another random state.
+
+    ``since``: the step before the first of the steps whose random state is another, in both attempts.
+    """
+
+    def change(base: int, line: watch.Line) -> watch.Line:
+        if isinstance(line, watch.State) and base + line.n >= weights:
+            line = dataclasses.replace(line, weights=digest("other weights", base + line.n))
+        if isinstance(line, watch.Step) and base + line.n >= weights:
+            line = dataclasses.replace(line, loss=(1e3 + base + line.n).hex())
+        if isinstance(line, watch.State | watch.Step) and line.rng:
+            moment = base + line.n - isinstance(line, watch.Step)
+            if moment >= generator and moment > since:
+                line = dataclasses.replace(line, rng={"torch": digest("other state", moment)})
+        return line
+
+    job = right()
+    job.files = [
+        dataclasses.replace(file, lines=tuple(change(15 * file.attempt, line) for line in file.lines))
+        for file in job.files
+    ]
+    return job
+
+
+@pytest.mark.parametrize(("weights", "generator", "is_named"), [(23, 20, True), (23, 23, False), (23, 99, False)])
+def test_random_states_are_named_where_they_differ_before_all_else(
+    weights: int, generator: int, is_named: bool
+) -> None:
+    """For example those that workers of a loader draw anew in the first epoch after a restart."""
+    job = diverging(weights, generator)
+    verdict = judged(job, "bit-exact", control(job))
+    assert (verdict.outcome, "a restart by itself has the same flaw" in verdict.text) == ("fail", True), verdict.text
+    text = f"random states (torch) of rank 0 differ from the twin's from step {generator} on, before all else: "
+    assert (text in verdict.text) is is_named, verdict.text
+    assert (verdict.evidence.get("differs_first") == "RNG") is is_named
+
+
+def test_random_states_that_differ_while_nothing_is_lost_are_no_cause() -> None:
+    job = diverging(23, 5, since=0)
+    assert "random states" not in judged(job, "bit-exact", control(job)).text
+
+
+def test_a_generator_that_no_step_draws_from_is_no_cause() -> None:
+    job, other = diverging(23, 20), twin()
+    still = {rank: {key: digest("same") for key in own} for rank, own in other.generators.items()}
+    run = dataclasses.replace(job.run(), twin=dataclasses.replace(other, control=control(job), generators=still))
+    assert "random states" not in ask(run, "bit-exact").text
+
+
+@pytest.mark.parametrize(("forgets", "outcome"), [((), "pass"), (("rng",), "unknown")])
+def test_random_states_of_a_rank_that_ended_with_its_save_are_those_of_the_reference(
+    forgets: tuple[str, ...], outcome: str
+) -> None:
+    """For example after the notice of a preemption: no state was recorded after the step that was saved."""
+    job = Job().attempt(0, 0, 15).attempt(1, 15, 30, ends=True, forgets=forgets)
+    verdict = ask(dataclasses.replace(job.run(), twin=twin()), "resume-complete")
+    assert row(verdict, "RNG")["result"] == outcome, verdict.text
+    without = ask(dataclasses.replace(job.run(), twin=dataclasses.replace(twin(), generators={})), "resume-complete")
+    assert row(without, "RNG")["result"] == "unknown", without.text
+
+
+def row(verdict: Verdict, part: str) -> dict[str, str]:
+    (parts,) = verdict.evidence["rows"].values()
+    return dict(parts[part])
 
 
 def test_an_attempt_counts_as_judged_by_later_checkpoints_only_if_steps_of_it_were_kept() -> None:

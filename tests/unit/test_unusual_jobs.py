@@ -14,6 +14,7 @@ from orchestrator.model import watch
 from orchestrator.model.run import Control
 from orchestrator.model.trial import FaultPlan, Trigger
 from orchestrator.views import training
+from orchestrator.views.training.attempts import add
 
 from .test_script_twins import control, judged, twin
 from .test_watch_files import BEGIN, STEP, write
@@ -361,6 +362,33 @@ def test_a_rank_that_joins_replicas_is_one_of_them() -> None:
     job.files += grown.attempt(1, 15, 30, forgets=["weights"], ranks=[2], ends=True).files
     verdict = ask(job.run(), "replicas-identical")
     assert (verdict.outcome, "rank 2 and rank 0" in verdict.text) == ("fail", True), verdict.text
+
+
+def resharded(*, optimizer: int = 0) -> Job:
+    """Two shards until step 18, from step 15 on three, of which the first holds all; ``optimizer``: added to the states of the last."""
+    job = Job(sharded=True).attempt(0, 0, 18)
+    own = training.lineage_of(job.run()).attempts[0].shards(15)
+    totals = [
+        add(values) for values in ([s.weights or "" for s in own], [(s.optimizer or {})["exp_avg"] or "" for s in own])
+    ]
+    resumed = Job(world=3, sharded=True).attempt(1, 15, 30, ends=True, forgets=["data", "rng"])
+    for rank in range(3):
+        weights, average = totals if not rank else ("0" * 16, f"{optimizer * (rank == 2):016x}")
+        resumed = changed(resumed, setting(watch.State, 0, weights=weights, optimizer={"exp_avg": average}), rank=rank)
+    job.files = [*job.files, *resumed.files]
+    return job
+
+
+@pytest.mark.parametrize(("optimizer", "result"), [(0, "pass"), (1, "fail")])
+def test_shards_of_another_number_of_ranks_add_up_to_the_same_state(optimizer: int, result: str) -> None:
+    parts = rows(resharded(optimizer=optimizer))
+    assert (parts["weights"], parts["optimizer"]) == ("pass", result)
+
+
+def test_the_shards_of_another_number_of_ranks_are_not_compared_with_those_of_the_reference() -> None:
+    run = dataclasses.replace(resharded().run(), twin=twin(sharded=True))
+    verdict = ask(run, "bit-exact")
+    assert (verdict.outcome, "not applicable from step 16 on" in verdict.text) == ("skipped", True), verdict.text
 
 
 def test_steps_that_the_watcher_stopped_to_record_are_not_lost() -> None:

@@ -99,7 +99,7 @@ def _script_twin(run: Run) -> Twin | None:
     return Twin(
         key=twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))), run=_name(run), losses=facts.losses,
         digests=facts.digests, steps=facts.steps, faults=0, restarts=0, final_loss=0.0, every=training.cost.state_interval(lines),
-        saves=facts.saves,
+        saves=facts.saves, generators=facts.generators,
     )  # fmt: skip
 
 

@@ -135,13 +135,18 @@ class Attempt:
 
     def total(self, n: int) -> str | None:
         """The digest of all weights after ``n`` steps: of shards their sum; None if one of them is not known."""
+        digests = [state.weights for state in self.shards(n) if state.weights is not None]
+        return add(digests) if digests and len(digests) == len(self.shards(n)) else None
+
+    def shards(self, n: int) -> tuple[watch.State, ...]:
+        """The states after ``n`` steps of the ranks that together hold all parameters; empty if one of them is not known."""
         first = next(iter(self.ranks.values()), None)
         if first is None:
-            return None
+            return ()
         group = first.owner.shards if first.is_sharded and first.owner and first.owner.shards else (first.rank,)
-        states = [self.ranks[rank].states.get(n) if rank in self.ranks else None for rank in group]
-        digests = [state.weights for state in states if state is not None and state.weights is not None]
-        return add(digests) if len(digests) == len(group) else None
+        known = [self.ranks[rank].states.get(n) for rank in group if rank in self.ranks]
+        states = tuple(state for state in known if state is not None)
+        return states if len(states) == len(group) else ()
 
 
 def reload_of(attempt: Attempt, process: Process) -> watch.Load | None:

@@ -9,7 +9,7 @@ from ...model import watch
 from ...model.frozen import dataclass, replace
 from ...model.verdict import Verdict
 from . import world_sizes
-from .attempts import Attempt, Process
+from .attempts import Attempt, Process, add
 from .checkpoints import Write
 from .parts import COMPARE, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
 from .replay import Replay, replays
@@ -17,6 +17,9 @@ from .resumption import Lineage, Resumption, Step
 
 #: Part -> its name in a state and in the contents of a checkpoint.
 _SAVED = {"buffers": "buffers", "learning rate": "lr", "scheduler": "scheduler", "scaler": "scaler"}
+
+#: States of an optimizer that are a number for each parameter: a rank without elements of one may not have it.
+SCALARS = ("step", "mu_product", "eta", "mu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +34,27 @@ class Row:
 
 
 def rows(
-    lines: Lineage, resumption: Resumption, twin: Mapping[str, Mapping[str, str]] | None = None
+    lines: Lineage,
+    resumption: Resumption,
+    twin: Mapping[str, Mapping[str, str]] | None = None,
+    generators: Mapping[str, Mapping[str, str]] | None = None,
 ) -> tuple[Row, ...]:
     """The rows of every rank. Not for an attempt that began from scratch: nothing was resumed.
 
-    ``twin``: the digests of an undisturbed run, rank -> ``weights@<step>``, where no state of this run decides.
+    ``twin``: the digests of an undisturbed run, rank -> ``weights@<step>``, where no state of this run decides; ``generators``: its
+    random states.
     """
     repeated = replays(lines, resumption.attempt)
     step = resumption.step
     is_resized = step is not None and not world_sizes.have_same(lines, lines.attempts[0], resumption.attempt, step + 1)
     sizes = f"world size {resumption.attempt.world} instead of {lines.attempts[0].world}" if is_resized else ""
     return tuple(
-        _by_twin(row, process, step, (twin or {}).get(str(process.rank), {}), sizes)
+        _by_generators(
+            _by_twin(row, process, step, (twin or {}).get(str(process.rank), {}), sizes),
+            process.states.get(0),
+            step,
+            (generators or {}).get(str(process.rank), {}),
+        )
         for process in resumption.attempt.ranks.values()
         for row in _rank_rows(lines, resumption, process, tuple(r for r in repeated if r.rank == process.name))
     )
@@ -89,6 +101,17 @@ def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, s
     if own and known == set(own) and all(digest and twin[f"{name}@{step}"] == digest for name, digest in own.items()):
         return replace(row, result="pass", text=f"equal to that of the twin after step {step}")
     return row
+
+
+def _by_generators(row: Row, start: watch.State | None, step: Step | None, twin: Mapping[str, str]) -> Row:
+    """Random states are whole if they are those of the undisturbed run after the same step: the rank ended with its save, before
+    its next step began. A difference shows nothing.
+    """
+    own = {f"{name}@{step}": value for name, value in (start.rng or {} if start else {}).items()}
+    is_equal = bool(own) and None not in own.values() and all(twin.get(name) == value for name, value in own.items())
+    if row.part != "RNG" or row.result != "unknown" or not is_equal:
+        return row
+    return replace(row, result="pass", text=f"equal to those of the reference run after step {step}")
 
 
 def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -> Row:
@@ -298,6 +321,8 @@ def _by_contents(
             row = replace(row, result="pass", text="equal to those in the checkpoint")
         elif part == "optimizer" and not process.is_sharded:
             row = _saved_optimizer(start, contents, row)
+        elif part in ("weights", "optimizer"):
+            row = _by_shards(lines, resumption, row)
         elif part in _SAVED:
             row = _saved_value(part, start, contents, row)
         elif part == "data position":
@@ -306,6 +331,38 @@ def _by_contents(
         elif part == "RNG" and _is_never_drawn(lines, resumption.attempt, process):
             row = replace(row, result="not applicable", text="steps do not draw from it")
         yield row
+
+
+def _by_shards(lines: Lineage, resumption: Resumption, row: Row) -> Row:
+    """Shards of another number of ranks add up to the same weights and states. Of states whose weights do not, nothing is known."""
+    for old in reversed(lines.earlier(resumption.attempt)):
+        n = lines.n_of(resumption.step or 0, old)
+        weights = resumption.attempt.total(0)
+        if n is None or weights is None or old.total(n) != weights:
+            continue
+        text = f"the shards add up to those of {old.world} ranks after step {resumption.step}"
+        if row.part == "weights":
+            return replace(row, result="pass", text=text)
+        own, other = (_optimizer_total(attempt.shards(m)) for attempt, m in ((resumption.attempt, 0), (old, n)))
+        if own is None or not other:
+            return row
+        names = [name for name in other if name in own or name not in SCALARS]
+        changed = next((name for name in names if own.get(name) != other[name]), None)
+        if changed:
+            return replace(row, result="fail", text=f"{changed} of all shards differs from that of {old.world} ranks")
+        return replace(row, result="pass", text=text)
+    return row
+
+
+def _optimizer_total(states: Sequence[watch.State]) -> dict[str, str | None] | None:
+    """Name -> the sum of the digests of all shards, or the digest that all of them have. Numbers that differ by rank do not add up."""
+    known = [state.optimizer for state in states if state.optimizer is not None]
+    if len(known) < len(states) or any(digest is None for own in known for digest in own.values()):
+        return None
+    names = sorted({name for own in known for name in own})
+    digests = {name: [digest for own in known if (digest := own.get(name)) is not None] for name in names}
+    totals = {name: values[0] if len({*values}) == 1 else add(values) for name, values in digests.items()}
+    return {name: total for name, total in totals.items() if name not in SCALARS or len({*digests[name]}) == 1}
 
 
 def _is_never_drawn(lines: Lineage, attempt: Attempt, process: Process) -> bool:

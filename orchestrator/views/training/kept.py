@@ -25,7 +25,8 @@ class KeptFacts:
 
     ``steps``: the last step. ``base``: the step from which the newest attempt resumed; None if it is not known. ``restarts``: the same
     of each attempt after the first; empty if one is not known. ``undisturbed``: facts of earlier steps are those of the first attempt.
-    ``saves``: step -> key, with its rank and file -> digest or value of what was saved.
+    ``saves``: step -> key, with its rank and file -> digest or value of what was saved. ``generators``: rank -> ``<name>@<step>`` ->
+    fingerprint of the random state.
     """
 
     losses: Mapping[str, Mapping[str, str]]
@@ -35,6 +36,7 @@ class KeptFacts:
     undisturbed: int
     restarts: tuple[int, ...] = ()
     saves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    generators: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class KeptLosses(Mapping[str, str]):
@@ -75,6 +77,7 @@ def kept_facts(lines: Lineage) -> KeptFacts:
     """The facts of each step as the newest attempt executed it. Attempts from an unknown step are left out."""
     losses: dict[str, KeptLosses] = {}
     digests: dict[str, dict[str, str]] = {}
+    generators: dict[str, dict[str, str]] = {}
     saves: dict[int, dict[str, str]] = {}
     steps = 0
     for attempt in lines.attempts:
@@ -84,6 +87,7 @@ def kept_facts(lines: Lineage) -> KeptFacts:
         steps = base + max((process.last for process in attempt.ranks.values()), default=0)
         losses = {rank: known.until(base) for rank, known in losses.items()}
         _forget_after(digests, base)
+        _forget_after(generators, base)
         saves = {step: keys for step, keys in saves.items() if step <= base}
         for checkpoint in checkpoints(attempt):
             saves.setdefault(base + checkpoint.n, {}).update(_saved_keys(checkpoint))
@@ -94,6 +98,9 @@ def kept_facts(lines: Lineage) -> KeptFacts:
             for part, name in (("batch", "batches"), ("inputs", "inputs")):
                 keys = ((n, made[-1]) for n, step in process.steps.full.items() if (made := getattr(step, name)))
                 digests.setdefault(str(rank), {}).update({f"{part}@{base + n}": key for n, key in keys if key})
+            for n, prints in process.rngs.items():
+                known = {f"{name}@{base + n}": value for name, value in prints.items() if value is not None}
+                generators.setdefault(str(rank), {}).update(known)
             for n, rates in process.rates.items():
                 digests.setdefault(str(rank), {})[f"lr@{base + n}"] = " ".join(map(str, rates))
     later = [lines.bases[attempt.index] for attempt in lines.attempts[1:] if attempt.index in lines.bases]
@@ -102,7 +109,7 @@ def kept_facts(lines: Lineage) -> KeptFacts:
     newest = lines.attempts[-1].index if lines.attempts else -1
     return KeptFacts(
         losses=losses, digests=digests, steps=steps, base=lines.bases.get(newest), undisturbed=undisturbed,
-        restarts=restarts, saves={str(step): keys for step, keys in saves.items() if keys},
+        restarts=restarts, saves={str(step): keys for step, keys in saves.items() if keys}, generators=generators,
     )  # fmt: skip
 
 
@@ -152,6 +159,35 @@ def _undisturbed(twin: Twin, facts: KeptFacts) -> Iterator[tuple[int, str, str, 
                 if name in other[rank] and step_of(name) < facts.undisturbed:
                     part = name.partition("@")[0] if "@" in name else "loss"
                     yield step_of(name), rank, part, own[rank][name] == other[rank][name]
+
+
+def other_random_state(twin: Twin, facts: KeptFacts, before: int) -> tuple[int, str, str] | None:
+    """(step, rank, generator) of the first random state that is not the reference's, after a step before ``before``.
+
+    Of a generator that steps of the reference draw from, and that was as in the reference until something was lost.
+    """
+    differing: list[tuple[int, str, str]] = []
+    for rank in facts.generators.keys() & twin.generators.keys():
+        own, other = facts.generators[rank], twin.generators[rank]
+        common = sorted(
+            (step_of(key), key.rpartition("@")[0], own[key] == other[key]) for key in own.keys() & other.keys()
+        )
+        undisturbed = {(name, is_equal) for step, name, is_equal in common if step < facts.undisturbed}
+        drawn = {
+            n
+            for n in {name for _, name, _ in common}
+            if len({v for k, v in other.items() if k.startswith(f"{n}@")}) > 1
+        }
+        differing += [
+            (step, rank, name)
+            for step, name, is_equal in common
+            if not is_equal
+            and step < before
+            and name in drawn
+            and (name, True) in undisturbed
+            and (name, False) not in undisturbed
+        ]
+    return min(differing, default=None)
 
 
 def step_of(name: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -153,6 +154,20 @@ def test_a_save_of_many_tensors_is_in_its_middle_once(tmp_path: Path, observed: 
         )
     assert len(reached) == 2
     assert len(set(reached)) == 2
+
+
+def test_an_asynchronous_save_is_in_its_middle_once_in_the_thread_that_writes(
+    tmp_path: Path, observed: Observed
+) -> None:
+    reached: list[tuple[int, str]] = []
+    saves.observe("during", lambda number: reached.append((number, threading.current_thread().name)))
+    for step in (1, 2):
+        weights = {f"w{number}": torch.ones(3) * step for number in range(4)}
+        dcp.async_save(weights, checkpoint_id=tmp_path / str(step), no_dist=True).result()
+    assert [number for number, _ in reached] == [line["id"] for line in observed.of("save")]
+    assert all(name.startswith("AsyncCheckpointExecutor") for _, name in reached)
+    torch.save({"weight": torch.ones(3)}, tmp_path / "other.pt")
+    assert len(reached) == 3, "the save of another thread is not that of this one"
 
 
 def test_a_load_without_metadata_is_recorded_with_its_error(observed: Observed, tmp_path: Path) -> None:

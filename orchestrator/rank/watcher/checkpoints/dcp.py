@@ -63,6 +63,7 @@ def _watch_save(original: Callable[..., Any]) -> Callable[..., Any]:
         call = upload or saves.begin(
             "dcp", path_of(writer), kwargs.get("state_dict", args[0] if args else None), called=_called()
         )
+        saves.write_here(call)
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
@@ -70,6 +71,7 @@ def _watch_save(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         if upload is None:
             _finish(call, writer, kwargs.get("process_group", args[2] if len(args) > 2 else None))
+        saves.write_here(None)
         _commit(call)
         return result
 

@@ -201,6 +201,11 @@ def begin(api: str, path: str, value: Any, *, called: float | None = None) -> Sa
     return save
 
 
+def write_here(save: Save | None) -> None:
+    """This thread writes the data of the save, which another thread may have begun; None: it is written."""
+    _thread_state.save = save
+
+
 @record.guarded("saves")
 def fail(save: Save | None, error: BaseException) -> None:
     """The save raised: it is neither saved nor committed."""
