@@ -11,6 +11,9 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "lightning": ("lightning==2.6.6", "torchdata"),
     "deepspeed": ("deepspeed==0.19.8",),
     "torchdata": ("torchdata",),
+    "torchtitan": ("torchtitan==0.3.0",),
+    "torchft": ("torchft==0.2.0",),
+    "nvrx": ("nvidia-resiliency-ext==0.4.1",),
     "torch": (),
 }
 
@@ -65,6 +68,18 @@ def _stateful(arguments: str = "", *lost: str) -> Cell:
     return _fsdp(f"--stateful {arguments}".strip(), *lost, family="torchdata")
 
 
+def _titan(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
+    return Cell("torchtitan", "titan.py", arguments, fault, lost)
+
+
+def _ft(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
+    return Cell("torchft", "ft.py", arguments, fault, lost)
+
+
+def _nvrx(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
+    return Cell("nvrx", "nvrx.py", arguments, fault, lost)
+
+
 FIRST = "--fail-node 0"
 CELLS: tuple[Cell, ...] = (
     _hf(), _hf(fault=FIRST), _hf("--accumulate 2"), _hf("--bf16"), _hf("--workers 2", "RNG|bit-exact"),
@@ -91,4 +106,11 @@ CELLS: tuple[Cell, ...] = (
     _fsdp("--sync --broken scheduler", "learning rate|scheduler"), _fsdp("--sync --broken rng", "RNG"),
     _fsdp("--sync --broken data", "data position"),
     _stateful(), _stateful("--sync"), _stateful("--broken data", "data position"),
+    _titan(), _titan(fault=FIRST), _titan("--groups"), _titan("--fused"), _titan("--asynchronous"),
+    _titan("--broken optimizer", "optimizer"), _titan("--groups --broken optimizer", "optimizer"),
+    _titan("--broken scheduler", "learning rate|scheduler"), _titan("--broken data", "data position"),
+    _ft(), _ft(fault=FIRST), _ft("--heal"), _ft("--broken optimizer", "optimizer"), _ft("--heal --broken optimizer", "optimizer"),
+    _ft("--broken data", "data position"), _ft("--broken scheduler", "learning rate|scheduler"),
+    _nvrx(), _nvrx(fault=FIRST), _nvrx("--broken optimizer", "optimizer"), _nvrx("--broken scheduler", "learning rate|scheduler"),
+    _nvrx("--broken data", "data position"),
 )  # fmt: skip
