@@ -277,8 +277,15 @@ def recognise(value: Any) -> Contents:
     """Recognise what ``value`` contains; its tensors have no digests yet."""
     contents = Contents()
     with digest.undisturbed():
-        contents.read(value)
+        contents.read(_attributes(value))
     return contents
+
+
+def _attributes(value: Any) -> Any:
+    """What is pickled of an object of a job's own class that is saved as a whole; any other value itself."""
+    is_known = isinstance(value, (Mapping, list, tuple, type)) or is_tensor(value) or plain(value) is not value
+    has_own_state = getattr(type(value), "__getstate__", None) is not getattr(object, "__getstate__", None)
+    return value if is_known or has_own_state else getattr(value, "__dict__", value)
 
 
 def read(value: Any) -> Contents:
