@@ -32,7 +32,11 @@ RESULTS = FOLDER / "results.json"
 TIMEOUT_S = 600
 #: Relative difference of sums that come in another order, soon after the resumption, and later.
 ROUNDING = 1e-5
-EXACT = ("data position", "RNG")
+EXACT = ("data position", "RNG", "scaler")
+#: What compares between worlds of another size: the state that was resumed.
+RESUMED = ("weights", "optimizer", "learning rate")
+#: Flaws of jobs that change nothing before a resumption: their undisturbed job is that of the right cell.
+OF_RESUMPTION = re.compile(r"--broken (?!set_epoch)\S+ ?")
 #: Parts that follow from others: a verdict may name them beside what was lost.
 CONSEQUENCES = {"saved state", "other state", "learning rate", "scheduler", "loss"}
 
@@ -47,6 +51,7 @@ def main() -> int:
     parser.add_argument(
         "--results", type=Path, default=RESULTS, help="where results are added; the page shows those of the default"
     )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="move the directory of each cell's drill there")
     options = parser.parse_args()
     cells = [cell for cell in CELLS if options.family in ("all", cell.family) and re.search(options.only, cell.name)]
     root = Path(tempfile.mkdtemp(prefix="frameworks-"))
@@ -59,7 +64,7 @@ def main() -> int:
             with bed(family, python, root):
                 for cell in (cell for cell in cells if cell.family == family):
                     begun = time.monotonic()
-                    row = judged(cell, python, root)
+                    row = judged(cell, python, root, options.keep)
                     counts[row["result"]] += 1
                     results[f"{family}: {cell.name}"] = {
                         **row,
@@ -119,12 +124,12 @@ class bed:  # noqa: N801 - a context manager
         subprocess.run(command, check=False, capture_output=True, env=variables(self.root))
 
 
-def undisturbed(cell: Cell, python: Path, root: Path) -> tuple[Path, str]:
-    """Run the job of a cell without ccbed; return its directory, and the end of what it wrote if it failed."""
+def undisturbed(job: str, arguments: str, python: Path, root: Path) -> tuple[Path, str]:
+    """Run the job of cells without ccbed; return its directory, and the end of what it wrote if it failed."""
     clean = folder_of_jobs(root)
     launcher: list[str | Path] = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     done = subprocess.run(
-        [*launcher, cell.job, *shlex.split(cell.arguments)], cwd=clean, check=False, capture_output=True, text=True, timeout=TIMEOUT_S,
+        [*launcher, job, *shlex.split(arguments)], cwd=clean, check=False, capture_output=True, text=True, timeout=TIMEOUT_S,
         env=variables(root),
     )  # fmt: skip
     return clean, f"{done.stdout[-150:]} {done.stderr[-1500:]}" if done.returncode else ""
@@ -137,25 +142,21 @@ def folder_of_jobs(root: Path) -> Path:
     return folder
 
 
-def judged(cell: Cell, python: Path, root: Path) -> dict[str, Any]:
+def judged(cell: Cell, python: Path, root: Path, keep: Path | None = None) -> dict[str, Any]:
     """Run a cell undisturbed and with its fault; return the result, what is true, and what was said."""
-    clean, failure = undisturbed(cell, python, root)
-    if failure:  # torchrun and FSDP2 fail now and then on their own
-        print(f"the undisturbed job of {cell.name} failed and is run once more: {failure}", file=sys.stderr, flush=True)
-        clean, failure = undisturbed(cell, python, root)
-    if failure:
-        return {"result": "broken", "true": [], "said": f"the undisturbed job fails: {failure}"}
+    arguments = OF_RESUMPTION.sub("", f"{cell.arguments} ").strip()
+    name = f"{cell.job} {arguments}".strip()
+    clean = root / f"undisturbed {cell.family} {name}"
+    if not clean.exists():
+        folder, failure = undisturbed(cell.job, arguments, python, root)
+        if failure:  # torchrun and FSDP2 fail now and then on their own
+            print(f"the undisturbed job {name} failed and is run once more: {failure}", file=sys.stderr, flush=True)
+            folder, failure = undisturbed(cell.job, arguments, python, root)
+        if failure:
+            return {"result": "broken", "true": [], "said": f"the undisturbed job fails: {failure}"}
+        folder.rename(clean)
     drill = folder_of_jobs(root)
-    command: list[str | Path] = [
-        BIN / "ccbed",
-        "run",
-        cell.job,
-        "--bed",
-        f"fw-{cell.family}",
-        *shlex.split(cell.fault),
-        "--",
-        *shlex.split(cell.arguments),
-    ]
+    command: list[str | Path] = [BIN / "ccbed", "run", *trial(cell, drill)]
     output = subprocess.run(
         command, cwd=drill, check=False, capture_output=True, text=True, timeout=2 * TIMEOUT_S, env=variables(root)
     )
@@ -168,9 +169,23 @@ def judged(cell: Cell, python: Path, root: Path) -> dict[str, Any]:
     result = compared(cell, verdict[1], true, named)
     named_parts, true_parts = ", ".join(sorted(named)) or "nothing", ", ".join(true) or "as undisturbed"
     statement = f"{verdict[1]}; named: {named_parts}; true: {true_parts}; {verdict[2][:220]}"
-    shutil.rmtree(clean)
-    shutil.rmtree(drill)
+    if keep:
+        shutil.move(drill, keep / f"{cell.family} {cell.name}".replace("/", "_"))
+    shutil.rmtree(drill, ignore_errors=True)
     return {"result": result, "true": true, "said": statement}
+
+
+def trial(cell: Cell, drill: Path) -> list[str]:
+    """Return what ``ccbed run`` runs. A fault that no option names is that of a file, which is written into the drill's directory."""
+    bed_of_family = ["--bed", f"fw-{cell.family}"]
+    if cell.fault.startswith("-"):
+        return [cell.job, *bed_of_family, *shlex.split(cell.fault), "--", *shlex.split(cell.arguments)]
+    params = {"file": cell.job, "args": shlex.split(cell.arguments)}
+    (drill / "trial.yml").write_text(
+        f"trial: fault\nworkload: script\nparams: {json.dumps(params)}\n"
+        f"world: {{nodes: 4, ranks_per_node: 1, backend: gloo}}\nfaults:\n  - {cell.fault}\n"
+    )
+    return ["trial.yml", *bed_of_family]
 
 
 def compared(cell: Cell, verdict: str, true: list[str], named: set[str]) -> str:
@@ -200,22 +215,37 @@ def parts(rows: list[Mapping[str, Any]]) -> set[str]:
 
 
 def differences(clean: Path, drill: Path) -> Iterator[str]:
-    """Give what the last attempt of the drill did otherwise than the undisturbed job."""
+    """Give what the last attempt of the drill did otherwise than the undisturbed job.
+
+    A smaller world shares its data in another way: then only the state compares that it resumed.
+    """
+    last = {path.name.partition(".")[0]: path for path in sorted(drill.glob("*.jsonl"), key=_begun) if read(path)}
+    worlds = {rank: read(path)[0].get("world") for rank, path in last.items()}
+    is_smaller = len(set(worlds.values())) > 1
     for path in sorted(clean.glob("*.jsonl")):
         rank = path.name.partition(".")[0]
         known = {row["step"]: row for row in read(path)}
-        attempts = [rows for rows in map(read, sorted(drill.glob(f"{rank}.*.jsonl"))) if rows]
-        if not attempts:
+        if rank not in last:
             yield f"rank {rank} wrote nothing"
             continue
+        rows = read(last[rank])
+        if is_smaller and worlds[rank] == max(worlds.values()):
+            continue
+        if rows[-1]["step"] < max(known):
+            yield "end"
         different = {
             part
-            for row in attempts[-1]
+            for row in (rows[:1] if is_smaller else rows)
             for part in row
+            if part != "world" and not (is_smaller and part not in RESUMED)
             if not is_equal(part, row[part], known.get(row["step"], {}).get(part))
         }
         if different != {"RNG"}:  # a random state that nothing draws from changes nothing
             yield from different
+
+
+def _begun(path: Path) -> int:
+    return int(path.name.split(".")[1])
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -81,13 +81,23 @@ def _nvrx(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell
 
 
 FIRST = "--fail-node 0"
+SHRINK = "--fail-node 2 --nodes 3:4 --recovery shrink"
+TORCHRUN = "--fail-node 2 --launcher torchrun"
+NOTICE = "preempt: {node: 2, grace_s: 20, at: {step: 21}}"
 CELLS: tuple[Cell, ...] = (
     _hf(), _hf(fault=FIRST), _hf("--accumulate 2"), _hf("--bf16"), _hf("--workers 2", "RNG|bit-exact"),
     _hf("--evaluate 4"), _hf("--evaluate 10 --best"),
-    _hf("--broken optimizer", "optimizer"), _hf("--broken rng", "RNG"), _hf("--broken data", "data position"),
+    _hf("--broken optimizer", "optimizer"), _hf("--broken rng", "RNG"), _hf("--ignore-data-skip", "data position"),
     _hf("--broken early", "resumed-newest"), _hf("--broken weights-only", "optimizer"),
     _hf("--broken scratch", "weights|resumed-from"),
-    _hf("--only-model", "optimizer"),
+    _hf("--only-model", "optimizer"), _hf("--workers 2 --short-workers", "RNG|bit-exact"), _hf("--evaluate 10 --best --limit 1"),
+    _hf("--ignore-data-skip --save 25 --steps 70"), _hf("--ignore-data-skip --accumulate 2", "data position"),
+    _hf("--evaluate 10 --best --broken optimizer", "optimizer"), _hf("--broken batch", "data position"),
+    _hf("--broken fixed --limit 4", "resumed-newest", fault="--fail-node 2 --at after-save=3"), _hf("--compile aot_eager"),
+    _hf(fault=TORCHRUN), _hf("--broken optimizer", "optimizer", fault=TORCHRUN),
+    _hf("--preempt", fault=NOTICE),
+    _acc("--shadow"), _acc("--shadow --broken shadow", "copies|saved state"), _acc("--broken optimizer", "optimizer"),
+    _acc("--broken rng", "RNG"), _acc("--compile aot_eager"), _acc("--preempt", fault=NOTICE), _acc(fault=TORCHRUN),
     _acc(), _acc(fault=FIRST), _acc("--accumulate 2"), _acc("--precision bf16"), _acc("--stateful"), _acc("--evaluate"), _acc("--ema"),
     _acc("--broken data", "data position"), _acc("--broken weights-only", "optimizer"), _acc("--ema --broken ema", "copies"),
     _acc("--broken set_epoch"),
@@ -96,6 +106,11 @@ CELLS: tuple[Cell, ...] = (
     _light("--stateful --accumulate 2", "data position"), _light("--stateful --ema"), _light("--stateful --dropout 0.1", "RNG"),
     _light("--stateful --broken optimizer", "optimizer"), _light("--stateful --broken scheduler", "learning rate|scheduler"),
     _light("--stateful --broken weights-only", "optimizer"), _light("--stateful --broken scratch", "weights|resumed-from"),
+    _light("--stateful --ema --broken ema", "copies"), _light("--stateful --average"),
+    _light("--stateful --average --broken average", "copies"), _light("--stateful --scaler"),
+    _light("--stateful --scaler --broken scaler", "scaler"), _light("--stateful --compile aot_eager"),
+    _light("--stateful --preempt", fault=NOTICE), _light("--stateful", fault=TORCHRUN),
+    _light("--stateful", fault="--fail-node 2 --at save-during"),
     _ds(), _ds(fault=FIRST), _ds("--zero 2"), _ds("--zero 3"), _ds("--zero 0"), _ds("--bf16"), _ds("--accumulate 2"),
     _ds("--broken optimizer", "optimizer"), _ds("--broken scheduler", "learning rate|scheduler"), _ds("--broken weights-only", "optimizer"),
     _ds("--broken data", "data position"),
@@ -105,6 +120,12 @@ CELLS: tuple[Cell, ...] = (
     _fsdp("--sync", fault=FIRST), _fsdp("--sync --bf16"), _fsdp("--sync --broken optimizer", "optimizer"),
     _fsdp("--sync --broken scheduler", "learning rate|scheduler"), _fsdp("--sync --broken rng", "RNG"),
     _fsdp("--sync --broken data", "data position"),
+    _fsdp(fault="--fail-node 2 --at save-during"), _fsdp("--sync --ema --broken ema", "copies|saved state"), _fsdp("--sync --scaler"),
+    _fsdp("--sync --scaler --broken scaler", "scaler"), _fsdp("--sync --compile aot_eager"), _fsdp("--sync --preempt", fault=NOTICE),
+    _fsdp("--sync", fault=TORCHRUN), _fsdp("--broken optimizer", "optimizer", fault=TORCHRUN),
+    _fsdp("--sync --full", fault=SHRINK), _fsdp("--sync --full --broken optimizer", "optimizer", fault=SHRINK),
+    _fsdp("--sync --broken metadata", "resumed-newest"), _fsdp("--sync --broken shard", "weights|optimizer"),
+    _fsdp("--sync --broken early", "resumed-newest"),
     _stateful(), _stateful("--sync"), _stateful("--broken data", "data position"),
     _titan(), _titan(fault=FIRST), _titan("--groups"), _titan("--fused"), _titan("--asynchronous"),
     _titan("--broken optimizer", "optimizer"), _titan("--groups --broken optimizer", "optimizer"),

@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import sys
 import time
 
+import notice
 import torch
 import truth
 from accelerate import Accelerator
@@ -17,7 +19,38 @@ parser.add_argument("--precision", default="no")
 parser.add_argument("--stateful", action="store_true")
 parser.add_argument("--ema", action="store_true")
 parser.add_argument("--evaluate", action="store_true")
+parser.add_argument("--shadow", action="store_true", help="an average as that of diffusers, saved by a hook")
+parser.add_argument("--compile", default="", metavar="BACKEND")
+parser.add_argument("--preempt", action="store_true", help="save once more after SIGTERM")
 options = parser.parse_args()
+
+
+class Shadow:
+    """An average of weights that is no module."""
+
+    def __init__(self, weights):
+        self.step, self.shadow_params = 0, [weight.clone().detach() for weight in weights]
+
+    @torch.no_grad()
+    def update_parameters(self, model):
+        self.step += 1
+        decay = min(0.99, (1 + self.step) / (10 + self.step))
+        for shadow, weight in zip(self.shadow_params, model.parameters(), strict=True):
+            shadow.sub_((1 - decay) * (shadow - weight))
+
+    def parameters(self):
+        return self.shadow_params
+
+    def save(self, models, weights, folder):
+        if accelerator.is_main_process:
+            torch.save({"optimization_step": self.step, "shadow_params": self.shadow_params}, f"{folder}/ema.pt")
+
+    def load(self, models, folder):
+        if options.broken != "shadow":
+            state = torch.load(f"{folder}/ema.pt")
+            self.step, self.shadow_params = state["optimization_step"], state["shadow_params"]
+
+
 accelerator = Accelerator(
     cpu=True, gradient_accumulation_steps=options.accumulate, mixed_precision=options.precision,
     project_config=ProjectConfiguration(project_dir="out", total_limit=2),
@@ -29,6 +62,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 loader = torch.utils.data.DataLoader(Data(640), 16, shuffle=True)
 held_out = torch.utils.data.DataLoader(Data(64), 16)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=400)
+if options.compile:
+    model.compile(backend=options.compile)
 model, optimizer, loader, held_out, schedule = accelerator.prepare(model, optimizer, loader, held_out, schedule)
 average = None
 if options.ema:
@@ -36,6 +71,10 @@ if options.ema:
     average = torch.optim.swa_utils.AveragedModel(accelerator.unwrap_model(model), multi_avg_fn=mean)
     if options.broken != "ema":
         accelerator.register_for_checkpointing(average)
+if options.shadow:
+    average = Shadow(accelerator.unwrap_model(model).parameters())
+    accelerator.register_save_state_pre_hook(average.save)
+    accelerator.register_load_state_pre_hook(average.load)
 done = 0
 os.makedirs("out", exist_ok=True)
 folders = [name for name in os.listdir("out") if os.path.exists(f"out/{name}/DONE")]
@@ -48,6 +87,14 @@ if folders:
     else:
         accelerator.load_state(f"out/{newest}")
     done = int(newest.split("_")[1])
+    if options.shadow and options.broken == "shadow":
+        average = Shadow(accelerator.unwrap_model(model).parameters())
+    if options.broken == "optimizer":
+        optimizer.optimizer.state.clear()
+    if options.broken == "rng":
+        set_seed(42)
+if options.preempt:
+    notice.expect()
 begun, skipped = divmod(done, len(loader))
 for epoch in range(begun, 6):
     model.train()
@@ -69,11 +116,14 @@ for epoch in range(begun, 6):
         copy = average.parameters() if average else None
         truth.log(done, model=model, optimizers=[optimizer.optimizer], loss=loss.item(), batch=x, copy=copy)
         time.sleep(0.01)
-        if done % 8 == 0:
+        is_noticed = options.preempt and notice.came()
+        if done % 8 == 0 or is_noticed:
             accelerator.save_state(f"out/step_{done}")
             accelerator.wait_for_everyone()
             if accelerator.is_main_process:
                 open(f"out/step_{done}/DONE", "w").close()
+        if is_noticed and notice.is_mine():
+            sys.exit()
     if options.evaluate:
         model.eval()
         with torch.no_grad():

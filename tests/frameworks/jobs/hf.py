@@ -3,6 +3,7 @@
 import argparse
 import os
 
+import notice
 import torch
 import truth
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
@@ -18,6 +19,13 @@ parser.add_argument("--only-model", action="store_true")
 parser.add_argument("--dropout", type=float, default=0.1)
 parser.add_argument("--warmup", type=int, default=5)
 parser.add_argument("--best", action="store_true")
+parser.add_argument("--short-workers", action="store_true", help="workers that end with their epoch")
+parser.add_argument("--ignore-data-skip", action="store_true")
+parser.add_argument("--steps", type=int, default=40)
+parser.add_argument("--save", type=int, default=10)
+parser.add_argument("--limit", type=int, default=2)
+parser.add_argument("--compile", default="", metavar="BACKEND")
+parser.add_argument("--preempt", action="store_true", help="save once more after SIGTERM")
 options = parser.parse_args()
 
 
@@ -36,6 +44,8 @@ class Record(TrainerCallback):
     def on_step_end(self, args, state, control, model=None, optimizer=None, **_):
         optimizers = [getattr(optimizer, "optimizer", optimizer)]
         truth.log(state.global_step, model=model, optimizers=optimizers, batch=trainer.batch)
+        if options.preempt and notice.came():
+            control.should_save = control.should_training_stop = True
 
 
 class Recorded(Trainer):
@@ -53,15 +63,20 @@ if options.evaluate:
 if options.best:
     more |= {"load_best_model_at_end": True}
 if options.workers:
-    more |= {"dataloader_num_workers": options.workers, "dataloader_persistent_workers": True}
+    more |= {"dataloader_num_workers": options.workers, "dataloader_persistent_workers": not options.short_workers}
+if options.compile:
+    more |= {"torch_compile": True, "torch_compile_backend": options.compile}
+if options.preempt:
+    notice.expect()
+last = get_last_checkpoint("out") if os.path.isdir("out") else None
+size = 2 if options.broken == "batch" and last else 4
 arguments = TrainingArguments(
-    "out", use_cpu=True, ddp_backend="gloo", max_steps=40, per_device_train_batch_size=4, gradient_accumulation_steps=options.accumulate,
-    bf16=options.bf16, save_steps=10, save_total_limit=2, logging_steps=10, report_to=[], disable_tqdm=True, dataloader_pin_memory=False,
+    "out", use_cpu=True, ddp_backend="gloo", max_steps=options.steps, per_device_train_batch_size=size, gradient_accumulation_steps=options.accumulate,
+    bf16=options.bf16, save_steps=options.save, save_total_limit=options.limit, logging_steps=10, report_to=[], disable_tqdm=True, dataloader_pin_memory=False,
     seed=0, lr_scheduler_type="cosine", warmup_steps=options.warmup, save_only_model=options.only_model,
-    ignore_data_skip=options.broken == "data", learning_rate=1e-3, **more,
+    ignore_data_skip=options.ignore_data_skip, learning_rate=1e-3, **more,
 )  # fmt: skip
 trainer = Recorded(model=model, args=arguments, train_dataset=Text(), eval_dataset=Text(32), callbacks=[Record()])
-last = get_last_checkpoint("out") if os.path.isdir("out") else None
 if options.broken == "optimizer":
     trainer._load_optimizer_and_scheduler = lambda *_: None
 if options.broken == "rng":
@@ -69,6 +84,8 @@ if options.broken == "rng":
 if options.broken == "early" and last:
     steps = sorted(int(name.split("-")[1]) for name in os.listdir("out") if name.startswith("checkpoint-"))
     last = f"out/checkpoint-{steps[-2]}" if len(steps) > 1 else last
+if options.broken == "fixed" and last:
+    last = "out/checkpoint-10"
 if options.broken == "weights-only" and last:
     from safetensors.torch import load_file
 
