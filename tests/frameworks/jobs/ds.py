@@ -50,7 +50,9 @@ step = 0
 if options.preempt:
     notice.expect()
 if os.path.exists("out/latest"):
-    if options.broken == "missing" and torch.distributed.get_rank() == 0:  # DeepSpeed warns, and goes on without these states
+    if (
+        options.broken == "missing" and torch.distributed.get_rank() == 0
+    ):  # DeepSpeed warns, and goes on without these states
         os.remove(glob.glob(f"out/{open('out/latest').read().strip()}/*zero_pp_rank_1_*optim_states.pt")[0])
     torch.distributed.barrier()
     _, client = engine.load_checkpoint(

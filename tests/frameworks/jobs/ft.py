@@ -50,7 +50,9 @@ inner = torch.optim.AdamW(net.parameters(), lr=1e-3)
 optimizer = Optimizer(manager, inner)
 schedule = torch.optim.lr_scheduler.LambdaLR(inner, lambda step: min(1, (step + 1) / 60))
 data = Data()
-sampler = DistributedSampler(data, replica_rank=rank, num_replica_groups=world, group_rank=0, num_replicas=1, shuffle=True)
+sampler = DistributedSampler(
+    data, replica_rank=rank, num_replica_groups=world, group_rank=0, num_replicas=1, shuffle=True
+)
 loader = DataLoader(data, 16, sampler=sampler)
 path = f"out/{rank}.pt"
 os.makedirs("out", exist_ok=True)

@@ -64,7 +64,11 @@ while step < 40:
         truth.log(step, model=model, optimizers=[optimizer], loss=loss.item(), batch=x)
         time.sleep(0.02)
         if step % 8 == 0:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
+            state = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "schedule": schedule.state_dict(),
+            }
             manager.save(State({**state, "step": step, "random": torch.get_rng_state()}), step)
         if step >= 40:
             break

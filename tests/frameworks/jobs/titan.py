@@ -19,7 +19,9 @@ from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersCon
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--broken", default="")
-parser.add_argument("--fused", action="store_true", help="a fused weight is saved as three, as torchtitan's FusedQKVLinear does")
+parser.add_argument(
+    "--fused", action="store_true", help="a fused weight is saved as three, as torchtitan's FusedQKVLinear does"
+)
 parser.add_argument("--groups", action="store_true", help="two kinds of optimizers")
 parser.add_argument("--asynchronous", action="store_true")
 options = parser.parse_args()
