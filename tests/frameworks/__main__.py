@@ -103,7 +103,9 @@ def environment(family: str, root: Path) -> Path:
         subprocess.run([str(python), "-m", "pip", "install", "-q", *isolated, *FAMILIES[family]], check=True, env=quiet)
         if family == "deepspeed":  # its first process group compiles an extension, for minutes
             subprocess.run(
-                [python, "-c", "import deepspeed; deepspeed.init_distributed('gloo')"], check=True, env={**quiet, **ALONE}
+                [python, "-c", "import deepspeed; deepspeed.init_distributed('gloo')"],
+                check=True,
+                env={**quiet, **ALONE},
             )
         (place / "done").touch()
     return python

@@ -18,6 +18,7 @@ parser.add_argument("--broken", default="")
 parser.add_argument("--zero", type=int, default=1)
 parser.add_argument("--bf16", action="store_true")
 parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--save", type=int, default=10, metavar="STEPS", help="an epoch has 10")
 parser.add_argument("--schedule", default="WarmupLR")
 parser.add_argument("--ema", action="store_true", help="an average of the weights, saved in the client's state")
 parser.add_argument("--evaluate", type=int, default=0, metavar="STEPS")
@@ -50,9 +51,7 @@ step = 0
 if options.preempt:
     notice.expect()
 if os.path.exists("out/latest"):
-    if (
-        options.broken == "missing" and torch.distributed.get_rank() == 0
-    ):  # DeepSpeed warns, and goes on without these states
+    if options.broken == "missing" and torch.distributed.get_rank() == 0:  # then no rank can load it
         os.remove(glob.glob(f"out/{open('out/latest').read().strip()}/*zero_pp_rank_1_*optim_states.pt")[0])
     torch.distributed.barrier()
     _, client = engine.load_checkpoint(
@@ -87,7 +86,7 @@ for epoch in range(step // len(loader), 6):
                 engine(data.x[:32].bfloat16() if options.bf16 else data.x[:32])
             engine.train()
         is_noticed = options.preempt and notice.came()
-        if step % 10 == 0 or is_noticed:
+        if step % options.save == 0 or is_noticed:
             state = {} if average is None else {"average": average.state_dict()}
             engine.save_checkpoint("out", client_state={"step": step, **state})
         if is_noticed and notice.is_mine():

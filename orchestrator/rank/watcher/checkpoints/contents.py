@@ -37,7 +37,7 @@ class Owner(NamedTuple):
     #: The digest of the gradients as they are now.
     gradients: Callable[[], str | None] = lambda: None
     #: Name -> parameter, of those that are no part of a flat one.
-    live: Callable[[], Mapping[str, Any]] = dict
+    live: Callable[[], fused_names.Tensors] = dict
 
     def adds(self, name: str, item: Part) -> bool:
         """Does this rank add this tensor of a sharded object to the sum of its group?"""
@@ -457,7 +457,7 @@ def align_names(saved: Sequence[str], owner: Sequence[str]) -> dict[str, str]:
     return max(added + removed, key=len)
 
 
-def _split_parameters(saved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _split_parameters(saved: fused_names.Tensors) -> Iterator[tuple[str, Any]]:
     """The parameters that a mapping with others of the owner's parameters holds as several tensors."""
     known = owner.current
     matches = align_names([*saved], known.parameters) if known is not None else {}

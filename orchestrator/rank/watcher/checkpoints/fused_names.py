@@ -8,8 +8,11 @@ from typing import Any
 
 from .. import digest
 
+#: Tensors by name.
+Tensors = Mapping[str, Any]
 
-def split(saved: Mapping[str, Any], matches: Mapping[str, str], live: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+
+def split(saved: Tensors, matches: Mapping[str, str], live: Tensors) -> Iterator[tuple[str, Any]]:
     """(name, parameter) of each parameter without a tensor of its name, if tensors beside its place hold exactly its rows.
 
     ``matches``: the owner's name of a parameter -> its name in ``saved``; ``live``: the owner's name -> the parameter.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 from .. import digest, owner, sharding
-from . import contents, parts
+from . import contents, fused_names, parts
 
 
 def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
@@ -31,7 +30,7 @@ def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
     )
 
 
-def _live(known: owner.Owner | None) -> dict[str, Any]:
+def _live(known: owner.Owner | None) -> fused_names.Tensors:
     return {of[0].name: x for x, of in known.parameters() if len(of) == 1 and not of[0].select} if known else {}
 
 
