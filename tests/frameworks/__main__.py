@@ -231,7 +231,7 @@ def differences(clean: Path, drill: Path) -> Iterator[str]:
     A smaller world shares its data in another way: then only the state compares that it resumed.
     """
     last = {path.name.partition(".")[0]: path for path in sorted(drill.glob("*.jsonl"), key=_begun) if read(path)}
-    worlds = {rank: read(path)[0].get("world") for rank, path in last.items()}
+    worlds: dict[str, int] = {rank: read(path)[0].get("world", 0) for rank, path in last.items()}
     is_smaller = len(set(worlds.values())) > 1
     for path in sorted(clean.glob("*.jsonl")):
         rank = path.name.partition(".")[0]
