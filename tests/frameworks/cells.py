@@ -115,7 +115,7 @@ CELLS: tuple[Cell, ...] = (
     _ds("--broken optimizer", "optimizer"), _ds("--broken scheduler", "learning rate|scheduler"), _ds("--broken weights-only", "optimizer"),
     _ds("--broken data"), _ds("--save 7 --broken data", "data position"),
     _ds("--bf16 --broken masters", "weights|resumed-from"), _ds("--broken missing", "finished"), _ds("--ema"),
-    _ds("--ema --broken ema", "copies"), _ds("--preempt", fault=NOTICE), _ds("--evaluate 4"), _ds("--zero 0", fault=SHRINK),
+    _ds("--ema --broken ema", "copies of the model"), _ds("--preempt", fault=NOTICE), _ds("--evaluate 4"), _ds("--zero 0", fault=SHRINK),
     _ds("--zero 0 --broken optimizer", "optimizer", fault=SHRINK), _ds("--schedule WarmupDecayLR"),
     _ds("--schedule WarmupDecayLR --broken scheduler", "learning rate|scheduler"), _ds("--schedule OneCycle"),
     _ds("--schedule OneCycle --broken scheduler", "learning rate|scheduler"), _ds(fault="--fail-node 2 --at save-during"),
