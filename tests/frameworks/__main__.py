@@ -37,6 +37,8 @@ EXACT = ("data position", "RNG", "scaler")
 RESUMED = ("weights", "optimizer", "learning rate")
 #: Flaws of jobs that change nothing before a resumption: their undisturbed job is that of the right cell.
 OF_RESUMPTION = re.compile(r"--broken (?!set_epoch)\S+ ?")
+#: The environment of a world of one process.
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555"}
 #: Parts that follow from others: a verdict may name them beside what was lost.
 CONSEQUENCES = {"saved state", "other state", "learning rate", "scheduler", "loss"}
 
@@ -99,6 +101,12 @@ def environment(family: str, root: Path) -> Path:
         subprocess.run([python, "-m", "pip", "install", "-q", "setuptools", "wheel"], check=True, env=quiet)
         isolated = ["--no-build-isolation"] if family == "deepspeed" else []
         subprocess.run([str(python), "-m", "pip", "install", "-q", *isolated, *FAMILIES[family]], check=True, env=quiet)
+        if family == "deepspeed":  # its first process group compiles an extension, for minutes
+            subprocess.run(
+                [python, "-c", "import deepspeed; deepspeed.init_distributed('gloo')"],
+                check=True,
+                env={**quiet, **ALONE},
+            )
         (place / "done").touch()
     return python
 
@@ -128,10 +136,13 @@ def undisturbed(job: str, arguments: str, python: Path, root: Path) -> tuple[Pat
     """Run the job of cells without ccbed; return its directory, and the end of what it wrote if it failed."""
     clean = folder_of_jobs(root)
     launcher: list[str | Path] = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    done = subprocess.run(
-        [*launcher, job, *shlex.split(arguments)], cwd=clean, check=False, capture_output=True, text=True, timeout=TIMEOUT_S,
-        env=variables(root),
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [*launcher, job, *shlex.split(arguments)], cwd=clean, check=False, capture_output=True, text=True, timeout=TIMEOUT_S,
+            env=variables(root),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return clean, f"it has not ended after {TIMEOUT_S} s"
     return clean, f"{done.stdout[-150:]} {done.stderr[-1500:]}" if done.returncode else ""
 
 

@@ -11,6 +11,9 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "lightning": ("lightning==2.6.6", "torchdata"),
     "deepspeed": ("deepspeed==0.19.8",),
     "torchdata": ("torchdata",),
+    "torchtitan": ("torchtitan==0.3.0",),
+    "torchft": ("torchft==0.2.0",),
+    "nvrx": ("nvidia-resiliency-ext==0.4.1",),
     "torch": (),
 }
 
@@ -65,6 +68,18 @@ def _stateful(arguments: str = "", *lost: str) -> Cell:
     return _fsdp(f"--stateful {arguments}".strip(), *lost, family="torchdata")
 
 
+def _titan(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
+    return Cell("torchtitan", "titan.py", arguments, fault, lost)
+
+
+def _ft(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
+    return Cell("torchft", "ft.py", arguments, fault, lost)
+
+
+def _nvrx(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
+    return Cell("nvrx", "nvrx.py", arguments, fault, lost)
+
+
 FIRST = "--fail-node 0"
 SHRINK = "--fail-node 2 --nodes 3:4 --recovery shrink"
 TORCHRUN = "--fail-node 2 --launcher torchrun-best"
@@ -99,7 +114,14 @@ CELLS: tuple[Cell, ...] = (
     _light("--stateful", fault="--fail-node 2 --at save-during"),
     _ds(), _ds(fault=FIRST), _ds("--zero 2"), _ds("--zero 3"), _ds("--zero 0"), _ds("--bf16"), _ds("--accumulate 2"),
     _ds("--broken optimizer", "optimizer"), _ds("--broken scheduler", "learning rate|scheduler"), _ds("--broken weights-only", "optimizer"),
-    _ds("--broken data", "data position"),
+    _ds("--broken data"), _ds("--save 7 --broken data", "data position"),
+    _ds("--bf16 --broken masters", "weights|resumed-from"), _ds("--broken missing", "finished"), _ds("--ema"),
+    _ds("--ema --broken ema", "copies of the model"), _ds("--preempt", fault=NOTICE), _ds("--evaluate 4"), _ds("--zero 0", fault=SHRINK),
+    _ds("--zero 0 --broken optimizer", "optimizer", fault=SHRINK), _ds("--schedule WarmupDecayLR"),
+    _ds("--schedule WarmupDecayLR --broken scheduler", "learning rate|scheduler"), _ds("--schedule OneCycle"),
+    _ds("--schedule OneCycle --broken scheduler", "learning rate|scheduler"), _ds(fault="--fail-node 2 --at save-during"),
+    _ds("--zero 2 --broken optimizer", "optimizer"), _ds("--zero 3 --broken optimizer", "optimizer"),
+    _ds("--zero 3 --broken weights-only", "optimizer"), _ds(fault=SHRINK),
     _fsdp(), _fsdp(fault=FIRST), _fsdp("--sync"), _fsdp("--bf16"), _fsdp("--ema"), _fsdp("--sync", fault="--fail-node 2 --at save-during"),
     _fsdp("--broken optimizer", "optimizer"), _fsdp("--broken scheduler", "learning rate|scheduler"), _fsdp("--broken rng", "RNG"),
     _fsdp("--broken data", "data position"),
@@ -114,4 +136,11 @@ CELLS: tuple[Cell, ...] = (
     _fsdp("--sync --broken metadata", "resumed-newest"), _fsdp("--sync --broken shard", "weights|optimizer"),
     _fsdp("--sync --broken early", "resumed-newest"),
     _stateful(), _stateful("--sync"), _stateful("--broken data", "data position"),
+    _titan(), _titan(fault=FIRST), _titan("--groups"), _titan("--fused"), _titan("--asynchronous"),
+    _titan("--broken optimizer", "optimizer"), _titan("--groups --broken optimizer", "optimizer"),
+    _titan("--broken scheduler", "learning rate|scheduler"), _titan("--broken data", "data position"),
+    _ft(), _ft(fault=FIRST), _ft("--heal"), _ft("--broken optimizer", "optimizer"), _ft("--heal --broken optimizer", "optimizer"),
+    _ft("--broken data", "data position"), _ft("--broken scheduler", "learning rate|scheduler"),
+    _nvrx(), _nvrx(fault=FIRST), _nvrx("--broken optimizer", "optimizer"), _nvrx("--broken scheduler", "learning rate|scheduler"),
+    _nvrx("--broken data", "data position"),
 )  # fmt: skip

@@ -16,6 +16,9 @@ A small job of each framework loses a node of four, right and resumed wrongly in
 its own record of the truth after every step; a verdict is right if it says what that record says.
 `make test-frameworks FRAMEWORK=hf` runs a family again.
 
+All families run on the CPU with gloo, on one torch. Not in the table: the asynchronous checkpoints of NVIDIA's resiliency extension,
+which call CUDA (its local checkpoints are in it, with a class for tensors of the CPU), and Ray Train, which starts workers of its own.
+
 | framework | versions | date | right | unknown | wrong |
 |---|---|---|---|---|---|
 """

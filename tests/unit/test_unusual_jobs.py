@@ -189,6 +189,28 @@ def test_a_load_that_no_state_confirms_is_unknown() -> None:
     assert ask(job.run(), "resumed-from").outcome == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("path", "weights", "outcome"),
+    [("/ckpt/15.pt", "ff" * 8, "fail"), ("/ckpt/15.pt", None, "pass"), ("/ckpt/universal", "ff" * 8, "unknown")],
+    ids=["rounded", "as saved", "never saved"],
+)
+def test_weights_that_are_not_those_of_the_directory_that_deepspeed_loaded_fail(
+    path: str, weights: str | None, outcome: str
+) -> None:
+    """As where its fp32 weights are made again from those of 16 bits."""
+
+    def folder(line: watch.Line) -> watch.Line:
+        if not isinstance(line, watch.Load):
+            return line
+        return dataclasses.replace(line, api="deepspeed", path=path, sha256=None, weights=None)
+
+    job = changed(Job().attempt(0, 0, 18).attempt(1, 15, 30, ends=True), folder, attempt=1)
+    job = changed(job, setting(watch.State, 0, weights=weights), attempt=1) if weights else job
+    verdict = ask(job.run(), "resumed-from")
+    assert verdict.outcome == outcome
+    assert ("loaded the checkpoint of step 15, but trains from other weights" in verdict.text) == (outcome == "fail")
+
+
 def test_weights_that_were_loaded_and_not_applied_fail_by_the_other_checkpoints() -> None:
     job = changed(Job().attempt(0, 0, 15), lambda x: None if isinstance(x, watch.State) and x.n == 15 else x)
     job = changed(job.attempt(1, 15, 30, ends=True), setting(watch.State, 0, weights="ff" * 8), attempt=1)

@@ -134,6 +134,12 @@ def norm(item: Any) -> float:
     return float(torch.linalg.vector_norm(item.detach(), dtype=wide))
 
 
+def is_zero(item: Any) -> bool:
+    """Whether what this process holds of a tensor is known to be 0, or is nothing."""
+    held = local(item)
+    return not held.numel() or (_has_floats(held) and not norm(held))
+
+
 def _has_floats(item: Any) -> bool:
     """Whether it is a plain tensor in memory, with common floats."""
     import torch

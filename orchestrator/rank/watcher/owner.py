@@ -179,8 +179,8 @@ class Owner:
     def _groups(self) -> Iterator[dict[str, Any]]:
         """The parameter groups, of a container those of the optimizers that step: its own have no state and no schedule."""
         for owning in self.owning:
-            inside = self._inside(owning)
-            for optimizer in inside if len(inside) > 1 else (owning,):
+            inside, has_rates = self._inside(owning), any("lr" in group for group in owning.param_groups)
+            for optimizer in inside if len(inside) > 1 or (inside and not has_rates) else (owning,):
                 yield from optimizer.param_groups
 
     def _collect(self, by_id: dict[int, list[sharding.Part]]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from . import names, record
+from . import digest, names, record
 
 #: Functions that call ``step`` only to create the optimizer's state.
 _INITIALISERS = {"_init_optim_state", "initialize_optimizer_states"}
@@ -40,6 +40,8 @@ class StepGroups:
         self._added = 0
         #: The leader has stepped since the state was recorded.
         self._is_state_due = True
+        #: The step that has begun only creates the optimizer's states.
+        self._is_initial = False
         self._step_code: CodeType | None = None
         self._last_end: float | None = None
         self.started: float | None = None
@@ -71,6 +73,9 @@ class StepGroups:
         self._step_code = frame.f_code
         if self._is_part(frame.f_back):
             return
+        self._is_initial = self.passes == self.used_passes and _creates_states(optimizer)
+        if self._is_initial:
+            return
         if optimizer not in self._known:
             self._known.add(optimizer)
             self._release_leader(optimizer)
@@ -86,7 +91,7 @@ class StepGroups:
 
     def end_step(self, optimizer: Any, frame: FrameType) -> None:
         """The post-hook."""
-        if self._is_part(frame.f_back):
+        if self._is_part(frame.f_back) or self._is_initial:
             return
         self.used_passes = self.passes
         leader = self._leader() if self._leader is not None else None
@@ -183,6 +188,13 @@ class StepGroups:
                 return True
             frame, near = frame.f_back, near - 1
         return False
+
+
+def _creates_states(optimizer: Any) -> bool:
+    """Whether a step without a backward pass has only gradients of 0, for parameters without a state: libraries make states so."""
+    held = [p for group in optimizer.param_groups for p in group["params"] if getattr(p, "grad", None) is not None]
+    with digest.undisturbed():
+        return bool(held) and all(p not in optimizer.state and digest.is_zero(p.grad) for p in held)
 
 
 def _is_left(old: Any, new: Any) -> bool:

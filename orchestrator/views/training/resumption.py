@@ -302,13 +302,18 @@ def _without_state(process: Process, start: watch.State | None, loaded: frozense
     return RankResume(rank=process.rank, name=process.name, doubt=doubt)
 
 
-def _loaded(process: Process, start: watch.State | None, left: Iterable[tuple[Checkpoint, Step]]) -> frozenset[Step]:
-    """The steps of the checkpoints whose file, by SHA-256, weights or optimizer's states the process loaded before its first step."""
+def _loaded(process: Process, start: watch.State | None, left: Sequence[tuple[Checkpoint, Step]]) -> frozenset[Step]:
+    """The steps of the checkpoints whose file, by SHA-256, weights or optimizer's states the process loaded before its first step.
+
+    A directory that DeepSpeed loads as a whole has no SHA-256: it is what was last saved under its name.
+    """
     until = start.t if start else float("inf")
     loads = [load for load in process.loads if not load.error and (load.called or load.t) <= until]
     sums = {load.sha256 for load in loads if load.sha256}
     weights = {load.weights for load in loads if load.weights and load.matched != 0}
-    steps = frozenset(
+    folders = {load.path for load in loads if load.api == "deepspeed"}
+    named = [step for checkpoint, step in left if checkpoint.paths & folders][-1:]
+    steps = frozenset(named) | frozenset(
         step
         for checkpoint, step in left
         if checkpoint.sums & sums

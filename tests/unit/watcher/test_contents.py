@@ -163,6 +163,58 @@ def test_a_module_and_an_optimizer_that_are_pickled_whole_are_recognised(job: Jo
     assert described["contents"]["optimizer.exp_avg_sq"] == live.optimizer_states()["exp_avg_sq"]
 
 
+class Fused(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wqkv, self.out = torch.nn.Linear(3, 12), torch.nn.Linear(12, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.wqkv(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("flaw", ["", "row", "missing"])
+def test_a_parameter_that_is_saved_as_several_tensors_matches_by_content(
+    monkeypatch: pytest.MonkeyPatch, flaw: str
+) -> None:
+    model = Fused()
+    optimizer = torch.optim.Adam(model.parameters())
+    train(model, optimizer)
+    live, saved_owner = known(optimizer)
+    monkeypatch.setattr(contents.owner, "current", saved_owner)
+    saved = {name: item.clone() for name, item in model.state_dict().items()}
+    for kind in ("weight", "bias"):  # heads lie interleaved, as those of torchtitan
+        heads = saved.pop(f"wqkv.{kind}").unflatten(0, (2, 3, 2))
+        saved.update({f"{name}.{kind}": heads[:, n].flatten(0, 1) for n, name in enumerate(("wq", "wk", "wv"))})
+    if flaw == "row":
+        saved["wk.weight"][1, 2] += 1e-6
+    elif flaw == "missing":
+        del saved["wv.weight"]
+    assert describe({"model": saved}, saved_owner)["weights"] == (None if flaw else live.weights()[0])
+
+
+class Holder:
+    """As NVIDIA's resiliency extension saves a state: an object that holds it."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state_dict, self.is_hollow = state, False
+
+
+class Secretive(Holder):
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+def test_an_object_of_the_jobs_own_class_is_what_it_holds(job: Job) -> None:
+    model, optimizer = job
+    live, saved_owner = known(optimizer)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    saved = describe(Holder(state), saved_owner)
+    assert saved["weights"] == live.weights()[0] and "optimizer.exp_avg" in saved["contents"]
+    assert describe(Secretive(state), saved_owner)["weights"] is None  # it pickles something else
+    nested = describe({**state, "options": Holder({"resumed": True})}, saved_owner)  # options differ between starts
+    assert not [name for name in nested["contents"] if "resumed" in name or "hollow" in name]
+
+
 def test_scheduler_scaler_and_generators_are_those_of_the_state(job: Job) -> None:
     _, optimizer = job
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)

@@ -182,9 +182,39 @@ def replaced(model: nn.Module, snapshot: Callable[[], None]) -> None:
         snapshot()
 
 
+def states_by_a_step_of_zeros(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    """As torchtitan does it before it loads a checkpoint, for one optimizer after the other."""
+    pair = [torch.optim.AdamW([*part.parameters()]) for part in (model[0], model[2])]  # type: ignore[index]
+    for optimizer in pair:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad()
+        optimizer.param_groups[0]["lr"] = 0.1
+    for _ in range(ITERATIONS):
+        loss_of(model).backward()
+        for optimizer in pair:
+            optimizer.step()
+            optimizer.zero_grad()
+        snapshot()
+
+
+def gradients_of_zero(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    """A step after a backward pass is one, whatever the gradients are: weights decay."""
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.5)
+    for _ in range(ITERATIONS):
+        optimizer.zero_grad()
+        (loss_of(model) * 0).backward()
+        optimizer.step()
+        snapshot()
+
+
 CASES = [
     accumulation, adversarial, adversarial_large_first, two_after_one_backward, in_backward, closure, nested, raising,
     zero_rate, fused, foreach, gradients_by_hand, with_average, initialised_state, replaced,
+    states_by_a_step_of_zeros, gradients_of_zero,
 ]  # fmt: skip
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import digest, names
-from . import random_states
+from . import fused_names, random_states
 from .parts import Digests, Part, total
 
 _DIGITS = re.compile(r"\d+")
@@ -36,6 +36,8 @@ class Owner(NamedTuple):
     scalars: frozenset[str] = frozenset()
     #: The digest of the gradients as they are now.
     gradients: Callable[[], str | None] = lambda: None
+    #: Name -> parameter, of those that are no part of a flat one.
+    live: Callable[[], fused_names.Tensors] = dict
 
     def adds(self, name: str, item: Part) -> bool:
         """Does this rank add this tensor of a sharded object to the sum of its group?"""
@@ -130,6 +132,8 @@ class Contents:
             self.mappings[path] = parts
             for key, item in tensors.items():
                 self.digests.add(parts, names.normalise(key), item, has_norm=True)
+            for name, item in _split_parameters({names.normalise(key): item for key, item in tensors.items()}):
+                self.digests.add(parts, name, item)
         for key, item in value.items():
             if key not in tensors and key not in generators and key not in flat:
                 self.read(item, _join(path, key), depth + 1)
@@ -277,8 +281,15 @@ def recognise(value: Any) -> Contents:
     """Recognise what ``value`` contains; its tensors have no digests yet."""
     contents = Contents()
     with digest.undisturbed():
-        contents.read(value)
+        contents.read(_attributes(value))
     return contents
+
+
+def _attributes(value: Any) -> Any:
+    """What is pickled of an object of a job's own class that is saved as a whole; any other value itself."""
+    is_known = isinstance(value, (Mapping, list, tuple, type)) or is_tensor(value) or plain(value) is not value
+    has_own_state = getattr(type(value), "__getstate__", None) is not getattr(object, "__getstate__", None)
+    return value if is_known or has_own_state else getattr(value, "__dict__", value)
 
 
 def read(value: Any) -> Contents:
@@ -444,6 +455,14 @@ def align_names(saved: Sequence[str], owner: Sequence[str]) -> dict[str, str]:
         for cut in sorted(cuts, key=len)
     ]
     return max(added + removed, key=len)
+
+
+def _split_parameters(saved: fused_names.Tensors) -> Iterator[tuple[str, Any]]:
+    """The parameters that a mapping with others of the owner's parameters holds as several tensors."""
+    known = owner.current
+    matches = align_names([*saved], known.parameters) if known is not None else {}
+    if known is not None and 0 < len(matches) < min(len(known.parameters), len(saved)):
+        yield from fused_names.split(saved, matches, known.live())
 
 
 def _as_tensor(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 
 from .. import digest, owner, sharding
-from . import contents, parts
+from . import contents, fused_names, parts
 
 
 def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
@@ -26,7 +26,12 @@ def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
         counted=frozenset(counted),
         scalars=frozenset(name for name in counted if known.parts[name].holds_first()),
         gradients=lambda: _gradients(reference()),
+        live=lambda: _live(reference()),
     )
+
+
+def _live(known: owner.Owner | None) -> fused_names.Tensors:
+    return {of[0].name: x for x, of in known.parameters() if len(of) == 1 and not of[0].select} if known else {}
 
 
 def _gradients(known: owner.Owner | None) -> str | None:
