@@ -21,6 +21,8 @@ from . import ranges
 
 #: 2 once it has ranges.
 FORMAT = 1
+#: What is no part of the job's state: without it the judge knows less, and what it says is as sure.
+MINOR = ("loss", "files")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -110,10 +112,17 @@ class Recorder:
         return self._tail is not None
 
     def unknown(self, what: str, why: str) -> None:
-        """Record once that ``what`` cannot be observed."""
-        if (what, why) not in self._unknown:
-            self._unknown.add((what, why))
+        """Record and report once that ``what`` cannot be observed."""
+        if self.announce(what, why):
             self.line("unknown", what=what, why=why)
+
+    def announce(self, what: str, why: str) -> bool:
+        """Report to the bed that ``what`` may not be judged, before the verdict says so; whether that is new."""
+        is_new = (what, why) not in self._unknown
+        self._unknown.add((what, why))
+        if is_new and what not in MINOR:
+            self.notify("rank.unobserved", what=what, why=why)
+        return is_new
 
     def notify(self, name: str, **value: Any) -> None:
         """Report an event to the bed, if there is one."""
@@ -160,6 +169,12 @@ def unknown(what: str, why: str) -> None:
     """Record once that ``what`` cannot be observed."""
     if _recorder is not None:
         _recorder.unknown(what, why)
+
+
+def announce(what: str, why: str) -> None:
+    """Report to the bed, without a line in the record, that ``what`` may not be judged."""
+    if _recorder is not None:
+        _recorder.announce(what, why)
 
 
 def notify(name: str, **value: Any) -> None:
@@ -231,7 +246,9 @@ def report(where: str, error: BaseException) -> None:
         trace = trace.tb_next
     position = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}: " if trace else ""
     try:
-        _recorder.line("problem", where=where, error=f"{position}{type(error).__name__}: {error}"[:500])
+        text = f"{position}{type(error).__name__}: {error}"[:500]
+        _recorder.line("problem", where=where, error=text)
+        _recorder.announce(where, f"an error of the watcher, {text}")
     except OSError:  # a full disk: the record ends here
         pass
 

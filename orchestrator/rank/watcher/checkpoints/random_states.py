@@ -14,6 +14,8 @@ from typing import Any
 States = dict[str, Any]
 #: Bytes of the state of torch's CPU generator.
 TORCH_BYTES = 5056
+#: Libraries with a random generator of their own that is neither read nor put back.
+UNREAD = ("cupy", "mxnet", "nvidia.dali", "paddle", "tensorflow")
 
 
 def is_generator(path: str, value: Any) -> bool:
@@ -41,6 +43,11 @@ def fingerprint(kind: str, value: Any) -> str:
 
 def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def unread() -> list[str]:
+    """The libraries of ``UNREAD`` that this process has imported."""
+    return [name for name in UNREAD if name in sys.modules]
 
 
 def read() -> States:
