@@ -42,6 +42,26 @@ def test_a_job_that_resumed_rightly_equals_its_twin(about: dict[str, Any]) -> No
     assert "of 2 ranks equal to the twin, to step 30" in verdict.text
 
 
+def test_that_no_step_after_the_resumption_changed_the_weights_is_said() -> None:
+    job, other = right(), twin()
+    digests = {
+        rank: {name: "1" * 16 if name.startswith("weights@") else value for name, value in own.items()}
+        for rank, own in other.digests.items()
+    }
+    job.files = [
+        dataclasses.replace(
+            file,
+            lines=tuple(
+                dataclasses.replace(x, weights="1" * 16) if isinstance(x, watch.State) else x for x in file.lines
+            ),
+        )
+        for file in job.files
+    ]
+    verdict = compared(job, dataclasses.replace(other, digests=digests))
+    assert "no step after 15 changed a bit of the weights" in verdict.text
+    assert "changed a bit" not in compared(right(), twin()).text
+
+
 @pytest.mark.parametrize("part", ["optimizer", "data", "weights"])
 def test_a_difference_after_the_failover_is_unknown_without_a_control(part: str) -> None:
     verdict = compared(wrong(part), twin())
