@@ -16,6 +16,7 @@ from orchestrator.model.events import (
     LinkProbing,
     ProbeDone,
     ProbeFigure,
+    RankExit,
     RankStep,
     RankUnobserved,
 )
@@ -159,3 +160,16 @@ def test_ranks_without_a_step_are_named_once_others_have_made_many() -> None:
 
     assert lines((0, 1), 16) == ["note: cannot be judged: ranks 2 3 (no step yet, while others have made 16)"]
     assert lines((0, 1, 2, 3), 16) == lines((0, 1), 6) == lines((0, 1), 16, epoch=1) == []
+
+
+def test_a_rank_that_was_killed_for_memory_is_detected_with_the_reason() -> None:
+    def lines(code: int) -> list[str]:
+        run = history.clean()
+        at, source = run.history.events[0].at, run.history.events[0].source
+        ended = RankExit(rank=1, pid=7, code=code, last_step=None, error="out of memory: the kernel killed it")
+        return lines_of(run, History((event(ended, at=at, source=source, epoch=0, node="n1"),)))
+
+    assert lines(-9) == [
+        "detected: rank.exit rank 1 on n1, code -9 (out of memory: the kernel killed it), by exit watch"
+    ]
+    assert lines(1) == ["detected: rank.exit rank 1 on n1, code 1, by exit watch"]

@@ -204,7 +204,8 @@ class RunLines:
             self._left.add((event.epoch, event.data.rank))
         old = event.epoch not in (None, self._epoch) or self._stopping or event.epoch == self._stopped_epoch
         if event.data.code and not old and not any(epoch == self._epoch for epoch, _ in self._detected):
-            what = f"rank.exit rank {event.data.rank} on {event.node}, code {event.data.code}"
+            killed = f" ({event.data.error})" if event.data.error and event.data.code < 0 else ""
+            what = f"rank.exit rank {event.data.rank} on {event.node}, code {event.data.code}{killed}"
             yield from self._report_detection(event, what)
 
     def _report_detection(self, event: Event, what: str) -> Iterator[Line]:

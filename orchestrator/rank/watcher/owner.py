@@ -131,7 +131,9 @@ class Owner:
                 for name, item in states.items():
                     if not hasattr(item, "dtype") and not isinstance(item, (int, float)):
                         if not isinstance(item, PLAIN):
-                            record.announce("optimizer", f"its {name} is a {type(item).__name__}, which is not read")
+                            record.unknown(
+                                "optimizer", f"its {name}: a {type(item).__name__} is not read", is_sure=False
+                            )
                         continue
                     sums.setdefault(str(name), 0)
                     if self._is_small(item, parts):
@@ -141,7 +143,7 @@ class Owner:
                         sums[str(name)] += sharding.digest_of_state(parameter, item, parts, self.shards, self.rank)
                     except digest.Undigestible as error:
                         undigestible.add(str(name))
-                        record.announce("optimizer", f"its {name}: {error}")
+                        record.unknown("optimizer", f"its {name}: {error}", is_sure=False)
             for (name, _, _), value in zip(small, small_tensors.named_sums([item[1:] for item in small])):
                 sums[name] += value
         digests: dict[str, str | None] = {name: digest.render(value) for name, value in sums.items()}

@@ -111,18 +111,14 @@ class Recorder:
                 self.append(*line)
         return self._tail is not None
 
-    def unknown(self, what: str, why: str) -> None:
-        """Record and report once that ``what`` cannot be observed."""
-        if self.announce(what, why):
-            self.line("unknown", what=what, why=why)
-
-    def announce(self, what: str, why: str) -> bool:
-        """Report to the bed that ``what`` may not be judged, before the verdict says so; whether that is new."""
-        is_new = (what, why) not in self._unknown
-        self._unknown.add((what, why))
-        if is_new and what not in MINOR:
-            self.notify("rank.unobserved", what=what, why=why)
-        return is_new
+    def unknown(self, what: str, why: str, *, is_sure: bool = True) -> None:
+        """Report once that ``what`` cannot be observed, and record it, unless it may be yet."""
+        if (what, why) not in self._unknown:
+            self._unknown.add((what, why))
+            if is_sure:
+                self.line("unknown", what=what, why=why)
+            if what not in MINOR:
+                self.notify("rank.unobserved", what=what, why=why)
 
     def notify(self, name: str, **value: Any) -> None:
         """Report an event to the bed, if there is one."""
@@ -165,16 +161,10 @@ def replace_old(n: int, offset: int) -> bool:
     return _recorder is not None and _recorder.replace_old(n, offset)
 
 
-def unknown(what: str, why: str) -> None:
-    """Record once that ``what`` cannot be observed."""
+def unknown(what: str, why: str, *, is_sure: bool = True) -> None:
+    """Report once that ``what`` cannot be observed, and record it, unless it may be yet."""
     if _recorder is not None:
-        _recorder.unknown(what, why)
-
-
-def announce(what: str, why: str) -> None:
-    """Report to the bed, without a line in the record, that ``what`` may not be judged."""
-    if _recorder is not None:
-        _recorder.announce(what, why)
+        _recorder.unknown(what, why, is_sure=is_sure)
 
 
 def notify(name: str, **value: Any) -> None:
@@ -248,7 +238,7 @@ def report(where: str, error: BaseException) -> None:
     try:
         text = f"{position}{type(error).__name__}: {error}"[:500]
         _recorder.line("problem", where=where, error=text)
-        _recorder.announce(where, f"an error of the watcher, {text}")
+        _recorder.unknown(where, f"an error of the watcher, {text}", is_sure=False)
     except OSError:  # a full disk: the record ends here
         pass
 

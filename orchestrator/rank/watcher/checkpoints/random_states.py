@@ -45,11 +45,6 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def unread() -> list[str]:
-    """The libraries of ``UNREAD`` that this process has imported."""
-    return [name for name in UNREAD if name in sys.modules]
-
-
 def read() -> States:
     """The state of each random generator of this process."""
     import torch

@@ -191,7 +191,7 @@ def begin(api: str, path: str, value: Any, *, called: float | None = None) -> Sa
     if threading.current_thread() is threading.main_thread():
         steps.flush()
     if not steps.completed() and steps.groups.passes >= UNSEEN:
-        record.announce("steps", f"{steps.groups.passes} backward passes and no step of an optimizer of torch yet")
+        record.unknown("steps", f"{UNSEEN} backward passes and no step of an optimizer of torch yet", is_sure=False)
     commit_waiting(is_sure=False)
     if path:
         with _lock:  # what was not committed until now is overwritten
