@@ -437,7 +437,7 @@ def accumulated(job: Job, *, norms: tuple[float, ...] | None, passes: int = 2, s
 def test_gradients_that_were_accumulated_before_the_checkpoint_are_a_part_of_the_state(
     about: dict[str, Any], result: str | None, text: str
 ) -> None:
-    job = changed(accumulated(right(), **about), _drop_weights)
+    job = changed(accumulated(right(), **about), dropped_weights)
     row = resumed(job).get("accumulated gradients")
     assert (row["result"] if row else None) == result
     assert row is None or text in row["text"]
@@ -460,11 +460,11 @@ def test_without_a_redone_step_the_reference_shows_whether_gradients_were_lost(
 
 
 def test_gradients_that_differ_beside_lost_random_states_are_unknown() -> None:
-    job = changed(accumulated(wrong("rng"), norms=(2.1, 1.0)), _drop_weights)
+    job = changed(accumulated(wrong("rng"), norms=(2.1, 1.0)), dropped_weights)
     assert resumed(job)["accumulated gradients"]["result"] == "unknown"
 
 
-def _drop_weights(file: watch.WatchFile, line: watch.Line) -> watch.Line:
+def dropped_weights(file: watch.WatchFile, line: watch.Line) -> watch.Line:
     """The weights after the first redone step are not recorded."""
     return dataclasses.replace(line, weights=None) if isinstance(line, watch.State) and line.n == 1 else line
 
@@ -472,36 +472,3 @@ def _drop_weights(file: watch.WatchFile, line: watch.Line) -> watch.Line:
 def resumed(job: Job) -> dict[str, dict[str, str]]:
     evidence: Any = ask(job.run(), "resume-complete").evidence
     return evidence["rows"]["attempt 1"]  # type: ignore[no-any-return]
-
-
-# --- a momentum of the job's own, at a rate at which no bit of the weights shows it --------------------------------------------
-
-
-def smoothed(job: Job, norms: tuple[float, ...] | None) -> Job:
-    """``norms``: of the gradients that the first step after the failure applies; (3, 1) at all other times."""
-
-    def change(file: watch.WatchFile, line: watch.Line) -> watch.Line:
-        is_first = bool(file.attempt) and isinstance(line, watch.State) and not line.n
-        known = norms if is_first else (3.0, 1.0)
-        return dataclasses.replace(line, gradients=known) if isinstance(line, watch.State) else line
-
-    return changed(job, change)
-
-
-def test_other_gradients_show_a_lost_momentum_where_the_weights_are_equal() -> None:
-    row = resumed(smoothed(right(), (0.6, 0.2)))["other state"]
-    assert row["result"] == "fail"
-    assert row["text"].startswith(
-        "the gradients that step 16 applies have other norms than before; weights, optimizer,"
-    )
-
-
-@pytest.mark.parametrize("norms", [(3.0, 1.0), (3.01, 1.0), (3.0,), None])
-def test_gradients_that_are_close_or_not_comparable_are_no_finding(norms: tuple[float, ...] | None) -> None:
-    assert "other state" not in resumed(smoothed(right(), norms))
-
-
-def test_other_gradients_are_no_finding_beside_another_start_or_where_the_weights_are_not_known() -> None:
-    assert "other state" not in resumed(changed(smoothed(right(), (0.6, 0.2)), _drop_weights))
-    assert "other state" not in resumed(smoothed(wrong("rng"), (0.6, 0.2)))
-    assert "other state" not in resumed(smoothed(wrong("weights"), (0.6, 0.2)))
