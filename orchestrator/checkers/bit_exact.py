@@ -167,7 +167,7 @@ def _script(run: Run) -> Verdict:
     is_rounded = any(own != other for _, name, own, other in restarted if training.step_of(name) > min(shown))
     then = f"step {min(shown)}, then to a restart from there{', but for sums in another order' * is_rounded}"
     until = then if different or by_restart else f"step {facts.steps}"
-    text = f"{names} of {len(facts.digests)} ranks equal to the twin, to {until}"
+    text = f"{names} of {len(facts.digests)} ranks equal to the twin, to {until}{_unchanged(facts, min(shown))}"
     control = {"control": run.twin.control.run} if run.twin.control else {}
     evidence = {
         "twin": run.twin.run,
@@ -205,6 +205,16 @@ def _unseen(facts: training.KeptFacts, common: list[tuple[str, str, str, str]]) 
     base = facts.base or 0
     compared = {rank for rank, name, _, _ in common if name.startswith("weights@") and training.step_of(name) > base}
     return tuple(sorted({*facts.losses, *facts.digests} - compared, key=int))
+
+
+def _unchanged(facts: training.KeptFacts, base: int) -> str:
+    """What equal weights are worth that no step after the resumption changed: no bit of them shows a lost state."""
+    known = [
+        [value for name, value in own.items() if name.startswith("weights@") and training.step_of(name) >= base]
+        for own in facts.digests.values()
+    ]
+    is_still = all(len(values) > 1 and len(set(values)) == 1 for values in known)
+    return f"; no step after {base} changed a bit of the weights" if known and is_still else ""
 
 
 def _not_compared(run: Run, facts: training.KeptFacts, unseen: tuple[str, ...]) -> Iterator[views.Finding]:

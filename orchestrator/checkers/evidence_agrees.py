@@ -34,7 +34,8 @@ def check(run: Run, params: Params) -> Verdict:
         doubts.append(views.finding("the twin belongs to another trial or another fingerprint"))
     (failures if same else doubts).extend(_metrics(run))
     text = f"{agreement.compared} events equal on both sides, documents and metrics as recorded; {agreement.signatures}"
-    return views.conclude("evidence-agrees", text, failures=failures, doubts=doubts)
+    evidence = {"bed_key": True} if run.is_signed else {}
+    return views.conclude("evidence-agrees", text, failures=failures, doubts=doubts, evidence=evidence)
 
 
 def _timed_steps(run: Run) -> tuple[StepRecord, ...]:

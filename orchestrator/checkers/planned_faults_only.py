@@ -227,7 +227,8 @@ def _description(event: Event, gang: views.Gang | None) -> str:
         culprit, error = views.culprit_of(gang, rank) if gang else (rank, None)
         if gang and error and error.data.culprit is not None:
             return f"{error.data.kind} of rank {culprit} on {gang.ranks[culprit]} was not planned"
-        return f"rank {rank} on {event.node} left with code {event.data.code}, which was not planned"
+        killed = f" ({event.data.error})" if event.data.error and (event.data.code or 0) < 0 else ""
+        return f"rank {rank} on {event.node} left with code {event.data.code}{killed}, which was not planned"
     if event.kind is events.GangStalled:
         reason = f" ({event.data.reason})" if event.data.reason else ""
         return f"the gang stalled for {event.data.since_s} s, which was not planned{reason}"

@@ -18,6 +18,7 @@ from ..model.event import Command, Event
 from ..model.events import NodeKill
 from ..model.provider import Cursors, Fetched
 from ..node.files import inbox, label, plain_files
+from ..node.keeper import launch
 from . import archive, bed_leftovers, external_keeper, host_problems, owners, site_connections, sites
 from .bed_commands import BED
 from .bounded_threads import BoundedThreads
@@ -272,7 +273,7 @@ class HostsProvider:
         """A dead keeper on this machine is noticed at once. Raises KeeperGoneError."""
         keeper = Path(self._bound.directory_on(host.name)) / label.KEEPER_DIR
         if host.connection == "local" and not label.lock_holder(keeper):
-            raise KeeperGoneError("the keeper of this bed is gone")
+            raise KeeperGoneError(launch.describe_loss(keeper))
 
     def _host_of(self, command: Command) -> HostSpec:
         bed = self._bound

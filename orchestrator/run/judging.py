@@ -74,14 +74,17 @@ def conclude(
     verdicts = judge.judge(run, catalogue, chosen, accept_changed=accept_changed)
     unable = judge.obstacles(chosen, catalogue, accept_changed=accept_changed)
     unsaved = tuple(check for check in unable if saved.get(check) in ("pass", "fail"))
-    run, obstacle = replace(run, verdicts=verdicts), ""
+    run, obstacle, changes = replace(run, verdicts=verdicts), "", judge.changes(saved, verdicts)
+    how = "with" if any(verdict.evidence.get("bed_key") for verdict in before) else "without"
+    if is_signed != (how == "with"):  # what judges has changed, and not the evidence
+        changes = {check: (f"{old} {how} --bed-key", new) for check, (old, new) in changes.items()}
     if not unsaved and (redraw or verdicts != before or not seal.is_derived(directory)):
         on_stage("writing the report")
         obstacle = _save(directory, verdicts, render_reports(run, catalogue, on_request), read_only=read_only)
     outcome, _, kind = views.ending(run.history)
     return Result(
         run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind), verdicts=verdicts,
-        changes=judge.changes(saved, verdicts), unsaved=unsaved, obstacle=obstacle, judged=run,
+        changes=changes, unsaved=unsaved, obstacle=obstacle, judged=run,
     )  # fmt: skip
 
 

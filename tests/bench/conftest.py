@@ -24,4 +24,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.bench)
-            item.add_marker(pytest.mark.timeout(1200))
+            if item.get_closest_marker("timeout") is None:  # a marker of the item would count before that of its module
+                item.add_marker(pytest.mark.timeout(1200))

@@ -48,8 +48,14 @@ def test_a_planned_loss_does_not_excuse_a_second_one_after_the_node_was_back() -
             {"rank": 1, "pid": 101, "code": 1},
             "rank 1 on n1 left with code 1, which was not planned",
         ),
+        (
+            "agent",
+            "rank.exit",
+            {"rank": 1, "pid": 101, "code": -9, "error": "out of memory: the kernel killed it"},
+            "rank 1 on n1 left with code -9 (out of memory: the kernel killed it), which was not planned",
+        ),
     ],
-    ids=["nothing else", "its node exits", "its node falls silent", "it crashes again"],
+    ids=["nothing else", "its node exits", "its node falls silent", "it crashes again", "it runs out of memory"],
 )
 def test_a_rank_that_was_crashed_on_purpose_excuses_no_later_loss_of_its_node(
     writer: str, f: str, value: dict[str, Any], text: str

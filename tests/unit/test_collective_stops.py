@@ -135,6 +135,19 @@ def test_waiting_for_a_cpu_that_the_nodes_share_names_nobody() -> None:
     assert (alone.rank, alone.waited) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("gap", "named"), [((0.02, 0.01), False), ((0.03, 0.02), False), ((0.05, 0.0), True), ((0.1, 0.06), True)]
+)
+def test_the_sleep_of_the_thread_that_records_gaps_is_no_stop(gap: tuple[float, float], named: bool) -> None:
+    """At a load of 20 a rank has a gap in most iterations: 10 ms of each are that sleep, the rest is waiting for a shared CPU."""
+    begin = np.arange(30.0)[:, None] + np.zeros((1, 4))
+    spans = Spans(trials=np.arange(1, 31), ranks=(0, 1, 2, 3), start=begin, end=begin + 0.1)
+    length_s, waited_s = gap
+    known = gaps.Gaps(of_rank={0: (), 1: tuple((float(t), t + length_s, waited_s) for t in range(30)), 2: (), 3: ()})
+    stopped = repeated_delays.stopped([spans], known, dict.fromkeys(range(4), "h0"))
+    assert [stop.rank for stop in stopped] == [1] * named
+
+
 def test_a_rank_whose_records_lack_gaps_is_not_watched() -> None:
     record = StepRecord(epoch=0, node="n0", rank=0, step=1, loss="0", start=0.0, end=1.0, gaps=((0.2, 0.4, 0.0),))
     unwatched = dataclasses.replace(record, rank=1, gaps=None)

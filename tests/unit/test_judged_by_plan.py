@@ -384,3 +384,28 @@ def test_reports_are_written_again_only_if_a_verdict_or_a_file_has_changed(tmp_p
     assert (directory / bundle.VERDICTS).read_text() == verdicts
     judging.conclude(catalogue(), directory)
     assert page.stat().st_mtime_ns != written
+
+
+BY_KEY = CHECKER.replace(
+    'outcome="{outcome}", text="it {outcome}s")',
+    'outcome="pass" if run.is_signed else "unknown", text="", evidence={{"bed_key": True}} if run.is_signed else {{}})',
+)
+
+
+def test_a_verdict_that_was_saved_with_the_beds_key_is_not_called_changed_without_saying_so(tmp_path: Path) -> None:
+    own = folder(tmp_path / "own")
+    (own / "checkers/never.py").write_text(BY_KEY.format(always=True, outcome="pass"))
+    directory, result = sealed(tmp_path, known := catalogue(own))
+    assert (outcomes(result)["never"], result.changes) == ("unknown", {})
+    signed = [judging.conclude(known, directory, is_signed=True).changes for _ in range(2)]
+    assert signed == [{"never": ("unknown without --bed-key", "pass")}, {}]
+    unsigned = [judging.conclude(known, directory).changes for _ in range(2)]
+    assert unsigned == [{"never": ("pass with --bed-key", "unknown")}, {}]
+
+
+def test_a_change_by_the_same_key_is_told_as_before(tmp_path: Path) -> None:
+    own = folder(tmp_path / "own")
+    directory, _ = sealed(tmp_path, known := catalogue(own), trial())
+    damaged = bundle.read_verdicts(directory)
+    bundle.write_derived(directory, tuple(dataclasses.replace(item, outcome="pass") for item in damaged), {})
+    assert judging.conclude(known, directory).changes["never"] == ("pass", "fail")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from orchestrator.model.trial import CheckSpec
 from orchestrator.store.bundle import FORMAT
 
 from . import history
+from .verdicts import ask
 
 CATALOGUE = plugins.discover(())
 #: The format and the version that this code writes.
@@ -135,3 +137,11 @@ def test_the_signed_plan_of_another_version_judges() -> None:
     known, _ = edited(dataclasses.replace(ran(), is_signed=True), only("finished"))
     assert len(least_checks.findings(known)) > 5
     assert "ccbed check --bed-key FILE" in least_checks.doubt(ran((FORMAT, "99.0")))
+
+
+def test_the_verdict_says_whether_the_beds_key_was_used() -> None:
+    run = ran()
+    files: Any = run.files
+    files.texts["plan.json"] = json.dumps(run.extras["plan.json"])
+    assert ask(dataclasses.replace(run, is_signed=True), "evidence-agrees").evidence["bed_key"] is True
+    assert "bed_key" not in ask(run, "evidence-agrees").evidence

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.node.agent.rank_processes import Gang, RankProcesses
+from orchestrator.node.agent.rank_processes import Gang, RankProcesses, Stop
 from orchestrator.node.keeper import launch
-from orchestrator.node.oslayer import cgroups, process_tag
+from orchestrator.node.oslayer import cgroups, process_tag, processes
 
 #: Version of cgroups -> /proc/self/cgroup, the file system and its options, the file of the counter and what precedes it.
 VERSIONS = {
@@ -44,25 +46,63 @@ def test_the_counter_of_the_cgroup_is_read(tmp_path: Path, version: int) -> None
 def test_a_rank_that_was_killed_for_memory_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, count: int, text: str
 ) -> None:
-    monkeypatch.setattr(cgroups, "oom_kills", lambda proc=None: ("cgroup", count))
+    monkeypatch.setattr(cgroups, "oom_kills", lambda *_: ("cgroup", count))
+    ranks, notes = _ranks(tmp_path, monkeypatch)
+    assert ranks.exited(7, code)
+    assert (text in (notes[0].error or "")) if text else notes[0].error is None
+
+
+def test_a_rank_that_its_agent_kills_is_not_named_although_the_kernel_killed_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "oom_kills", lambda *_: ("cgroup", 1))
+    monkeypatch.setattr(processes, "kill", lambda due: [process.pid for process in due])
+    ranks, notes = _ranks(tmp_path, monkeypatch)
+    own: Any = ranks
+    own._reap, own._loop = lambda: None, SimpleNamespace(call_later=lambda *_: None)
+    own._descendants = lambda exiting, spare: [SimpleNamespace(pid=7, start=1)]
+    now = time.monotonic()
+    stop = Stop(run="r", epoch=0, respond=lambda *_: None, began=now, until=now + 600)
+    ranks._kill_until_stopped(stop, lambda: ())
+    assert ranks.exited(7, -signal.SIGKILL)
+    assert notes[0].error is None
+
+
+def _ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RankProcesses, list[Any]]:
+    """A node with rank 0 of pid 7, in whose cgroup none had been killed as it began; and what it reports."""
     monkeypatch.setattr(os, "close", lambda fd: None)
-    spec: Any = SimpleNamespace(out=str(tmp_path), isolation=None, run="r", epoch=0)
+    spec: Any = SimpleNamespace(out=str(folder), isolation=None, run="r", epoch=0)
     gang = Gang(spec=spec, alive={7: 0}, release={0: 99}, oom_kills=("cgroup", 0))
     notes: list[Any] = []
     ranks = object.__new__(RankProcesses)
     ranks._gangs, ranks._exiting, ranks._node, ranks._incarnation = {("r", 0): gang}, set(), "n0", "i"
     log = SimpleNamespace(note=lambda event, **where: notes.append(event))
     ranks._log = lambda run: log  # type: ignore[assignment,return-value]
-    assert ranks.exited(7, code)
-    assert (text in (notes[0].error or "")) if text else notes[0].error is None
+    return ranks, notes
 
 
 def test_a_keeper_that_was_killed_for_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter((0, 1))
-    monkeypatch.setattr(cgroups, "oom_kills", lambda proc=None: ("cgroup", next(counts)))
+    monkeypatch.setattr(cgroups, "oom_kills", lambda *_: ("cgroup", next(counts)))
     monkeypatch.setattr(launch, "READY_S", 0.0)
     archive = tmp_path / "agent.py"
     archive.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     env = {process_tag.VARIABLE: "tag"}
     with pytest.raises(RuntimeError, match="the keeper did not start: out of memory"):
         launch._start(tmp_path, archive, sys.executable, (), env)
+
+
+@pytest.mark.parametrize("file", ["memory.events", "memory.oom_control"])
+def test_a_keeper_that_is_gone_since_the_kernel_killed_it_for_memory_is_named(tmp_path: Path, file: str) -> None:
+    """Its label has the counter of its cgroup as it began. Others killed before that, and labels of older versions, say nothing."""
+    gone = "the keeper of this bed is gone"
+    (tmp_path / file).write_text("oom_kill 3\n")
+    assert launch.describe_loss(tmp_path) == gone
+    for before, reason in (
+        (3, ""),
+        (2, f" (out of memory: the kernel killed a process of its cgroup (oom_kill 3 in {tmp_path}))"),
+    ):
+        (tmp_path / "keeper.json").write_text(json.dumps({"oom_kills": [str(tmp_path), before]}))
+        assert launch.describe_loss(tmp_path) == gone + reason
+    (tmp_path / "keeper.json").write_text(json.dumps({"oom_kills": ["/none", 0], "pid": 1}))
+    assert launch.describe_loss(tmp_path) == gone

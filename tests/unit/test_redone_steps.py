@@ -437,7 +437,7 @@ def accumulated(job: Job, *, norms: tuple[float, ...] | None, passes: int = 2, s
 def test_gradients_that_were_accumulated_before_the_checkpoint_are_a_part_of_the_state(
     about: dict[str, Any], result: str | None, text: str
 ) -> None:
-    job = changed(accumulated(right(), **about), _drop_weights)
+    job = changed(accumulated(right(), **about), dropped_weights)
     row = resumed(job).get("accumulated gradients")
     assert (row["result"] if row else None) == result
     assert row is None or text in row["text"]
@@ -460,11 +460,11 @@ def test_without_a_redone_step_the_reference_shows_whether_gradients_were_lost(
 
 
 def test_gradients_that_differ_beside_lost_random_states_are_unknown() -> None:
-    job = changed(accumulated(wrong("rng"), norms=(2.1, 1.0)), _drop_weights)
+    job = changed(accumulated(wrong("rng"), norms=(2.1, 1.0)), dropped_weights)
     assert resumed(job)["accumulated gradients"]["result"] == "unknown"
 
 
-def _drop_weights(file: watch.WatchFile, line: watch.Line) -> watch.Line:
+def dropped_weights(file: watch.WatchFile, line: watch.Line) -> watch.Line:
     """The weights after the first redone step are not recorded."""
     return dataclasses.replace(line, weights=None) if isinstance(line, watch.State) and line.n == 1 else line
 

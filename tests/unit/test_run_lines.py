@@ -16,6 +16,9 @@ from orchestrator.model.events import (
     LinkProbing,
     ProbeDone,
     ProbeFigure,
+    RankExit,
+    RankStep,
+    RankUnobserved,
 )
 from orchestrator.model.run import Run
 
@@ -135,3 +138,38 @@ def test_a_probe_says_how_many_are_left_and_for_how_long() -> None:
     run_lines.feed(joined)
     lines = [line.text.partition("no space")[2] for item in probed for line in run_lines.feed(item)]
     assert lines == [" · 1 of 4, about 6 s left", " · 2 of 4, about 4 s left", " · 3 of 4, about 2 s left", ""]
+
+
+def test_what_cannot_be_judged_is_said_once_while_the_job_begins() -> None:
+    run = history.clean()
+    unread = [RankUnobserved(rank=rank, what="RNG", why="of cupy: its state is not read") for rank in range(4)]
+    first = run.history.events[0]
+    events = [event(data, at=first.at, source=first.source, epoch=epoch) for epoch in (0, 1) for data in unread]
+    assert lines_of(run, History(tuple(events))) == ["note: cannot be judged: RNG (of cupy: its state is not read)"]
+
+
+def test_ranks_without_a_step_are_named_once_others_have_made_many() -> None:
+    def lines(stepping: tuple[int, ...], newest: int, epoch: int = 0) -> list[str]:
+        first = [RankStep(rank=rank, step=1, mark="first") for rank in stepping]
+        later = [RankStep(rank=0, step=newest + more, mark="newest") for more in (0, 9)]
+        run = history.clean()
+        at, source = run.history.events[0].at, run.history.events[0].source
+        return lines_of(
+            run, History(tuple(event(data, at=at, source=source, epoch=epoch) for data in [*first, *later]))
+        )
+
+    assert lines((0, 1), 16) == ["note: cannot be judged: ranks 2 3 (no step yet, while others have made 16)"]
+    assert lines((0, 1, 2, 3), 16) == lines((0, 1), 6) == lines((0, 1), 16, epoch=1) == []
+
+
+def test_a_rank_that_was_killed_for_memory_is_detected_with_the_reason() -> None:
+    def lines(code: int) -> list[str]:
+        run = history.clean()
+        at, source = run.history.events[0].at, run.history.events[0].source
+        ended = RankExit(rank=1, pid=7, code=code, last_step=None, error="out of memory: the kernel killed it")
+        return lines_of(run, History((event(ended, at=at, source=source, epoch=0, node="n1"),)))
+
+    assert lines(-9) == [
+        "detected: rank.exit rank 1 on n1, code -9 (out of memory: the kernel killed it), by exit watch"
+    ]
+    assert lines(1) == ["detected: rank.exit rank 1 on n1, code 1, by exit watch"]

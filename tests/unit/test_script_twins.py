@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.model.verdict import Verdict
 from orchestrator.views import training
 
+from .test_redone_steps import changed, dropped_weights, resumed
 from .verdicts import ask
 from .watched_jobs import Job, digest, right, rounded, wrong
 
@@ -40,6 +42,26 @@ def test_a_job_that_resumed_rightly_equals_its_twin(about: dict[str, Any]) -> No
     verdict = compared(right(**about), twin(**about))
     assert verdict.outcome == "pass", verdict.text
     assert "of 2 ranks equal to the twin, to step 30" in verdict.text
+
+
+def test_that_no_step_after_the_resumption_changed_the_weights_is_said() -> None:
+    job, other = right(), twin()
+    digests = {
+        rank: {name: "1" * 16 if name.startswith("weights@") else value for name, value in own.items()}
+        for rank, own in other.digests.items()
+    }
+    job.files = [
+        dataclasses.replace(
+            file,
+            lines=tuple(
+                dataclasses.replace(x, weights="1" * 16) if isinstance(x, watch.State) else x for x in file.lines
+            ),
+        )
+        for file in job.files
+    ]
+    verdict = compared(job, dataclasses.replace(other, digests=digests))
+    assert "no step after 15 changed a bit of the weights" in verdict.text
+    assert "changed a bit" not in compared(right(), twin()).text
 
 
 @pytest.mark.parametrize("part", ["optimizer", "data", "weights"])
@@ -382,3 +404,33 @@ def test_without_batches_and_redone_steps_the_weights_after_each_step_show_the_d
     row = evidence["rows"]["attempt 1"]["data position"]
     assert row["result"] == result
     assert (row["text"] == "15 steps came out as in the reference run") == (result == "pass")
+
+
+@pytest.mark.parametrize(
+    ("job", "norms", "is_known", "is_found"),
+    [
+        (right, (0.6, 0.2), True, True),
+        (right, (3.01, 1.0), True, False),
+        (right, (3.0,), True, False),
+        (right, None, True, False),
+        (right, (0.6, 0.2), False, False),
+        (lambda: wrong("rng"), (0.6, 0.2), True, False),
+        (lambda: wrong("weights"), (0.6, 0.2), True, False),
+    ],
+)
+def test_other_gradients_show_a_lost_momentum_where_state_and_weights_are_equal(
+    job: Callable[[], Job], norms: tuple[float, ...] | None, is_known: bool, is_found: bool
+) -> None:
+    """``norms``: of the first step after the failure, before it (3, 1). ``is_known``: the weights after that step are."""
+
+    def change(file: watch.WatchFile, line: watch.Line) -> watch.Line:
+        if not isinstance(line, watch.State):
+            return line
+        return dataclasses.replace(line, gradients=norms if file.attempt and not line.n else (3.0, 1.0))
+
+    changed_job = changed(job(), change)
+    row = resumed(changed_job if is_known else changed(changed_job, dropped_weights)).get("other state")
+    assert bool(row) == is_found
+    assert row is None or row["text"].startswith(
+        "the gradients that step 16 applies have other norms than before; weights"
+    )

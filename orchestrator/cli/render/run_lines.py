@@ -24,8 +24,8 @@ _BY: Mapping[type[Payload] | None, str] = {
 
 #: The line of a fault that takes longer to inject has its start: its effect may be detected before the line.
 SLOW_S = 0.05
-
-
+#: Steps of a rank after which those of the first attempt that have made none are named.
+MANY_STEPS = 16
 #: Cases from one line with the remaining time to the next.
 _CASES_PER_ESTIMATE = 2
 
@@ -66,6 +66,7 @@ class RunLines:
     _fault_epochs: set[int] = field(default_factory=set)
     _reported_culprits: set[object] = field(default_factory=set)
     _is_cold_reported: bool = False
+    _unobserved: set[str] = field(default_factory=set)
     _detected: set[tuple[int, str | None]] = field(default_factory=set)
     _replacements: frozenset[str] = frozenset()
     _left: set[tuple[int | None, int]] = field(default_factory=set)
@@ -203,7 +204,8 @@ class RunLines:
             self._left.add((event.epoch, event.data.rank))
         old = event.epoch not in (None, self._epoch) or self._stopping or event.epoch == self._stopped_epoch
         if event.data.code and not old and not any(epoch == self._epoch for epoch, _ in self._detected):
-            what = f"rank.exit rank {event.data.rank} on {event.node}, code {event.data.code}"
+            killed = f" ({event.data.error})" if event.data.error and event.data.code < 0 else ""
+            what = f"rank.exit rank {event.data.rank} on {event.node}, code {event.data.code}{killed}"
             yield from self._report_detection(event, what)
 
     def _report_detection(self, event: Event, what: str) -> Iterator[Line]:
@@ -275,6 +277,10 @@ class RunLines:
     def _rank_step(self, event: Event[events.RankStep]) -> Iterator[Line]:
         step = f"step {event.data.step + (event.data.offset or 0)}"
         if event.data.mark == "newest":
+            idle = sorted(set(range(self._world_size)) - self._first_steps.get(event.epoch or 0, set()))
+            if not event.epoch and idle and event.data.step >= MANY_STEPS:
+                ranks = f"rank{'s' * (len(idle) > 1)} {short_list(map(str, idle))}"
+                yield from self._unjudged(event, f"{ranks} (no step yet, while others have made {MANY_STEPS})")
             if event.data.rank == 0:
                 yield self._line(event, step, "", passing=True)
             return
@@ -284,6 +290,15 @@ class RunLines:
         if epoch and len(done) == self._world_size:
             self._first_steps[epoch] = set()
             yield self._line(event, step, f"first step of attempt {epoch} done on all ranks")
+
+    def _rank_unobserved(self, event: Event[events.RankUnobserved]) -> Iterator[Line]:
+        yield from self._unjudged(event, f"{event.data.what} ({_short(event.data.why, 160)})")
+
+    def _unjudged(self, event: Event, what: str) -> Iterator[Line]:
+        """Say once, as early as it is known, what the verdict will not cover."""
+        if what not in self._unobserved:
+            self._unobserved.add(what)
+            yield self._line(event, "note", f"cannot be judged: {what}")
 
     def _probe_done(self, event: Event[events.ProbeDone]) -> Iterator[Line]:
         text = (
@@ -467,6 +482,7 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     events.ResumeChosen: RunLines._resume_chosen,
     events.RankStart: RunLines._rank_start,
     events.RankStep: RunLines._rank_step,
+    events.RankUnobserved: RunLines._rank_unobserved,
     events.CollectivePlan: RunLines._collective_plan,
     events.LinkProbing: RunLines._link_probing,
     events.ProbeDone: RunLines._probe_done,

@@ -62,6 +62,15 @@ class RankStep(Payload):
     pause_s: Seconds | None = None
 
 
+@payload("rank.unobserved", writer="rank")
+class RankUnobserved(Payload):
+    """A part of a script's state that this rank's watcher cannot observe, so that it cannot be judged, and ``why``. Reported once."""
+
+    rank: Rank
+    what: str
+    why: str | None = None
+
+
 @payload("rank.inside", writer="rank")
 class RankInside(Payload):
     """The rank passed the point at which another rank is held, or waits for it. ``hold``: id of the fault.

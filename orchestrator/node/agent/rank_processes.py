@@ -283,6 +283,8 @@ class RankProcesses:
         now = time.monotonic()
         if left and now < stop.until:
             due = [process for process in living.values() if stop.killed.get(process.pid) != process.start]
+            for gang in self._gangs.values() if due else ():  # what is killed here was not killed for memory
+                gang.oom_kills = cgroups.oom_kills()
             stop.killed |= {pid: living[pid].start for pid in processes.kill(due)}
             pause_s = min(max(STOP_POLL_S, (now - stop.began) / 100), EXIT_POLL_S)
             self._loop.call_later(pause_s, lambda: self._kill_until_stopped(stop, spare))

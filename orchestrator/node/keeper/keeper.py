@@ -31,7 +31,7 @@ from ..files import inbox, label, plain_files
 from ..files.event_log import EventLog
 from ..files.inbox import Inbox, Item, Respond, required
 from ..hostlink.fork_server import ForkServer
-from ..oslayer import gpu_leases, host_facts, process_tag, processes
+from ..oslayer import cgroups, gpu_leases, host_facts, process_tag, processes
 from ..oslayer.event_loop import Loop
 from .container_lifecycle import ContainerLifecycle
 from .external_nodes import OUTSIDE, ExternalNodes
@@ -286,6 +286,7 @@ def main(
         "backend": backend,
         "engine": engine,
         "python": python,
+        "oom_kills": cgroups.oom_kills(),
     }
     keeper = Keeper(workdir, bed, archive, backend, engine)
     plain_files.write_json(directory / label.KEEPER_LABEL, own)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..files import label
+from ..files import label, plain_files
 from ..oslayer import cgroups, process_tag, processes
 from ..oslayer.event_loop import wait_readable
 
@@ -68,6 +68,13 @@ def end_keeper(directory: Path) -> int:
     while processes.is_alive(keeper.pid, keeper.start):
         time.sleep(0.002)
     return keeper.pid
+
+
+def describe_loss(directory: Path) -> str:
+    """What to say where a directory's keeper is gone: the kernel may have killed it for memory, by the counter of its cgroup."""
+    cgroup, count = plain_files.read_json(directory / label.KEEPER_LABEL).get("oom_kills") or ("", 0)
+    reason = cgroups.explain_oom((cgroup, count), of=cgroup) if cgroup else ""
+    return "the keeper of this bed is gone" + (f" ({reason})" if reason else "")
 
 
 def _start(workdir: Path, archive: Path, python: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:

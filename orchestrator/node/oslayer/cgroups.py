@@ -29,17 +29,17 @@ def find(pid: int | str, controller: str, proc: Path = _PROC) -> Path | None:
     return None if unified is None else _mounted("cgroup2", "", unified, proc)
 
 
-def oom_kills(proc: Path = _PROC) -> tuple[str, int]:
-    """This process's memory cgroup, and how many of its processes the kernel has killed for memory; 0 where that is not visible."""
-    cgroup = find("self", "memory", proc) or Path("/none")
+def oom_kills(proc: Path = _PROC, of: str = "") -> tuple[str, int]:
+    """The memory cgroup ``of``, or this process's; and how many of its processes the kernel has killed for memory; 0 if not visible."""
+    cgroup = Path(of or find("self", "memory", proc) or "/none")
     text = _read(cgroup / "memory.events") or _read(cgroup / "memory.oom_control")
     counts = (line.split() for line in text.splitlines() if line.startswith("oom_kill "))
     return str(cgroup), next((int(count) for _, count in counts), 0)
 
 
-def explain_oom(before: tuple[str, int], proc: Path = _PROC) -> str:
-    """What to say of a process that SIGKILL ended since ``before``; empty if the kernel killed none for memory."""
-    cgroup, count = oom_kills(proc)
+def explain_oom(before: tuple[str, int], proc: Path = _PROC, of: str = "") -> str:
+    """What to say of a process that SIGKILL ended since ``before``; empty if the kernel killed none for memory. ``of``: its cgroup."""
+    cgroup, count = oom_kills(proc, of)
     rose = count > (before[1] if before[0] == cgroup else 0)
     return f"out of memory: the kernel killed a process of its cgroup (oom_kill {count} in {cgroup})" if rose else ""
 

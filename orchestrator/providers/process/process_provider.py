@@ -125,7 +125,7 @@ class ProcessProvider:
 
     def require_performer(self, command: Command) -> None:
         if command.f in KEEPER_COMMANDS and not label.lock_holder(self._workdir / "keeper"):
-            raise KeeperGoneError("the keeper of this bed is gone")
+            raise KeeperGoneError(launch.describe_loss(self._workdir / "keeper"))
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
         if self._follower is None:

@@ -24,7 +24,7 @@ PAUSES_S = (0.5, 2.0)
 AT_FIRST_S, AFTER_EVENT_S = 60.0, 5.0
 #: The same at all other times, unless the run waits for a fault or a step.
 LATER_S = 10.0
-_OF_HOLDS = ("rank.held", "rank.inside", "rank.released", "hold.expired")
+_OF_WORKERS = ("rank.held", "rank.inside", "rank.released", "hold.expired", "rank.unobserved")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -47,7 +47,7 @@ class EventFile:
 
     def emit(self, name: str, **value: Any) -> None:
         """Append one event. Steps and saves of a launcher's workers are reported by the process that runs the launcher."""
-        if self._rank is None or (self._worker.is_launched and name not in _OF_HOLDS):
+        if self._rank is None or (self._worker.is_launched and name not in _OF_WORKERS):
             return
         with self._lock:
             self._n += 1

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import digest, names, sharding, small_tensors, values
+from . import digest, names, record, sharding, small_tensors, values
 from .engines import master_weights
 
 #: Owners with more parameters record no shapes.
@@ -20,6 +20,8 @@ LISTED = 20000
 NORMS = 64
 #: Parameters of which signed sums are recorded.
 SUMMED = 8
+#: Types of an optimizer's states that hold no tensor, or whose tensors are compared as they are saved.
+PLAIN = (str, list, tuple, dict, type(None))
 #: Keys of parameter groups that are recorded elsewhere, that schedulers add, or that choose an implementation.
 NO_SETTINGS = frozenset(
     ("params", "param_names", "lr", "initial_lr", "foreach", "fused", "capturable", "differentiable")
@@ -128,6 +130,10 @@ class Owner:
                 parts = self._parts_by_id[id(parameter)]
                 for name, item in states.items():
                     if not hasattr(item, "dtype") and not isinstance(item, (int, float)):
+                        if not isinstance(item, PLAIN):
+                            record.unknown(
+                                "optimizer", f"its {name}: a {type(item).__name__} is not read", is_sure=False
+                            )
                         continue
                     sums.setdefault(str(name), 0)
                     if self._is_small(item, parts):
@@ -135,8 +141,9 @@ class Owner:
                         continue
                     try:
                         sums[str(name)] += sharding.digest_of_state(parameter, item, parts, self.shards, self.rank)
-                    except digest.Undigestible:
+                    except digest.Undigestible as error:
                         undigestible.add(str(name))
+                        record.unknown("optimizer", f"its {name}: {error}", is_sure=False)
             for (name, _, _), value in zip(small, small_tensors.named_sums([item[1:] for item in small])):
                 sums[name] += value
         digests: dict[str, str | None] = {name: digest.render(value) for name, value in sums.items()}

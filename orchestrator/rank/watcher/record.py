@@ -21,6 +21,8 @@ from . import ranges
 
 #: 2 once it has ranges.
 FORMAT = 1
+#: What is no part of the job's state: without it the judge knows less, and what it says is as sure.
+MINOR = ("loss", "files")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -109,11 +111,14 @@ class Recorder:
                 self.append(*line)
         return self._tail is not None
 
-    def unknown(self, what: str, why: str) -> None:
-        """Record once that ``what`` cannot be observed."""
+    def unknown(self, what: str, why: str, *, is_sure: bool = True) -> None:
+        """Report once that ``what`` cannot be observed, and record it, unless it may be yet."""
         if (what, why) not in self._unknown:
             self._unknown.add((what, why))
-            self.line("unknown", what=what, why=why)
+            if is_sure:
+                self.line("unknown", what=what, why=why)
+            if what not in MINOR:
+                self.notify("rank.unobserved", what=what, why=why)
 
     def notify(self, name: str, **value: Any) -> None:
         """Report an event to the bed, if there is one."""
@@ -156,10 +161,10 @@ def replace_old(n: int, offset: int) -> bool:
     return _recorder is not None and _recorder.replace_old(n, offset)
 
 
-def unknown(what: str, why: str) -> None:
-    """Record once that ``what`` cannot be observed."""
+def unknown(what: str, why: str, *, is_sure: bool = True) -> None:
+    """Report once that ``what`` cannot be observed, and record it, unless it may be yet."""
     if _recorder is not None:
-        _recorder.unknown(what, why)
+        _recorder.unknown(what, why, is_sure=is_sure)
 
 
 def notify(name: str, **value: Any) -> None:
@@ -231,7 +236,9 @@ def report(where: str, error: BaseException) -> None:
         trace = trace.tb_next
     position = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}: " if trace else ""
     try:
-        _recorder.line("problem", where=where, error=f"{position}{type(error).__name__}: {error}"[:500])
+        text = f"{position}{type(error).__name__}: {error}"[:500]
+        _recorder.line("problem", where=where, error=text)
+        _recorder.unknown(where, f"an error of the watcher, {text}", is_sure=False)
     except OSError:  # a full disk: the record ends here
         pass
 

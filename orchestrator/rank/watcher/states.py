@@ -155,6 +155,8 @@ class States:
         return {"weights": weights, "numel": numel, "sums": self.owner.sums()}
 
     def _rest(self, known: owner.Owner) -> dict[str, Any]:
+        for name in filter(sys.modules.__contains__, random_states.UNREAD):
+            record.unknown("RNG", f"of {name}: its state is not read, and cannot be put back", is_sure=False)
         return {
             "buffers": buffers(known.modules),
             **({"copies": copies(known.copies)} if known.copies else {}),

@@ -41,6 +41,7 @@ NOTES: Mapping[str, Sequence[str]] = {
     "rank.joined": ("rank {rank} joined a process group of {world} ranks ({backend})",),
     "rank.restored": ("rank {rank} begins with checkpoint {name} of step {step}", "rank {rank} begins at step {step}"),
     "rank.step": ("rank {rank} completed step {step}, its {mark} in this attempt",),
+    "rank.unobserved": ("of rank {rank} this cannot be judged: {what}, {why}",),
     "rank.inside": ("rank {rank} is inside {phase} of step {step}", "rank {rank} is at the point of the hold"),
     "rank.held": ("rank {rank} is held in {phase} of step {step}", "rank {rank} is held in {phase}"),
     "rank.released": ("rank {rank} continues after {held_s} s",),

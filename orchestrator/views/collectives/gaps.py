@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: A process waited for a CPU if it was runnable in at least this part of the time in which it did not run.
 _WAITED = 0.5
+#: The thread that records a gap has slept so long of it by its own will.
+_SLEPT_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +44,9 @@ class Gaps:
         return np.maximum(overlap, 0.0)
 
     def without_waiting(self) -> Gaps:
-        """Without the time for which a rank waited for a CPU: each gap is shortened at its end."""
+        """Without the time for which a rank waited for a CPU, or may have slept: each gap is shortened at its end."""
         shorter = {
-            rank: tuple((start, max(start, end - waited), 0.0) for start, end, waited in known)
+            rank: tuple((start, max(start, end - waited - _SLEPT_S), 0.0) for start, end, waited in known)
             for rank, known in self.of_rank.items()
         }
         return Gaps(of_rank=shorter)

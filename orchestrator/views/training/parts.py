@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ...model import watch
@@ -301,8 +301,7 @@ def _accumulated_gradients(pair: Pair) -> tuple[Result, str]:
     passes, key = pair.accumulated
     if not passes or (first is not None and first.passes[0] <= first.passes[1]):
         return "not applicable", "the checkpoint was saved after a whole step"
-    bound, is_known = GRADIENTS * max((*own, *other), default=0.0), bool(own) and len(own) == len(other)
-    if (first and first.weights) or (is_known and all(abs(a - b) <= bound for a, b in zip(own, other, strict=True))):
+    if (first and first.weights) or _have_close_norms(own, other):
         return "pass", ""
     if first and own and other and _has_same_start(pair):
         why = f"those in {key} were not loaded" if key else "the checkpoint holds none"
@@ -313,14 +312,29 @@ def _accumulated_gradients(pair: Pair) -> tuple[Result, str]:
     return "unknown", f"it was saved after {passes} backward passes of a step, whose gradients are not known"
 
 
+def _have_close_norms(own: Sequence[float], other: Sequence[float]) -> bool | None:
+    """Whether two lists of norms differ by no more than sums in another order; None where they are not comparable."""
+    bound = GRADIENTS * max((*own, *other), default=0.0)
+    is_known = bool(own) and len(own) == len(other)
+    return all(abs(a - b) <= bound for a, b in zip(own, other, strict=True)) if is_known else None
+
+
 def _other_state(pair: Pair) -> tuple[Result, str]:
-    """What the job keeps outside of all other parts shows in the loss of a step that began with the same state and batch."""
+    """What the job keeps outside of all other parts shows in the loss of a step that began with the same state and batch.
+
+    A momentum of its own in the gradients of the first step, also where the rate is so small that no bit of the weights shows it.
+    """
     for replay in pair.replays:
         is_same = replay.began_equal or (replay.is_first and _has_same_start(pair))
+        same = "weights, optimizer, random states and batch are equal: something that the job keeps outside of them"
         if (replay.batches or replay.inputs) and is_same and not replay.has_close_losses:
             before, after = replay.losses or (0.0, 0.0)
-            same = "weights, optimizer, random states and batch are equal: something that the job keeps outside of them"
             return "fail", f"the loss of step {replay.step} is {after:g}, it was {before:g}; {same}"
+        is_comparable = is_same and replay.is_first and bool(replay.losses) and not pair.accumulated[0]
+        gradients = pair.start.gradients or (), (pair.own.gradients if pair.own else None) or ()
+        is_unseen = is_comparable and replay.weights is True  # else a difference shows in the weights after the step
+        if (replay.batches or replay.inputs) and is_unseen and _have_close_norms(*gradients) is False:
+            return "fail", f"the gradients that step {replay.step} applies have other norms than before; {same}"
     return "not applicable", ""
 
 

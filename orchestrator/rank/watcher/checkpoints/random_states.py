@@ -14,6 +14,8 @@ from typing import Any
 States = dict[str, Any]
 #: Bytes of the state of torch's CPU generator.
 TORCH_BYTES = 5056
+#: Libraries with a random generator of their own that is neither read nor put back.
+UNREAD = ("cupy", "mxnet", "nvidia.dali", "paddle", "tensorflow")
 
 
 def is_generator(path: str, value: Any) -> bool:

@@ -27,6 +27,8 @@ REMEMBERED = 8192
 MANY, PER_SAVE = 64, 8
 #: A process that saves more often without a recognised model is not observed further: it saves samples, not checkpoints.
 MAX_UNRECOGNISED = 1000
+#: Backward passes after which a job that saves should have made a step.
+UNSEEN = 64
 #: A name of a file or of its directory that is renamed when the save is complete.
 TEMPORARY = re.compile(
     r"(^|[._-])(te?mp|partial|incomplete|part|new|saving|unfinished)([._-]|\d|$)|^tmp|\.tmp", re.IGNORECASE
@@ -188,6 +190,8 @@ def begin(api: str, path: str, value: Any, *, called: float | None = None) -> Sa
         return None
     if threading.current_thread() is threading.main_thread():
         steps.flush()
+    if not steps.completed() and steps.groups.passes >= UNSEEN:
+        record.unknown("steps", f"{UNSEEN} backward passes and no step of an optimizer of torch yet", is_sure=False)
     commit_waiting(is_sure=False)
     if path:
         with _lock:  # what was not committed until now is overwritten
