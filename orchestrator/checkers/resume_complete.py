@@ -25,8 +25,7 @@ def check(run: Run, params: Params) -> Verdict:
         if resumption.is_fresh:
             doubts.append(views.finding(f"{resumption.attempt.name}: began at step 0, no state was resumed"))
             continue
-        twin = (run.twin.digests, run.twin.generators) if run.twin else ()
-        parts = completeness.worst(completeness.rows(lines, resumption, *twin))
+        parts = completeness.worst(completeness.rows(lines, resumption, run.twin))
         parts = completeness.comparable(parts, training.unrepeated(run.twin, training.kept_facts(lines)))
         if run.twin is not None and "RNG" in parts:
             facts, is_drawn_equally = training.kept_facts(lines), parts["RNG"].result in ("pass", "not applicable")

@@ -15,7 +15,13 @@ from tests.frameworks.cells import CELLS
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", [cell.name for cell in CELLS if cell.family == "torch" and "--sync" in cell.arguments])
+#: Eight cells; ``make test-frameworks FRAMEWORK=torch`` runs the others as well.
+ARGUMENTS = re.compile(r"--sync( --bf16| --broken (optimizer|scheduler|rng|data))?")
+FAULTS = ("--fail-node 2", "--fail-node 0", "--fail-node 2 --at save-during")
+NAMES = [c.name for c in CELLS if c.family == "torch" and ARGUMENTS.fullmatch(c.arguments) and c.fault in FAULTS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_verdict_on_fsdp2_is_right(tmp_path: Path, name: str) -> None:
     """The jobs save synchronously: one that calls ``async_save`` ends by SIGABRT now and then, undisturbed, too."""
     results = tmp_path / "results.json"

@@ -319,7 +319,13 @@ def test_random_states_of_a_rank_that_ended_with_its_save_are_those_of_the_refer
 ) -> None:
     """For example after the notice of a preemption: no state was recorded after the step that was saved."""
     job = Job().attempt(0, 0, 15).attempt(1, 15, 30, ends=True, forgets=forgets)
-    verdict = ask(dataclasses.replace(job.run(), twin=twin()), "resume-complete")
+    other = twin()  # each process seeds the generator of Python anew, and no step draws from it
+    undrawn = {
+        rank: {**own, **{f"python@{n}": digest("python") for n in range(31)}} for rank, own in other.generators.items()
+    }
+    verdict = ask(
+        dataclasses.replace(job.run(), twin=dataclasses.replace(other, generators=undrawn)), "resume-complete"
+    )
     assert row(verdict, "RNG")["result"] == outcome, verdict.text
     without = ask(dataclasses.replace(job.run(), twin=dataclasses.replace(twin(), generators={})), "resume-complete")
     assert row(without, "RNG")["result"] == "unknown", without.text

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...model import watch
 from ...model.frozen import dataclass, replace
+from ...model.run import Twin
 from ...model.verdict import Verdict
 from . import world_sizes
 from .attempts import Attempt, Process, add
 from .checkpoints import Write
+from .kept import drawn_from
 from .parts import COMPARE, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
 from .replay import Replay, replays
 from .resumption import Lineage, Resumption, Step
@@ -33,28 +35,19 @@ class Row:
     keys: frozenset[str] = frozenset()
 
 
-def rows(
-    lines: Lineage,
-    resumption: Resumption,
-    twin: Mapping[str, Mapping[str, str]] | None = None,
-    generators: Mapping[str, Mapping[str, str]] | None = None,
-) -> tuple[Row, ...]:
+def rows(lines: Lineage, resumption: Resumption, twin: Twin | None = None) -> tuple[Row, ...]:
     """The rows of every rank. Not for an attempt that began from scratch: nothing was resumed.
 
-    ``twin``: the digests of an undisturbed run, rank -> ``weights@<step>``, where no state of this run decides; ``generators``: its
-    random states.
+    ``twin``: the undisturbed run, where no state of this run decides.
     """
     repeated = replays(lines, resumption.attempt)
     step = resumption.step
     is_resized = step is not None and not world_sizes.have_same(lines, lines.attempts[0], resumption.attempt, step + 1)
     sizes = f"world size {resumption.attempt.world} instead of {lines.attempts[0].world}" if is_resized else ""
     return tuple(
-        _by_generators(
-            _by_twin(row, process, step, (twin or {}).get(str(process.rank), {}), sizes),
-            process.states.get(0),
-            step,
-            (generators or {}).get(str(process.rank), {}),
-        )
+        _by_twin(row, process, step, twin.digests.get(str(process.rank), {}) if twin else {}, sizes)
+        if row.part != "RNG" or sizes or not twin
+        else _by_generators(row, process.states.get(0), step, twin.generators.get(str(process.rank), {}))
         for process in resumption.attempt.ranks.values()
         for row in _rank_rows(lines, resumption, process, tuple(r for r in repeated if r.rank == process.name))
     )
@@ -104,12 +97,12 @@ def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, s
 
 
 def _by_generators(row: Row, start: watch.State | None, step: Step | None, twin: Mapping[str, str]) -> Row:
-    """Random states are whole if they are those of the undisturbed run after the same step: the rank ended with its save, before
-    its next step began. A difference shows nothing.
+    """Random states are whole if all that steps draw from are those of the undisturbed run after the same step: the rank ended with
+    its save, before its next step began. A difference shows nothing.
     """
-    own = {f"{name}@{step}": value for name, value in (start.rng or {} if start else {}).items()}
-    is_equal = bool(own) and None not in own.values() and all(twin.get(name) == value for name, value in own.items())
-    if row.part != "RNG" or row.result != "unknown" or not is_equal:
+    own, drawn = (start.rng or {} if start else {}), drawn_from(twin)
+    is_equal = all(own.get(name) is not None and own[name] == twin.get(f"{name}@{step}") for name in drawn)
+    if row.result != "unknown" or not drawn or not is_equal:
         return row
     return replace(row, result="pass", text=f"equal to those of the reference run after step {step}")
 

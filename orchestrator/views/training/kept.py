@@ -173,21 +173,22 @@ def other_random_state(twin: Twin, facts: KeptFacts, before: int) -> tuple[int, 
             (step_of(key), key.rpartition("@")[0], own[key] == other[key]) for key in own.keys() & other.keys()
         )
         undisturbed = {(name, is_equal) for step, name, is_equal in common if step < facts.undisturbed}
-        drawn = {
-            n
-            for n in {name for _, name, _ in common}
-            if len({v for k, v in other.items() if k.startswith(f"{n}@")}) > 1
+        suspects = {
+            name for name in drawn_from(other) if (name, True) in undisturbed and (name, False) not in undisturbed
         }
         differing += [
-            (step, rank, name)
-            for step, name, is_equal in common
-            if not is_equal
-            and step < before
-            and name in drawn
-            and (name, True) in undisturbed
-            and (name, False) not in undisturbed
+            (n, rank, name) for n, name, is_equal in common if not is_equal and n < before and name in suspects
         ]
     return min(differing, default=None)
+
+
+def drawn_from(generators: Mapping[str, str]) -> set[str]:
+    """The names of the generators of a rank whose state was another one before the first step."""
+    return {
+        name
+        for key, value in generators.items()
+        if generators.get((name := key.rpartition("@")[0]) + "@0", value) != value
+    }
 
 
 def step_of(name: str) -> int:
