@@ -61,6 +61,11 @@ class Module(lightning.LightningModule):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 40))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    def optimizer_step(self, *arguments, **options_of_step):
+        super().optimizer_step(*arguments, **options_of_step)
+        if self.average and options.broken != "late":
+            self.average.update_parameters(self.net)
+
     def on_load_checkpoint(self, checkpoint):
         if options.broken == "ema":
             checkpoint["state_dict"] = checkpoint.pop("current_model_state")
@@ -77,7 +82,7 @@ class Module(lightning.LightningModule):
 
     def on_train_batch_end(self, *_):
         optimizers = [getattr(optimizer, "optimizer", optimizer) for optimizer in self.trainer.optimizers]
-        if self.average:
+        if self.average and options.broken == "late":  # the callback that saves was called before
             self.average.update_parameters(self.net)
         copy = self.average.parameters() if self.average else None
         for callback in callbacks:
