@@ -182,6 +182,21 @@ def replaced(model: nn.Module, snapshot: Callable[[], None]) -> None:
         snapshot()
 
 
+def zeros_before_a_closure(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    """Plain SGD never has states, and the backward pass comes after the step has begun."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def closure() -> torch.Tensor:
+        loss = loss_of(model)
+        loss.backward()
+        return loss
+
+    for _ in range(ITERATIONS):
+        optimizer.zero_grad(set_to_none=False)
+        optimizer.step(closure)
+        snapshot()
+
+
 def states_by_a_step_of_zeros(model: nn.Module, snapshot: Callable[[], None]) -> None:
     """As torchtitan does it before it loads a checkpoint, for one optimizer after the other."""
     pair = [torch.optim.AdamW([*part.parameters()]) for part in (model[0], model[2])]  # type: ignore[index]
@@ -214,7 +229,7 @@ def gradients_of_zero(model: nn.Module, snapshot: Callable[[], None]) -> None:
 CASES = [
     accumulation, adversarial, adversarial_large_first, two_after_one_backward, in_backward, closure, nested, raising,
     zero_rate, fused, foreach, gradients_by_hand, with_average, initialised_state, replaced,
-    states_by_a_step_of_zeros, gradients_of_zero,
+    states_by_a_step_of_zeros, gradients_of_zero, zeros_before_a_closure,
 ]  # fmt: skip
 
 
