@@ -192,10 +192,7 @@ class StepGroups:
 
 
 def _creates_states(optimizer: Any) -> bool:
-    """Whether a step without a backward pass has only gradients of 0, for parameters without a state: libraries make states so.
-
-    Only of an optimizer without a step: plain SGD never has a state, and the backward pass may come with the closure of the step.
-    """
+    """Whether a first step without a backward pass has only gradients of 0, for parameters without a state: libraries make states so."""
     held = [p for group in optimizer.param_groups for p in group["params"] if getattr(p, "grad", None) is not None]
     with digest.undisturbed():
         return bool(held) and all(p not in optimizer.state and digest.is_zero(p.grad) for p in held)

@@ -139,10 +139,7 @@ class Attempt:
         return add(digests) if digests and len(digests) == len(self.shards(n, of)) else None
 
     def shards(self, n: int, of: Process | None = None) -> tuple[watch.State, ...]:
-        """The states after ``n`` steps of the ranks that together hold all parameters; empty if one of them is not known.
-
-        ``of``: a rank of the group, where there are several, each with a replica or a stage; the first one by default.
-        """
+        """The states after ``n`` steps of the group of ``of``, or of the first rank, which has all parameters; empty if one is not known."""
         first = of or next(iter(self.ranks.values()), None)
         if first is None:
             return ()

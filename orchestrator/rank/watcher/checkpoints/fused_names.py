@@ -41,16 +41,13 @@ def _place(name: str) -> tuple[str, str]:
 def _holds(saved: Sequence[Any], item: Any) -> bool:
     """Whether tensors have as many elements as a parameter, and every row of it that this process holds; if it holds all, no other."""
     is_known = {item.dtype} == {x.dtype for x in saved} and sum(x.numel() for x in saved) == item.numel()
-    if not is_known or not all(_has_rows(digest.local(x)) for x in (*saved, item)):
+    held = [digest.local(x) for x in (*saved, item)]
+    if not is_known or not all(x.dim() and (not x.numel() or digest.has_floats(x)) for x in held):
         return False
     torch, own = sys.modules["torch"], _rows(item)
     others = torch.cat([_rows(x).to(own.device) for x in saved])
-    is_whole = digest.local(item).numel() == item.numel()
+    is_whole = held[-1].numel() == item.numel()
     return bool(torch.isin(own, others).all()) and (not is_whole or bool(torch.isin(others, own).all()))
-
-
-def _has_rows(held: Any) -> bool:
-    return bool(held.dim()) and (not held.numel() or digest.has_floats(held))
 
 
 def _rows(item: Any) -> Any:
