@@ -325,8 +325,8 @@ def test_random_states_explain_only_a_step_before_which_they_are_drawn_from(
             known[f"torch@{n}"] = state
             own[rank][f"torch@{n}"] = state if n < 20 or n in equal else digest("other", n)
     reference = dataclasses.replace(other, generators=generators)
-    found = training.other_random_state(reference, dataclasses.replace(facts, generators=own), 23)
-    assert (found == (20, "0", "torch")) is is_named and (found is None) is not is_named
+    named = training.other_random_state(reference, dataclasses.replace(facts, generators=own), 23)
+    assert (named == (20, "0", "torch")) is is_named and (named is None) is not is_named
 
 
 def test_a_generator_that_no_step_draws_from_is_no_cause() -> None:

@@ -139,7 +139,7 @@ class Attempt:
         return add(digests) if digests and len(digests) == len(self.shards(n, of)) else None
 
     def shards(self, n: int, of: Process | None = None) -> tuple[watch.State, ...]:
-        """The states after ``n`` steps of the group of ``of``, or of the first rank, which has all parameters; empty if one is not known."""
+        """The states after ``n`` steps of the group of ``of``, or of the first rank, which has all parameters; empty if one is unknown."""
         first = of or next(iter(self.ranks.values()), None)
         if first is None:
             return ()
