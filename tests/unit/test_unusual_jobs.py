@@ -417,7 +417,6 @@ def in_groups(*groups: tuple[int, ...]) -> Job:
 
 
 def test_a_second_group_of_shards_is_judged_by_its_own_sum() -> None:
-    """The second group has no weights: its replica, or its stage of a pipeline, was lost."""
     assert rows(in_groups((0,), (1,), (2,)))["weights"] == "unknown"
     assert rows(in_groups((0, 1, 2)))["weights"] == "pass"
 
