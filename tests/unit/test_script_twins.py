@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -304,6 +304,29 @@ def test_random_states_are_named_where_they_differ_before_all_else(
 def test_random_states_that_differ_while_nothing_is_lost_are_no_cause() -> None:
     job = diverging(23, 5, since=0)
     assert "random states" not in judged(job, "bit-exact", control(job)).text
+
+
+@pytest.mark.parametrize(
+    ("drawn", "equal", "is_named"),
+    [(range(31), (), True), ((10, 23), (), True), ((10, 20, 24), (), False), (range(31), (22,), False)],
+    ids=["each step", "before the difference", "after it", "equal again"],
+)
+def test_random_states_explain_only_a_step_before_which_they_are_drawn_from(
+    drawn: Sequence[int], equal: tuple[int, ...], is_named: bool
+) -> None:
+    """A job that seeds its generator anew in each epoch has another state until the next one, which changes nothing."""
+    job, other = diverging(23, 20), twin()
+    generators = {rank: dict(own) for rank, own in other.generators.items()}
+    facts = training.kept_facts(training.lineage_of(job.run()))
+    own = {rank: dict(known) for rank, known in facts.generators.items()}
+    for rank, known in generators.items():
+        for n in range(31):
+            state = digest("drawn", sum(step <= n for step in drawn))
+            known[f"torch@{n}"] = state
+            own[rank][f"torch@{n}"] = state if n < 20 or n in equal else digest("other", n)
+    reference = dataclasses.replace(other, generators=generators)
+    named = training.other_random_state(reference, dataclasses.replace(facts, generators=own), 23)
+    assert (named == (20, "0", "torch")) is is_named and (named is None) is not is_named
 
 
 def test_a_generator_that_no_step_draws_from_is_no_cause() -> None:

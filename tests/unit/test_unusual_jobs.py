@@ -407,6 +407,27 @@ def test_shards_of_another_number_of_ranks_add_up_to_the_same_state(optimizer: i
     assert (parts["weights"], parts["optimizer"]) == ("pass", result)
 
 
+def in_groups(*groups: tuple[int, ...]) -> Job:
+    """The resharded job, whose first rank has all elements, where these ranks hold all parameters together."""
+    job = resharded()
+    for group in groups:
+        for rank in group:
+            job = changed(job, setting(watch.Owner, shards=group), attempt=1, rank=rank)
+    return job
+
+
+def test_a_second_group_of_shards_is_judged_by_its_own_sum() -> None:
+    assert rows(in_groups((0,), (1,), (2,)))["weights"] == "unknown"
+    assert rows(in_groups((0, 1, 2)))["weights"] == "pass"
+
+
+@pytest.mark.parametrize(("counter", "result"), [(15, "pass"), (0, "unknown")])
+def test_a_step_counter_that_one_of_other_shards_lost_is_no_pass(counter: int, result: str) -> None:
+    job = changed(resharded(), setting(watch.State, None, counter=15))
+    job = changed(job, setting(watch.State, 0, counter=counter), attempt=1, rank=2)
+    assert rows(job)["optimizer"] == result
+
+
 def test_the_shards_of_another_number_of_ranks_are_not_compared_with_those_of_the_reference() -> None:
     run = dataclasses.replace(resharded().run(), twin=twin(sharded=True))
     verdict = ask(run, "bit-exact")

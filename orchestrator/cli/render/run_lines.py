@@ -292,7 +292,7 @@ class RunLines:
             yield self._line(event, step, f"first step of attempt {epoch} done on all ranks")
 
     def _rank_unobserved(self, event: Event[events.RankUnobserved]) -> Iterator[Line]:
-        yield from self._unjudged(event, f"{event.data.what} ({_short(event.data.why, 160)})")
+        yield from self._unjudged(event, f"{_short(event.data.what)} ({_short(event.data.why, 160)})")
 
     def _unjudged(self, event: Event, what: str) -> Iterator[Line]:
         """Say once, as early as it is known, what the verdict will not cover."""

@@ -137,6 +137,8 @@ def _end_orchestrator(session: Session, bed: BedSpec) -> None:
     """
     workdir = Path(bed.workdir)
     pid = store.orchestrator(workdir)
+    if pid == os.getpid():
+        return
     try:
         program = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
@@ -146,8 +148,11 @@ def _end_orchestrator(session: Session, bed: BedSpec) -> None:
             f"bed {bed.name} is driven by process {pid}: {program[:80]}", hint=f"end that first: kill {pid}"
         )
     session.terminal.line(f"process {pid} drives bed {bed.name}, and is ended: {program[:80]}")
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
+    try:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    except PermissionError:
+        raise UsageError(f"process {pid} is of another user", hint=f"end that first: sudo kill {pid}") from None
     end = time.monotonic() + _ORCHESTRATOR_S
     while store.orchestrator(workdir) == pid and time.monotonic() < end:
         time.sleep(0.02)

@@ -128,7 +128,7 @@ def norm(item: Any) -> float:
     """The norm of a local tensor, without a copy of it; 0 of one that is not plain, or has no common floats."""
     import torch
 
-    if not _has_floats(item):
+    if not has_floats(item):
         return 0.0
     wide = torch.float64 if item.dtype == torch.float64 else torch.float32
     return float(torch.linalg.vector_norm(item.detach(), dtype=wide))
@@ -137,10 +137,10 @@ def norm(item: Any) -> float:
 def is_zero(item: Any) -> bool:
     """Whether what this process holds of a tensor is known to be 0, or is nothing."""
     held = local(item)
-    return not held.numel() or (_has_floats(held) and not norm(held))
+    return not held.numel() or (has_floats(held) and not norm(held))
 
 
-def _has_floats(item: Any) -> bool:
+def has_floats(item: Any) -> bool:
     """Whether it is a plain tensor in memory, with common floats."""
     import torch
 
@@ -158,7 +158,7 @@ def signed_sums(items: Iterable[Any]) -> list[int]:
 
     sums = []
     for item in items:
-        if not _has_floats(item) or not item.is_contiguous():
+        if not has_floats(item) or not item.is_contiguous():
             continue
         flat = item.detach().view(-1)
         some = flat[:: flat.numel() // SAMPLE | 1][:SAMPLE]

@@ -221,11 +221,12 @@ def parameters_of(optimizer: Any) -> Iterator[Any]:
 
 
 def gradients(optimizer: Any) -> list[float] | None:
-    """The norms of the gradients that the coming step uses, of this rank's part; None where one is not finite."""
+    """The norms of the gradients that the coming step uses, of this rank's part, but for those of 0; None where one is not finite."""
     held = (parameter.grad for parameter in parameters_of(optimizer))
     with digest.undisturbed():
-        norms = [digest.norm(digest.local(x)) for x in itertools.islice((x for x in held if x is not None), NORMS)]
-    return norms if any(norms) and all(map(math.isfinite, norms)) else None
+        every = (digest.norm(digest.local(x)) for x in held if x is not None)
+        norms = [*itertools.islice(filter(None, every), NORMS)]
+    return norms if norms and all(map(math.isfinite, norms)) else None
 
 
 def _is_setting(name: str, item: Any) -> bool:

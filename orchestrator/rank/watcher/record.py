@@ -23,6 +23,8 @@ from . import ranges
 FORMAT = 1
 #: What is no part of the job's state: without it the judge knows less, and what it says is as sure.
 MINOR = ("loss", "files")
+#: Reasons that are reported for the same part: errors of each save may differ in an address.
+MOST = 8
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -117,7 +119,7 @@ class Recorder:
             self._unknown.add((what, why))
             if is_sure:
                 self.line("unknown", what=what, why=why)
-            if what not in MINOR:
+            if what not in MINOR and sum(known == what for known, _ in self._unknown) <= MOST:
                 self.notify("rank.unobserved", what=what, why=why)
 
     def notify(self, name: str, **value: Any) -> None:

@@ -140,7 +140,8 @@ class States:
         if not n and _places:
             fields["places"] = _places[-2:]
         if self._is_full_due:  # what was saved may have been in the middle of an accumulation
-            fields["gradients"] = owner.gradients(optimizer)
+            is_due = steps.groups.passes > steps.groups.used_passes  # else the backward pass comes with a closure
+            fields["gradients"] = owner.gradients(optimizer) if is_due else None
         self._is_full_due, self._full_at = False, time.monotonic() if full else self._full_at
         record.line("state", n=n, full=full, **fields, counter=counter, rng=generators(), batch=batches.batches.first())
 

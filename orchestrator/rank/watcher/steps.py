@@ -73,10 +73,11 @@ class StepGroups:
         self._step_code = frame.f_code
         if self._is_part(frame.f_back):
             return
-        self._is_initial = self.passes == self.used_passes and _creates_states(optimizer)
+        is_new = optimizer not in self._known
+        self._is_initial = is_new and self.passes == self.used_passes and _creates_states(optimizer)
         if self._is_initial:
             return
-        if optimizer not in self._known:
+        if is_new:
             self._known.add(optimizer)
             self._release_leader(optimizer)
         if self._first is None:
@@ -191,7 +192,7 @@ class StepGroups:
 
 
 def _creates_states(optimizer: Any) -> bool:
-    """Whether a step without a backward pass has only gradients of 0, for parameters without a state: libraries make states so."""
+    """Whether a first step without a backward pass has only gradients of 0, for parameters without a state: libraries make states so."""
     held = [p for group in optimizer.param_groups for p in group["params"] if getattr(p, "grad", None) is not None]
     with digest.undisturbed():
         return bool(held) and all(p not in optimizer.state and digest.is_zero(p.grad) for p in held)

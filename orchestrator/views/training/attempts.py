@@ -133,14 +133,14 @@ class Attempt:
     def world(self) -> int:
         return len(self.ranks) + len(self.missing)
 
-    def total(self, n: int) -> str | None:
+    def total(self, n: int, of: Process | None = None) -> str | None:
         """The digest of all weights after ``n`` steps: of shards their sum; None if one of them is not known."""
-        digests = [state.weights for state in self.shards(n) if state.weights is not None]
-        return add(digests) if digests and len(digests) == len(self.shards(n)) else None
+        digests = [state.weights for state in self.shards(n, of) if state.weights is not None]
+        return add(digests) if digests and len(digests) == len(self.shards(n, of)) else None
 
-    def shards(self, n: int) -> tuple[watch.State, ...]:
-        """The states after ``n`` steps of the ranks that together hold all parameters; empty if one of them is not known."""
-        first = next(iter(self.ranks.values()), None)
+    def shards(self, n: int, of: Process | None = None) -> tuple[watch.State, ...]:
+        """The states after ``n`` steps of the group of ``of``, or of the first rank, which has all parameters; empty if one is unknown."""
+        first = of or next(iter(self.ranks.values()), None)
         if first is None:
             return ()
         group = first.owner.shards if first.is_sharded and first.owner and first.owner.shards else (first.rank,)

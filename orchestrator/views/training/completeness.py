@@ -315,7 +315,7 @@ def _by_contents(
         elif part == "optimizer" and not process.is_sharded:
             row = _saved_optimizer(start, contents, row)
         elif part in ("weights", "optimizer"):
-            row = _by_shards(lines, resumption, row)
+            row = _by_shards(lines, resumption, process, row)
         elif part in _SAVED:
             row = _saved_value(part, start, contents, row)
         elif part == "data position":
@@ -326,18 +326,20 @@ def _by_contents(
         yield row
 
 
-def _by_shards(lines: Lineage, resumption: Resumption, row: Row) -> Row:
+def _by_shards(lines: Lineage, resumption: Resumption, process: Process, row: Row) -> Row:
     """Shards of another number of ranks add up to the same weights and states. Of states whose weights do not, nothing is known."""
+    weights = resumption.attempt.total(0, process)
     for old in reversed(lines.earlier(resumption.attempt)):
         n = lines.n_of(resumption.step or 0, old)
-        weights = resumption.attempt.total(0)
         if n is None or weights is None or old.total(n) != weights:
             continue
         text = f"the shards add up to those of {old.world} ranks after step {resumption.step}"
         if row.part == "weights":
             return replace(row, result="pass", text=text)
-        own, other = (_optimizer_total(attempt.shards(m)) for attempt, m in ((resumption.attempt, 0), (old, n)))
-        if own is None or not other:
+        shards = resumption.attempt.shards(0, process), old.shards(n)
+        own, other = map(_optimizer_total, shards)
+        counters, before = ({state.counter for state in states} - {None} for states in shards)
+        if own is None or not other or counters != before:  # a counter that ranks do not share is in no total
             return row
         names = [name for name in other if name in own or name not in SCALARS]
         changed = next((name for name in names if own.get(name) != other[name]), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -162,24 +163,28 @@ def _undisturbed(twin: Twin, facts: KeptFacts) -> Iterator[tuple[int, str, str, 
 
 
 def other_random_state(twin: Twin, facts: KeptFacts, before: int) -> tuple[int, str, str] | None:
-    """(step, rank, generator) of the first random state that is not the reference's, after a step before ``before``.
+    """(step, rank, generator) of the first random state that is not the reference's, after a step before ``before``, and on.
 
-    Of a generator that steps of the reference draw from, and that was as in the reference until something was lost.
+    Of a generator that the reference draws from between these steps, and that was as in the reference until something was lost.
     """
-    differing: list[tuple[int, str, str]] = []
-    for rank in facts.generators.keys() & twin.generators.keys():
-        own, other = facts.generators[rank], twin.generators[rank]
-        common = sorted(
-            (step_of(key), key.rpartition("@")[0], own[key] == other[key]) for key in own.keys() & other.keys()
-        )
-        undisturbed = {(name, is_equal) for step, name, is_equal in common if step < facts.undisturbed}
-        suspects = {
-            name for name in drawn_from(other) if (name, True) in undisturbed and (name, False) not in undisturbed
-        }
-        differing += [
-            (n, rank, name) for n, name, is_equal in common if not is_equal and n < before and name in suspects
-        ]
+    differing = [
+        (n, rank, name)
+        for rank in facts.generators.keys() & twin.generators.keys()
+        for name in drawn_from(twin.generators[rank])
+        if (n := _differs_since(name, facts.generators[rank], twin.generators[rank], facts.undisturbed, before))
+    ]
     return min(differing, default=None)
+
+
+def _differs_since(
+    name: str, own: Mapping[str, str], other: Mapping[str, str], undisturbed: int, before: int
+) -> int | None:
+    common = sorted(step_of(key) for key in own.keys() & other.keys() if key.rpartition("@")[0] == name)
+    equal = [n for n in common if n < before and own[f"{name}@{n}"] == other[f"{name}@{n}"]]
+    others = [n for n in common if n > max(equal, default=before)]
+    is_repeated = bool(equal) and all(n in equal for n in common if n < undisturbed)
+    drawn = {other[f"{name}@{n}"] for n in others[: bisect.bisect_left(others, before) + 1]}
+    return others[0] if is_repeated and others and others[0] < before and len(drawn) > 1 else None
 
 
 def drawn_from(generators: Mapping[str, str]) -> set[str]:

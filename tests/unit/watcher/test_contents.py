@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from orchestrator.rank.watcher import digest, owner, states
-from orchestrator.rank.watcher.checkpoints import contents, live_owner
+from orchestrator.rank.watcher.checkpoints import contents, fused_names, live_owner
 
 Job = tuple[torch.nn.Module, torch.optim.Optimizer]
 
@@ -192,11 +193,43 @@ def test_a_parameter_that_is_saved_as_several_tensors_matches_by_content(
     assert describe({"model": saved}, saved_owner)["weights"] == (None if flaw else live.weights()[0])
 
 
+@pytest.mark.parametrize(
+    ("own", "saved", "is_held"),
+    [
+        (torch.arange(6.0).view(3, 2), [torch.arange(4.0).view(2, 2), torch.arange(4.0, 6.0).view(1, 2)], True),
+        (torch.zeros(3), [torch.tensor([0.0, 7.0]), torch.ones(1)], False),
+        (torch.zeros(0, 2), [torch.zeros(0, 2)], True),
+        (torch.tensor(1.0), [torch.tensor(1.0)], False),
+        (torch.eye(2).to_sparse(), [torch.eye(2).to_sparse()], False),
+        (torch.ones(2, dtype=torch.complex128), [torch.ones(2, dtype=torch.complex128)], False),
+    ],
+    ids=["parts", "more than the rows", "no rows", "no dimension", "sparse", "complex"],
+)
+def test_tensors_of_any_kind_hold_a_parameter_only_with_exactly_its_rows(
+    own: torch.Tensor, saved: list[torch.Tensor], is_held: bool
+) -> None:
+    tensors = {f"w{number}.weight": item for number, item in enumerate(saved)} | {"out.weight": torch.ones(1)}
+    matched = fused_names.split(tensors, {"out.weight": "out.weight"}, {"wqkv.weight": own})
+    assert [name for name, _ in matched] == ["wqkv.weight"] * is_held
+
+
+def test_rows_are_numbered_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.randn(7, 3)
+    whole = fused_names._rows(rows)
+    monkeypatch.setattr(fused_names, "PART", 6)
+    assert torch.equal(fused_names._rows(rows), whole) and len(set(whole.tolist())) == 7
+
+
 class Holder:
     """As NVIDIA's resiliency extension saves a state: an object that holds it."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.state_dict, self.is_hollow = state, False
+
+
+class Reduced(Holder):
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Holder, ({},)
 
 
 class Secretive(Holder):
@@ -210,7 +243,9 @@ def test_an_object_of_the_jobs_own_class_is_what_it_holds(job: Job) -> None:
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     saved = describe(Holder(state), saved_owner)
     assert saved["weights"] == live.weights()[0] and "optimizer.exp_avg" in saved["contents"]
-    assert describe(Secretive(state), saved_owner)["weights"] is None  # it pickles something else
+    assert describe(SimpleNamespace(**state), saved_owner)["weights"] == live.weights()[0]
+    for kind in (Secretive, Reduced):  # they pickle something else
+        assert describe(kind(state), saved_owner)["weights"] is None
     nested = describe({**state, "options": Holder({"resumed": True})}, saved_owner)  # options differ between starts
     assert not [name for name in nested["contents"] if "resumed" in name or "hollow" in name]
 

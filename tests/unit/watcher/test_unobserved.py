@@ -46,6 +46,16 @@ def test_what_is_unknown_is_reported_once_and_what_is_no_part_of_the_state_is_no
     assert [line["what"] for line in observed.of("unknown")] == ["steps", "loss", "files"]
 
 
+def test_reasons_that_differ_each_time_are_reported_a_few_times(
+    observed: Observed, reports: list[tuple[str, str]]
+) -> None:
+    for number in range(100):
+        record.unknown("contents", f"AttributeError: <Job object at {number:#x}>")
+    record.unknown("steps", "a CUDA graph")
+    assert [what for what, _ in reports] == ["contents"] * record.MOST + ["steps"]
+    assert len(observed.of("unknown")) == 101
+
+
 def test_a_generator_of_a_library_that_is_not_read_is_reported_with_the_state(
     reports: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

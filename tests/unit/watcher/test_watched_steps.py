@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from orchestrator.rank.watcher import record, steps
+from orchestrator.rank.watcher import owner, record, steps
 
 from . import jobs
 
@@ -182,6 +182,21 @@ def replaced(model: nn.Module, snapshot: Callable[[], None]) -> None:
         snapshot()
 
 
+def zeros_before_a_closure(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    """Plain SGD never has states, and the backward pass comes after the step has begun."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def closure() -> torch.Tensor:
+        loss = loss_of(model)
+        loss.backward()
+        return loss
+
+    for _ in range(ITERATIONS):
+        optimizer.zero_grad(set_to_none=False)
+        optimizer.step(closure)
+        snapshot()
+
+
 def states_by_a_step_of_zeros(model: nn.Module, snapshot: Callable[[], None]) -> None:
     """As torchtitan does it before it loads a checkpoint, for one optimizer after the other."""
     pair = [torch.optim.AdamW([*part.parameters()]) for part in (model[0], model[2])]  # type: ignore[index]
@@ -214,7 +229,7 @@ def gradients_of_zero(model: nn.Module, snapshot: Callable[[], None]) -> None:
 CASES = [
     accumulation, adversarial, adversarial_large_first, two_after_one_backward, in_backward, closure, nested, raising,
     zero_rate, fused, foreach, gradients_by_hand, with_average, initialised_state, replaced,
-    states_by_a_step_of_zeros, gradients_of_zero,
+    states_by_a_step_of_zeros, gradients_of_zero, zeros_before_a_closure,
 ]  # fmt: skip
 
 
@@ -340,3 +355,47 @@ def test_of_two_optimizers_in_turn_with_equally_many_parameters_one_counts_the_s
             step(optimizer)
     groups.flush()
     assert (groups.n, states) == (ITERATIONS, list(range(ITERATIONS)))
+
+
+@pytest.mark.parametrize("has_closure", [False, True])
+def test_gradients_are_recorded_where_a_backward_pass_made_them_for_the_coming_step(
+    tmp_path: Path, has_closure: bool
+) -> None:
+    """As a step with a closure begins, those of the step before are still there."""
+
+    def body(rank: int) -> None:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(model)
+            loss.backward()
+            return loss
+
+        for step in range(ITERATIONS):
+            if has_closure:
+                optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
+            if step == 1:
+                torch.save(model.state_dict(), tmp_path / "saved.pt")
+
+    (lines,) = jobs.fork(tmp_path / "records", body)
+    known = {line["n"]: line["gradients"] for line in jobs.of(lines, "state") if "gradients" in line}
+    assert known.keys() == {0, 2} and all((norms is None) == has_closure for norms in known.values())
+
+
+def test_a_parameter_without_a_gradient_and_one_with_a_gradient_of_zero_are_the_same() -> None:
+    """Parameters that a step does not use have none in a new process, and zeros after ``zero_grad(set_to_none=False)``."""
+    parameters = [nn.Parameter(torch.ones(2)) for _ in range(owner.NORMS + 2)]
+    for number, parameter in enumerate(parameters):
+        parameter.grad = torch.full((2,), float(number + 1))
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    parameters[3].grad = torch.zeros(2)
+    zero = owner.gradients(optimizer)
+    parameters[3].grad = None
+    assert owner.gradients(optimizer) == zero is not None
+    parameters[3].grad = torch.ones(2)
+    assert owner.gradients(optimizer) != zero

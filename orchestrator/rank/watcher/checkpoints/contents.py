@@ -6,6 +6,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from .. import digest, names
@@ -288,7 +289,8 @@ def recognise(value: Any) -> Contents:
 def _attributes(value: Any) -> Any:
     """What is pickled of an object of a job's own class that is saved as a whole; any other value itself."""
     is_known = isinstance(value, (Mapping, list, tuple, type)) or is_tensor(value) or plain(value) is not value
-    has_own_state = getattr(type(value), "__getstate__", None) is not getattr(object, "__getstate__", None)
+    pickling = (getattr(type(value), name, None) for name in ("__getstate__", "__reduce__", "__reduce_ex__"))
+    has_own_state = any(isinstance(method, FunctionType) for method in pickling)
     return value if is_known or has_own_state else getattr(value, "__dict__", value)
 
 

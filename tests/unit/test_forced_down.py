@@ -1,0 +1,90 @@
+"""``down --force`` ends the ccbed that drives a run on the bed, and no other process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.cli.verbs import down
+from orchestrator.model.errors import UsageError
+from orchestrator.store import beds as store
+
+#: Holds the lock of a night on the bed, as a program with this name.
+HOLDER = """
+import sys, time
+from pathlib import Path
+from orchestrator.store import beds
+with beds.night_lock(Path(sys.argv[1]), "n"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    program = tmp_path / request.param
+    program.write_text(HOLDER)
+    process = subprocess.Popen(
+        [sys.executable, str(program), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def end(workdir: Path) -> str:
+    """What it prints."""
+    lines: list[str] = []
+    session: Any = SimpleNamespace(terminal=SimpleNamespace(line=lines.append))
+    bed: Any = SimpleNamespace(name="local", workdir=str(workdir))
+    down._end_orchestrator(session, bed)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("holder", ["ccbed"], indirect=True)
+def test_the_ccbed_that_drives_a_night_is_ended(holder: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert f"process {holder.pid} drives bed local, and is ended" in end(tmp_path)
+    assert holder.wait() < 0 and store.orchestrator(tmp_path) == 0
+    assert end(tmp_path) == ""
+
+
+@pytest.mark.parametrize("holder", ["campaign"], indirect=True)
+def test_another_program_is_not_ended(holder: subprocess.Popen[str], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"is driven by process {holder.pid}"):
+        end(tmp_path)
+    assert holder.poll() is None
+
+
+@pytest.mark.parametrize("holder", ["ccbed"], indirect=True)
+def test_the_ccbed_of_another_user_is_named(
+    holder: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pid: int, signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    with pytest.raises(UsageError, match=f"process {holder.pid} is of another user"):
+        end(tmp_path)
+
+
+def test_the_process_that_ends_its_own_bed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that brought up a bed of Slurm takes it down at its end."""
+    killed: list[int] = []
+    monkeypatch.setattr(down, "is_ccbed", lambda program: True)
+    monkeypatch.setattr(down, "_ORCHESTRATOR_S", 0)
+    monkeypatch.setattr(os, "kill", lambda pid, signal: killed.append(pid))
+    with store.night_lock(tmp_path, "n"):
+        assert end(tmp_path) == ""
+    assert killed == []
