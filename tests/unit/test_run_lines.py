@@ -149,17 +149,17 @@ def test_what_cannot_be_judged_is_said_once_while_the_job_begins() -> None:
 
 
 def test_ranks_without_a_step_are_named_once_others_have_made_many() -> None:
-    def lines(stepping: tuple[int, ...], newest: int, epoch: int = 0) -> list[str]:
-        first = [RankStep(rank=rank, step=1, mark="first") for rank in stepping]
-        later = [RankStep(rank=0, step=newest + more, mark="newest") for more in (0, 9)]
+    def lines(stepping: tuple[int, ...], newest: int, epoch: int = 0, after_s: float = 10.0) -> list[str]:
+        first = [(1.0, RankStep(rank=rank, step=1, mark="first")) for rank in stepping]
+        later = [(1.0 + after_s, RankStep(rank=0, step=newest + more, mark="newest")) for more in (0, 9)]
         run = history.clean()
         at, source = run.history.events[0].at, run.history.events[0].source
-        return lines_of(
-            run, History(tuple(event(data, at=at, source=source, epoch=epoch) for data in [*first, *later]))
-        )
+        made = [replace(event(data, at=at, source=source, epoch=epoch), t=t) for t, data in [*first, *later]]
+        return lines_of(run, History(tuple(made)))
 
     assert lines((0, 1), 16) == ["note: cannot be judged: ranks 2 3 (no step yet, while others have made 16)"]
     assert lines((0, 1, 2, 3), 16) == lines((0, 1), 6) == lines((0, 1), 16, epoch=1) == []
+    assert lines((0, 1), 1600, after_s=9.0) == [], "their first steps may be on their way"
 
 
 def test_a_rank_that_was_killed_for_memory_is_detected_with_the_reason() -> None:

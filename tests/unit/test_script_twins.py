@@ -435,6 +435,26 @@ def test_without_batches_and_redone_steps_the_weights_after_each_step_show_the_d
     assert (row["text"] == "15 steps came out as in the reference run") == (result == "pass")
 
 
+def gradients(norms: tuple[float, ...] | None) -> Callable[[watch.WatchFile, watch.Line], watch.Line]:
+    """``norms``: of the first step after the failure, before it (3, 1)."""
+
+    def change(file: watch.WatchFile, line: watch.Line) -> watch.Line:
+        if not isinstance(line, watch.State):
+            return line
+        return dataclasses.replace(line, gradients=norms if file.attempt and not line.n else (3.0, 1.0))
+
+    return change
+
+
+def test_other_gradients_of_a_job_that_does_not_repeat_its_steps_are_no_failure() -> None:
+    other = twin()
+    digests = {rank: {**own, "weights@3": "0" * 16} for rank, own in other.digests.items()}
+    run = dataclasses.replace(changed(right(), gradients((0.6, 0.2))).run(), twin=other)
+    assert ask(run, "resume-complete").outcome == "fail"
+    run = dataclasses.replace(run, twin=dataclasses.replace(other, digests=digests))
+    assert ask(run, "resume-complete").outcome != "fail"
+
+
 @pytest.mark.parametrize(
     ("job", "norms", "is_known", "is_found"),
     [
@@ -452,12 +472,7 @@ def test_other_gradients_show_a_lost_momentum_where_state_and_weights_are_equal(
 ) -> None:
     """``norms``: of the first step after the failure, before it (3, 1). ``is_known``: the weights after that step are."""
 
-    def change(file: watch.WatchFile, line: watch.Line) -> watch.Line:
-        if not isinstance(line, watch.State):
-            return line
-        return dataclasses.replace(line, gradients=norms if file.attempt and not line.n else (3.0, 1.0))
-
-    changed_job = changed(job(), change)
+    changed_job = changed(job(), gradients(norms))
     row = resumed(changed_job if is_known else changed(changed_job, dropped_weights)).get("other state")
     assert bool(row) == is_found
     assert row is None or row["text"].startswith(

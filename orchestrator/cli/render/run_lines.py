@@ -24,8 +24,8 @@ _BY: Mapping[type[Payload] | None, str] = {
 
 #: The line of a fault that takes longer to inject has its start: its effect may be detected before the line.
 SLOW_S = 0.05
-#: Steps of a rank after which those of the first attempt that have made none are named.
-MANY_STEPS = 16
+#: Steps of a rank, and seconds since the first, after which ranks of the first attempt that have made none are named.
+MANY_STEPS, STILL_S = 16, 10.0
 #: Cases from one line with the remaining time to the next.
 _CASES_PER_ESTIMATE = 2
 
@@ -63,6 +63,7 @@ class RunLines:
     _held: dict[str, Event[events.RankHeld]] = field(default_factory=dict)
     _inside: dict[str, set[int]] = field(default_factory=dict)
     _first_steps: dict[int, set[int]] = field(default_factory=dict)
+    _first_step_at: float = float("inf")
     _fault_epochs: set[int] = field(default_factory=set)
     _reported_culprits: set[object] = field(default_factory=set)
     _is_cold_reported: bool = False
@@ -265,12 +266,8 @@ class RunLines:
     def _resume_chosen(self, event: Event[events.ResumeChosen]) -> Iterator[Line]:
         step, sha = event.data.step, (event.data.sha256 or "")[:4]
         if event.epoch:
-            is_script = self.trial.workload == "script"
-            start = (
-                "from the script's own checkpoint, if it loads one"
-                if is_script
-                else "from the beginning: no checkpoint yet"
-            )
+            own = "from the script's own checkpoint, if it loads one"
+            start = own if self.trial.workload == "script" else "from the beginning: no checkpoint yet"
             text = f"from checkpoint {step} (sha256 {sha}…)" if step else start
             yield self._line(event, "resume", text)
 
@@ -278,7 +275,7 @@ class RunLines:
         step = f"step {event.data.step + (event.data.offset or 0)}"
         if event.data.mark == "newest":
             idle = sorted(set(range(self._world_size)) - self._first_steps.get(event.epoch or 0, set()))
-            if not event.epoch and idle and event.data.step >= MANY_STEPS:
+            if not event.epoch and idle and event.data.step >= MANY_STEPS and event.t >= self._first_step_at + STILL_S:
                 ranks = f"rank{'s' * (len(idle) > 1)} {short_list(map(str, idle))}"
                 yield from self._unjudged(event, f"{ranks} (no step yet, while others have made {MANY_STEPS})")
             if event.data.rank == 0:
@@ -287,6 +284,7 @@ class RunLines:
         epoch = event.epoch or 0
         done = self._first_steps.setdefault(epoch, set())
         done.add(event.data.rank)
+        self._first_step_at = min(self._first_step_at, event.t)
         if epoch and len(done) == self._world_size:
             self._first_steps[epoch] = set()
             yield self._line(event, step, f"first step of attempt {epoch} done on all ranks")

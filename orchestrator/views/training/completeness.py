@@ -144,7 +144,8 @@ def _by_batches(row: Row, process: Process, step: Step, twin: Mapping[str, str])
 
 def comparable(parts: dict[str, Row], differing: Sequence[tuple[int, str, str]]) -> dict[str, Row]:
     """The parts without failures by redone steps where the job does not repeat its own: ``differing``, of which parts of a step."""
-    heads = ("the loss", "step ") if {"batch", "inputs"} & {part for _, _, part in differing} else ("the loss",)
+    of_batches = ("step ",) if {"batch", "inputs"} & {part for _, _, part in differing} else ()
+    heads = ("the loss", "the gradients", *of_batches)
     excused = (
         [part for part, row in parts.items() if row.result == "fail" and row.text.startswith(heads)]
         if differing
