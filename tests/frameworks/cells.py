@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 #: Family -> the packages of its environment beside torch.
@@ -44,42 +44,22 @@ class Cell:
         )
 
 
-def _hf(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
-    return Cell("hf", "hf.py", arguments, fault, lost)
+def _of(family: str, job: str) -> Callable[..., Cell]:
+    """Return what makes the cells of a job, from its arguments and what it loses."""
 
+    def cell(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
+        return Cell(family, job, arguments, fault, lost)
 
-def _acc(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
-    return Cell("hf", "acc.py", arguments, fault, lost)
-
-
-def _light(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
-    return Cell("lightning", "light.py", arguments, fault, lost)
-
-
-def _ds(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
-    return Cell("deepspeed", "ds.py", arguments, fault, lost)
-
-
-def _fsdp(arguments: str = "", *lost: str, fault: str = "--fail-node 2", family: str = "torch") -> Cell:
-    return Cell(family, "fsdp2.py", arguments, fault, lost)
+    return cell
 
 
 def _stateful(arguments: str = "", *lost: str) -> Cell:
-    return _fsdp(f"--stateful {arguments}".strip(), *lost, family="torchdata")
+    return Cell("torchdata", "fsdp2.py", f"--stateful {arguments}".strip(), lost=lost)
 
 
-def _titan(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
-    return Cell("torchtitan", "titan.py", arguments, fault, lost)
-
-
-def _ft(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
-    return Cell("torchft", "ft.py", arguments, fault, lost)
-
-
-def _nvrx(arguments: str = "", *lost: str, fault: str = "--fail-node 2") -> Cell:
-    return Cell("nvrx", "nvrx.py", arguments, fault, lost)
-
-
+_hf, _acc, _light = _of("hf", "hf.py"), _of("hf", "acc.py"), _of("lightning", "light.py")
+_ds, _fsdp, _titan = _of("deepspeed", "ds.py"), _of("torch", "fsdp2.py"), _of("torchtitan", "titan.py")
+_ft, _nvrx = _of("torchft", "ft.py"), _of("nvrx", "nvrx.py")
 FIRST = "--fail-node 0"
 SHRINK = "--fail-node 2 --nodes 3:4 --recovery shrink"
 TORCHRUN = "--fail-node 2 --launcher torchrun-best"

@@ -462,7 +462,7 @@ def align_names(saved: Sequence[str], owner: Sequence[str]) -> dict[str, str]:
 def _split_parameters(saved: fused_names.Tensors) -> Iterator[tuple[str, Any]]:
     """The parameters that a mapping with others of the owner's parameters holds as several tensors."""
     known = owner.current
-    matches = align_names([*saved], known.parameters) if known is not None else {}
+    matches = align_names([*saved], known.parameters) if known is not None and len(saved) > 1 else {}
     if known is not None and 0 < len(matches) < min(len(known.parameters), len(saved)):
         yield from fused_names.split(saved, matches, known.live())
 
