@@ -46,7 +46,8 @@ def test_the_schema_of_a_bundle_is_written_down() -> None:
         "$defs": components,
     }
     same_as_golden(
-        "../../orchestrator/core/documents/bundle.schema.json", json.dumps(in_one_form(schema), indent=1, sort_keys=True) + "\n"
+        "../../orchestrator/core/documents/bundle.schema.json",
+        json.dumps(in_one_form(schema), indent=1, sort_keys=True) + "\n",
     )
 
 
