@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -13,6 +14,7 @@ import pytest
 from orchestrator.model.bed import NodeStatus
 from orchestrator.node.oslayer import processes
 from orchestrator.providers.process import process_provider
+from orchestrator.store import bundle, index
 
 from . import reserves, trials
 from .conftest import ROOT, Bed, Ran
@@ -81,3 +83,79 @@ def test_a_reserve_ends_with_its_node(bed: Bed) -> None:
     code, output = bed.ccbed("up", str(ROOT / "inventories/local.yml"))
     assert code == 0, output
     assert _reserves(bed)["n1"] != reserve
+
+
+SCRIPT = """
+import gc, json, logging, multiprocessing, os, random, signal, sys, tempfile, threading, warnings
+import torch, torch.distributed as dist
+from torch import nn
+
+def descriptors():
+    links = (os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{n}"))
+    return sorted(os.path.basename(link).split(".")[0].split(":")[0].rstrip("0123456789") for link in links)
+
+own = {"MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE", "CCBED_STEPS_AWAITED"}
+signals = (number for number in signal.Signals if number not in (signal.SIGKILL, signal.SIGSTOP))
+kinds = (nn.Module, torch.optim.Optimizer, torch.Tensor)
+notices = {
+    "arguments": [sys.argv, sys.orig_argv, __file__, __name__, os.getcwd(), sys.path, sorted(vars(sys.modules["__main__"]))],
+    "environment": {name: value for name, value in os.environ.items() if name not in own and not name.startswith("CCBED_")},
+    "signals": [str(signal.getsignal(number)) for number in signals] + sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+    "threads": [len(os.listdir("/proc/self/task")), threading.active_count(), torch.get_num_threads(), multiprocessing.active_children()],
+    "hooks": [str(sys.excepthook), str(sys.gettrace()), tempfile.tempdir, len(sys.meta_path), len(gc.callbacks)],
+    "warnings": [str(item) for item in warnings.filters] + [str(item) for item in logging.root.handlers],
+    "modules": sorted(set(sys.modules)),
+    "torch": [torch.is_grad_enabled(), str(torch.get_default_dtype()), dist.is_initialized(), torch.cuda.is_initialized()],
+    "objects": [gc.isenabled(), gc.get_threshold(), sum(isinstance(item, kinds) for item in gc.get_objects())],
+    "files": descriptors(), "limits": [os.nice(0), sorted(os.sched_getaffinity(0)), os.umask(0o77)],
+}
+drawn = [random.random(), float(torch.rand(()))]
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+with open(f"{sys.argv[1]}/{rank}-{attempt}.json", "w") as file:
+    json.dump({"notices": notices, "drawn": drawn, "pid": os.getpid()}, file)
+
+dist.init_process_group("gloo")
+model = nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+step, path = 0, f"{sys.argv[1]}/saved.pt"
+if os.path.exists(path):
+    saved = torch.load(path, weights_only=True)
+    step = saved["step"]
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+ddp = nn.parallel.DistributedDataParallel(model)
+while step < 12:
+    optimizer.zero_grad()
+    ddp(torch.full((2, 4), float(step))).sum().backward()
+    optimizer.step()
+    step += 1
+    if rank == "0" and step % 4 == 0:
+        torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, path + ".new")
+        os.replace(path + ".new", path)
+dist.barrier()
+"""
+
+
+def test_a_script_that_recovers_in_a_reserve_finds_what_its_first_attempt_found(bed: Bed, tmp_path: Path) -> None:
+    pids = _reserves(bed)
+    script, out = tmp_path / "job.py", tmp_path / "out"
+    script.write_text(SCRIPT)
+    out.mkdir()
+    asked = ("--fail-node", "2", "--no-twin", "--runs-dir", str(tmp_path / "runs"))
+    code, output = bed.ccbed("run", *asked, str(script), "--", str(out))
+    assert code == 0, output
+    ran = Ran(code=code, run=bundle.load(index.resolve("latest", tmp_path / "runs")))
+    assert ran.bad() == []
+    assert _starts(ran, 1) == {node: pid for node, pid in pids.items() if node != "n2"}
+    found = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
+    for rank in (0, 1, 3):
+        first, second = found[f"{rank}-0"], found[f"{rank}-1"]
+        own = [notices["notices"].pop("files") for notices in (first, second)]
+        # A pipe ends a hold of a fork; a reserve has its socket for that, and the pipe of libuv, which a group would open.
+        assert {name for files in own for name in files if own[0].count(name) != own[1].count(name)} == {
+            "pipe",
+            "socket",
+        }
+        assert second["notices"] == first["notices"]
+        assert not {*first["drawn"]} & {*second["drawn"]}, "new random numbers, as in any other process"
+    assert bed.unchanged()

@@ -157,8 +157,23 @@ def test_a_record_that_could_not_be_written_is_written_with_the_next_check(
     }  # fmt: skip
 
 
+ELSEWHERE = ({"cold": True}, {"launcher": "torchrun"}, {"exec_": ["python"]})
+
+
+def test_a_script_recovers_in_a_reserve(agent: Agent, tmp_path: Path) -> None:
+    (reserve,) = agent.prepare()
+    assert agent.start(spec(tmp_path, workload="script", params={"file": "job.py"})) == (reserve, "reserve 0 n0")
+
+
 @pytest.mark.parametrize(
-    "change", [{"epoch": 0}, {"workload": "script"}, {"backend": "nccl"}, {"payload": "other"}], ids=str
+    "change",
+    [
+        {"epoch": 0},
+        {"backend": "nccl"},
+        {"payload": "other"},
+        *({"workload": "script", "params": p} for p in ELSEWHERE),
+    ],
+    ids=str,
 )
 def test_what_it_has_not_rehearsed_starts_in_a_new_fork(agent: Agent, tmp_path: Path, change: dict[str, Any]) -> None:
     (reserve,) = agent.prepare()

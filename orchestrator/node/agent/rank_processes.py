@@ -329,10 +329,9 @@ def run_order(order: Mapping[str, Any], release_fd: int) -> int:
 
 
 def _may_use_reserve(spec: GangSpec) -> bool:
-    """A recovery of ccbed's own workloads, with the code that the reserve has rehearsed. A script starts in a new fork."""
-    return bool(
-        spec.epoch and spec.workload != SCRIPT and spec.backend == "gloo" and rank_imports.is_same_code(spec.payload)
-    )
+    """A recovery with the code that the reserve has rehearsed, in the rank's own process."""
+    is_elsewhere = spec.workload == SCRIPT and any(spec.params.get(name) for name in ("launcher", "exec_", "cold"))
+    return bool(spec.epoch and not is_elsewhere and spec.backend == "gloo" and rank_imports.is_same_code(spec.payload))
 
 
 def run_rank(

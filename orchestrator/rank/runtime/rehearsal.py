@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import datetime
+import gc
+import importlib
 import io
 import json
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -19,12 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ...model import codec
 from ...model import gang as gang_model
 from ..checkpoint import single_file, tensor_digest
 from ..reference_models import classifier
-from . import context, main, recorder
+from . import context, interpreter, main, recorder
 
 #: Its stubs export neither the store nor what a process group does.
 dist: Any = torch.distributed
@@ -35,7 +40,7 @@ KEPT_MEMORY = {-3: 32 << 20, -1: 64 << 20}  # M_MMAP_THRESHOLD (glibc's own uppe
 
 
 def rehearse() -> None:
-    """Begin as a rank does, join a group, train the reference classifier for a step, load a checkpoint."""
+    """Begin as a rank does, join a group, train the reference classifier and a small transformer for a step, load a checkpoint."""
     for parameter, value in KEPT_MEMORY.items():
         if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
             mallopt(parameter, value)
@@ -44,17 +49,20 @@ def rehearse() -> None:
         _exchange()
     for _ in range(2):
         _train()
+    gc.collect()  # the watcher of a script would take a model that is left for one of the script's
+    gc.freeze()
 
 
 @contextlib.contextmanager
 def _own_environment() -> Iterator[None]:
-    """Restore the environment variables after the block."""
-    before = dict(os.environ)
+    """Restore after the block the environment variables, and the handler of exceptions that torch replaces for a group."""
+    before, hook = dict(os.environ), sys.excepthook
     try:
         yield
     finally:
         os.environ.clear()
         os.environ.update(before)
+        sys.excepthook = hook
 
 
 @contextlib.contextmanager
@@ -83,6 +91,7 @@ def _begin(directory: str) -> None:
         rank.end_step(0.0, torch.nn.Linear(8, 8))
         rank.broadcast(torch.zeros(8))
         dist.broadcast(torch.zeros(8), 0)
+        _train_as_scripts_do()
     finally:
         dist.destroy_process_group()
 
@@ -131,3 +140,41 @@ def _train() -> None:
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     tensor_digest.model(model)
+
+
+def _train_as_scripts_do() -> None:
+    """Train a transformer under DDP, save it, load it, and read its state as the watcher does."""
+    embedding, layer, head = (
+        nn.Embedding(8, 16),
+        nn.TransformerEncoderLayer(16, 2, 32, batch_first=True),
+        nn.Linear(16, 8),
+    )
+    model = nn.Sequential(embedding, layer, nn.LayerNorm(16), head)
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    content, tokens = io.BytesIO(), torch.zeros(2, 4, dtype=torch.int64)
+    ddp: Any = DistributedDataParallel(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(ddp(tokens).flatten(0, 1), tokens.flatten()).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        scheduler.step()
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}, content
+    )
+    state = torch.load(io.BytesIO(content.getvalue()), map_location="cpu", weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    _watch(optimizer, state)
+
+
+def _watch(optimizer: torch.optim.Optimizer, state: Any) -> None:
+    """Digest what the watcher digests at a load and at the first steps, if the watcher is loaded."""
+    if interpreter.WATCHER in sys.modules:
+        owner, contents, live_owner = (
+            importlib.import_module(f"{interpreter.WATCHER}.{name}")
+            for name in ("owner", "checkpoints.contents", "checkpoints.live_owner")
+        )
+        known = owner.Owner(optimizer)
+        known.weights(), known.sums(), known.optimizer_states(), known.settings()
+        contents.read(state).describe(live_owner.describe(known, ()))
