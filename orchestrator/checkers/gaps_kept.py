@@ -7,8 +7,6 @@ from ..model import events
 from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
-from ..views import collectives
-from ..views.collectives import phrases
 
 #: Without gaps the check is skipped.
 SKIPS = True
@@ -30,6 +28,12 @@ def check(run: Run, params: Params) -> Verdict:
 
     A rank that is still in the collective before starts at the end of that one: the network caused the longer gap.
     """
+    from ..views import (
+        collectives,  # 16 modules that a run without collectives does not load
+        quantities,
+    )
+    from ..views.collectives import phrases
+
     setting = collectives.setting(run)
     doubts = [*views.not_ended(run.history), *views.not_started(run.history)]
     if setting is None:
@@ -41,7 +45,7 @@ def check(run: Run, params: Params) -> Verdict:
         doubts.append(views.finding(f"the records have {len(gaps.measured)} of {gaps.wanted} gaps"))
     failures = []
     if gaps.measured and gaps.kept < params.share * len(gaps.measured):
-        text = f"{phrases.gaps(gaps)}; {phrases.percent(params.share)} are needed"
+        text = f"{phrases.gaps(gaps)}; {quantities.percent(params.share)} are needed"
         failures.append(views.finding(text, run.history.last(events.CollectivePlan)))
     evidence = {"gaps": gaps.wanted, "kept": gaps.kept, "held": gaps.held}
     return views.conclude(NAME, phrases.gaps(gaps), failures=failures, doubts=doubts, evidence=evidence)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from .. import views
 from ..model import events
 from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
-from ..views import collectives
+from ..views import quantities
 from ..views.clock import DRIFT
-from ..views.collectives import phrases
+
+if TYPE_CHECKING:
+    from ..views import collectives
 
 #: Without a known rate the check is skipped.
 SKIPS = True
@@ -22,6 +25,9 @@ TOLERANCE = 0.001
 
 def check(run: Run, params: Params) -> Verdict:
     """By the time from the first start to the last end; the uncertainty of clocks between hosts is added to it."""
+    from ..views import collectives  # 16 modules that a run without collectives does not load
+    from ..views.collectives import phrases
+
     measured = collectives.measured(run)
     doubts = [*views.not_ended(run.history), *views.not_started(run.history)]
     if measured is None or doubts:
@@ -31,7 +37,11 @@ def check(run: Run, params: Params) -> Verdict:
     doubts = [
         views.finding(f"{phrases.case(row.case)}: {row.lost} iterations were not recorded") for row in known if row.lost
     ]
-    failures = [finding for row in known for finding in _too_fast(run, measured, row.case, bounds[row.case.number])]
+    failures = [
+        finding
+        for row in known
+        for finding in _too_fast(run, measured, row.case, phrases.case(row.case), bounds[row.case.number])
+    ]
     if not known:
         text = "not checked: no rate of a link is known, or no case has more bytes than a link passes at once"
         return Verdict(check=NAME, outcome="skipped", text=text)
@@ -42,7 +52,7 @@ def check(run: Run, params: Params) -> Verdict:
 
 
 def _too_fast(
-    run: Run, measured: collectives.Measured, case: collectives.Case, bound: collectives.Bound | None
+    run: Run, measured: collectives.Measured, case: collectives.Case, name: str, bound: collectives.Bound | None
 ) -> Iterator[views.Finding]:
     spans = measured.data[case.number][0]
     if bound is None or not len(spans.trials):
@@ -51,9 +61,9 @@ def _too_fast(
     shortest = int(times.argmin())
     if times[shortest] < bound.seconds * (1 - TOLERANCE):
         yield views.finding(
-            f"{phrases.case(case)}: iteration {spans.trials[shortest]} took {phrases.milliseconds(float(times[shortest]))} ms; "
-            f"{bound.payload:,} bytes need at least {phrases.milliseconds(bound.seconds)} ms on {bound.link} "
-            f"({phrases.rate(bound.rate)}): the time is wrong, or the bytes took another path",
+            f"{name}: iteration {spans.trials[shortest]} took {quantities.milliseconds(float(times[shortest]))} ms; "
+            f"{bound.payload:,} bytes need at least {quantities.milliseconds(bound.seconds)} ms on {bound.link} "
+            f"({quantities.rate(bound.rate)}): the time is wrong, or the bytes took another path",
             run.history.last(events.CollectivePlan),
         )
 

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 
 from ..model.run import Run
 from ..views import probes
-from .page import sheet
 
 
 def render(run: Run) -> Mapping[str, bytes]:
     """``probes.csv``; nothing for a run that probed no node."""
     figures = probes.figures(run.history)
-    return {"probes.csv": sheet.probed(figures).encode(errors="replace")} if figures else {}
+    if not figures:
+        return {}
+    from .page import sheet  # with the views of collectives
+
+    return {"probes.csv": sheet.probed(figures).encode(errors="replace")}

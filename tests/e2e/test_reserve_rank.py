@@ -141,15 +141,15 @@ def test_a_script_that_recovers_in_a_reserve_finds_what_its_first_attempt_found(
     script, out = tmp_path / "job.py", tmp_path / "out"
     script.write_text(SCRIPT)
     out.mkdir()
-    asked = ("--fail-node", "2", "--no-twin", "--runs-dir", str(tmp_path / "runs"))
-    code, output = bed.ccbed("run", *asked, str(script), "--", str(out))
+    options = ("--fail-node", "2", "--no-twin", "--runs-dir", str(tmp_path / "runs"))
+    code, output = bed.ccbed("run", *options, str(script), "--", str(out))
     assert code == 0, output
     ran = Ran(code=code, run=bundle.load(index.resolve("latest", tmp_path / "runs")))
     assert ran.bad() == []
     assert _starts(ran, 1) == {node: pid for node, pid in pids.items() if node != "n2"}
-    found = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
+    reports = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
     for rank in (0, 1, 3):
-        first, second = found[f"{rank}-0"], found[f"{rank}-1"]
+        first, second = reports[f"{rank}-0"], reports[f"{rank}-1"]
         own = [notices["notices"].pop("files") for notices in (first, second)]
         # A pipe ends a hold of a fork; a reserve has its socket for that, and the pipe of libuv, which a group would open.
         assert {name for files in own for name in files if own[0].count(name) != own[1].count(name)} == {

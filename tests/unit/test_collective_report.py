@@ -23,7 +23,7 @@ from orchestrator.reports.page import collective as told_page
 from orchestrator.reports.page import nccl, sheet
 from orchestrator.reports.page.plots import charts, link_map
 from orchestrator.run import judging
-from orchestrator.views import collectives
+from orchestrator.views import collectives, quantities
 from orchestrator.views.collectives import comparisons, phrases, straggler_text, table
 
 from ..contract.report_contract import EXTERNAL, check_forms
@@ -278,14 +278,14 @@ def test_operations_without_bytes_and_with_groups_are_told() -> None:
     ("count", "text"), [(4096, "4 KiB"), (1 << 20, "1 MiB"), (971_048, "971,048 B"), (6_438_912, "6,438,912 B"), (512, "512 B")]
 )  # fmt: skip
 def test_sizes_are_said_as_people_say_them(count: int, text: str) -> None:
-    assert phrases.size(count) == text
+    assert quantities.size(count) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(2.84e-4, "0.284"), (0.01341, "13.41"), (0.4782, "478.2"), (4.577, "4,577")]
 )
 def test_milliseconds_have_four_digits_that_matter(seconds: float, text: str) -> None:
-    assert phrases.milliseconds(seconds) == text
+    assert quantities.milliseconds(seconds) == text
 
 
 def test_slow_trials_are_counted_alike_on_the_terminal_in_the_table_and_on_the_page() -> None:

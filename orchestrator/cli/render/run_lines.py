@@ -10,8 +10,7 @@ from ...model.event import Event
 from ...model.frozen import dataclass, field
 from ...model.payload import Payload
 from ...model.trial import INSIDE, Trial
-from ...views import progress
-from ...views.collectives import phrases
+from ...views import progress, quantities
 from . import probe_table
 from .terminal import age, short_list
 
@@ -326,7 +325,7 @@ class RunLines:
         text = f"{count:,} iteration{'s' * (count != 1)} of {len(cases)} case{'s' * (len(cases) != 1)}"
         if plan.precision:
             text = f"at most {text}; a case stops after {plan.least or 0} or more when its median is known to "
-            text += f"{phrases.fraction(plan.precision)}, a size after {plan.precision_s or 0:g} s: --precision-s"
+            text += f"{quantities.fraction(plan.precision)}, a size after {plan.precision_s or 0:g} s: --precision-s"
         elif plan.expected_s is not None and (plan.uncosted or 0) != len(cases):
             left_out = f", without {plan.uncosted} whose cost is not known" if plan.uncosted else ""
             text += f", about {plan.expected_s:.3g} s by the cost model with verification{left_out}"
@@ -337,11 +336,11 @@ class RunLines:
         if case is None or row.median_s is None:
             return
         known = row.low_s is not None and row.high_s is not None
-        interval = f" ({phrases.milliseconds(row.low_s)} to {phrases.milliseconds(row.high_s)})" if known else ""
-        name = f"{case.operation} {case.algorithm}" + (f" {phrases.size(case.bytes)}" if case.bytes else "")
+        interval = f" ({quantities.milliseconds(row.low_s)} to {quantities.milliseconds(row.high_s)})" if known else ""
+        name = f"{case.operation} {case.algorithm}" + (f" {quantities.size(case.bytes)}" if case.bytes else "")
         count = f"{row.iterations:,} iteration{'s' * (row.iterations != 1)}{self._precision(row)}"
         over = "" if row.over == self._plan.over else " of the slowest rank"
-        text = f"{name}: p50{over} {phrases.milliseconds(row.median_s)} ms{interval}, {count}"
+        text = f"{name}: p50{over} {quantities.milliseconds(row.median_s)} ms{interval}, {count}"
         text += self._remaining(event)
         yield self._line(event, "measured", text)
 
@@ -351,9 +350,11 @@ class RunLines:
         if not wanted:
             return ""
         missed = (
-            "" if width < wanted else f": {phrases.fraction(wanted)} not reached in {self._plan.precision_s or 0:g} s"
+            ""
+            if width < wanted
+            else f": {quantities.fraction(wanted)} not reached in {self._plan.precision_s or 0:g} s"
         )
-        return f", known to {phrases.fraction(width)}{missed}"
+        return f", known to {quantities.fraction(width)}{missed}"
 
     def _remaining(self, event: Event[events.CollectiveMeasured]) -> str:
         """How many cases are left, and for how long: by the cost model, as fast as the cases so far were beside it."""

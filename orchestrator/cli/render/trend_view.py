@@ -1,12 +1,14 @@
-"""Trends of metrics: lines with sparklines, a table by night and node, CSV."""
+"""Trends of metrics: lines with sparklines, a table by night and node, CSV, pictures."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...model.errors import UsageError
 from .terminal import Terminal
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _MISSING = "·"
 #: Columns of a table by night, notes that are printed, and nights of a sparkline.
 MOST_NODES, MOST_NOTES, MOST_NIGHTS = 8, 5, 60
+#: Panels of a picture.
+MOST = 12
 
 
 def warn(terminal: Terminal, notes: Sequence[str]) -> None:
@@ -127,3 +131,34 @@ def _cell(point: TrendPoint | None) -> str:
         return "-"
     lost = sum(value != value or value in (float("inf"), float("-inf")) for value in point.values)
     return number(point.value) + (f" ({lost} of {len(point.values)} not a number)" if lost else "")
+
+
+def draw(trends: Sequence[Trend], file: Path) -> None:
+    """Draw trends as SVG or PNG: a panel per trend, a line per node.
+
+    Raises UsageError without matplotlib, or for more trends than fit into a picture.
+    """
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError:
+        raise UsageError("--plot: matplotlib is not installed", hint="pip install 'ccbed[plots]'") from None
+    if len(trends) > MOST:
+        raise UsageError(
+            f"--plot: {len(trends)} trends, at most {MOST} fit", hint="choose with --metric, --bed, --node"
+        )
+    figure = Figure(figsize=(9, 3.2 * len(trends)), layout="constrained")
+    for number, trend in enumerate(trends, start=1):
+        axes = figure.add_subplot(len(trends), 1, number)
+        nights = list(dict.fromkeys(point.night for point in trend.points))
+        for node in trend.nodes:
+            values = [float("nan") if value is None else value for value in by_night(trend, node)]
+            axes.plot(nights, values, marker="o", markersize=3, linewidth=1, label=node or "all")
+        heading = f"{title(trend)}\n{context(trend)}"
+        axes.set_title(heading, fontsize=8, loc="left", wrap=True, parse_math=False)
+        axes.set_xlabel("night")
+        axes.set_ylabel(trend.metric.unit)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(trend.nodes) <= MOST:
+            axes.legend(fontsize=7, ncols=4)
+    figure.savefig(file)

@@ -78,9 +78,7 @@ def command(
 
 
 def _plot(session: Session, trends: tuple[Trend, ...], file: Path, *, quiet: bool) -> None:
-    from ..render import trend_plot
-
-    trend_plot.write(trends, file)
+    trend_view.draw(trends, file)
     if not quiet:
         session.terminal.line(f"drawn: {short_path(file)}")
 

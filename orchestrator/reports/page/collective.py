@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.verdict import sentence
 from ...model.run import Run
-from ...views import collectives
+from ...views import collectives, quantities
 from ...views.collectives import comparisons, phrases, straggler_text, table
 from .plots import bandwidth, charts, iteration, link_map, trial
 
@@ -68,9 +68,9 @@ def _bars(rows: list[collectives.Row]) -> list[tuple[str, str, str, str]]:
     return [
         (
             row.case.algorithm,
-            phrases.bandwidth(row.busbw),
+            quantities.bandwidth(row.busbw),
             f"{100 * (row.busbw or 0.0) / most:.1f}",
-            phrases.bandwidth(model) if (model := charts.model(row)) else "",
+            quantities.bandwidth(model) if (model := charts.model(row)) else "",
         )
         for row in ranked
     ]
@@ -92,7 +92,7 @@ def slowest(measured: collectives.Measured) -> dict[str, Any] | None:
         return None
     slow = trial.recorded(measured, chosen)
     parts = phrases.where(slow, measured.setting) if slow else ""
-    against = f"The slowest against its median: {phrases.duration(chosen.seconds)}, p50 {phrases.duration(chosen.usual)}{parts}."
+    against = f"The slowest against its median: {quantities.duration(chosen.seconds)}, p50 {quantities.duration(chosen.usual)}{parts}."
     return {
         "title": f"One iteration: {phrases.case(chosen.case)}, iteration {chosen.trial}",
         "picture": picture,
@@ -130,21 +130,21 @@ def figures(measured: collectives.Measured) -> Iterator[Figure]:
     """(name, figure, meaning) for the row below the sentence."""
     best = max((row for row in measured.rows if row.busbw is not None), key=lambda row: row.busbw or 0, default=None)
     if best is not None and best.cct is not None:
-        line = f", {phrases.percent(best.of_line)} of the line" if best.of_line is not None else ""
+        line = f", {quantities.percent(best.of_line)} of the line" if best.of_line is not None else ""
         cct = best.cct
-        peak = phrases.bandwidth((best.busbw or 0.0) * (best.mean_s or 0.0) / max(cct.min, 1e-9))
+        peak = quantities.bandwidth((best.busbw or 0.0) * (best.mean_s or 0.0) / max(cct.min, 1e-9))
         what = f"GB/s bus bandwidth in the mean, peak {peak}, {phrases.case(best.case)}"
         yield (
             "best bandwidth",
-            phrases.bandwidth(best.busbw),
+            quantities.bandwidth(best.busbw),
             f"{what}{line}{_tied(measured, best.case)}",
         )
         yield (
             "p50",
-            f"{phrases.milliseconds(cct.p50)} ms",
+            f"{quantities.milliseconds(cct.p50)} ms",
             f"of {cct.count:,} iterations of it, first start to last end",
         )
-        yield "p95", f"{phrases.milliseconds(cct.p95)} ms", f"at most {phrases.milliseconds(cct.max)} ms"
+        yield "p95", f"{quantities.milliseconds(cct.p95)} ms", f"at most {quantities.milliseconds(cct.max)} ms"
     models = [row.of_model for row in measured.rows if row.of_model is not None]
     if models:
         span = f"{min(models):.2f} to {max(models):.2f}" if len(models) > 1 else f"{models[0]:.2f}"

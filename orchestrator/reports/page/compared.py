@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ...model.frozen import dataclass
 from ...model.ratio import Outcome
 from ...model.run import Run
-from ...views import comparison
+from ...views import comparison, quantities
 from ...views.collectives import phrases
 from . import facts, svg
 
@@ -64,7 +64,7 @@ def sentence(compared: comparison.Comparison) -> str:
 def figures(row: comparison.Compared) -> tuple[str, ...]:
     interval = f"{row.change.low:+.1%} to {row.change.high:+.1%}" if row.change else "too few samples"
     change, count = f"{row.relative:+.1%}" if math.isfinite(row.relative) else "-", f"{row.counts[0]}, {row.counts[1]}"
-    return phrases.milliseconds(row.before), phrases.milliseconds(row.after), change, interval, count
+    return quantities.milliseconds(row.before), quantities.milliseconds(row.after), change, interval, count
 
 
 def notes(compared: comparison.Comparison) -> Iterator[tuple[str, str]]:

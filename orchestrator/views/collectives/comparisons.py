@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...model import ratio
+from .. import quantities
 from . import phrases
 from .experiment import Case
 from .fastest import Fastest, Rival
@@ -40,9 +41,9 @@ def _segments(ranked: Sequence[Fastest]) -> Iterator[str]:
         elif number == len(runs) - 1:
             where = "above: "
         else:
-            where = f"up to {phrases.size(run[-1].bytes)} "
+            where = f"up to {quantities.size(run[-1].bytes)} "
         worst = max(run, key=lambda fastest: fastest.unresolved.change.value if fastest.unresolved else 0.0)
-        at = f" at {phrases.size(worst.bytes)}" if len(run) > 1 and worst.unresolved else ""
+        at = f" at {quantities.size(worst.bytes)}" if len(run) > 1 and worst.unresolved else ""
         yield where + _winner(worst, at)
 
 
@@ -60,14 +61,14 @@ def _winner(fastest: Fastest, at: str = "") -> str:
         return fastest.algorithms[0]
     names = " or ".join(fastest.algorithms)
     if not fastest.unresolved:
-        return f"{names}, equal within {phrases.percent(ratio.MARGIN)}"
+        return f"{names}, equal within {quantities.percent(ratio.MARGIN)}"
     return f"{names}, not resolved: {unresolved(fastest.best, fastest.unresolved, at)}"
 
 
 def unresolved(best: str, rival: Rival, at: str = "") -> str:
     """``star 2.8x faster than ring in the median, 95 % 0.9 to 6.0; about 200 iterations would decide: --iterations 200``."""
-    low, high = (phrases.multiple(end) for end in (rival.change.low, rival.change.high))
-    text = f"{best} {phrases.multiple(rival.change.value)}x faster than {rival.algorithm} in the median{at},"
+    low, high = (quantities.multiple(end) for end in (rival.change.low, rival.change.high))
+    text = f"{best} {quantities.multiple(rival.change.value)}x faster than {rival.algorithm} in the median{at},"
     text += f" 95 % {low} to {high}"
     if rival.needed is None:
         return f"{text}; {ratio.MOST_NEEDED:,} iterations would not decide"
@@ -90,6 +91,6 @@ def _lost(chosen: Case, results: Sequence[Fastest]) -> str:
         if (fastest.kind, fastest.bytes) == (chosen.kind, chosen.bytes):
             for rival in fastest.rivals:
                 if rival.algorithm == chosen.algorithm and rival.outcome == "slower":
-                    low, high = (phrases.multiple(end) for end in (rival.change.low, rival.change.high))
-                    return f"; the choice lost: {fastest.best} was {phrases.multiple(rival.change.value)}x faster, 95 % {low} to {high}"
+                    low, high = (quantities.multiple(end) for end in (rival.change.low, rival.change.high))
+                    return f"; the choice lost: {fastest.best} was {quantities.multiple(rival.change.value)}x faster, 95 % {low} to {high}"
     return ""

@@ -6,6 +6,7 @@ import math
 
 from ...model import ratio
 from ...model.event import History
+from .. import quantities
 from ..values import whole
 from .directions import MARGIN as DIRECTION
 from .directions import Direction, changes
@@ -30,54 +31,10 @@ OVER = {
 }
 
 
-def size(count: int) -> str:
-    """``4 KiB``, ``1 MiB``; sizes that are no whole number of them in bytes: ``971,048 B``."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if unit <= count < 1024 * unit and count % unit == 0:
-            return f"{count // unit} {name}"
-    return f"{count:,} B"
-
-
-def milliseconds(seconds: float | None) -> str:
-    """Four significant digits: 0.284, 13.41, 478.2, 4,577."""
-    if seconds is None:
-        return "-"
-    return _digits(seconds * 1000)
-
-
-def duration(seconds: float) -> str:
-    """For sentences: 38 us, 14 ms, 0.89 s, 4.5 s."""
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.3g} us"
-    return f"{seconds * 1e3:.3g} ms" if seconds < 0.1 else f"{seconds:.2f} s"
-
-
-def bandwidth(gigabytes: float | None) -> str:
-    """10^9 bytes per second."""
-    return "-" if gigabytes is None else f"{gigabytes:.4f}" if gigabytes < 1 else _digits(gigabytes)
-
-
-def rate(bits: float) -> str:
-    """``957 Mbit/s``, ``1 Gbit/s``."""
-    for unit, name in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
-        if bits >= unit:
-            return f"{bits / unit:.4g} {name}"
-    return f"{bits:.0f} bit/s"
-
-
-def multiple(change: float) -> str:
-    """A change of 1.8 is ``2.8`` times as much."""
-    return f"{1 + change:.2f}" if change < 1 else f"{1 + change:.1f}" if change < 99 else f"{1 + change:.3g}"
-
-
-def percent(part: float | None) -> str:
-    return "-" if part is None else f"{part:.0%}".replace("%", " %")
-
-
 def case(measured_case: Case) -> str:
     """``all-reduce ring 971,048 B``."""
     return f"{measured_case.operation} {measured_case.algorithm}" + (
-        f" {size(measured_case.bytes)}" if measured_case.bytes else ""
+        f" {quantities.size(measured_case.bytes)}" if measured_case.bytes else ""
     )
 
 
@@ -110,14 +67,19 @@ def _gap(measured_case: Case) -> str:
 
 def gaps(measured_gaps: ReplayGaps) -> str:
     """How many gaps were reached, the largest deviation, and how many starts the network delayed."""
-    count, limit = len(measured_gaps.measured), f"{TOLERANCE_S * 1e3:g} ms or {percent(TOLERANCE)}"
+    count, limit = len(measured_gaps.measured), f"{TOLERANCE_S * 1e3:g} ms or {quantities.percent(TOLERANCE)}"
     if not count:
         return "no gap was recorded"
     worst = measured_gaps.worst
-    reached = "" if worst.is_held else f", {milliseconds(worst.reached_s)} ms for {milliseconds(worst.wanted_s)} ms"
+    reached = (
+        ""
+        if worst.is_held
+        else f", {quantities.milliseconds(worst.reached_s)} ms for {quantities.milliseconds(worst.wanted_s)} ms"
+    )
+    where = f"(iteration {worst.trial} of {case(worst.case)}, rank {worst.rank})"
     parts = [
         f"{measured_gaps.kept:,} of {count:,} gaps reached within {limit}",
-        f"largest deviation {duration(abs(worst.late_s))}{reached} (iteration {worst.trial} of {case(worst.case)}, rank {worst.rank})",
+        f"largest deviation {quantities.duration(abs(worst.late_s))}{reached} {where}",
     ]
     parts += [f"{measured_gaps.held:,} starts waited for the collective before"] if measured_gaps.held else []
     return "; ".join(parts)
@@ -129,7 +91,7 @@ def bucket(setting: Setting) -> str:
     if not burst or not speed or not any(measured_case.is_paced for measured_case in setting.cases):
         return ""
     return (
-        f"the bucket of a link holds {size(burst)} and fills up in {duration(burst * 8 / speed)} of a gap: "
+        f"the bucket of a link holds {quantities.size(burst)} and fills up in {quantities.duration(burst * 8 / speed)} of a gap: "
         "so many bytes pass at the speed of the machine, and measured / model can be below 1"
     )
 
@@ -146,7 +108,7 @@ def stop(waited: bool) -> str:
 
 def slow(iteration: Slow, setting: Setting) -> str:
     """A slow iteration in a sentence."""
-    took = f"{duration(iteration.seconds)}, {setting.node(iteration.rank)} ended last"
+    took = f"{quantities.duration(iteration.seconds)}, {setting.node(iteration.rank)} ended last"
     return f"iteration {iteration.trial} of {case(iteration.case)}: {took}{where(iteration, setting)}"
 
 
@@ -154,7 +116,7 @@ def where(iteration: Slow, setting: Setting) -> str:
     """The ranks and links that took most of the iteration's critical path; empty without records of transfers."""
     ends = (
         f"{part.kind} {setting.node(part.rank) if part.sender is None else f'{setting.node(part.sender)} to {setting.node(part.rank)}'}"
-        f" {duration(part.seconds)}"
+        f" {quantities.duration(part.seconds)}"
         for part in iteration.path[:MOST_PARTS]
     )
     return f"; most of it: {', '.join(ends)}" if iteration.path else ""
@@ -167,7 +129,7 @@ def path(measured: Measured) -> str:
         return ""
     shares = sorted(measured.path.items(), key=lambda entry: -entry[1])
     return "critical path: " + ", ".join(
-        f"{percent(seconds / whole)} {kind}" for kind, seconds in shares if seconds >= whole / 200
+        f"{quantities.percent(seconds / whole)} {kind}" for kind, seconds in shares if seconds >= whole / 200
     )
 
 
@@ -175,12 +137,12 @@ def link(setting: Setting) -> str:
     """The result of the probe, and the clocks of the ranks."""
     known, parts = setting.link, []
     if known.alpha_s is not None:
-        parts.append(f"alpha {duration(known.alpha_s)}")
+        parts.append(f"alpha {quantities.duration(known.alpha_s)}")
     if known.beta:
-        parts.append(f"beta = {rate(8 / known.beta)}")
+        parts.append(f"beta = {quantities.rate(8 / known.beta)}")
     parts += [worst_direction(setting)] if known.directions else []
     if known.rate:
-        parts.append(f"line rate {rate(known.rate)}")
+        parts.append(f"line rate {quantities.rate(known.rate)}")
     parts += [f"reused from {known.reused}, and confirmed"] if known.reused else []
     parts += [f"measured again: {known.changed}"] if known.changed else []
     parts += ["not probed: no model"] if known.alpha_s is None else []
@@ -200,14 +162,14 @@ def worst_direction(setting: Setting) -> str:
     unresolved = [(direction, change) for direction, change in compared if change.outcome(DIRECTION) == "not resolved"]
     lacking = sum(direction.is_comparable for direction in directions) - len(compared)
     if not unresolved and not lacking:
-        return f"no direction is more than {percent(ratio.MARGIN)} slower than the others"
+        return f"no direction is more than {quantities.percent(ratio.MARGIN)} slower than the others"
     parts = [f"{lacking} without an interval"] if lacking else []
     if unresolved:
         direction, change = max(unresolved, key=lambda entry: entry[1].high)
         parts.insert(
             0,
-            f"{_ends(direction, setting)} takes {multiple(change.value)} times as long as the others, 95 % "
-            f"{multiple(change.low)} to {multiple(change.high)}; a longer probe would decide: --probe-s",
+            f"{_ends(direction, setting)} takes {quantities.multiple(change.value)} times as long as the others, 95 % "
+            f"{quantities.multiple(change.low)} to {quantities.multiple(change.high)}; a longer probe would decide: --probe-s",
         )
     return f"slower directions not resolved, {len(unresolved) + lacking} of {len(directions)}: {'; '.join(parts)}"
 
@@ -228,12 +190,12 @@ def _rates(direction: Direction) -> str:
     """``91.2 Mbit/s (90.8 to 91.6 Mbit/s)``; without the number that is not known, with the reason."""
     interval, reason = "", f" ({direction.reason})" if direction.reason else ""
     if direction.interval:
-        least, greatest = (rate(8 / beta) for beta in reversed(direction.interval))
+        least, greatest = (quantities.rate(8 / beta) for beta in reversed(direction.interval))
         unit = greatest[greatest.index(" ") :]
         interval = f"{least.removesuffix(unit)} to {greatest}"
     if direction.beta is None:
         return f"{interval or 'not known'}{reason}"
-    return f"{rate(8 / direction.beta)}{f' ({interval})' if interval else reason}"
+    return f"{quantities.rate(8 / direction.beta)}{f' ({interval})' if interval else reason}"
 
 
 def clocks(setting: Setting) -> str:
@@ -242,8 +204,8 @@ def clocks(setting: Setting) -> str:
         return "one clock"
     values = [offset for offset, _ in offsets]
     doubt = max(doubt for _, doubt in offsets)
-    apart = duration(max(values) - min(values))
-    return f"{len(offsets)} clocks, {apart} apart, known to {duration(doubt)}"
+    apart = quantities.duration(max(values) - min(values))
+    return f"{len(offsets)} clocks, {apart} apart, known to {quantities.duration(doubt)}"
 
 
 def percentiles(measured: Measured) -> str:
@@ -278,33 +240,22 @@ def stops(measured: Measured) -> str:
     wide = [entry for entry in cases if plan.widths.get(entry.number, math.inf) >= plan.precision]
     counts = sorted({entry.iterations for entry in cases if entry not in wide})
     span = f" after {counts[0]:,}" + (f" to {counts[-1]:,}" if len(counts) > 1 else "") if counts else ""
-    known = f"{len(cases) - len(wide)} of {len(cases)} cases known to {fraction(plan.precision)}{span}{' iterations' * bool(counts)}"
+    known = f"{len(cases) - len(wide)} of {len(cases)} cases known to {quantities.fraction(plan.precision)}"
+    known += f"{span}{' iterations' * bool(counts)}"
     if not wide:
         return known
-    named = [f"{case(entry)} to {fraction(plan.widths.get(entry.number))} after {entry.iterations:,}" for entry in wide]
+    named = [
+        f"{case(entry)} to {quantities.fraction(plan.widths.get(entry.number))} after {entry.iterations:,}"
+        for entry in wide
+    ]
     more = [f"{len(named) - MOST_CASES} more"] if len(named) > MOST_CASES else []
     return (
         f"{known}; not reached in {plan.precision_s:g} s a size (--precision-s): {', '.join(named[:MOST_CASES] + more)}"
     )
 
 
-def fraction(part: float | None) -> str:
-    """``2 %``, ``0.5 %``; a question mark where it is not known."""
-    return f"{part * 100:{'.2g' if part < 1 else '.0f'}} %" if part is not None and part < math.inf else "?"
-
-
 def outliers(measured: Measured) -> str:
     return f"{measured.outliers:,} of {measured.trials:,} iterations over {OUTLIER:.0f} x p50"
-
-
-def _digits(value: float) -> str:
-    """Four significant digits, at most three behind the point."""
-    if value < 0.01:
-        return f"{value:.4f}"
-    for limit, digits in ((10, 3), (100, 2), (1000, 1)):
-        if value < limit:
-            return f"{value:.{digits}f}"
-    return f"{value:,.0f}"
 
 
 def verified(history: History, measured: Measured) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from .. import quantities
 from . import lasting, phrases, stragglers
 from .directions import changes, slow_end
 from .experiment import Setting
@@ -41,13 +42,13 @@ def unnamed(measured: Measured) -> tuple[str, str]:
     if known.judged < lasting.LEAST_CASES:
         return "not known", "needs two or more cases or sizes that can be compared (got 1)"
     if known.is_resolved:
-        return "none", f"no rank and no link costs or takes {phrases.percent(stragglers.EQUAL)} more than the others"
+        return "none", f"no rank and no link costs or takes {quantities.percent(stragglers.EQUAL)} more than the others"
     more = f"; about {known.needed:,} iterations would decide: --iterations {known.needed}" if known.needed else ""
     return "not resolved", f"one that is up to {_part(known.hidden or 0.0)} slower would not show{more}"
 
 
 def _part(change: float) -> str:
-    return phrases.percent(change) if change < 1 else f"{phrases.multiple(change)} times"
+    return quantities.percent(change) if change < 1 else f"{quantities.multiple(change)} times"
 
 
 def slow_iterations(measured: Measured) -> str:
@@ -59,7 +60,7 @@ def slow_iterations(measured: Measured) -> str:
         return text + held
     node = measured.setting.node
     where = f", link {node(worst.peer)} to {node(worst.rank)}" if worst.peer is not None else ""
-    return f"{text}, longest {phrases.duration(worst.seconds)} ({phrases.case(worst.case)}){where}{held}"
+    return f"{text}, longest {quantities.duration(worst.seconds)} ({phrases.case(worst.case)}){where}{held}"
 
 
 def headline(measured: Measured) -> str:
@@ -83,16 +84,16 @@ def _unexplained(measured: Measured) -> str:
     if not whole:
         return f"{text}; without records of transfers it is not known where the time went"
     lost = measured.path.get("not running", 0.0) / whole
-    return f"{text}; ranks did not run for {phrases.percent(lost)} of the critical paths, and how busy the machine was is not recorded"
+    return f"{text}; ranks did not run for {quantities.percent(lost)} of the critical paths, and how busy the machine was is not recorded"
 
 
 def _ranks(measured: Measured) -> Iterator[str]:
     node = measured.setting.node
     for stop in measured.stragglers.stopped:
-        share, longest = phrases.percent(stop.share), phrases.duration(stop.longest_s)
+        share, longest = quantities.percent(stop.share), quantities.duration(stop.longest_s)
         yield f"{node(stop.rank)} did not run for {share} of the time, at most {longest} at once ({phrases.stop(stop.waited)})"
     for late in measured.stragglers.late:
-        cost = phrases.percent(late.cost)
+        cost = quantities.percent(late.cost)
         yield f"{node(late.rank)} is late repeatedly, which costs {cost} of the time, in {late.cases} of {late.judged} cases"
 
 
@@ -121,12 +122,10 @@ def _links(links: Sequence[SlowLink], setting: Setting) -> Iterator[str]:
 
 def _rate(link: SlowLink) -> str:
     """``490 of 956 Mbit/s in 3 of 4 cases, at least 35 % of the time``."""
-    rate, usual = phrases.rate(link.rate), phrases.rate(link.usual)
+    rate, usual = quantities.rate(link.rate), quantities.rate(link.usual)
     unit = usual[usual.index(" ") :]
     cases = f"{link.cases} of {link.judged} cases{' and in the probe' * link.is_probed}"
-    return (
-        f"{rate.removesuffix(unit)} of {usual} in {cases}, which costs {phrases.percent(link.cost)} of the time or more"
-    )
+    return f"{rate.removesuffix(unit)} of {usual} in {cases}, which costs {quantities.percent(link.cost)} of the time or more"
 
 
 def _unlike(measured: Measured) -> Iterator[str]:
@@ -149,7 +148,7 @@ def _probed(measured: Measured) -> Iterator[str]:
     slow, node = measured.stragglers.probed, measured.setting.node
     if slow:
         named = [
-            f"{node(link.sender)} -> {node(link.receiver)} {phrases.rate(8 / (link.beta or 1.0))}"
+            f"{node(link.sender)} -> {node(link.receiver)} {quantities.rate(8 / (link.beta or 1.0))}"
             for link in slow[:MOST]
         ]
         more = f" and {len(slow) - MOST} more" if len(slow) > MOST else ""

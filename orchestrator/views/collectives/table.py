@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...model.frozen import dataclass, replace
+from .. import quantities
 from . import phrases
 from .measurements import Measured, Row
 
@@ -103,7 +104,7 @@ def _lines(made: Table) -> list[str]:
 def _cells(rows: Sequence[Row], p99: bool) -> Iterator[Cells]:
     last_size = ""
     for row in rows:
-        size = phrases.size(row.case.bytes) if row.case.bytes else "-"
+        size = quantities.size(row.case.bytes) if row.case.bytes else "-"
         yield (
             "" if size == last_size else size,
             _algorithm(row),
@@ -125,20 +126,20 @@ def _times(row: Row, p99: bool) -> Iterator[str]:
         if spread
         else (None,) * (4 + p99)
     )
-    return map(phrases.milliseconds, figures)
+    return map(quantities.milliseconds, figures)
 
 
 def _rates(row: Row) -> tuple[str, ...]:
     return (
-        phrases.bandwidth(row.algbw),
-        phrases.bandwidth(row.busbw),
-        phrases.milliseconds(row.model_s),
+        quantities.bandwidth(row.algbw),
+        quantities.bandwidth(row.busbw),
+        quantities.milliseconds(row.model_s),
         "-" if row.of_model is None else f"{row.of_model:.2f}",
-        phrases.percent(row.of_line),
-        phrases.milliseconds(row.chunks.p50 if row.chunks else None),
-        phrases.milliseconds(row.chunks.max if row.chunks else None),
-        phrases.milliseconds(row.waiting.p50 if row.waiting else None),
-        phrases.milliseconds(row.transferring.p50 if row.transferring else None),
+        quantities.percent(row.of_line),
+        quantities.milliseconds(row.chunks.p50 if row.chunks else None),
+        quantities.milliseconds(row.chunks.max if row.chunks else None),
+        quantities.milliseconds(row.waiting.p50 if row.waiting else None),
+        quantities.milliseconds(row.transferring.p50 if row.transferring else None),
         "-" if row.wrong is None else str(row.wrong),
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...model import ratio
 from ...model.frozen import dataclass, replace
 from ...model.run import Run
-from .. import collectives, training
+from .. import collectives, quantities, training
 from ..collectives import phrases, statistics
 from ..values import mapping
 
@@ -125,7 +125,7 @@ def _by_identity(measured: collectives.Measured) -> dict[str, collectives.Case]:
 def full_name(case: collectives.Case) -> str:
     """Operation, algorithm, size, ranks and groups: cases of two runs are compared if these are equal."""
     groups = f" groups {[len(group) for group in case.groups]}" if len(case.groups) > 1 else ""
-    return f"{phrases.kind(case)}: {case.algorithm} {phrases.size(case.bytes)}, {case.world} ranks{groups}"
+    return f"{phrases.kind(case)}: {case.algorithm} {quantities.size(case.bytes)}, {case.world} ranks{groups}"
 
 
 def _case(

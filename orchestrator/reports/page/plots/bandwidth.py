@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ....views import quantities
 from ....views.collectives import Measured, Row, factor, phrases
 from . import canvas, link_map
 
@@ -51,7 +52,7 @@ def over_size(measured: Measured, rows: list[Row]) -> Figure:
     axes.set_xscale("log", base=2)
     sizes = sorted({row.case.bytes for row in rows})
     shown = sizes[:: max(1, len(sizes) // 10)]
-    axes.set_xticks(shown, [phrases.size(size) for size in shown])
+    axes.set_xticks(shown, [quantities.size(size) for size in shown])
     axes.minorticks_off()
     values = [row.busbw for row in rows if row.busbw]
     if max(values) > STEEP * min(values):
@@ -89,7 +90,7 @@ def _line_rate(axes: Axes, measured: Measured, *, vertical: bool) -> None:
         return
     value = rate / 8e9
     (axes.axvline if vertical else axes.axhline)(value, color=canvas.STRIKE, linewidth=1.1, linestyle=":")
-    text = f"line rate {phrases.rate(rate)}"
+    text = f"line rate {quantities.rate(rate)}"
     style: dict[str, Any] = {"textcoords": "offset points", "color": canvas.STRIKE}
     if vertical:
         axes.set_xlim(right=max(axes.get_xlim()[1], value * 1.25))
@@ -109,8 +110,8 @@ def _bars(measured: Measured, rows: list[Row]) -> Figure:
     for spot, row in enumerate(ranked):
         assert row.busbw is not None
         axes.barh([spot], [row.busbw], height=0.62, color=canvas.series(0))
-        text = phrases.bandwidth(row.busbw) + (
-            f", model {phrases.bandwidth(_model_bandwidth(row))}" if row.model_s else ""
+        text = quantities.bandwidth(row.busbw) + (
+            f", model {quantities.bandwidth(_model_bandwidth(row))}" if row.model_s else ""
         )
         inside = row.busbw > 0.4 * widest
         ink, ground = (canvas.CARD, canvas.series(0)) if inside else (canvas.INK, canvas.CARD)
@@ -121,7 +122,7 @@ def _bars(measured: Measured, rows: list[Row]) -> Figure:
             axes.plot([_model_bandwidth(row)] * 2, [spot - 0.4, spot + 0.4], "--", color=canvas.INK, linewidth=1.2)
     axes.set_yticks(range(len(ranked)), [row.case.algorithm for row in ranked])
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(f"bus bandwidth at {phrases.size(rows[0].case.bytes)}, GB/s")
+    axes.set_xlabel(f"bus bandwidth at {quantities.size(rows[0].case.bytes)}, GB/s")
     _line_rate(axes, measured, vertical=True)
     return made
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from ....views import quantities
 from ....views.collectives import Case, Measured, Row, factor, phrases, table
 from . import bandwidth, distributions
 
@@ -31,7 +32,7 @@ def document(measured: Measured) -> Markup:
     groups = bandwidth.kinds(measured)
     value = {
         "groups": [title for title, _ in made.groups],
-        "sizes": {str(row.case.bytes): phrases.size(row.case.bytes) for row in measured.rows if row.case.bytes},
+        "sizes": {str(row.case.bytes): quantities.size(row.case.bytes) for row in measured.rows if row.case.bytes},
         "rows": _rows(measured, made),
         "bandwidth": [_bandwidth(measured, rows) for rows in groups.values()],
         "cases": _cases(measured),
@@ -47,7 +48,11 @@ def _rows(measured: Measured, made: table.Table) -> list[dict[str, Any]]:
         grouped.setdefault(phrases.kind(row.case), []).append(row)
     cases = [row.case for rows in grouped.values() for row in rows]
     return [
-        {"group": number, "bytes": case.bytes, "cells": [phrases.size(case.bytes) if case.bytes else "-", *texts[1:]]}
+        {
+            "group": number,
+            "bytes": case.bytes,
+            "cells": [quantities.size(case.bytes) if case.bytes else "-", *texts[1:]],
+        }
         for (number, texts), case in zip(cells, cases, strict=True)
     ]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ....views.collectives import Case, Measured, SlowChunk, phrases
+from ....views import quantities
+from ....views.collectives import Case, Measured, SlowChunk
 from . import canvas
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _marked(axes: Axes, samples: Floats) -> None:
         axes.plot([value], [height], "o", color=canvas.STRIKE if name == "max" else canvas.INK, markersize=4, zorder=5)
         left = axes.transAxes.inverted().transform(axes.transData.transform((float(value), height)))[0] > 0.8
         shift = (-7 if left else 7, {"p50": -11, "p95": -12, "max": 4}[name])
-        text = f"{name} {phrases.milliseconds(float(value) / 1000)} ms"
+        text = f"{name} {quantities.milliseconds(float(value) / 1000)} ms"
         style: dict[str, Any] = {"textcoords": "offset points", "ha": "right" if left else "left", "color": canvas.INK}
         axes.annotate(text, (value, height), xytext=shift, **style)
 
@@ -152,7 +153,9 @@ def _name_outliers(axes: Axes, measured: Measured, begin: float) -> list[str]:
 def _description(worst: list[SlowChunk], measured: Measured) -> str:
     chunk, node = worst[0], measured.setting.node
     more = f", and {len(worst) - 1} more" if len(worst) > 1 else ""
-    return f"iteration {chunk.trial}: {node(chunk.peer)} to {node(chunk.rank)} {phrases.duration(chunk.seconds)}{more}"
+    return (
+        f"iteration {chunk.trial}: {node(chunk.peer)} to {node(chunk.rank)} {quantities.duration(chunk.seconds)}{more}"
+    )
 
 
 def _series(case: Case) -> str:
@@ -161,7 +164,7 @@ def _series(case: Case) -> str:
 
 def _label(case: Case, measured: Measured) -> str:
     several = len({other.operation for other in measured.setting.cases}) > 1
-    return f"{case.operation + ' ' if several else ''}{case.algorithm}, {phrases.size(case.bytes)}"
+    return f"{case.operation + ' ' if several else ''}{case.algorithm}, {quantities.size(case.bytes)}"
 
 
 # --- curves ------------------------------------------------------------------------------------------------------------
