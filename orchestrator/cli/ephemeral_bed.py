@@ -12,7 +12,6 @@ from ..model.errors import UsageError
 from ..store import beds as store
 from .inputs import beds, slurm_jobs
 from .inputs.session import JobOptions, Session
-from .verbs import down
 
 
 @contextmanager
@@ -37,6 +36,8 @@ def of_command(session: Session, bed: BedSpec, *, is_wanted: bool, quiet: bool =
 
 def _release(session: Session, bed: BedSpec) -> None:
     """A second Ctrl-C, or a signal after it, may interrupt `down`: then the job is cancelled, which ends all that is left."""
+    from .verbs import down  # which beds of other providers do not load
+
     try:
         down.end(session, bed, force=True)
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...model.bed import BedSpec, BedStatus
 from ...model.provider import Prober
 from ...model.requirements import Requirement
-from . import many_hosts, this_host
+from . import this_host
 from .results import Checked, failure, summary
 
 __all__ = ["UNCHECKED", "Checked", "check", "examine", "failure", "summary"]
@@ -26,6 +26,8 @@ def examine(bed: BedSpec, status: BedStatus, prober: Prober | None = None) -> Ch
     Takes about a millisecond on this machine, some tenths of a second on several hosts.
     """
     if prober:
+        from . import many_hosts  # 12 modules that a bed of processes does not load
+
         checked = many_hosts.examine(bed, status, prober)
         if not bed.fabric:
             return checked

@@ -11,7 +11,7 @@ from typing import Any
 from ...model.bed import BedSpec, BedStatus, HostSpec, Machine, NodeStatus
 from ...model.errors import InfrastructureError, KeeperGoneError
 from ...model.event import Command, Event
-from ...model.provider import Cursors, Fetched
+from ...model.provider import Cursors, Fetched, Prober
 from ...node.files import inbox, label, plain_files
 from ...node.hostlink import host_operations, prunable_files
 from ...node.keeper import launch, lease_records, process_status
@@ -19,7 +19,6 @@ from ...node.keeper import process_status as keeper_status
 from ...node.warm_up import HUGE_PAGES
 from .. import archive, files, sites
 from ..event_reader import Follower
-from ..preflight import site_prober
 from . import fabric
 
 CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
@@ -55,10 +54,12 @@ class ProcessProvider:
     def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
         return self.observe(bed).node(node)
 
-    def prober(self, bed: BedSpec) -> site_prober.SiteProber | None:
+    def prober(self, bed: BedSpec) -> Prober | None:
         """Only nodes with a network of their own are probed."""
         if not bed.fabric:
             return None
+        from ..preflight import site_prober  # which other beds do not load
+
         return site_prober.SiteProber(bed, lambda host: sites.LocalSite(bed, HostSpec(name=host)))
 
     def prepare(self, bed: BedSpec) -> None:
