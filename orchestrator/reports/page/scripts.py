@@ -24,7 +24,7 @@ class Scripts:
 @functools.cache
 def of_page(*names: str) -> Scripts:
     """The files of this folder, in this order."""
-    texts = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names]
+    texts = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in names]
     return Scripts(policy=policy(texts), texts=tuple(Markup(text) for text in texts))  # noqa: S704 (our own files)
 
 
