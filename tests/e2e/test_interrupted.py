@@ -160,16 +160,16 @@ def test_an_idle_spare_that_is_killed_is_said_and_replaced_and_the_run_goes_on(b
     assert untouched(bed)
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of a bed with a node and a spare; after its keeper was killed, `down` leaves no process."""
-    home = tmp_path_factory.mktemp("small")
-    host = "{ansible_connection: local, ccbed_nodes: 1, ccbed_spares: 1}"
-    (home / "small.yml").write_text(f"all: {{hosts: {{localhost: {host}}}}}\n")
-    yield home
-    state = home / "state" / "ccbed"
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Bed]:
+    """A node and a spare of their own; whatever came over their keeper, `down` leaves no process."""
+    state = tmp_path / "state" / "ccbed"
+    inventory = tmp_path / "small.yml"
+    inventory.write_text("all: {hosts: {localhost: {ansible_connection: local, ccbed_nodes: 1, ccbed_spares: 1}}}\n")
+    assert ccbed(state, "up", str(inventory))[0] == 0
     spec = beds.read(state, "small")
-    assert spec is not None and not label.live_label(Path(spec.workdir) / "keeper", label.KEEPER_LABEL)
+    assert spec is not None
+    yield Bed(state=state, runs=tmp_path / "runs", spec=spec, catalogue=plugins.discover(()))
     code, output = ccbed(state, "down", "small", "--force")
     assert code == 0, output
     assert [
@@ -178,17 +178,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if process.tag.startswith(f"{process_tag.bed_tag('small', spec.workdir)}/")
     ] == []
     assert beds.names(state) == ()
-
-
-@pytest.fixture
-def small(home: Path) -> Bed:
-    """`up` makes it whole."""
-    state = home / "state" / "ccbed"
-    code, output = ccbed(state, "up", str(home / "small.yml"))
-    assert code == 0, output
-    spec = beds.read(state, "small")
-    assert spec is not None
-    return Bed(state=state, runs=home / "runs", spec=spec, catalogue=plugins.discover(()))
 
 
 def test_down_with_force_ends_the_run_that_would_start_the_nodes_again(small: Bed) -> None:
