@@ -245,21 +245,7 @@ def test_no_node_shows_what_another_wrote(box: Box) -> None:
 
 def test_an_orchestrator_killed_in_the_recovery_is_gone_on_with(box: Box, tmp_path: Path) -> None:
     env = {**os.environ, "XDG_STATE_HOME": str(box.state.parent), "PYTHONPATH": str(ROOT)}
-    args = [
-        "run",
-        "dp-ring",
-        "--fail-node",
-        "1",
-        "--bed",
-        NAME,
-        "--nodes",
-        "2",
-        "--epochs",
-        "1",
-        "--no-twin",
-        "--step-min-ms",
-        "100",
-    ]
+    args = f"run dp-ring --fail-node 1 --bed {NAME} --nodes 2 --epochs 1 --no-twin --step-min-ms 100".split()
     argv = [sys.executable, "-m", "orchestrator.cli", *args, "--recovery", "restart", "--runs-dir", str(tmp_path)]
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         until(lambda: b'"recovery.decided"' in written(tmp_path), 300)
@@ -305,23 +291,31 @@ def test_a_bed_of_somebody_else_with_our_name_is_refused_with_its_owner(box: Box
     assert box.containers() == before and box.unchanged()
 
 
-def test_a_changed_mount_and_a_grown_bed_reach_all_containers(box: Box, image: str, tmp_path: Path) -> None:
+def test_a_changed_mount_and_a_grown_bed_reach_all_containers(engine: Any, image: str, tmp_path: Path) -> None:
+    state, grown = tmp_path / "state", {"python": PYTHON, "data_dir": tmp_path}
     (tmp_path / "digits").touch()
-    grown = {"spares": 1, "python": PYTHON, "data_dir": tmp_path}
-    inventory(box.inventory.parent, image, NAME, nodes=3, **grown)
-    plan = box.ccbed("plan", str(box.inventory))[1]
-    assert f"mount {tmp_path} none -> {tmp_path}:ro" in plan and "host n3 none -> 10." in plan
-    code, output = box.ccbed("up", str(box.inventory))
+    file = str(inventory(tmp_path, image, "boxgrown", 1, python=PYTHON))
+
+    def up() -> None:
+        code, output = ccbed(state, "up", file)
+        assert code == 0, output
+        assert "nothing to change" in ccbed(state, "up", file)[1]
+
+    up()
+    inventory(tmp_path, image, "boxgrown", 2, **grown)
+    plan = ccbed(state, "plan", file)[1]
+    assert f"mount {tmp_path} none -> {tmp_path}:ro" in plan and "host n1 none -> 10." in plan
+    up()
+    for node in ("n0", "n1"):
+        script = f"ls {tmp_path}/digits && getent hosts n1 && echo $no_proxy"
+        code, output = ccbed(state, "exec", f"boxgrown/{node}", "--", "sh", "-c", script)
+        assert code == 0 and " n1" in output and ",n1," in output, output
+    inventory(tmp_path, image, "boxgrown", 1, **grown)
+    up()
+    assert len(labelled(engine, "boxgrown")) == 1
+    code, output = ccbed(state, "down", "boxgrown")
     assert code == 0, output
-    for node in ("n0", "n1", "n2", "n3"):
-        script = f"ls {tmp_path}/digits && getent hosts n3 && echo $no_proxy"
-        code, output = box.ccbed("exec", f"{NAME}/{node}", "--", "sh", "-c", script)
-        assert code == 0 and " n3" in output and ",n3," in output, output
-    assert box.unchanged()
-    inventory(box.inventory.parent, image, NAME, spares=1, python=PYTHON)
-    code, output = box.ccbed("up", str(box.inventory))
-    assert code == 0, output
-    assert (len(box.containers()), box.unchanged()) == (3, True)
+    nothing_is_left(engine, state, "boxgrown")
 
 
 def test_down_without_the_bed_file_leaves_nothing(engine: Any, image: str, tmp_path: Path) -> None:

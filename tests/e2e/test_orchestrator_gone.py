@@ -211,7 +211,7 @@ def script(tmp_path: Path) -> Path:
 def test_a_script_whose_orchestrator_was_killed_is_compared_with_the_reference_runs_that_follow_it(
     bed: Bed, script: Path, tmp_path: Path, kind: str, line: str
 ) -> None:
-    options = ("--fail-node", "2", "--", "--checkpoint", "{out}/c.pt")
+    options = ("--nodes", "2", "--fail-node", "1", "--", "--checkpoint", "{out}/c.pt")
     directory = killed(bed, tmp_path / "runs", kind, line, str(script), *options)
     code, output = bed.ccbed("resume", str(directory))
     assert code == 0, output
@@ -237,7 +237,7 @@ def test_a_training_whose_orchestrator_was_killed_is_compared_with_its_reference
 
 def test_a_script_without_reference_runs_has_none_after_it_was_resumed(bed: Bed, script: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    options = ("--no-twin", str(script), "--fail-node", "2", "--", "--checkpoint", "{out}/c.pt")
+    options = ("--no-twin", str(script), "--nodes", "2", "--fail-node", "1", "--", "--checkpoint", "{out}/c.pt")
     directory = killed(bed, runs, "run", "gang.joined", *options)
     code, output = bed.ccbed("resume", str(directory))
     assert code == 0, output

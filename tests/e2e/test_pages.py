@@ -52,32 +52,41 @@ class Bundles:
     compared: Path
 
 
+def ran(bed: Bed, directory: Path, code: int, *words: str) -> Path:
+    ended, output = bed.ccbed(*words, "--runs-dir", str(directory / "runs"), "--json")
+    assert ended == code, output
+    document: dict[str, Any] = json.loads(output)
+    return Path(document["directory"])
+
+
 @pytest.fixture(scope="module")
-def bundles(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Bundles:
+def plain(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("plain")
+    (directory / "plain.py").write_text(PLAIN)
+    return ran(bed, directory, 0, "run", str(directory / "plain.py"))
+
+
+@pytest.fixture(scope="module")
+def bundles(bed: Bed, plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundles:
     directory = tmp_path_factory.mktemp("pages")
-    runs = directory / "runs"
     (directory / "fails.py").write_text(FAILS)
     (directory / "plain.py").write_text(PLAIN)
     (directory / "suite.yml").write_text(
         "suite: pages\nseed: 3\ndefaults: {world: {nodes: 1}}\ntrials:\n  - plain.py\n"
     )
 
-    def ran(code: int, *words: str) -> Path:
-        ended, output = bed.ccbed(*words, "--runs-dir", str(runs), "--json")
-        assert ended == code, output
-        document: dict[str, Any] = json.loads(output)
-        return Path(document["directory"])
-
     allreduce = ("run", "allreduce", "--sizes", "4K:16K", "--algorithm", "ring,library", "--iterations", "20")
     made = {
-        "failover": ran(0, "run", "dp-ring", "--fail-node", "2"),
-        "failed": ran(1, "run", str(directory / "fails.py")),
-        "plain": ran(0, "run", str(directory / "plain.py")),
-        "collective": ran(0, *allreduce),
-        "night": ran(0, "nightly", str(directory / "suite.yml")),
+        "failover": ran(bed, directory, 0, "run", "dp-ring", "--fail-node", "2"),
+        "failed": ran(bed, directory, 1, "run", str(directory / "fails.py")),
+        "plain": plain,
+        "collective": ran(bed, directory, 0, *allreduce),
+        "night": ran(bed, directory, 0, "nightly", str(directory / "suite.yml")),
     }
     page = directory / "compared.html"
-    code, output = bed.ccbed("compare", str(made["collective"]), str(ran(0, *allreduce)), "--html", str(page))
+    code, output = bed.ccbed(
+        "compare", str(made["collective"]), str(ran(bed, directory, 0, *allreduce)), "--html", str(page)
+    )
     assert code == 0, output
     return Bundles(**made, compared=page)
 
@@ -131,7 +140,7 @@ def test_other_reports_of_a_failed_run_show_why(bundles: Bundles) -> None:
     assert ERROR in summary and f"history.jsonl:{line}: " in summary
 
 
-def test_the_lanes_of_a_script_that_joins_no_group_say_training(bundles: Bundles) -> None:
-    text = (bundles.plain / "report" / "index.html").read_text()
+def test_the_lanes_of_a_script_that_joins_no_group_say_training(plain: Path) -> None:
+    text = (plain / "report" / "index.html").read_text()
     assert text.count('class="span run"') == 4
     assert "twin" not in text[text.index('id="h-loss"') : text.index('id="h-verdicts"')]

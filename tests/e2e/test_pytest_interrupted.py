@@ -85,16 +85,9 @@ def _command(pid: int) -> str:
 def running(folder: Path, *options: str) -> Iterator[InnerRun]:
     # As from a terminal, also where this run ignores a signal: under nohup.
     argv = [
-        "env",
-        "--default-signal=HUP,INT",
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        f"--basetemp={folder / 'base'}",
-        *options,
-    ]
+        "env", "--default-signal=HUP,INT", sys.executable, "-m", "pytest", "-p", "no:cacheprovider",
+        f"--basetemp={folder / 'base'}", *options,
+    ]  # fmt: skip
     environment = {**os.environ, interrupted_server.VARIABLE: str(folder)}
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(

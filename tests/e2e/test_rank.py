@@ -13,7 +13,7 @@ import pytest
 from orchestrator.model import gang, trial
 from orchestrator.rank.runtime import recorder
 
-from .stage import Played, Stage
+from .stage import ROOT, Played, Stage
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +23,11 @@ def twin(warm: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) 
 
 #: 20 steps, a checkpoint after every fifth.
 SHORT = {"epochs": 1}
+
+
+def saved(stage: Stage, twin: Played, name: str) -> gang.Resume:
+    """A checkpoint of the twin."""
+    return Stage(stage._warm, twin.out.parent).resume(name)
 
 
 def test_four_ranks_train_and_leave_complete_records(twin: Played) -> None:
@@ -85,16 +90,14 @@ def test_killed_in_an_all_reduce_and_resumed_it_ends_with_the_same_bits(stage: S
 
 @pytest.mark.parametrize("lost", ["rng", "optimizer"])
 def test_state_that_is_not_restored_shows(stage: Stage, twin: Played, lost: str) -> None:
-    stage.play(params=SHORT)
     damaged = {"training": "train-dp", "params": SHORT, "lost": lost}
-    resumed = stage.play(epoch=1, workload="damaged-training", params=damaged, resume=stage.resume("e0-s10"))
+    resumed = stage.play(epoch=1, workload="damaged-training", params=damaged, resume=saved(stage, twin, "e0-s10"))
     assert resumed.codes == {0: 0, 1: 0, 2: 0, 3: 0}
     assert resumed.losses(1)[12] != twin.losses(1)[12]
 
 
 def test_resumed_after_the_last_step_there_is_nothing_to_do_and_all_is_equal(stage: Stage, twin: Played) -> None:
-    stage.play(params=SHORT)
-    resumed = stage.play(epoch=1, params=SHORT, resume=stage.resume("e0-s20"))
+    resumed = stage.play(epoch=1, params=SHORT, resume=saved(stage, twin, "e0-s20"))
     for rank in range(4):
         assert resumed.finished()[rank]["digest"] == twin.finished()[rank]["digest"]
         assert resumed.finished()[rank]["loss"] == twin.finished()[rank]["loss"]
@@ -130,8 +133,13 @@ def test_the_result_does_not_depend_on_how_the_batch_is_shared(stage: Stage, wor
     assert shared.finished()[0]["loss_mean"] == pytest.approx(alone.finished()[0]["loss_mean"], rel=1e-3)
 
 
-def test_more_ranks_than_samples_still_train(stage: Stage) -> None:
-    played = stage.play(world=3, params={"epochs": 1, "batch": 2, "checkpoint_every": 1000, "digest_every": 0})
+def test_more_ranks_than_samples_still_train(stage: Stage, tmp_path: Path) -> None:
+    """Batches of two, of the first twenty digits."""
+    for file in (ROOT / "orchestrator/data/digits").glob("*-ubyte"):
+        content, end = file.read_bytes(), 16 + 20 * 28 * 28 if "images" in file.name else 8 + 20
+        (tmp_path / file.name).write_bytes(content[:4] + (20).to_bytes(4, "big") + content[8:end])
+    params = {"epochs": 1, "batch": 2, "checkpoint_every": 1000, "digest_every": 0}
+    played = stage.play(world=3, params=params, data=str(tmp_path))
     assert played.codes == {0: 0, 1: 0, 2: 0}
 
 

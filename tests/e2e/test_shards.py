@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -105,16 +106,23 @@ def test_killed_while_it_is_written_it_is_never_committed_and_the_one_before_giv
 
 @pytest.mark.parametrize("lost", ["rng", "optimizer"])
 def test_state_that_is_not_restored_shows(stage: Stage, twin: tuple[Stage, Played], lost: str) -> None:
-    stage.play(**FSDP)
     damaged = {"training": FSDP["workload"], "params": FSDP["params"], "lost": lost}
-    resumed = stage.play(epoch=1, workload="damaged-training", params=damaged, resume=stage.resume("e0-s10"))
+    resumed = stage.play(epoch=1, workload="damaged-training", params=damaged, resume=twin[0].resume("e0-s10"))
     assert set(resumed.codes.values()) == {0}
     assert resumed.losses(1)[12] != twin[1].losses(1)[12]
 
 
-@pytest.mark.parametrize("file", [".metadata", "__1_0.distcp"])
-def test_a_file_with_other_bytes_than_chosen_is_not_loaded(stage: Stage, file: str) -> None:
+@pytest.fixture(scope="module")
+def pair(warm: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoints of two ranks."""
+    stage = Stage(warm, tmp_path_factory.mktemp("pair"))
     stage.play(world=2, **FSDP)
+    return stage.checkpoints
+
+
+@pytest.mark.parametrize("file", [".metadata", "__1_0.distcp"])
+def test_a_file_with_other_bytes_than_chosen_is_not_loaded(stage: Stage, pair: Path, file: str) -> None:
+    shutil.copytree(pair, stage.checkpoints, dirs_exist_ok=True)
     chosen = stage.resume("e0-s10")
     spoil(Path(chosen.path) / file)
     played = stage.play(world=2, epoch=1, resume=chosen, **FSDP)
@@ -123,8 +131,8 @@ def test_a_file_with_other_bytes_than_chosen_is_not_loaded(stage: Stage, file: s
     assert messages and all(f"{file}: SHA-256" in message for message in messages)
 
 
-def test_a_manifest_of_other_files_than_chosen_is_not_taken(stage: Stage) -> None:
-    stage.play(world=2, **FSDP)
+def test_a_manifest_of_other_files_than_chosen_is_not_taken(stage: Stage, pair: Path) -> None:
+    shutil.copytree(pair, stage.checkpoints, dirs_exist_ok=True)
     chosen = stage.resume("e0-s10")
     (stage.checkpoints / "e0-s10.json").write_bytes((stage.checkpoints / "e0-s15.json").read_bytes())
     played = stage.play(world=2, epoch=1, resume=chosen, **FSDP)

@@ -131,17 +131,7 @@ def test_a_kept_bed_is_one_job_and_a_second_up_changes_nothing(kept: User) -> No
 def test_a_run_recovers_from_the_loss_of_a_node_with_the_spare(kept: User) -> None:
     """The fault ends what the bed has on the node, and not the user's own step there."""
     (job,) = kept.slurm.jobs()
-    own = [
-        "srun",
-        f"--jobid={job}",
-        "--overlap",
-        "--nodelist=n3",
-        "--nodes=1",
-        "--ntasks=1",
-        "sh",
-        "-c",
-        "echo; exec sleep 600",
-    ]
+    own = [*f"srun --jobid={job} --overlap --nodelist=n3 --nodes=1 --ntasks=1 sh -c".split(), "echo; exec sleep 600"]
     with subprocess.Popen(own, env=kept.slurm.environment, stdout=subprocess.PIPE) as step:
         assert step.stdout is not None and step.stdout.readline() == b"\n"
         output = kept.ccbed("run", "dp-ring", "--nodes", "3", "--fail-node", "2", "--bed", "kept", *kept.runs("kept"))

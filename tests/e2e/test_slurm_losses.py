@@ -38,20 +38,8 @@ def up(user: User) -> Iterator[Callable[..., int]]:
 
 def run_until_lost(user: User, lose: Callable[[], object], nodes: int = 1, epochs: int = 2000) -> tuple[int, str]:
     """Exit code and output of a run in which ``lose`` is called once it trains."""
-    args = [
-        "run",
-        "dp-ring",
-        "--nodes",
-        str(nodes),
-        "--no-twin",
-        "--epochs",
-        str(epochs),
-        "--step-min-ms",
-        "10",
-        "--bed",
-        "lab",
-        *user.runs("lab"),
-    ]
+    args = f"run dp-ring --nodes {nodes} --no-twin --epochs {epochs} --step-min-ms 10 --bed lab".split()
+    args += user.runs("lab")
     before = set(user.home.glob("lab-runs/*/history.jsonl"))
 
     def trains() -> bool:

@@ -67,15 +67,8 @@ def test_the_next_run_names_uses_and_releases_the_job_of_a_run_that_was_killed(
     slurm: Slurm, state: Path, tmp_path: Path
 ) -> None:
     run = (
-        "run",
-        "barrier",
-        "--nodes",
-        "2",
-        "-i",
-        inventory(tmp_path, "lab", time="10m"),
-        "--runs-dir",
-        str(tmp_path / "runs"),
-    )
+        "run", "barrier", "--nodes", "2", "-i", inventory(tmp_path, "lab", time="10m"), "--runs-dir", str(tmp_path / "runs"),
+    )  # fmt: skip
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     record, output = state / "beds/lab/allocation.json", tmp_path / "output"
     argv = [sys.executable, "-m", "orchestrator.cli", *run]

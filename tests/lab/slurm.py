@@ -168,7 +168,8 @@ class Slurm:
         tasks = self.tasks_of(name)
         stopped = [*self._own(name), *tasks]
         processes.send_signal(stopped, signal.SIGSTOP)
-        self.stop(name, signal.SIGKILL)
+        if name in self.daemons:
+            self.stop(name, signal.SIGKILL)
         processes.kill(stopped)
         self._kill(name)
 
@@ -209,18 +210,17 @@ class Slurm:
         finally:
             file.unlink()
 
-    def cancel_all(self, limit_s: float = _START_S) -> None:
+    def cancel_all(self) -> None:
         for job in self.jobs():
             self.attempt("scancel", str(job))
-        self._wait(lambda: not self.jobs(), "end of jobs", limit_s)
+        self._wait(lambda: not self.jobs(), "end of jobs")
 
     def close(self) -> None:
-        """End all jobs, then all daemons by pid, then what Slurm started and left."""
-        with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
-            self.cancel_all(60.0)
-        for name in [*(name for name in NODES if name in self.daemons), "controller", "munge"]:
-            if name in self.daemons:
-                self.stop(name)
+        """End what runs in jobs, then all daemons, by pid and without Slurm, which may wait a minute for an answer."""
+        for name in NODES:
+            self.power_off(name)
+        for name in list(self.daemons):
+            self.stop(name, signal.SIGKILL)
         self._kill()
 
     def _start(self, name: str, *argv: str) -> None:

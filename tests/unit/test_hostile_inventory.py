@@ -253,7 +253,7 @@ def _tasks(content: Any) -> Iterator[dict[str, Any]]:
 
 
 SCRIPTS = dict(_scripts())
-STUBS = ("docker", "zstd", "firewall-cmd", "kill", "sleep", "apt-get")
+STUBS = ("docker", "zstd", "firewall-cmd", "kill", "sleep", "apt-get", "apt-cache", "systemctl")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.rank.watcher import importlib_bootstrap
+from orchestrator.rank.watcher.budget import budget
 
 from . import jobs
 
@@ -33,21 +34,18 @@ def test_a_process_with_torch_records_its_steps_and_its_end(tmp_path: Path) -> N
     assert watched.of("problem") == []
 
 
-#: Follows `import torch`: states cost so much that few are recorded, however long a busy machine makes a step.
-COSTLY = """
-from _ccbed_watch.budget import budget
-budget._cost_s = lambda kind: 1e6
-"""
+def costly(rank: int) -> None:
+    """States cost so much that few are recorded, however long a busy machine makes a step."""
+    budget._cost_s = lambda kind: 1e6  # type: ignore[method-assign]
+    exec(STEPS.replace("range(3)", "range(6)"), {})
 
 
 def test_after_a_start_generators_and_rates_are_known_at_each_step(tmp_path: Path) -> None:
-    steps = STEPS.replace("range(3)", "range(6)").replace("import torch\n", f"import torch{COSTLY}")
-    watched = jobs.run(tmp_path, steps, CCBED_WATCH_EVERY="64")
-    assert watched.code == 0, watched.output
-    known = {line["n"]: line for line in watched.of("state") if "rng" in line}
-    known |= {line["n"] - 1: line for line in watched.of("step") if "rng" in line}
+    (lines,) = jobs.fork(tmp_path, costly, CCBED_WATCH_EVERY="64")
+    known = {line["n"]: line for line in jobs.of(lines, "state") if "rng" in line}
+    known |= {line["n"] - 1: line for line in jobs.of(lines, "step") if "rng" in line}
     assert sorted(known) == [*range(6)]
-    full = {line["n"] for line in watched.of("state") if "rng" in line}  # of a busy machine more of them
+    full = {line["n"] for line in jobs.of(lines, "state") if "rng" in line}  # of a busy machine more of them
     first = min((n for n in known if n not in full), default=0)
     rates = {n for n, line in known.items() if line.get("lr")}
     assert rates == {0, 1, *full, first}, "states, and the first moment; then nothing changes"
@@ -76,10 +74,10 @@ for case in ("whole", "twice", "of the script"):
 
 
 def test_an_error_of_torch_in_a_step_is_recorded_and_one_of_the_script_is_not(tmp_path: Path) -> None:
-    watched = jobs.run(tmp_path, CATCHING)
-    assert watched.code == 0, watched.output
-    assert [(line["n"], line["where"]) for line in watched.of("raised")] == [(1, "the backward pass")] * 2
-    assert all("backward through the graph a second time" in line["error"] for line in watched.of("raised"))
+    (lines,) = jobs.fork(tmp_path, lambda rank: exec(CATCHING, {}))
+    raised = jobs.of(lines, "raised")
+    assert [(line["n"], line["where"]) for line in raised] == [(1, "the backward pass")] * 2
+    assert all("backward through the graph a second time" in line["error"] for line in raised)
 
 
 REPLACED = """
