@@ -92,7 +92,8 @@ CELLS: tuple[Cell, ...] = (
     _light("--stateful --average --broken late", "copies of the model|buffers"),
     _light("--stateful --scaler --broken scaler", "scaler"), _light("--stateful --compile aot_eager"),
     _light("--stateful --preempt", "data position|bit-exact", fault=NOTICE), _light("--stateful", fault=TORCHRUN),
-    _light("--stateful", fault="--fail-node 0 --at save-during"),
+    # It saves step=8.ckpt, then last.ckpt, which the fault cuts; Lightning looks for the last alone, and begins anew.
+    _light("--stateful", "resumed-newest", fault="--fail-node 0 --at save-during"),
     _ds(), _ds(fault=FIRST), _ds("--zero 2"), _ds("--zero 3"), _ds("--zero 0"), _ds("--bf16"), _ds("--accumulate 2"),
     _ds("--broken optimizer", "optimizer"), _ds("--broken scheduler", "learning rate|scheduler"), _ds("--broken weights-only", "optimizer"),
     _ds("--broken data"), _ds("--save 7 --broken data", "data position"),
