@@ -101,7 +101,9 @@ CELLS: tuple[Cell, ...] = (
     _ds("--ema --broken ema", "copies of the model"), _ds("--preempt", fault=NOTICE), _ds("--evaluate 4"), _ds("--zero 0", fault=SHRINK),
     _ds("--zero 0 --broken optimizer", "optimizer", fault=SHRINK), _ds("--schedule WarmupDecayLR"),
     _ds("--schedule WarmupDecayLR --broken scheduler", "learning rate|scheduler"), _ds("--schedule OneCycle"),
-    _ds("--schedule OneCycle --broken scheduler", "learning rate|scheduler"), _ds(fault="--fail-node 2 --at save-during"),
+    _ds("--schedule OneCycle --broken scheduler", "learning rate|scheduler"),
+    # Rank 0 names the new checkpoint in `latest` before the other ranks have written theirs: no restart can load what the fault cut.
+    _ds("", "finished", fault="--fail-node 2 --at save-during"),
     _ds("--zero 2 --broken optimizer", "optimizer"), _ds("--zero 3 --broken optimizer", "optimizer"),
     _ds("--zero 3 --broken weights-only", "optimizer"), _ds(fault=SHRINK),
     _fsdp(), _fsdp(fault=FIRST), _fsdp("--sync"), _fsdp("--bf16"), _fsdp("--ema"), _fsdp("--sync", fault="--fail-node 2 --at save-during"),
