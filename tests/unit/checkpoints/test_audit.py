@@ -233,22 +233,6 @@ def test_a_run_whose_directory_is_called_temporary_is_read(made: Callable[[str],
     assert not audits.audit(tmp_path).unfinished
 
 
-def test_a_directory_that_may_not_be_read_is_said(made: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    root = made("snapshots")
-    (root / "secret").mkdir()
-    real = os.scandir
-
-    def scandir(folder: Path) -> object:
-        if folder.name == "secret":
-            raise PermissionError(13, "Permission denied")
-        return real(folder)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    audit = audits.audit(root)
-    assert audit.unread == [f"{root / 'secret'}: Permission denied; run it as the user of the job"]
-    assert audit.newest.outcome == "whole"
-
-
 def test_a_file_of_another_form_is_unknown_not_damaged(made: Callable[[str], Path]) -> None:
     root = made("snapshots")
     (root / "model_30.bin").write_bytes(b"something else")
