@@ -39,4 +39,4 @@ from .order import disorder
 from .overview import RunView, bed_end, counts_steps, ending, is_collective, view
 from .progress import Growth, Reduced, caught_up, goodput, growths, lost_steps, omitted_steps, reduced
 from .timeline import Span, timeline
-from .values import listing, mapping, number, whole
+from .values import flat, listing, mapping, number, whole

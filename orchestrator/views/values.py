@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 #: Larger numbers are no figures of a run.
@@ -33,6 +33,15 @@ def whole(value: Any) -> int | None:
 def mapping(value: Any) -> Mapping[str, Any]:
     """A mapping; empty for anything else."""
     return value if isinstance(value, Mapping) else {}
+
+
+def flat(value: Mapping[str, Any], show: Callable[[Any], str], above: str = "") -> Iterator[tuple[str, str]]:
+    """``torch.version`` and its text, and so on, of mappings in mappings."""
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            yield from flat(item, show, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", show(item)
 
 
 def listing(value: Any) -> tuple[Any, ...]:

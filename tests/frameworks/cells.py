@@ -92,7 +92,8 @@ CELLS: tuple[Cell, ...] = (
     _light("--stateful --average --broken late", "copies of the model|buffers"),
     _light("--stateful --scaler --broken scaler", "scaler"), _light("--stateful --compile aot_eager"),
     _light("--stateful --preempt", "data position|bit-exact", fault=NOTICE), _light("--stateful", fault=TORCHRUN),
-    _light("--stateful", fault="--fail-node 0 --at save-during"),
+    # It saves step=8.ckpt, then last.ckpt, which the fault cuts; Lightning looks for the last alone, and begins anew.
+    _light("--stateful", "resumed-newest", fault="--fail-node 0 --at save-during"),
     _ds(), _ds(fault=FIRST), _ds("--zero 2"), _ds("--zero 3"), _ds("--zero 0"), _ds("--bf16"), _ds("--accumulate 2"),
     _ds("--broken optimizer", "optimizer"), _ds("--broken scheduler", "learning rate|scheduler"), _ds("--broken weights-only", "optimizer"),
     _ds("--broken data"), _ds("--save 7 --broken data", "data position"),
@@ -100,9 +101,12 @@ CELLS: tuple[Cell, ...] = (
     _ds("--ema --broken ema", "copies of the model"), _ds("--preempt", fault=NOTICE), _ds("--evaluate 4"), _ds("--zero 0", fault=SHRINK),
     _ds("--zero 0 --broken optimizer", "optimizer", fault=SHRINK), _ds("--schedule WarmupDecayLR"),
     _ds("--schedule WarmupDecayLR --broken scheduler", "learning rate|scheduler"), _ds("--schedule OneCycle"),
-    _ds("--schedule OneCycle --broken scheduler", "learning rate|scheduler"), _ds(fault="--fail-node 2 --at save-during"),
+    _ds("--schedule OneCycle --broken scheduler", "learning rate|scheduler"),
+    # Rank 0 names the new checkpoint in `latest` before the other ranks have written theirs: no restart can load what the fault cut.
+    _ds("", "finished", fault="--fail-node 2 --at save-during"),
     _ds("--zero 2 --broken optimizer", "optimizer"), _ds("--zero 3 --broken optimizer", "optimizer"),
-    _ds("--zero 3 --broken weights-only", "optimizer"), _ds(fault=SHRINK),
+    # ZeRO refuses to load the partitions of another number of ranks.
+    _ds("--zero 3 --broken weights-only", "optimizer"), _ds("", "finished", fault=SHRINK),
     _fsdp(), _fsdp(fault=FIRST), _fsdp("--sync"), _fsdp("--bf16"), _fsdp("--ema"), _fsdp("--sync", fault="--fail-node 2 --at save-during"),
     _fsdp("--broken optimizer", "optimizer"), _fsdp("--broken scheduler", "learning rate|scheduler"), _fsdp("--broken rng", "RNG"),
     _fsdp("--broken data", "data position"),

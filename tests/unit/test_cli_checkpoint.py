@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,34 @@ def test_a_directory_that_is_not_there_is_an_error_with_its_next_step(
 ) -> None:
     assert main.run(["checkpoint", "check", str(tmp_path / "none")]) == 3
     assert "no such file or directory" in capsys.readouterr().err
+
+
+def test_a_newest_checkpoint_of_another_world_fails_and_an_older_one_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step, world in ((10, 4), (20, 2)):
+        for rank in range(world):
+            path = tmp_path / f"step-{step}" / f"model_rank{rank}.pt"
+            path.parent.mkdir(exist_ok=True)
+            torch.save({"step": step, "weight": torch.full((9,), step + rank)}, path)
+    assert main.run(["checkpoint", "check", str(tmp_path), "--world", "2"]) == 0
+    assert "misfit" in capsys.readouterr().out
+    assert main.run(["checkpoint", "check", str(tmp_path), "--world", "4"]) == 1
+    assert "it is of 2 ranks, 4 would load it" in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("denied", "code"), [("other", 2), ("none", 0)])
+def test_a_directory_that_was_not_read_leaves_it_unknown(
+    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, denied: str, code: int
+) -> None:
+    (out / "other").mkdir()
+    real = os.scandir
+
+    def scandir(folder: Path) -> object:
+        if Path(folder).name == denied:
+            raise PermissionError(13, "Permission denied")
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert main.run(["checkpoint", "check", str(out)]) == code
+    assert (f"not read: {out / 'other'}: Permission denied" in capsys.readouterr().out) == bool(code)

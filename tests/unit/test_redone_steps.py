@@ -64,7 +64,7 @@ def test_an_average_that_nobody_saved_fails_unless_the_job_makes_it_again() -> N
     assert rows(copied(until=0))["copies of the model"] == "pass"
     assert rows(copied(until=99))["copies of the model"] == "fail"
     assert (
-        "EMA differs from before, until step 17, and no checkpoint holds it"
+        "EMA differs from before, until step 17, and no known checkpoint holds it"
         in ask(copied(until=99).run(), "resume-complete").text
     )
     assert rows(copied(until=17))["copies of the model"] == "pass"

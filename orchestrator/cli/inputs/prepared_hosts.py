@@ -101,11 +101,6 @@ def prepare_again(session: Session, bed: BedSpec, lacking: UnpreparedError) -> N
     session.terminal.line()
 
 
-def count_hosts(bed: BedSpec) -> str:
-    """Return ``1 host``, ``3 hosts``."""
-    return f"{len(bed.hosts)} host" + ("s" if len(bed.hosts) != 1 else "")
-
-
 def reset(session: Session, bed: BedSpec, *, force: bool = False) -> None:
     """Undo the preparation of the hosts. Raises InfrastructureError; OwnedError for another owner's files, unless forced."""
     if not _remote(bed):

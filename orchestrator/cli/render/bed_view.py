@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...core.bed import links
 from ...core.bed.diff import AS_WANTED
+from ...core.spec import values
 from ...model.bed import BedSpec, BedStatus, Change, Diff, HostStatus
 from ...model.errors import CcbedError, Interrupted, UnreachedError
 from ...model.provider import Provider
@@ -151,14 +152,10 @@ def _containers(bed: BedSpec, status: BedStatus) -> Iterator[str]:
 
 
 def _job(bed: BedSpec) -> Iterator[str]:
-    yield f"{_plural(len(bed.hosts), 'node')} of one Slurm job"
+    yield f"{values.count(len(bed.hosts), 'node')} of one Slurm job"
     options = bed.slurm.options if bed.slurm else {}
     if partition := options.get("partition"):
         yield f"partition {partition}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("s" if count != 1 else "")
 
 
 def _processes(bed: BedSpec, interpreter: Interpreter | None) -> Iterator[str]:

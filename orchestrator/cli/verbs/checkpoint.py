@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -34,31 +35,30 @@ def check(session: Session, directory: Path, world: int | None, quick: bool, as_
     Hugging Face, DeepSpeed and Lightning.
 
     Torn files, missing shards, parts of different steps, a "latest" that names what is not whole. Nothing is unpickled, nothing is
-    changed. Exit code 0: all are whole; 1: one is damaged; 2: one is unknown.
+    changed. Exit code 0: all are whole; 1: one is damaged, or the newest does not fit the world; 2: one is unknown.
     """
     audit = audits.audit(directory, world=world, whole=not quick)
-    damaged = [checkpoint for checkpoint in audit.checkpoints if checkpoint.outcome == "damaged"]
-    unknown = [checkpoint for checkpoint in audit.checkpoints if checkpoint.outcome == "unknown"]
-    code = EXIT_FINDING if damaged or audit.pointers else EXIT_UNKNOWN if unknown else EXIT_PASS
+    by_outcome: dict[str, list[audits.Checkpoint]] = {name: [] for name in ("damaged", "misfit", "unknown", "whole")}
+    for checkpoint in reversed(audit.checkpoints):
+        by_outcome[checkpoint.outcome].append(checkpoint)
+    text, code = _conclusion(audit, by_outcome)
     if as_json:
         session.terminal.json(_document(audit, code))
         return code
-    shown = [
-        *damaged,
-        *unknown,
-        *(checkpoint for checkpoint in reversed(audit.checkpoints) if checkpoint.outcome == "whole"),
-    ][:_MOST]
+    shown = [checkpoint for group in by_outcome.values() for checkpoint in group][:_MOST]
     for checkpoint in audit.checkpoints:
         if checkpoint in shown:
+            texts = (*checkpoint.problems, *filter(None, [checkpoint.misfit]), *checkpoint.doubts)
             session.terminal.line(_plain(_line(checkpoint)))
-            session.terminal.lines(_plain(f"    {text}") for text in (*checkpoint.problems, *checkpoint.doubts)[:4])
+            session.terminal.lines(_plain(f"    {text}") for text in texts[:4])
     rest = Counter(checkpoint.outcome for checkpoint in audit.checkpoints if checkpoint not in shown)
     session.terminal.lines(f"{count} more are {outcome}" for outcome, count in sorted(rest.items()))
     session.terminal.lines(map(_plain, audit.pointers))
     if audit.unfinished:
         left = f"left over from saves that did not end, and not read: {', '.join(audit.unfinished[:4])}"
         session.terminal.line(_plain(left))
-    session.terminal.line(_plain(_conclusion(audit, damaged, unknown)))
+    session.terminal.lines(_plain(f"not read: {text}") for text in audit.unread[:_MOST])
+    session.terminal.line(_plain(text))
     return code
 
 
@@ -73,16 +73,22 @@ def _line(checkpoint: audits.Checkpoint) -> str:
     return f"{checkpoint.outcome:8} {checkpoint.name}: {checkpoint.form or 'torch.save'}{step}, {size}"
 
 
-def _conclusion(audit: audits.Audit, damaged: list[audits.Checkpoint], unknown: list[audits.Checkpoint]) -> str:
-    count = len(audit.checkpoints)
+def _conclusion(audit: audits.Audit, by_outcome: Mapping[str, Sequence[audits.Checkpoint]]) -> tuple[str, int]:
+    """Return the last line, and the exit code. Older checkpoints may be of another world than the newest."""
+    count, damaged, unknown = len(audit.checkpoints), len(by_outcome["damaged"]), len(by_outcome["unknown"])
     newest = audit.newest_whole
     loaded = f"the newest whole checkpoint is {newest.name}" if newest else "no checkpoint is whole"
     if damaged or audit.pointers:
-        what = f"{len(damaged)} of {count} checkpoints damaged" if damaged else "the newest is not found"
-        return f"FAIL  {what}; {loaded}"
-    if unknown:
-        return f"UNKNOWN  {len(unknown)} of {count} checkpoints; {loaded}"
-    return f"PASS  {count} checkpoints are whole; {loaded}" if count > 1 else f"PASS  {audit.newest.name} is whole"
+        what = f"{damaged} of {count} checkpoints damaged" if damaged else "the newest is not found"
+        return f"FAIL  {what}; {loaded}", EXIT_FINDING
+    if audit.newest.misfit:
+        return f"FAIL  {audit.newest.name}: {audit.newest.misfit}", EXIT_FINDING
+    if unknown or audit.unread:
+        what = f"{unknown} of {count} checkpoints" if unknown else f"{len(audit.unread)} directories were not read"
+        return f"UNKNOWN  {what}; {loaded}", EXIT_UNKNOWN
+    whole = len(by_outcome["whole"])
+    what = f"{whole} checkpoints are whole; {loaded}" if whole > 1 else f"{audit.newest.name} is whole"
+    return f"PASS  {what}", EXIT_PASS
 
 
 def _document(audit: audits.Audit, code: int) -> object:
@@ -91,6 +97,7 @@ def _document(audit: audits.Audit, code: int) -> object:
         "newest_whole": audit.newest_whole.name if audit.newest_whole else None,
         "pointers": list(audit.pointers),
         "unfinished": list(audit.unfinished),
+        "unread": list(audit.unread),
         "checkpoints": [_entry(checkpoint) for checkpoint in audit.checkpoints],
     }
 
@@ -104,6 +111,7 @@ def _entry(checkpoint: audits.Checkpoint) -> object:
         "step": checkpoint.step,
         "updates": checkpoint.updates,
         "size_bytes": checkpoint.size,
+        "misfit": checkpoint.misfit,
         "problems": checkpoint.problems,
         "doubts": checkpoint.doubts,
         "files": [os.path.relpath(part.path, folder) for part in checkpoint.files],

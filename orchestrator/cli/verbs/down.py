@@ -122,7 +122,7 @@ def end(session: Session, bed: BedSpec, *, force: bool = False, abandon: bool = 
             ended = _retire(session, provider, bed, unreached, abandon)
         store.forget(session.state, bed.name)
     text = (
-        f"{_count(len(ended))} ended{_names(nodes, len(ended), len(bed.hosts))}, none is left"
+        f"{values.count(len(ended), 'process')} ended{_names(nodes, len(ended), len(bed.hosts))}, none is left"
         if ended
         else "no process was left"
     )
@@ -180,7 +180,7 @@ def end_hosts(session: Session, bed: BedSpec, hosts: tuple[str, ...], *, force: 
         _, unreached = _observe(provider, bed, force)
         with audited.act(session, bed, provider, "down", dict.fromkeys(hosts, "")):
             ended = _retire_hosts(provider, bed, unreached)
-        text = f"{_count(len(ended))} ended, none is left" if ended else "no process was left"
+        text = f"{values.count(len(ended), 'process')} ended, none is left" if ended else "no process was left"
     start = f"ccbed up {short_path(bed.inventory)} --limit {','.join(hosts)}"
     session.terminal.line(
         f"bed {bed.name} is down on {short_list(hosts)}: {text} ({session.took()})     start it there: {start}"
@@ -199,10 +199,6 @@ def _retire_hosts(provider: Provider, bed: BedSpec, unreached: tuple[str, ...]) 
         head = f"{short_list(done)} ended; once the others are back: " if done else "to try again: "
         rest = ",".join(unreached or [host.name for host in bed.hosts])
         raise InfrastructureError(*error.problems, hint=f"{head}ccbed down {bed.name} --limit {rest}") from error
-
-
-def _count(number: int) -> str:
-    return f"{number} process" if number == 1 else f"{number} processes"
 
 
 def _names(nodes: list[NodeStatus], ended: int, hosts: int = 1) -> str:

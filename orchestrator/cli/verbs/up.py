@@ -359,9 +359,7 @@ def _change(
 
     def prepared(seconds: float) -> None:
         if diff.keeper and len(part.hosts) > 1:
-            terminal.line(
-                f"  keepers     {len(part.hosts)} of {prepared_hosts.count_hosts(part)}{'':<20} {seconds:.2f} s"
-            )
+            terminal.line(f"  keepers     {len(part.hosts)} of {len(part.hosts)} hosts{'':<20} {seconds:.2f} s")
         elif diff.keeper:
             terminal.lines(bed_view.started_keepers(part, provider.observe(reached), seconds))
 

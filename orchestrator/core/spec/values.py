@@ -36,6 +36,12 @@ _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
 
+def count(number: int, noun: str) -> str:
+    """``4 steps``, ``1 step``."""
+    many = f"{noun}es" if noun.endswith(("ch", "ss")) else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else many}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``did you mean x?`` for a close name, else the list of known names; of a long list those that are most like it."""
     names = sorted(known)

@@ -9,6 +9,7 @@ from ... import views
 from ...model.frozen import replace
 from ...model.trial import Trial
 from ...model.verdict import Outcome, Verdict
+from ..spec.values import count as count  # noqa: PLC0414 - reports say it, too
 
 #: From the worst to the best.
 PRECEDENCE: tuple[Outcome, ...] = ("fail", "unknown", "pass")
@@ -59,12 +60,6 @@ def seconds(value: float) -> str:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
     return f"{minutes} min {rest:02d} s"
-
-
-def count(number: int, noun: str) -> str:
-    """``4 steps``, ``1 step``."""
-    many = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else many}"
 
 
 def lost_step(trial: Trial, run: views.RunView, failover: views.Failover) -> int | None:

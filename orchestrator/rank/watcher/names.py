@@ -15,6 +15,13 @@ def normalise(name: str) -> str:
     return _PREFIXES.sub("", name)
 
 
+def below_common(items: set[str]) -> set[str]:
+    """The names without the modules that all of them begin with."""
+    while len({name.partition(".")[:2] for name in items}) == 1 and all("." in name for name in items):
+        items = {name.partition(".")[2] for name in items}
+    return items
+
+
 def live_objects(*types: type) -> dict[type, list[Any]]:
     """The objects of these classes that the garbage collector tracks. Looks at classes only, and so runs no code of objects."""
     result: dict[type, list[Any]] = {kind: [] for kind in types}

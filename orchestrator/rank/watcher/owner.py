@@ -59,6 +59,9 @@ class Owner:
         held = {name for _, parts in self._parameters for name in (part.name for part in parts)}
         #: Other models with parameters of the same names: averages, target networks, earlier versions.
         self.copies = [top for top in tops if top not in self.modules and _parameter_names(top) & held == held]
+        trained = names.below_common(held)
+        if any("." in name for name in trained):  # else any layer with a weight and a bias
+            self.copies += (inner for top in self.modules for inner in _inner_copies(top, trained, updated))
         self.parts = {part.name: part for _, parts in self._parameters for part in parts}
         #: Ranks whose shards together are the full tensors; empty if this rank holds all of them.
         self.shards = sharding.group_of(self.parts.values())
@@ -241,6 +244,15 @@ def _is_number(item: Any) -> bool:
 
 def _parameter_names(top: Any) -> set[str]:
     return {names.normalise(name) for name, _ in top.named_parameters()}
+
+
+def _inner_copies(module: Any, trained: set[str], updated: set[int]) -> Iterator[Any]:
+    """Parts of a trained module with parameters of the names that are trained in another part, as a teacher beside its student."""
+    for child in filter(None, module._modules.values()):
+        if not any(id(parameter) in updated for parameter in child.parameters()) and _parameter_names(child) == trained:
+            yield child
+        else:
+            yield from _inner_copies(child, trained, updated)
 
 
 def _sorted(optimizers: Sequence[Any]) -> list[Any]:

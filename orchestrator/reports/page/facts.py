@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -132,7 +132,7 @@ def _placement(plan: Mapping[str, Any]) -> Pairs:
 
 def fingerprint(run: Run) -> Pairs:
     """Software and hardware, flattened: ``torch.version`` and so on."""
-    return [(name, text) for name, text in _flat(document(run, "fingerprint.json")) if text]
+    return [(name, text) for name, text in views.flat(document(run, "fingerprint.json"), show) if text]
 
 
 def show(value: Any) -> str:
@@ -146,14 +146,6 @@ def show(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return str(value)
-
-
-def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    for key, item in value.items():
-        if isinstance(item, Mapping):
-            yield from _flat(item, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", show(item)
 
 
 def _later(at: Any) -> str:

@@ -37,13 +37,17 @@ _ROLES = re.compile(
     r"(?![a-z])",
     re.IGNORECASE,
 )
+#: A directory of one save whose name begins with "tmp".
+_OF_SAVE = re.compile(r"tmp[-_.](.*(step|checkpoint|epoch|iter|ckpt)[-_=.]?)?\d*([-_.].*)?", re.IGNORECASE)
 #: A directory that is a checkpoint of its own, not a part of the one that it lies in.
 _OWN_NAME = re.compile(r".*(step|checkpoint|epoch|iter|ckpt).*|\d+", re.IGNORECASE)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Checkpoint:
-    """One checkpoint: a directory, or files beside others. ``updates``: those that its only optimizer has made."""
+    """One checkpoint: a directory, or files beside others. ``updates``: those that its only optimizer has made; ``misfit``: why
+    the ranks that would load it cannot, although nothing is damaged.
+    """
 
     name: str
     form: str
@@ -53,21 +57,25 @@ class Checkpoint:
     size: int = 0
     updates: float | None = None
     world: int | None = None
+    misfit: str = ""
     problems: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
 
     @property
     def outcome(self) -> str:
-        return "damaged" if self.problems else "unknown" if self.doubts else "whole"
+        return "damaged" if self.problems else "misfit" if self.misfit else "unknown" if self.doubts else "whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """``pointers``: problems of files and links that name the newest; ``unfinished``: what a save left that did not end."""
+    """``pointers``: problems of files and links that name the newest; ``unfinished``: what a save left that did not end;
+    ``unread``: directories that could not be read, and why.
+    """
 
     checkpoints: Sequence[Checkpoint]
     pointers: Sequence[str]
     unfinished: Sequence[str]
+    unread: Sequence[str]
 
     @property
     def newest(self) -> Checkpoint:
@@ -90,7 +98,7 @@ def audit(root: Path, *, world: int | None = None, whole: bool = True) -> Audit:
     checkpoints = list(_checkpoints(root, listing, whole))
     if not checkpoints:
         raise UsageError(
-            f"{root}: no file of a known form of checkpoint",
+            (*listing.unread, f"{root}: no file of a known form of checkpoint")[0],
             hint="known forms: torch.save, safetensors, torch.distributed.checkpoint, and those of Hugging Face, DeepSpeed and Lightning",
         )
     checkpoints.sort(
@@ -98,10 +106,11 @@ def audit(root: Path, *, world: int | None = None, whole: bool = True) -> Audit:
     )
     _compare(checkpoints, world)
     for checkpoint in checkpoints:
-        _fit_world(checkpoint, world)
+        if None not in (world, checkpoint.world) and checkpoint.world != world:
+            checkpoint.misfit = f"it is of {checkpoint.world} ranks, {world} would load it"
     pointers = [problem for path in listing.pointers for problem in _pointer_problems(path, checkpoints)]
     unfinished = [str(path.relative_to(root)) for path in listing.unfinished]
-    return Audit(checkpoints=checkpoints, pointers=pointers, unfinished=unfinished)
+    return Audit(checkpoints=checkpoints, pointers=pointers, unfinished=unfinished, unread=listing.unread)
 
 
 class _Listing:
@@ -112,6 +121,7 @@ class _Listing:
         self.folders: dict[Path, list[Path]] = {}
         self.pointers: list[Path] = []
         self.unfinished: list[Path] = []
+        self.unread: list[str] = []
         self.entries = 0
         if root.is_file():
             self.files[root.parent], self.folders[root.parent] = [root], []
@@ -125,7 +135,10 @@ class _Listing:
         except FileNotFoundError:
             return  # a job that runs has removed it
         except OSError as error:
-            raise UsageError(f"{folder}: {error.strerror}", hint="run it as the user of the job") from None
+            if not depth:
+                raise UsageError(f"{folder}: {error.strerror}", hint="run it as the user of the job") from None
+            self.unread.append(f"{folder}: {error.strerror}; run it as the user of the job")
+            return
         for entry in entries:
             self.entries += 1
             if self.entries > MOST_ENTRIES or depth > MOST_DEEP:
@@ -135,13 +148,20 @@ class _Listing:
             path = Path(entry.path)
             if _is_pointer(path, entry):
                 self.pointers.append(path)
-            elif (entry.is_symlink() and not path.exists()) or part_files.UNFINISHED.match(entry.name):
+            elif (entry.is_symlink() and not path.exists()) or _is_unfinished(entry):
                 self.unfinished.append(path)
             elif entry.is_dir(follow_symlinks=False):
                 self.folders[folder].append(path)
                 self._list(path, depth + 1)
             elif entry.is_file():
                 self.files[folder].append(path)
+
+
+def _is_unfinished(entry: os.DirEntry[str]) -> bool:
+    """A directory such as ``tmp-checkpoint-30`` is what a save left; ``tmp_run`` may hold checkpoints of a job."""
+    is_named = part_files.UNFINISHED.match(entry.name) is not None
+    is_run = entry.name.lower().startswith("tmp") and entry.is_dir() and not _OF_SAVE.fullmatch(entry.name)
+    return is_named and not is_run
 
 
 def _is_pointer(path: Path, entry: os.DirEntry[str]) -> bool:
@@ -353,11 +373,6 @@ def _read_deepspeed(made: Checkpoint) -> None:
             f"the optimizer's partition of rank {', '.join(map(str, missing[:8]))} of {world} is missing"
         )
     made.world = world if partitions else None
-
-
-def _fit_world(made: Checkpoint, world: int | None) -> None:
-    if None not in (world, made.world) and made.world != world:
-        made.problems.append(f"it is of {made.world} ranks, {world} would load it")
 
 
 def _compare(checkpoints: Sequence[Checkpoint], world: int | None) -> None:

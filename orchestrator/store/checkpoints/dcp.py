@@ -35,16 +35,16 @@ def pieces(directory: Path) -> list[Piece]:
         pickled.DamagedError: it is damaged, or a chunk of a tensor has no place in any file.
     """
     with pickled.reading(), (directory / METADATA).open("rb") as file:
-        if (directory / METADATA).stat().st_size > part_files.MOST_PICKLE:
-            raise pickled.UnreadError(f"{METADATA} has more than {part_files.MOST_PICKLE:,} bytes")
+        if (directory / METADATA).stat().st_size > pickled.MOST_BYTES:
+            raise pickled.UnreadError(f"{METADATA} has more than {pickled.MOST_BYTES:,} bytes")
         document = pickled.read(file)
     entries, places = _attribute(document, "state_dict_metadata"), _attribute(document, "storage_data")
     if not isinstance(entries, dict) or not isinstance(places, dict):
         raise pickled.DamagedError("it is no metadata of torch.distributed.checkpoint")
     shapes = dict(_chunks(entries))
-    placed = []
+    placed, held = [], set()
     for index, place in places.items():
-        key = (_attribute(index, "fqn"), _numbers(_attribute(index, "offset")))
+        key = _attribute(index, "fqn"), _numbers(_attribute(index, "offset"))
         file, start, length = (_attribute(place, name) for name in ("relative_path", "offset", "length"))
         if (
             not isinstance(key[0], str)
@@ -57,9 +57,8 @@ def pieces(directory: Path) -> list[Piece]:
             raise pickled.DamagedError("the place of a piece is damaged")
         plain = not _attribute(place, "transform_descriptors")
         placed.append(Piece(name=key[0], file=file, start=start, length=length, shape=shapes.get(key), is_plain=plain))
-    held = {(piece.name, key[1]) for piece, key in zip(placed, map(_key, places), strict=True)}
-    missing = [name for name, offset in shapes if (name, offset) not in held]
-    if missing:
+        held.add(key)
+    if missing := [name for name, offset in shapes if (name, offset) not in held]:
         raise pickled.DamagedError(f"it names no place for a piece of {missing[0]}" + _and_more(missing))
     return placed
 
@@ -121,10 +120,6 @@ def _chunks(entries: Mapping[Any, Any]) -> Iterator[tuple[tuple[str, tuple[int, 
             yield (name, None), None
         for chunk in chunks or ():
             yield (name, _numbers(_attribute(chunk, "offsets"))), _numbers(_attribute(chunk, "sizes"))
-
-
-def _key(index: Any) -> tuple[Any, tuple[int, ...] | None]:
-    return _attribute(index, "fqn"), _numbers(_attribute(index, "offset"))
 
 
 def _attribute(value: Any, name: str) -> Any:

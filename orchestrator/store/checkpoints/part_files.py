@@ -15,6 +15,8 @@ from . import pickled, safetensors_files, torch_files
 #: What a job calls the number of its steps, and of its epochs, at the top of a saved dict.
 STEPS = ("global_step", "global_steps", "step", "steps", "iteration", "iter", "iter_num", "current_step", "train_step")
 EPOCHS = ("epoch", "epochs", "epochs_run", "EPOCHS_RUN", "current_epoch")
+#: What the first pickle of a file of torch.save has that is no archive.
+_LEGACY = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"
 TORCH_SUFFIXES = (".pt", ".pth", ".ckpt")
 #: Suffixes that files of other programs have as well: with them the name must say that it is a checkpoint.
 _COMMON = re.compile(
@@ -27,8 +29,8 @@ UNFINISHED = re.compile(r"(^tmp[-_.].*|.*\.(tmp|part|partial|incomplete|temp)(\.
 
 #: Names of the indexes that Hugging Face writes beside shards.
 INDEX = re.compile(r".*\.(safetensors|bin)\.index(\.\w+)?\.json")
-#: The largest JSON, and the largest plain pickle, that are read.
-_MOST_TEXT, MOST_PICKLE = 128 << 20, 512 << 20
+#: The largest JSON that is read.
+_MOST_TEXT = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +98,8 @@ def _json(path: Path, size: int) -> PartFile:
         raise pickled.DamagedError("it is no JSON object")
     if path.name == "trainer_state.json":
         step = document.get("global_step")
-        return PartFile(
-            path=path,
-            form="state of a trainer",
-            size=size,
-            says={"global_step": step} if isinstance(step, int) and abs(step) < 1 << 63 else {},
-        )
+        says = {"global_step": step} if isinstance(step, int) and abs(step) < 1 << 63 else {}
+        return PartFile(path=path, form="state of a trainer", size=size, says=says)
     problem = "; ".join(_index_problems(path, document.get("weight_map")))
     return PartFile(path=path, form="index of tensors", size=size, problem=problem)
 
@@ -129,27 +127,21 @@ def _index_problems(path: Path, weights: Any) -> Iterator[str]:
 
 def _torch(path: Path, size: int, whole: bool) -> PartFile:
     with path.open("rb") as stream:
-        head = stream.read(4)
-    if head[:2] == b"PK" or _is_legacy(path):
+        head = stream.read(16)
+    if head[:2] == b"PK" or (head[:1] == b"\x80" and _LEGACY in head):
         file = torch_files.TorchFile(path, whole=whole)
         says, updates, world = _claims(file)
         form = f"torch.save, {len(file.storages)} tensors"
         return PartFile(path=path, form=form, size=size, says=says, updates=updates, world=world, digest=file.digest)
     if head[:1] == b"\x80":
-        if size > MOST_PICKLE:
-            raise pickled.UnreadError(f"it is a pickle of {size:,} bytes; {MOST_PICKLE:,} are read")
+        if size > pickled.MOST_BYTES:
+            raise pickled.UnreadError(f"it is a pickle of {size:,} bytes; {pickled.MOST_BYTES:,} are read")
         with path.open("rb") as stream:
             pickled.read(stream)
         return PartFile(path=path, form="pickle", size=size)
-    if path.suffix in (".pt", ".pth", ".ckpt") and not head.strip(b"\0"):
+    if path.suffix in (".pt", ".pth", ".ckpt") and not head[:4].strip(b"\0"):
         raise pickled.DamagedError("it begins with zeros: its data never reached the disk")
     return PartFile(path=path, form="", size=size, unknown="its form is not known")
-
-
-def _is_legacy(path: Path) -> bool:
-    with path.open("rb") as stream:
-        head = stream.read(16)
-    return head[:1] == b"\x80" and b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19" in head
 
 
 def _claims(file: torch_files.TorchFile) -> tuple[dict[str, float], tuple[float, ...], int | None]:

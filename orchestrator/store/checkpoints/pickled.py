@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickletools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -34,6 +34,8 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 }
 #: Opcodes of a pickle, and values that its calls copy: a small pickle can demand any amount of memory.
 _MOST_OPCODES, _MOST_COPIED = 50_000_000, 50_000_000
+#: The largest pickle that is read; the bytes of tensors are not part of it.
+MOST_BYTES = 512 << 20
 #: Values in one key of a dict: the hash of a deeper tuple ends the process, or never ends.
 _MOST_KEY = 1000
 
@@ -148,6 +150,8 @@ class _Machine:
             self.memo[arg] = stack[-1]
         elif name in _TUPLES:
             stack.append(tuple(self.take(_TUPLES[name])))
+        elif name in _MARKED:
+            stack.append(_MARKED[name](self.take_marked()))
         elif name not in _NOTHING:
             action = getattr(self, f"on_{name.lower()}", None)
             if action is None:
@@ -179,20 +183,8 @@ class _Machine:
     def on_dup(self, _arg: Any) -> None:
         self.stack.append(self.stack[-1])
 
-    def on_tuple(self, _arg: Any) -> None:
-        self.stack.append(tuple(self.take_marked()))
-
-    def on_list(self, _arg: Any) -> None:
-        self.stack.append(self.take_marked())
-
-    on_frozenset = on_tuple  # can be a key
-
-    def on_dict(self, _arg: Any) -> None:
-        self.stack.append(_pairs(self.take_marked()))
-
     def on_append(self, _arg: Any) -> None:
-        (value,) = self.take(1)
-        self.extend([value])
+        self.extend(self.take(1))
 
     def on_appends(self, _arg: Any) -> None:
         self.extend(self.take_marked())
@@ -288,3 +280,7 @@ def _pairs(flat: list[Any]) -> dict[Any, Any]:
 
 def _dict(value: Any) -> dict[Any, Any]:
     return dict(value) if isinstance(value, dict) else _pairs([part for pair in value for part in pair])
+
+
+#: Opcodes that make a container of what lies above the last mark. A frozenset can be a key.
+_MARKED: Mapping[str, Callable[[list[Any]], Any]] = {"TUPLE": tuple, "FROZENSET": tuple, "LIST": list, "DICT": _pairs}

@@ -6,6 +6,7 @@ Both forms: a zip archive (since PyTorch 1.6), and the pickles one after another
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import struct
@@ -34,18 +35,7 @@ _ZIP = b"PK\x03\x04"
 _MAGIC = 0x1950A86A20F9469CFC6C
 _CHUNK = 1 << 20
 #: What the archive's reader raises where bytes are damaged.
-_ERRORS = (
-    zipfile.BadZipFile,
-    EOFError,
-    OSError,
-    zlib.error,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    struct.error,
-)
-#: The largest pickle that is read. The tensors' bytes are not part of it.
-_MOST_PICKLE = 512 << 20
+_ERRORS = (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError, ValueError, struct.error)
 #: Numbers from here on, and those that are none, count no steps.
 _MOST_NUMBER = 1 << 63
 
@@ -86,7 +76,7 @@ class TorchFile:
             if part.peek(4)[:4] == _ZIP:
                 self._read_zip(part, whole)
             else:
-                raw.most = _MOST_PICKLE
+                raw.most = pickled.MOST_BYTES
                 self._read_legacy(part, length)
 
     @cached_property
@@ -126,8 +116,8 @@ class TorchFile:
             raise pickled.DamagedError("its record data.pkl is missing")
         if any(info.compress_type for name, info in records.items() if name.startswith("data")):
             raise pickled.UnreadError("a record of it is compressed, which torch.save never does")
-        if main.file_size > _MOST_PICKLE:
-            raise pickled.UnreadError(f"data.pkl has {main.file_size:,} bytes; {_MOST_PICKLE:,} are read")
+        if main.file_size > pickled.MOST_BYTES:
+            raise pickled.UnreadError(f"data.pkl has {main.file_size:,} bytes; {pickled.MOST_BYTES:,} are read")
         with _damage("data.pkl"):
             content = _record(archive, main)
         self.value = pickled.read_bytes(content)
@@ -190,10 +180,7 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
 
 def storage_of(reference: Any) -> Storage | None:

@@ -12,7 +12,7 @@ from ...model.frozen import dataclass, replace
 from ...model.run import Run
 from .. import collectives, quantities, training
 from ..collectives import phrases, statistics
-from ..values import mapping
+from ..values import flat, mapping
 
 if TYPE_CHECKING:
     from ..collectives.statistics import Floats
@@ -230,16 +230,12 @@ def _environment(run: Run) -> Iterator[tuple[str, str]]:
     yield "bed", str(plan.get("bed", about.get("bed", "-")))
     yield "backend", str(plan.get("backend", "-"))
     yield "nodes", " ".join(map(str, plan.get("slots", ())))
-    yield from _flat({"link": plan.get("link")} if plan.get("link") else {})
+    yield from flat({"link": plan.get("link")} if plan.get("link") else {}, _text)
     yield "ccbed", str(about.get("ccbed", "-"))
     yield "workload", run.trial.workload
-    yield from _flat({"params": run.trial.params})
-    yield from _flat(mapping(run.extras.get("fingerprint.json")))
+    yield from flat({"params": run.trial.params}, _text)
+    yield from flat(mapping(run.extras.get("fingerprint.json")), _text)
 
 
-def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    for key, item in value.items():
-        if isinstance(item, Mapping):
-            yield from _flat(item, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", ", ".join(map(str, item)) if isinstance(item, list | tuple) else str(item)
+def _text(item: Any) -> str:
+    return ", ".join(map(str, item)) if isinstance(item, list | tuple) else str(item)

@@ -112,8 +112,8 @@ def _copies(pair: Pair) -> tuple[Result, str]:
     differing = [name for name in sorted(other) if other[name] not in own.values()]
     name = next(iter(differing), min(own)).split()[0]
     if redone:
-        return "fail", f"{name} differs from before, until step {redone[-1].step}, and no checkpoint holds it"
-    return "unknown", f"{name} differs, no checkpoint holds it, and no step shows whether it is made again"
+        return "fail", f"{name} differs from before, until step {redone[-1].step}, and no known checkpoint holds it"
+    return "unknown", f"{name} differs, no known checkpoint holds it, and no step shows whether it is made again"
 
 
 def _optimizer(pair: Pair) -> tuple[Result, str]:

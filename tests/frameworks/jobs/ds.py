@@ -47,6 +47,8 @@ data = Data(640)
 sampler = DistributedSampler(data, seed=1)
 loader = DataLoader(data, 16, sampler=sampler)
 average = copy.deepcopy(net).float() if options.ema else None
+#: An optimizer whose states no rank has a part of.
+whole = [] if options.zero or options.bf16 else [engine.optimizer]
 step = 0
 if options.preempt:
     notice.expect()
@@ -63,7 +65,7 @@ if os.path.exists("out/latest"):
     step = client["step"]
     if average is not None and options.broken != "ema":
         average.load_state_dict(client["average"])
-    truth.log(step, model=net)
+    truth.log(step, model=net, optimizers=whole)
 for epoch in range(step // len(loader), 6):
     sampler.set_epoch(0 if options.broken == "set_epoch" else epoch)
     for place, (x, y) in enumerate(loader):
@@ -78,7 +80,7 @@ for epoch in range(step // len(loader), 6):
                 for own, value in zip(average.parameters(), net.parameters(), strict=True):
                     own.lerp_(value.float(), 0.05)
         averages = None if average is None else [*average.parameters()]
-        truth.log(step, model=net, loss=loss.item(), batch=x, copy=averages)
+        truth.log(step, model=net, optimizers=whole, loss=loss.item(), batch=x, copy=averages)
         time.sleep(0.01)
         if options.evaluate and step % options.evaluate == 0:
             engine.eval()

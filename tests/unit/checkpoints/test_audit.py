@@ -205,7 +205,9 @@ def test_a_link_without_a_target_is_damage(made: Callable[[str], Path]) -> None:
 def test_the_number_of_ranks_must_fit_where_it_is_asked(made: Callable[[str], Path]) -> None:
     root = made("deepspeed")
     assert outcome(root, world=2) == "whole"
-    assert "it is of 2 ranks, 4 would load it" in texts(root, world=4)
+    newest = audits.audit(root, world=4).newest
+    assert (newest.outcome, newest.misfit) == ("misfit", "it is of 2 ranks, 4 would load it")
+    assert not newest.problems
 
 
 def test_a_world_that_is_known_to_have_shrunk_is_no_doubt(made: Callable[[str], Path]) -> None:
@@ -222,6 +224,13 @@ def test_what_a_save_left_that_did_not_end_is_no_checkpoint(made: Callable[[str]
     audit = audits.audit(root)
     assert outcome(root) == "whole"
     assert audit.unfinished == ["snapshot_30.pt.tmp", "tmp-checkpoint-30"]
+
+
+def test_a_run_whose_directory_is_called_temporary_is_read(made: Callable[[str], Path], tmp_path: Path) -> None:
+    made("snapshots").rename(tmp_path / "tmp_run")
+    (tmp_path / "tmp_run" / "snapshot_20.pt").write_bytes(b"")
+    assert outcome(tmp_path) == "damaged"
+    assert not audits.audit(tmp_path).unfinished
 
 
 def test_a_file_of_another_form_is_unknown_not_damaged(made: Callable[[str], Path]) -> None:

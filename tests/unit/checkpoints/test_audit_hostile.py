@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from orchestrator.cli.verbs import checkpoint
 from orchestrator.store.checkpoints import audit as audits
-from orchestrator.store.checkpoints import pickled, torch_files
+from orchestrator.store.checkpoints import pickled
 
 from .test_audit import outcome, texts
 
@@ -150,7 +150,7 @@ def test_names_are_printed_without_what_a_terminal_obeys() -> None:
 def test_a_pickle_without_an_end_inside_another_form_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: bytes
 ) -> None:
-    monkeypatch.setattr(torch_files, "_MOST_PICKLE", 1 << 16)
+    monkeypatch.setattr(pickled, "MOST_BYTES", 1 << 16)
     begin = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}."
     for path, head in ((tmp_path / "a.pt", begin), (tmp_path / "step_1" / ".metadata", b"")):
         path.parent.mkdir(exist_ok=True)

@@ -3,6 +3,7 @@
 # mypy: disable-error-code="no-untyped-call,unused-ignore"
 from __future__ import annotations
 
+import copy
 import threading
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,19 @@ def test_buffers_and_copies_of_the_model_are_in_the_states_of_the_window(tmp_pat
         first["copies"]["AveragedModel 0"], 16
     )
     assert second["buffers"] != first["buffers"]
+
+
+def test_a_teacher_inside_the_trained_module_is_a_copy_and_a_frozen_part_is_none(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        model = nn.ModuleDict({"net": nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "base": nn.Linear(4, 4)})
+        model["teacher"] = copy.deepcopy(model["net"])
+        optimizer = torch.optim.SGD(model["net"].parameters(), 0.5)
+        for _ in range(2):
+            model["net"](torch.randn(3, 4)).sum().backward()
+            optimizer.step()
+
+    (lines,) = jobs.fork(tmp_path, body, CCBED_WATCH_EVERY="1")
+    assert jobs.of(lines, "state")[0]["copies"].keys() == {"Sequential 0"}
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
