@@ -60,7 +60,6 @@ def render(value: int) -> str:
 def undisturbed() -> Iterator[None]:
     """No gradients, and no mode or subclass of the user sees these operations."""
     import torch
-
     from torch.utils import _python_dispatch
 
     pre_dispatch: Any = torch._ops._len_torch_dispatch_stack_pre_dispatch
@@ -266,7 +265,7 @@ def bit_patterns(flat: Any) -> Any:
 
 
 def _sum_bits(bits: Any, start: int) -> int:
-    """The sum over flat integers whose first has index ``start``: on a CPU in parts that its cache holds, on a device whole chunks at once."""
+    """The sum over flat integers whose first has index ``start``: on a CPU in parts for its cache, on a device whole chunks at once."""
     is_device, count = bits.device.type != "cpu", int(bits.numel())
     size = CHUNK if is_device else SERIAL
     until = min(count, -start % size)
@@ -284,7 +283,7 @@ def _sum_bits(bits: Any, start: int) -> int:
 
 
 def _multiply(bits: Any, table: Any) -> Any:
-    """The sum of at most ``SERIAL`` products. On a CPU a copy in the cache and ``dot`` are fastest; other devices have no ``dot`` of integers."""
+    """The sum of products, on a CPU of at most ``SERIAL``: a copy in the cache and ``dot`` are fastest. Others have no such ``dot``."""
     import torch
 
     if bits.device.type != "cpu":

@@ -341,14 +341,14 @@ def split_flat_optimizer(tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[
 
 def read_optimizer(value: Mapping[str, Any], digests: Digests) -> OptimizerState:
     """Read ``{"state": {key: {name: value}}, "param_groups": [...]}``."""
+    torch: Any = sys.modules["torch"]
     keys = [key for group in value["param_groups"] for key in group.get("params", ())]
     states: dict[str, dict[Any, Part]] = {}
     for key, entries in value["state"].items():
         for name, item in entries.items() if isinstance(entries, Mapping) else ():
-            if isinstance(item, (int, float)):
-                item = sys.modules["torch"].tensor(float(item), dtype=sys.modules["torch"].float64)
-            if is_tensor(item):
-                digests.add(states.setdefault(str(name), {}), key, item)
+            tensor = torch.tensor(float(item), dtype=torch.float64) if isinstance(item, (int, float)) else item
+            if is_tensor(tensor):
+                digests.add(states.setdefault(str(name), {}), key, tensor)
     counters = [item["step"] for item in value["state"].values() if isinstance(item, Mapping) and "step" in item]
     rates = [rate(group.get("lr")) for group in value["param_groups"]]
     return OptimizerState(tuple(keys), states, rates, smallest(counters))
