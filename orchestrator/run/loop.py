@@ -27,6 +27,8 @@ _SYNCED = (payloads.FaultAct, payloads.FaultHeal, payloads.NodeApply, payloads.N
 GRACE_S = 3.0
 #: A keeper mostly replies within this time; afterwards the loop checks whether it still exists.
 ABANDONED_S = 1.0
+#: Events that are taken between two looks at whether the run is interrupted.
+AT_ONCE = 256
 
 
 class Journal(Protocol):
@@ -69,6 +71,7 @@ class Loop:
     _timers: list[tuple[float, str]] = field(default_factory=list)
     _deadlines: list[tuple[float, str]] = field(default_factory=list)
     _queue: deque[Event] = field(default_factory=deque)
+    _polled: deque[Event] = field(default_factory=deque)
     _watch: liveness.Watch = field(default_factory=lambda: liveness.Watch(checked_at=0.0))
     _pace: liveness.Pace = field(default_factory=liveness.Pace)
     _stopping: bool = False
@@ -84,8 +87,12 @@ class Loop:
     # --- one turn -----------------------------------------------------------------------------------------------------
 
     def _turn(self, state: State) -> State:
-        events, self.cursors = self.provider.poll(self.cursors, self._patience())
-        state = self._take(state, events)
+        if not self._polled:
+            events, self.cursors = self.provider.poll(self.cursors, self._patience())
+            self._polled.extend(events)
+        state = self._take(state, [self._polled.popleft() for _ in range(min(AT_ONCE, len(self._polled)))])
+        if self._polled:  # among them may be replies that would be late
+            return self._take(state, self._interruption())
         return self._take(
             state, (*self._fired(), *self._overdue(), *self._check_liveness(state), *self._interruption())
         )
@@ -181,7 +188,8 @@ class Loop:
     def _poll_now(self) -> Sequence[Event]:
         """Return the events of the nodes since the last poll, without waiting."""
         events, self.cursors = self.provider.poll(self.cursors, 0.0)
-        return events
+        taken, self._polled = (*self._polled, *events), deque()
+        return taken
 
     def _lost_replies(self, event: Event) -> list[Event]:
         """A node that has exited sends no reply: close the open commands of its agent as indeterminate."""

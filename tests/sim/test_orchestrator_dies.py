@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.engine.state import State
+from orchestrator.model import event, events
 from orchestrator.model.act import Act
+from orchestrator.model.event import Source
 from orchestrator.model.plan import Plan
 from orchestrator.model.trial import Trial
+from orchestrator.run.loop import AT_ONCE
 
 from ..fakes.fake import FakeBed
 from . import world
@@ -126,6 +131,33 @@ def test_an_interrupted_run_heals_the_bed_and_goes_on_when_resumed(after: int) -
     assert all(gang.over for gang in bed.gangs.values())
     assert world.resume(trial, plan, bed, book).stage == "done"
     assert book.events[-1].value["outcome"] == "finished"
+
+
+@pytest.mark.parametrize("is_final", [False, True], ids=["suspended", "ended"])
+def test_an_interrupt_is_answered_among_few_of_the_events_that_wait(is_final: bool) -> None:
+    trial, interrupted = world.trial(world.crash(2)), list[int]()
+    plan, bed, book = world.plan(trial), world.bed(), world.Memory()
+    poll, note = bed.poll, events.RankStep(step=1, mark="newest", rank=0)
+
+    def poll_many(*args: Any) -> Any:
+        polled, cursors = poll(*args)
+        if len(book.events) < 60 or interrupted:
+            return polled, cursors
+        interrupted.append(len(book.events))
+        at, source = book.events[0].at, Source(node="n0", incarnation="n0-1", writer="flood", n=0)
+        flood = [
+            event.event(note, at=at, source=replace(source, n=n), node="n0", epoch=0) for n in range(1, 20 * AT_ONCE)
+        ]
+        return [*flood, *polled], cursors
+
+    bed.poll = poll_many  # type: ignore[method-assign]
+    state = world.loop(
+        trial, plan, bed, book, is_interrupted=lambda: bool(interrupted), ends_by_interrupt=is_final
+    ).run()
+    number = [entry.f for entry in book.events].index("run.interrupted")
+    assert number - interrupted[0] < 2 * AT_ONCE
+    assert sum(entry.source.writer == "flood" for entry in book.events) == 20 * AT_ONCE - 1, "none of them is lost"
+    assert state.stage == ("done" if is_final else "suspended")
 
 
 @pytest.mark.parametrize("name", TRIALS)

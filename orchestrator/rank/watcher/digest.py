@@ -62,8 +62,16 @@ def undisturbed() -> Iterator[None]:
     import torch
     from torch.utils import _python_dispatch
 
-    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass(), _python_dispatch._disable_current_modes():
-        yield
+    pre_dispatch: Any = torch._ops._len_torch_dispatch_stack_pre_dispatch
+    has_modes = torch._C._len_torch_dispatch_stack() or pre_dispatch()
+    modes: Any = _python_dispatch._disable_current_modes if has_modes else contextlib.nullcontext
+    has_gradients = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    try:
+        with torch._C.DisableTorchFunctionSubclass(), modes():
+            yield
+    finally:
+        torch._C._set_grad_enabled(has_gradients)
 
 
 def tensor(name: str, item: Any) -> int:
@@ -257,48 +265,41 @@ def bit_patterns(flat: Any) -> Any:
 
 
 def _sum_bits(bits: Any, start: int) -> int:
-    """The sum over flat integers whose first has index ``start``: up to a chunk's border, then whole chunks, then the rest."""
-    count = int(bits.numel())
-    until = min(count, -start % CHUNK)
-    value = _sum_chunk(bits[:until], start) if until else 0
-    rows = (count - until) // CHUNK
-    if rows:
-        value += _sum_rows(bits[until : until + rows * CHUNK].view(rows, CHUNK), (start + until) // CHUNK)
-    rest = until + rows * CHUNK
-    return value + (_sum_chunk(bits[rest:], start + rest) if rest < count else 0)
-
-
-def _sum_chunk(bits: Any, start: int) -> int:
-    """The sum over indices of one chunk."""
-    begin = start % CHUNK
-    table = _table(bits.device)[begin : begin + bits.numel()]
-    return int(_multiply(bits, table)) * _odd("chunk", start // CHUNK)
+    """The sum over flat integers whose first has index ``start``: on a CPU in parts for its cache, on a device whole chunks at once."""
+    is_device, count = bits.device.type != "cpu", int(bits.numel())
+    size = CHUNK if is_device else SERIAL
+    until = min(count, -start % size)
+    if is_device and count - until >= CHUNK:
+        rest = until + (count - until) // CHUNK * CHUNK
+        rows = _sum_rows(bits[until:rest].view(-1, CHUNK), (start + until) // CHUNK)
+        return _sum_bits(bits[:until], start) + rows + _sum_bits(bits[rest:], start + rest)
+    value, table = 0, _table(bits.device)
+    for part in (bits[:until], *bits[until:].split(size)):
+        if part.numel():
+            begin = start % CHUNK
+            value += int(_multiply(part, table[begin : begin + part.numel()])) * _odd("chunk", start // CHUNK)
+            start += part.numel()
+    return value
 
 
 def _multiply(bits: Any, table: Any) -> Any:
-    """The sum of products. On a CPU a copy in the cache and ``dot`` are fastest; other devices have no ``dot`` of integers."""
+    """The sum of products, on a CPU of at most ``SERIAL``: a copy in the cache and ``dot`` are fastest. Others have no such ``dot``."""
     import torch
 
     if bits.device.type != "cpu":
         return (bits * table).sum()
     if not hasattr(_scratch, "buffer"):
-        _scratch.buffer = torch.empty(CHUNK, dtype=torch.int64, device="cpu")
-    copied = _scratch.buffer[: bits.numel()]
-    for begin in range(0, copied.numel(), SERIAL):
-        copied[begin : begin + SERIAL].copy_(bits[begin : begin + SERIAL])
-    return torch.dot(copied, table)
+        _scratch.buffer = torch.empty(SERIAL, dtype=torch.int64, device="cpu")
+    return torch.dot(_scratch.buffer[: bits.numel()].copy_(bits), table)
 
 
 def _sum_rows(bits: Any, first: int) -> int:
-    """The sum over whole chunks: in the processor's cache one after the other, on a device many at once."""
+    """The sum over whole chunks on a device, many at once."""
     import torch
 
     table = _table(bits.device)
-    if bits.device.type == "cpu":
-        values = [int(_multiply(row, table)) for row in bits]
-    else:
-        parts = (bits[begin : begin + DEVICE_ROWS] * table for begin in range(0, bits.shape[0], DEVICE_ROWS))
-        values = torch.cat([part.sum(1) for part in parts]).tolist()
+    parts = (bits[begin : begin + DEVICE_ROWS] * table for begin in range(0, bits.shape[0], DEVICE_ROWS))
+    values = torch.cat([part.sum(1) for part in parts]).tolist()
     return sum(value * _odd("chunk", first + index) for index, value in enumerate(values))
 
 
@@ -343,8 +344,7 @@ def multipliers(name: str, count: int) -> Any:
 def sum_of_products(flat: Any, factors: Any) -> int:
     """The sum of the bit patterns of a flat tensor on the CPU times ``factors``, which has their length."""
     patterns = bit_patterns(flat)
-    parts = (slice(begin, begin + CHUNK) for begin in range(0, patterns.numel(), CHUNK))
-    return sum(int(_multiply(patterns[part], factors[part])) for part in parts) & _MASK
+    return sum(int(_multiply(*part)) for part in zip(patterns.split(SERIAL), factors.split(SERIAL))) & _MASK
 
 
 def prepare(devices: Iterable[Any]) -> None:

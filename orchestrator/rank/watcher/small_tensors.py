@@ -6,6 +6,8 @@ of biases and norms.
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +15,8 @@ from . import digest
 
 #: Elements of a tensor that is small, and of all small tensors together: 8 bytes of multipliers for each.
 SMALL, TOGETHER = 16384, 1 << 19
-#: Elements of which the separate sums are computed at once: 2 MiB of products, which the processor's cache holds.
-BATCH = 1 << 18
+#: Elements of which the separate sums are computed at once: no more than torch handles without its other threads.
+BATCH = digest.SERIAL
 
 
 class SmallTensors:
@@ -47,16 +49,16 @@ class SmallTensors:
 
 def is_small(item: Any) -> bool:
     """Is this a plain tensor of few elements in the memory of this process?"""
-    import torch
+    return bool(size_of(item)) and item.untyped_storage().nbytes() > 0
 
-    return (
-        type(item) in (torch.Tensor, torch.nn.Parameter)
-        and item.device.type == "cpu"
-        and item.layout is torch.strided
-        and 0 < item.numel() <= SMALL
-        and not (item.is_complex() or item.is_quantized)
-        and item.untyped_storage().nbytes() > 0
-    )
+
+def size_of(item: Any) -> int:
+    """The elements of a tensor that is small, if it has memory; of any other 0."""
+    torch = sys.modules["torch"]
+    if type(item) is not torch.Tensor and type(item) is not torch.nn.Parameter:
+        return 0
+    is_plain = item.is_cpu and item.layout is torch.strided and not (item.is_complex() or item.is_quantized)
+    return size if is_plain and (size := item.numel()) <= SMALL else 0
 
 
 def group(items: Sequence[tuple[str, Any]]) -> list[SmallTensors]:
@@ -89,10 +91,15 @@ def named_sums(items: Sequence[tuple[str, Any]]) -> list[int]:
     return [value * unit * digest.name_multiplier(name) for (name, _), value in zip(items, sums)]
 
 
-def _sums_of(items: Sequence[Any], size: int) -> list[int]:
+@functools.cache
+def _multipliers() -> Any:
+    return digest.multipliers("", SMALL)
+
+
+def _sums_of(items: list[Any], size: int) -> list[int]:
     """The sums of tensors of one type and size."""
     import torch
 
-    rows = digest.bit_patterns(torch.cat([item.reshape(-1) for item in items])).view(len(items), size)
-    sums: list[int] = torch.mv(rows.to(torch.int64), digest.multipliers("", size)).tolist()
+    rows = digest.bit_patterns(torch._C._nn.flatten_dense_tensors(items)).view(len(items), size)
+    sums: list[int] = torch.mv(rows.to(torch.int64), _multipliers()[:size]).tolist()
     return sums

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import sys
@@ -340,12 +341,14 @@ def split_flat_optimizer(tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[
 
 def read_optimizer(value: Mapping[str, Any], digests: Digests) -> OptimizerState:
     """Read ``{"state": {key: {name: value}}, "param_groups": [...]}``."""
+    torch: Any = sys.modules["torch"]
     keys = [key for group in value["param_groups"] for key in group.get("params", ())]
     states: dict[str, dict[Any, Part]] = {}
     for key, entries in value["state"].items():
         for name, item in entries.items() if isinstance(entries, Mapping) else ():
-            if is_tensor(item) or isinstance(item, (int, float)):
-                digests.add(states.setdefault(str(name), {}), key, _as_tensor(item))
+            tensor = torch.tensor(float(item), dtype=torch.float64) if isinstance(item, (int, float)) else item
+            if is_tensor(tensor):
+                digests.add(states.setdefault(str(name), {}), key, tensor)
     counters = [item["step"] for item in value["state"].values() if isinstance(item, Mapping) and "step" in item]
     rates = [rate(group.get("lr")) for group in value["param_groups"]]
     return OptimizerState(tuple(keys), states, rates, smallest(counters))
@@ -389,12 +392,12 @@ def parameter_names(keys: Sequence[Any], group: Sequence[str] | None) -> dict[An
     by_name = {names.normalise(key): key for key in keys}
     if group is None:
         return {key: name for name, key in by_name.items()}
-    return {by_name[saved]: name for name, saved in align_names(list(by_name), group).items()}
+    return {by_name[saved]: name for name, saved in align_names(tuple(by_name), tuple(group)).items()}
 
 
 def align(parts: Mapping[str, Part], owner: Owner) -> dict[str, Part]:
     """The owner's name -> part, for the parameters that this mapping holds: by name, else by address, else by order and shape."""
-    matches = {name: parts[saved] for name, saved in align_names(list(parts), owner.parameters).items()}
+    matches = {name: parts[saved] for name, saved in align_names(tuple(parts), owner.parameters).items()}
     if len(matches) == len(owner.parameters) or not owner.parameters:
         return matches
     by_address = {item.pointer: item for item in parts.values() if item.pointer}
@@ -443,7 +446,8 @@ def _by_shapes(mappings: Mapping[str, Mapping[str, Part]], owner: Owner) -> list
     return pairs
 
 
-def align_names(saved: Sequence[str], owner: Sequence[str]) -> dict[str, str]:
+@functools.lru_cache(maxsize=16)
+def align_names(saved: tuple[str, ...], owner: tuple[str, ...]) -> Mapping[str, str]:
     """The owner's name -> name in the mapping. One prefix may stand before all names of either side."""
     if not saved or not owner:
         return {}
@@ -462,14 +466,9 @@ def align_names(saved: Sequence[str], owner: Sequence[str]) -> dict[str, str]:
 def _split_parameters(saved: fused_names.Tensors) -> Iterator[tuple[str, Any]]:
     """The parameters that a mapping with others of the owner's parameters holds as several tensors."""
     known = owner.current
-    matches = align_names([*saved], known.parameters) if known is not None and len(saved) > 1 else {}
+    matches = align_names(tuple(saved), known.parameters) if known is not None and len(saved) > 1 else {}
     if known is not None and 0 < len(matches) < min(len(known.parameters), len(saved)):
         yield from fused_names.split(saved, matches, known.live())
-
-
-def _as_tensor(value: Any) -> Any:
-    torch = sys.modules["torch"]
-    return value if is_tensor(value) else torch.tensor(float(value), dtype=torch.float64)
 
 
 def _shared(parts: Mapping[str, Part], owner: Owner) -> int:

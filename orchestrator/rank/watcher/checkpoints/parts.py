@@ -18,8 +18,8 @@ MODULUS = 1 << 64
 _UNIT = pow(digest.name_multiplier(""), -1, MODULUS)
 #: Small tensors that are digested together.
 TOGETHER = 4096
-#: Bytes from which on a second thread digests them; to start one costs as much as these.
-FOR_A_THREAD = 1 << 20
+#: Elements from which on a second thread digests them; to start one costs as much as these.
+FOR_A_THREAD = 1 << 18
 
 
 class Part(NamedTuple):
@@ -33,8 +33,8 @@ class Part(NamedTuple):
     norm: float = 0.0
 
 
-#: The mapping that gets the part of a tensor, its key, the tensor, and whether its norm is computed.
-Entry = tuple[dict[Any, Part], Any, Any, bool]
+#: The mapping that gets the part of a small tensor, its key, the tensor, its elements, and whether its norm is computed.
+Entry = tuple[dict[Any, Part], Any, Any, int, bool]
 
 
 class Digests:
@@ -44,32 +44,33 @@ class Digests:
         self._small: list[Entry] = []
         self._jobs: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
-        self._bytes = 0
+        self._elements = 0
         self._error: Exception | None = None
 
     def add(self, target: dict[Any, Part], key: Any, item: Any, *, has_norm: bool = False) -> None:
         """``target[key]`` becomes the part of the tensor with ``finish``; until then it holds the place."""
         target[key] = _NONE
-        if small_tensors.is_small(item):
-            self._small.append((target, key, item, has_norm))
-            self._bytes += item.numel() * item.element_size()
+        if size := small_tensors.size_of(item):
+            self._small.append((target, key, item, size, has_norm))
+            self._elements += size
             if len(self._small) >= TOGETHER:
                 self._close()
         else:
             self._jobs.append(lambda: target.update({key: part(item, has_norm=has_norm)}))
-            self._bytes += item.numel() * item.element_size() if hasattr(item, "element_size") else FOR_A_THREAD
+            self._elements += item.numel() if hasattr(item, "numel") else FOR_A_THREAD
 
     def start(self) -> None:
-        """Digest many bytes in a thread, beside what the caller does until ``finish``. Nothing more is added."""
+        """Digest many elements in a thread, beside what the caller does until ``finish``. Nothing more is added."""
         self._close()
-        if self._bytes >= FOR_A_THREAD:
+        if self._elements >= FOR_A_THREAD:
             self._thread = threading.Thread(target=self._work, name="ccbed-watch-contents", daemon=True)
             self._thread.start()
 
     def finish(self) -> None:
         """Digest what no thread has begun, and wait for the other thread. Raises what a digest has raised."""
         self._close()
-        self._work()
+        if self._jobs:
+            self._work()
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
@@ -97,16 +98,15 @@ _NONE = Part(None, 0, 0, ())
 
 
 def _digest_small(entries: list[Entry]) -> None:
-    if not all(small_tensors.is_small(item) for _, _, item, _ in entries):  # its memory was released, or it has grown
-        for target, key, item, has_norm in entries:
+    if not all(item.untyped_storage().nbytes() and item.numel() == size for _, _, item, size, _ in entries):
+        for target, key, item, _, has_norm in entries:
             target[key] = part(item, has_norm=has_norm)
         return
-    sums = small_tensors.separate_sums([item for _, _, item, _ in entries])
-    norms = digest.norms([item for _, _, item, has_norm in entries if has_norm])
-    for (target, key, item, has_norm), value in zip(entries, sums):
-        norm = next(norms) if has_norm else 0.0
-        unit = value * _UNIT % MODULUS
-        target[key] = Part(unit, item.numel(), item.data_ptr(), tuple(item.shape), False, (norm**2) ** 0.5)
+    sums = small_tensors.separate_sums([item for _, _, item, _, _ in entries])
+    norms = digest.norms([item for _, _, item, _, has_norm in entries if has_norm])
+    for (target, key, item, size, has_norm), value in zip(entries, sums):
+        norm = (next(norms) ** 2) ** 0.5 if has_norm else 0.0
+        target[key] = Part(value * _UNIT % MODULUS, size, item.data_ptr(), item.shape, False, norm)
 
 
 def digest_all(items: Iterable[tuple[str, Any]]) -> dict[str, Part]:

@@ -19,7 +19,7 @@ MAX_ENTRIES = 1000
 
 
 #: Of the time between two searches of one directory the part that a search may take: a checkpoint may have thousands of files.
-SHARE = 0.05
+SHARE = 0.02
 #: Directory -> until when the tracker that was found there last is not searched for again, and this tracker.
 _known: dict[str, tuple[float, str | None]] = {}
 
