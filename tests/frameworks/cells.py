@@ -81,7 +81,7 @@ CELLS: tuple[Cell, ...] = (
     _acc("--dropout 0.1 --save 10 --broken rng", "RNG"), _acc("--compile aot_eager"), _acc("--preempt", fault=NOTICE), _acc(fault=TORCHRUN),
     _acc(), _acc(fault=FIRST), _acc("--accumulate 2"), _acc("--precision bf16"), _acc("--stateful"), _acc("--evaluate"), _acc("--ema"),
     _acc("--broken data", "data position"), _acc("--broken weights-only", "optimizer"), _acc("--ema --broken ema", "copies of the model"),
-    _acc("--broken set_epoch"),
+    _acc("--broken set_epoch", "data position"),  # its loader counts epochs itself, from 0 again after a restart
     _light("--no-shuffle", "data position"), _light("--no-shuffle --dropout 0.1", "data position", "RNG"),
     _light("--stateful"), _light("--stateful", fault=FIRST), _light("--stateful --precision bf16-mixed"), _light("--stateful --evaluate 5"),
     _light("--stateful --accumulate 2", "data position"), _light("--stateful --ema"), _light("--stateful --dropout 0.1", "RNG"),

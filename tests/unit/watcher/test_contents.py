@@ -344,6 +344,9 @@ def test_the_step_counter_and_copies_of_the_weights_are_described() -> None:
     described = contents.read(saved).describe(known)
     assert described["counter"] == 2
     assert described["contents"]["copies"] == ["ema"]
+    alone, beside = (contents.read({"ema": average}).describe(known, beside=beside) for beside in (False, True))
+    assert alone["weights"] and "copies" not in alone["contents"]  # without other weights they are the weights
+    assert beside["weights"] is None and beside["contents"]["copies"] == ["ema"] and "tensors.ema" in beside["contents"]
 
 
 @pytest.mark.parametrize("form", ["mapping", "of ranks", "alone", "zeros"])

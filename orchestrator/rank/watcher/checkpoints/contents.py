@@ -160,15 +160,16 @@ class Contents:
             parts = self.mappings.setdefault(path[: -len(key) - 1], {})
             self.digests.add(parts, names.normalise(key), value, has_norm=True)
 
-    def describe(self, owner: Owner | None, *, is_accumulating: bool = False) -> dict[str, Any]:
+    def describe(self, owner: Owner | None, *, is_accumulating: bool = False, beside: bool = False) -> dict[str, Any]:
         """``weights``, ``numel``, ``matched`` (fraction of the owner's parameters) and ``contents`` by category, as one JSON object.
 
         Without an owner, ``weights`` is the digest of the whole mapping with the most elements, and ``matched`` is None.
         ``sharded``: the digests are this rank's share of a sum over its shard group. ``is_accumulating``: no step has used the gradients.
+        ``beside``: the weights lie elsewhere.
         """
         gradients = [] if owner is None else self._gradients(owner)
         mappings = {path: parts for path, parts in self.mappings.items() if path not in gradients}
-        paths, chosen, matched = _choose(mappings, owner)
+        paths, chosen, matched = _choose({} if beside else mappings, owner)
         self._group = owner if self.is_sharded() else None
         contents: dict[str, Any] = {f"other.{key}": value for key, value in self.other.items()}
         others = {key: parts for key, parts in self.mappings.items() if key not in paths}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import imports, record, states
+from ..checkpoints import contents as recognised
 from ..checkpoints import loads, saves
 from . import master_weights
 from .master_weights import Fragment, Tensor
@@ -76,10 +77,8 @@ def _ranks(group: Any) -> tuple[tuple[int, ...], str | None]:
     distributed = sys.modules["torch"].distributed
     ranks = tuple(distributed.get_process_group_ranks(group))
     is_world = len(ranks) == distributed.get_world_size()
-    return (
-        ranks,
-        None if is_world else f"{NAME} with model or expert parallelism: names do not tell its partitions apart",
-    )
+    reason = f"{NAME} with model or expert parallelism: names do not tell its partitions apart"
+    return ranks, None if is_world else reason
 
 
 @record.guarded("engines")
@@ -111,7 +110,9 @@ def _watch_save(original: Any) -> Any:
     @functools.wraps(original)
     def save_checkpoint(self: Any, save_dir: Any, tag: Any = None, *args: Any, **kwargs: Any) -> Any:
         path = _path(save_dir, tag if tag is not None else f"global_step{getattr(self, 'global_steps', 0)}")
-        call, contents = saves.begin("deepspeed", path, {}), _live_contents()
+        client = kwargs.get("client_state", args[0] if args else None)
+        written = client if getattr(self, "save_non_zero_checkpoint", False) else {}  # by one rank, or by each its own
+        call, contents = saves.begin("deepspeed", path, {}), _live_contents(written)
         try:
             with saves.reported_as_a_whole():
                 result = original(self, save_dir, tag, *args, **kwargs)
@@ -125,14 +126,15 @@ def _watch_save(original: Any) -> Any:
 
 
 @record.guarded("saves")
-def _live_contents() -> dict[str, Any]:
-    """The fields of a ``saved`` line, by the tensors that the engine is about to write; its files are not read."""
+def _live_contents(client: Any) -> dict[str, Any]:
+    """The fields of a ``saved`` line, by the tensors that the engine is about to write; its files are not read. ``client``: its own."""
     known = states.states.owner
     if known is None:
         return {"weights": None, "matched": 0.0, "contents": {}}
     weights, numel = known.weights()
     rest = {f"optimizer.{name}": digest for name, digest in known.optimizer_states().items()}
-    contents = {**rest, "lr": known.rates()}
+    read = recognised.read(client)
+    contents = read.describe(recognised.owner.current, beside=True)["contents"] | rest | {"lr": known.rates()}
     return {"weights": weights, "numel": numel, "matched": 1.0, "sharded": bool(known.shards), "contents": contents}
 
 
