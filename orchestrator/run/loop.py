@@ -91,11 +91,8 @@ class Loop:
             events, self.cursors = self.provider.poll(self.cursors, self._patience())
             self._polled.extend(events)
         state = self._take(state, [self._polled.popleft() for _ in range(min(AT_ONCE, len(self._polled)))])
-        if self._polled:  # among them may be replies that would be late
-            return self._take(state, self._interruption())
-        return self._take(
-            state, (*self._fired(), *self._overdue(), *self._check_liveness(state), *self._interruption())
-        )
+        late = () if self._polled else (*self._fired(), *self._overdue(), *self._check_liveness(state))
+        return self._take(state, (*late, *self._interruption()))
 
     def _take(self, state: State, events: Iterable[Event]) -> State:
         """Write all events to the journal, then perform the commands that follow from each of them.

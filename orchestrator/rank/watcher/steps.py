@@ -82,8 +82,8 @@ class StepGroups:
             self._release_leader(optimizer)
         if self._first is None:
             self._first = weakref.ref(optimizer)
-        opens = _refers(self._first, optimizer) or _refers(self._leader, optimizer)
         leader = self._leader() if self._leader is not None else None
+        opens = self._first() is optimizer or leader is optimizer
         if self._is_state_due and (opens or (leader is not None and self._replaces(optimizer, leader))):
             self.flush()
             self._is_state_due = False
@@ -201,10 +201,6 @@ def _creates_states(optimizer: Any) -> bool:
 def _is_left(old: Any, new: Any) -> bool:
     module = sys.modules["torch"].nn.Module
     return names.is_left(old, new, names.live_objects(module)[module])
-
-
-def _refers(reference: weakref.ref[Any] | None, optimizer: Any) -> bool:
-    return reference is not None and reference() is optimizer
 
 
 def _merge(fields: dict[str, Any], more: dict[str, Any]) -> None:

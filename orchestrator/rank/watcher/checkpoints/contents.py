@@ -371,12 +371,9 @@ def read_flat_optimizer(flat: Mapping[str, Any], value: Mapping[str, Any], diges
 
 def smallest(counters: Sequence[Any]) -> int | None:
     """The smallest step counter; None if there is none. To read one on a device would wait for its work."""
-    known = [item for item in counters if isinstance(item, (int, float)) or _is_plain(item)]
+    plain = (x for x in counters if type(x).__name__ == "Tensor" and x.is_cpu and x.numel() == 1)
+    known = [*(item for item in counters if isinstance(item, (int, float))), *plain]
     return min(map(int, known), default=None)
-
-
-def _is_plain(item: Any) -> bool:
-    return type(item).__name__ == "Tensor" and item.device.type == "cpu" and item.numel() == 1
 
 
 def rate(value: Any) -> str:

@@ -70,7 +70,7 @@ class Reading:
         self._error: Exception | None = None
         try:
             self._contents = contents.recognise(value)
-            if _uses_cuda():
+            if sys.modules["torch"].cuda.is_initialized():
                 self._contents.digests.finish()
             else:
                 self._contents.digests.start()
@@ -450,8 +450,3 @@ def open_passes() -> int:
 def _moment() -> dict[str, str | int]:
     thread = threading.current_thread()
     return {"passes": open_passes()} if thread is threading.main_thread() else {"thread": thread.name}
-
-
-def _uses_cuda() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())

@@ -16,8 +16,6 @@ NAMES = re.compile(
 MAX_BYTES = 4096
 #: Larger directories are not searched.
 MAX_ENTRIES = 1000
-
-
 #: Of the time between two searches of one directory the part that a search may take: a checkpoint may have thousands of files.
 SHARE = 0.02
 #: Directory -> until when the tracker that was found there last is not searched for again, and this tracker.
