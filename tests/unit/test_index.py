@@ -289,19 +289,18 @@ def test_a_directory_without_runs_is_empty(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_many_bundles_are_read_by_two_processes(
+def test_many_bundles_are_written_in_several_transactions(
     archive: Archive, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.nightly.index.refresh.MANY", 4)
     monkeypatch.setattr("orchestrator.nightly.index.refresh.BATCH", 2)
     for number in (1, 2, 3):
         archive.recorded_night(number, 90.0, 91.0)
     with opened() as runs:
         assert runs.refresh().read == 9
-        in_parallel = content(runs)
+        in_batches = content(runs)
         monkeypatch.undo()
         runs.rebuild()
-        assert content(runs) == in_parallel
+        assert content(runs) == in_batches
 
 
 def test_two_processes_refresh_at_once(archive: Archive, opened: Open) -> None:

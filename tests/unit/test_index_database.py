@@ -1,8 +1,7 @@
-"""The database of the index: migrated, replaced when damaged, one line when it cannot be used."""
+"""The database of the index: made again for another version, replaced when damaged, one line when it cannot be used."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -13,12 +12,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
 
 from orchestrator.model.errors import CcbedError, InfrastructureError, UsageError
 from orchestrator.nightly import bundle_records, index
-from orchestrator.nightly.index import database, migrations, tables
+from orchestrator.nightly.index import database, tables
 from orchestrator.nightly.index.database import FILE, Database
 from orchestrator.nightly.index.store import Index
 
@@ -48,29 +45,25 @@ def values(runs: Index) -> list[tuple[float, ...]]:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/migrated.sqlite3"
+        return f"sqlite:///{tmp_path}/index.sqlite3"
     return postgres.empty(request.getfixturevalue("server_url"))
 
 
-def test_the_first_tables_are_upgraded_with_their_data(archive: Archive, empty_url: str) -> None:
+def test_tables_of_an_earlier_version_are_made_from_the_bundles_again(archive: Archive, empty_url: str) -> None:
+    with opened(archive, empty_url) as runs:
+        runs.refresh()
     engine = sa.create_engine(empty_url)
     with engine.begin() as connection:
-        migrations.upgrade(connection, "r1")
-        connection.execute(sa.text("INSERT INTO roots (id, host, path) VALUES (1, :host, :path)"),
-                           {"host": socket.gethostname(), "path": str(archive.directory)})  # fmt: skip
-        connection.execute(sa.text(
-            "INSERT INTO runs (id, root_id, directory, run, bed, trial, workload, started, outcome, is_sealed, night, cell,"
-            " repeat, signature) VALUES (1, 1, 'gone', 'gone', 'lab', 'copy', '', '', 'pass', true, '', '', 0, 'x')"
-        ))  # fmt: skip
+        connection.execute(sa.text("ALTER TABLE runs DROP COLUMN notes"))
+        connection.execute(sa.update(tables.version).values(version_num="r1"))
     with opened(archive, empty_url) as runs:
-        (entry,), count = runs.runs()
-        assert (entry.run, entry.notes, count) == ("gone", [], 1)
+        assert runs.runs() == ((), 0)
         runs.refresh()
-        assert len(values(runs)) == 2 and runs.runs()[1] == 1
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": migrations.VERSION_TABLE})
-        assert context.get_current_revision() == migrations.HEAD == migrations.revisions()[0]
-        assert compare_metadata(context, tables.metadata) == []
+        assert len(values(runs)) == 2 and runs.runs()[0][0].notes == []
+    inspector = sa.inspect(engine)
+    assert {
+        name: {column["name"] for column in inspector.get_columns(name)} for name in inspector.get_table_names()
+    } == {name: set(table.columns.keys()) for name, table in tables.metadata.tables.items()}
     engine.dispose()
 
 
@@ -78,11 +71,11 @@ def test_an_index_of_a_newer_version_is_rejected_and_stays_as_it_is(archive: Arc
     opened(archive, empty_url).close()
     engine = sa.create_engine(empty_url)
     with engine.begin() as connection:
-        connection.execute(sa.text(f"UPDATE {migrations.VERSION_TABLE} SET version_num = 'r99'"))
+        connection.execute(sa.update(tables.version).values(version_num="r99"))
     with pytest.raises(UsageError, match="revision r99 of a newer ccbed; this one knows r"):
         opened(archive, empty_url)
     with engine.connect() as connection:
-        assert connection.execute(sa.text(f"SELECT version_num FROM {migrations.VERSION_TABLE}")).scalar() == "r99"
+        assert connection.execute(sa.select(tables.version.c.version_num)).scalar() == "r99"
     engine.dispose()
 
 
@@ -232,23 +225,6 @@ def test_a_server_that_went_away_loses_nothing(tmp_path: Path) -> None:
     with opened(archive) as local:
         local.refresh()
         assert len(values(local)) == 4
-
-
-def test_runs_are_indexed_without_alembic_once_the_tables_exist(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alembic takes as long to load as everything else of the command."""
-    monkeypatch.setattr(bundle_records, "read", run_archive.read)
-    archive = Archive(ccbed.root / "runs")
-    archive.run()
-    assert ccbed("runs") == 0
-    code = (
-        "import sys; from orchestrator.cli import main; main.run(['runs', '--json']); print('alembic' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ccbed.root, check=True, timeout=60,
-        env={**os.environ, "XDG_STATE_HOME": str(ccbed.root)},
-    )  # fmt: skip
-    *document, loaded = done.stdout.splitlines()
-    assert loaded == "False" and len(json.loads("\n".join(document))["runs"]) == 1
 
 
 def test_rebuild_reads_every_bundle(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,13 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.model import codec
-from orchestrator.nightly.index import migrations
+from orchestrator.nightly.index import tables
 
 from .golden import FOLDER
 
 WORKLOADS = plugins.discover(()).workloads
 ADVICE = """{workload}: the default of {names} changed or is gone, and the index would compare figures with different values.
-1. Add a migration of the index that reads the runs again, as {folder}/versions/r4_hosts.py does; name it in migrations.HEAD.
+1. Append a revision of the index to tables.REVISIONS, with which the runs are read again.
 2. Say in CHANGELOG.md that the history of this workload begins anew for runs with the other value.
 3. Renew the golden file: CCBED_GOLDEN=write pytest tests/unit/test_parameter_defaults.py"""
 
@@ -35,22 +35,22 @@ def problem(workload: str, pinned: Mapping[str, Any], values: Mapping[str, Any],
     """Why the defaults may not be pinned anew. An added parameter changes no key."""
     changed = sorted(name for name, value in pinned["defaults"].items() if name not in values or values[name] != value)
     if changed and pinned["since"] == head:
-        return ADVICE.format(
-            workload=workload, names=", ".join(changed), folder="orchestrator/nightly/index/migrations"
-        )
+        return ADVICE.format(workload=workload, names=", ".join(changed))
     return ""
 
 
 @pytest.mark.parametrize("workload", sorted(WORKLOADS))
-def test_a_default_that_changes_needs_a_migration_of_the_index(workload: str) -> None:
+def test_a_default_that_changes_needs_a_revision_of_the_index(workload: str) -> None:
     file = FOLDER / "defaults" / f"{workload}.json"
     values = defaults(workload)
     pinned = json.loads(file.read_text()) if file.exists() else {"since": "", "defaults": {}}
-    text = problem(workload, pinned, values, migrations.HEAD)
+    text = problem(workload, pinned, values, tables.REVISIONS[-1])
     assert not text, text
     if os.environ.get("CCBED_GOLDEN") == "write" and values != pinned["defaults"]:
         file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps({"since": migrations.HEAD, "defaults": values}, indent=1, sort_keys=True) + "\n")
+        file.write_text(
+            json.dumps({"since": tables.REVISIONS[-1], "defaults": values}, indent=1, sort_keys=True) + "\n"
+        )
     pinned = json.loads(file.read_text())
     assert values == pinned["defaults"], f"{workload}: a parameter was added; CCBED_GOLDEN=write renews {file}"
 

@@ -1,4 +1,4 @@
-"""The connection to the index: a SQLite file or a PostgreSQL server, its migration, and errors in one line."""
+"""The connection to the index: a SQLite file or a PostgreSQL server, its tables, and errors in one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from ...model.errors import CcbedError, InfrastructureError, UsageError
-from . import migrations
+from . import tables
 
 FILE = ".index.sqlite3"
 #: How long a writer waits for another one, and for a server to accept a connection.
@@ -56,25 +56,27 @@ class Database:
         self._engine = _engine(parsed, is_server=self.is_server)
 
     def prepare(self) -> None:
-        """Create or upgrade the tables. Raises UsageError for an index of a newer version, DamagedIndexError."""
-        if self._revision() == migrations.HEAD:
+        """Create the tables, empty, unless they are of this version. Raises UsageError for those of a newer one, DamagedIndexError."""
+        if self._revision() == tables.REVISIONS[-1]:
             return
         with self.write() as connection:
             revision = self._revision()
-            if revision is not None and revision not in migrations.revisions():
+            if revision is not None and revision not in tables.REVISIONS:
                 place = f"move {self.file} away" if self.file else "use another database"
                 raise UsageError(
-                    f"{self.label}: the index has revision {revision} of a newer ccbed; this one knows {migrations.HEAD}",
+                    f"{self.label}: the index has revision {revision} of a newer ccbed; this one knows {tables.REVISIONS[-1]}",
                     hint=f"use the newer ccbed, or {place}: the index is made from the bundles again",
                 )
-            migrations.upgrade(connection)
+            if revision != tables.REVISIONS[-1]:
+                tables.metadata.drop_all(connection)
+                tables.metadata.create_all(connection)
+                connection.execute(tables.version.insert(), {"version_num": tables.REVISIONS[-1]})
 
     def _revision(self) -> str | None:
         """None: the database has no tables of the index."""
-        query = sa.text(f"SELECT version_num FROM {migrations.VERSION_TABLE}")  # noqa: S608 - a constant
         try:
             with self._engine.connect() as connection:
-                return connection.execute(query).scalar()
+                return connection.execute(sa.select(tables.version.c.version_num)).scalar()
         except DBAPIError as error:
             if _is_missing_table(error):
                 return None

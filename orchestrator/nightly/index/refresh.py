@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +24,12 @@ ReadRun = Callable[[Path], "RunRecord"]
 
 #: Directories of a transaction. A refresh that is killed keeps the transactions before.
 BATCH = 400
-#: From this number of bundles on, two processes read them.
-MANY = 800
 _BINDS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A bundle that was read, in the types of the tables, which pass quickly between processes."""
+    """A bundle that was read, in the types of the tables."""
 
     row: rows.Row
     values: Mapping[rows.Series, list[Any]]
@@ -129,32 +126,11 @@ def _apply(
     with database.write() as connection:
         number = root.create(connection)
         _delete(connection, number, removed)
-    results = zip(changed, _read_all(root.directory, changed, read), strict=True)
+    results = ((entry, _load(read, root.directory, entry)) for entry in changed)
     while batch := list(itertools.islice(results, BATCH)):
         with database.write() as connection:
             _delete(connection, number, [entry.directory for entry, _ in batch])
             _insert(connection, number, batch)
-
-
-def _read_all(root: Path, changed: Sequence[scan.Entry], read: ReadRun) -> Iterator[_Run | _Night | _Damaged]:
-    """In the order of ``changed``. Two processes read many bundles; if one of them is killed, this process reads the others."""
-    load = functools.partial(_load, read, root)
-    count = 0
-    if len(changed) >= MANY:
-        import concurrent.futures
-        import multiprocessing
-        from concurrent.futures.process import BrokenProcessPool
-
-        pool = concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))
-        try:
-            for result in pool.map(load, changed, chunksize=50):
-                yield result
-                count += 1
-        except BrokenProcessPool:
-            pass
-        finally:
-            pool.shutdown(cancel_futures=True)
-    yield from map(load, changed[count:])
 
 
 def _load(read: ReadRun, root: Path, entry: scan.Entry) -> _Run | _Night | _Damaged:

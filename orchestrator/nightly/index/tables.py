@@ -1,4 +1,7 @@
-"""The tables of the index. Everything in them is derived from bundles, and may be dropped."""
+"""The tables of the index. Everything in them is derived from bundles, and may be dropped.
+
+Who changes a table, or what is stored in it, appends a revision: an index of an earlier one is made from the bundles again.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,11 @@ def _root() -> sa.Column[int]:
 
 
 metadata = sa.MetaData()
+
+#: All revisions of the tables, this one last.
+REVISIONS = ("r1", "r2", "r3", "r4")
+#: The revision that a database has.
+version = sa.Table("ccbed_index_version", metadata, sa.Column("version_num", sa.String(32), primary_key=True))
 
 #: A directory of runs. One database serves several.
 roots = sa.Table("roots", metadata, _id(), _text("host"), _text("path"), sa.UniqueConstraint("host", "path"))
