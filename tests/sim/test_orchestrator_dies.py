@@ -150,7 +150,7 @@ def test_an_interrupt_is_answered_among_few_of_the_events_that_wait(is_final: bo
         ]
         return [*flood, *polled], cursors
 
-    bed.poll = poll_many  # type: ignore[method-assign]
+    bed.poll = poll_many  # type: ignore[assignment,method-assign]
     state = world.loop(
         trial, plan, bed, book, is_interrupted=lambda: bool(interrupted), ends_by_interrupt=is_final
     ).run()
