@@ -113,6 +113,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     )
     monkeypatch.setattr(rank_imports, "has_imported", lambda: True)
     monkeypatch.setattr(rank_imports, "is_same_code", lambda payload: payload == "same")
+    monkeypatch.setattr(rank_processes, "GPU_FILES", ())
     monkeypatch.setattr(rank_processes, "run_rank", lambda spec, **who: run_rank("forked", who))
     agent.ranks._reserves._run = lambda order, fd: run_rank("reserve", order)
     yield agent
@@ -179,6 +180,17 @@ def test_what_it_has_not_rehearsed_starts_in_a_new_fork(agent: Agent, tmp_path: 
     (reserve,) = agent.prepare()
     pid, how = agent.start(spec(tmp_path, **change))
     assert (pid == reserve, how) == (False, "forked 0 n0")
+
+
+def test_a_script_that_may_use_a_gpu_recovers_in_a_new_fork(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rehearsal hides the GPUs, and torch counts the devices of autograd once."""
+    monkeypatch.setattr(rank_processes, "GPU_FILES", (str(tmp_path),))
+    (reserve,) = agent.prepare()
+    assert agent.start(spec(tmp_path, workload="script", params={"file": "job.py"}))[1] == "forked 0 n0"
+    agent.stop(1)
+    assert agent.start(spec(tmp_path, epoch=2)) == (reserve, "reserve 0 n0"), "the reference models use the CPU"
 
 
 def test_a_stop_leaves_the_reserve_and_kills_everything_else(agent: Agent, tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ RECOVERED_S = 5.0
 #: An error file is read up to this size, and its message up to this length.
 ERROR_BYTES = 1 << 20
 ERROR_LETTERS = 500
+#: The drivers of the GPUs that a rehearsal hides: its autograd knows only the CPU for good, and a script of gloo may use a GPU.
+GPU_FILES = ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
 #: The end of a watcher's record that is read for a save that has not ended.
 RECORD_BYTES = 1 << 16
 
@@ -329,8 +331,10 @@ def run_order(order: Mapping[str, Any], release_fd: int) -> int:
 
 
 def _may_use_reserve(spec: GangSpec) -> bool:
-    """A recovery with the code that the reserve has rehearsed, in the rank's own process."""
-    is_elsewhere = spec.workload == SCRIPT and any(spec.params.get(name) for name in ("launcher", "exec_", "cold"))
+    """A recovery with the code that the reserve has rehearsed, in the rank's own process. A reserve can use no GPU any more."""
+    is_elsewhere = spec.workload == SCRIPT and (
+        any(spec.params.get(name) for name in ("launcher", "exec_", "cold")) or any(map(os.path.exists, GPU_FILES))
+    )
     return bool(spec.epoch and not is_elsewhere and spec.backend == "gloo" and rank_imports.is_same_code(spec.payload))
 
 

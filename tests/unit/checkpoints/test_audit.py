@@ -233,6 +233,14 @@ def test_a_run_whose_directory_is_called_temporary_is_read(made: Callable[[str],
     assert not audits.audit(tmp_path).unfinished
 
 
+def test_what_a_save_left_beside_checkpoints_is_no_damage(made: Callable[[str], Path]) -> None:
+    root = made("snapshots")
+    (root / "tmp_a8f").mkdir()
+    (root / "tmp_a8f" / "model.pt").write_bytes(b"PK\x03\x04")
+    assert outcome(root) == "whole"
+    assert audits.audit(root).unfinished == ["tmp_a8f"]
+
+
 def test_a_file_of_another_form_is_unknown_not_damaged(made: Callable[[str], Path]) -> None:
     root = made("snapshots")
     (root / "model_30.bin").write_bytes(b"something else")
