@@ -24,7 +24,9 @@ NAMES = [c.name for c in CELLS if c.family == "torch" and ARGUMENTS.fullmatch(c.
 @pytest.fixture(scope="module")
 def rows(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     """Cell -> its row, of all cells that this run of pytest holds: they share a bed and the jobs without a fault."""
-    cells = (item for item in request.session.items if isinstance(item, pytest.Function) and "fsdp2" in item.name)
+    cells = (
+        item for item in request.session.items if isinstance(item, pytest.Function) and item.module is request.module
+    )
     chosen = [str(cell.callspec.params["name"]) for cell in cells]
     results = tmp_path_factory.mktemp("frameworks") / "results.json"
     only = "|".join(f"^{re.escape(name)}$" for name in chosen)
