@@ -87,7 +87,7 @@ def test_a_reserve_ends_with_its_node(bed: Bed) -> None:
 
 
 SCRIPT = """
-import gc, json, logging, multiprocessing, os, random, signal, sys, tempfile, threading, warnings
+import gc, json, logging, multiprocessing, os, random, signal, sys, tempfile, threading, time, warnings
 import torch, torch.distributed as dist
 from torch import nn
 
@@ -125,12 +125,13 @@ if os.path.exists(path):
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
 ddp = nn.parallel.DistributedDataParallel(model)
-while step < 12:
+while step < 60:
+    time.sleep(0.02)  # a fault is placed by steps, which must be seen before the job is over
     optimizer.zero_grad()
     ddp(torch.full((2, 4), float(step))).sum().backward()
     optimizer.step()
     step += 1
-    if rank == "0" and step % 4 == 0:
+    if rank == "0" and step % 10 == 0:
         torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, path + ".new")
         os.replace(path + ".new", path)
 dist.barrier()
