@@ -7,6 +7,7 @@ from ..model import events
 from ..model.frozen import dataclass
 from ..model.run import Run
 from ..model.verdict import Verdict
+from ..views import quantities
 
 #: Without gaps the check is skipped.
 SKIPS = True
@@ -28,10 +29,7 @@ def check(run: Run, params: Params) -> Verdict:
 
     A rank that is still in the collective before starts at the end of that one: the network caused the longer gap.
     """
-    from ..views import (
-        collectives,  # 16 modules that a run without collectives does not load
-        quantities,
-    )
+    from ..views import collectives  # 16 modules that a run without collectives does not load
     from ..views.collectives import phrases
 
     setting = collectives.setting(run)

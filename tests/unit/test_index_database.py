@@ -67,6 +67,19 @@ def test_tables_of_an_earlier_version_are_made_from_the_bundles_again(archive: A
     engine.dispose()
 
 
+def test_tables_of_another_program_are_never_dropped(archive: Archive, server_url: str) -> None:
+    url = postgres.empty(server_url)
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE runs (name TEXT)"))
+        connection.execute(sa.text("INSERT INTO runs VALUES ('kept')"))
+    with pytest.raises(InfrastructureError, match='relation "runs" already exists'):
+        opened(archive, url)
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT name FROM runs")).scalars().all() == ["kept"]
+    engine.dispose()
+
+
 def test_an_index_of_a_newer_version_is_rejected_and_stays_as_it_is(archive: Archive, empty_url: str) -> None:
     opened(archive, empty_url).close()
     engine = sa.create_engine(empty_url)

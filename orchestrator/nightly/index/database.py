@@ -56,7 +56,10 @@ class Database:
         self._engine = _engine(parsed, is_server=self.is_server)
 
     def prepare(self) -> None:
-        """Create the tables, empty, unless they are of this version. Raises UsageError for those of a newer one, DamagedIndexError."""
+        """Create the tables, empty, unless they are of this version. Tables of the same names that are no index stay as they are.
+
+        Raises UsageError for an index of a newer version, DamagedIndexError, InfrastructureError.
+        """
         if self._revision() == tables.REVISIONS[-1]:
             return
         with self.write() as connection:
@@ -68,8 +71,9 @@ class Database:
                     hint=f"use the newer ccbed, or {place}: the index is made from the bundles again",
                 )
             if revision != tables.REVISIONS[-1]:
-                tables.metadata.drop_all(connection)
-                tables.metadata.create_all(connection)
+                if revision is not None:
+                    tables.metadata.drop_all(connection)
+                tables.metadata.create_all(connection, checkfirst=False)
                 connection.execute(tables.version.insert(), {"version_num": tables.REVISIONS[-1]})
 
     def _revision(self) -> str | None:
