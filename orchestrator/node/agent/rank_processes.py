@@ -40,7 +40,7 @@ RECOVERED_S = 5.0
 #: An error file is read up to this size, and its message up to this length.
 ERROR_BYTES = 1 << 20
 ERROR_LETTERS = 500
-#: The drivers of the GPUs that a rehearsal hides: its autograd knows only the CPU for good, and a script of gloo may use a GPU.
+#: Files of GPU drivers. A rehearsal hides the GPUs, and autograd then knows the CPU alone, for good; a script on gloo may use a GPU.
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
 #: The end of a watcher's record that is read for a save that has not ended.
 RECORD_BYTES = 1 << 16

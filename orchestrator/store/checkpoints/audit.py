@@ -139,7 +139,7 @@ class _Listing:
                 raise UsageError(f"{folder}: {error.strerror}", hint="run it as the user of the job") from None
             self.unread.append(f"{folder}: {error.strerror}; run it as the user of the job")
             return
-        is_of_job = any(_is_saved(entry) for entry in entries)
+        has_checkpoints = any(_has_name_of_checkpoint(entry) for entry in entries)
         for entry in entries:
             self.entries += 1
             if self.entries > MOST_ENTRIES or depth > MOST_DEEP:
@@ -149,7 +149,7 @@ class _Listing:
             path = Path(entry.path)
             if _is_pointer(path, entry):
                 self.pointers.append(path)
-            elif (entry.is_symlink() and not path.exists()) or _is_unfinished(entry, is_of_job):
+            elif (entry.is_symlink() and not path.exists()) or _is_unfinished(entry, has_checkpoints):
                 self.unfinished.append(path)
             elif entry.is_dir(follow_symlinks=False):
                 self.folders[folder].append(path)
@@ -158,17 +158,17 @@ class _Listing:
                 self.files[folder].append(path)
 
 
-def _is_saved(entry: os.DirEntry[str]) -> bool:
-    """Is it named as a checkpoint that is complete?"""
+def _has_name_of_checkpoint(entry: os.DirEntry[str]) -> bool:
+    """Has it the name of a checkpoint that is complete?"""
     is_named = _OWN_NAME.fullmatch(entry.name) if entry.is_dir() else part_files.is_part(Path(entry.path))
     return bool(is_named) and not part_files.UNFINISHED.match(entry.name)
 
 
-def _is_unfinished(entry: os.DirEntry[str], is_of_job: bool) -> bool:
+def _is_unfinished(entry: os.DirEntry[str], has_checkpoints: bool) -> bool:
     """A directory such as ``tmp-checkpoint-30``, or ``tmp_a8f`` beside checkpoints, is what a save left; ``tmp_run`` may be a job's."""
     is_named = part_files.UNFINISHED.match(entry.name) is not None
     is_run = entry.name.lower().startswith("tmp") and entry.is_dir() and not _OF_SAVE.fullmatch(entry.name)
-    return is_named and (is_of_job or not is_run)
+    return is_named and (has_checkpoints or not is_run)
 
 
 def _is_pointer(path: Path, entry: os.DirEntry[str]) -> bool:

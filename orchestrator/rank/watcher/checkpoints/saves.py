@@ -70,7 +70,7 @@ class Reading:
         self._error: Exception | None = None
         try:
             self._contents = contents.recognise(value)
-            if sys.modules["torch"].cuda.is_initialized():
+            if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
                 self._contents.digests.finish()
             else:
                 self._contents.digests.start()
