@@ -14,7 +14,6 @@ thread SIGINT and SIGTERM stop the run in order: make one call at a time.
 
 from __future__ import annotations
 
-import copy
 import io
 import logging
 import os
@@ -130,12 +129,12 @@ class Bed:
         Raises UsageError for errors in the inventory, InfrastructureError.
         """
         with _invocation(["up", str(inventory)], vault_password_files=vault_password_files) as session:
-            from .cli.inputs import beds
-            from .cli.verbs import up
+            from .app import beds
+            from .app.up import up
 
             spec = beds.wanted(session, Path(inventory))
             was_up = beds.read(session, spec.name) is not None
-            up.up(session, spec, force=force, quiet=True, prepare=prepare)
+            up(session, spec, force=force, quiet=True, prepare=prepare)
         nodes = tuple(node.name for node in spec.nodes)
         return cls(name=spec.name, inventory=Path(spec.inventory), nodes=nodes, was_up=was_up)
 
@@ -145,8 +144,7 @@ class Bed:
         Raises UsageError while a run is open, InfrastructureError for what could not be ended.
         """
         with _invocation(["down", self.name]) as session:
-            from .cli.inputs import beds
-            from .cli.verbs import down
+            from .app import beds, down
 
             spec = beds.read(session, self.name)
             if spec is not None:
@@ -196,13 +194,13 @@ def run(
     args = _arguments(args)
     given = {
         "bed": bed.name if isinstance(bed, Bed) else bed,
-        "nodes": None if nodes is None else str(nodes),
-        "ranks_per_node": ranks_per_node,
+        "nodes": _text(nodes),
+        "ranks_per_node": _text(ranks_per_node),
         "fail_node": _texts(fail_node),
         "at": _texts(at),
         "recovery": recovery,
-        "max_restarts": max_restarts,
-        "seed": seed,
+        "max_restarts": _text(max_restarts),
+        "seed": _text(seed),
         "wall": wall,
         "twin": twin,
         "env": tuple(f"{name}={value}" for name, value in (env or {}).items()),
@@ -214,8 +212,8 @@ def run(
     given = {name: value for name, value in given.items() if value is not None and value != ()}
     name = "trial.json" if isinstance(trial, Mapping) else str(trial)
     with _invocation(_words(name, given, args), plugins=plugins) as session:
-        from .cli import run_trial
-        from .cli.inputs import trials
+        from .app import requests, trials
+        from .app import run as run_trial
 
         if isinstance(trial, Mapping):
             source = trials.from_mapping(trial)
@@ -225,7 +223,11 @@ def run(
             raise UsageError(
                 f"{source.label} takes no arguments of its own (got {shlex.join(args)})", hint="use params"
             )
-        result = run_trial.run_single(session, source, {**_defaults(), **given, "tee": "none"})
+        ref = requests.TrialRef(name=name, args=args, content=trial if isinstance(trial, Mapping) else None)
+        request = requests.build(
+            requests.RunRequest, {**given, "trial": ref, "params": dict(params or {}), "tee": "none"}
+        )
+        result = run_trial.run(session, request, source)
         if result.code == EXIT_INTERRUPTED:
             raise Interrupted(f"{result.directory}: interrupted", hint=f"ccbed resume {result.directory}")
         return _result(result)
@@ -244,11 +246,11 @@ def check(
     another CcbedError with exit code 2 for evidence that was changed or is not complete.
     """
     with _invocation(["check", str(bundle)], plugins=plugins) as session:
-        from .cli.verbs import check as verb
+        from .app.check import judge_again
         from .store import index
 
         directory = index.resolve(str(bundle), Path(runs))
-        return _result(verb.judge_again(session, directory, accept_changed=accept_changed))
+        return _result(judge_again(session, directory, accept_changed=accept_changed))
 
 
 class _LogStream(io.StringIO):
@@ -274,7 +276,8 @@ def _invocation(
     vault_password_files: str | Path | Sequence[str | Path] = (),
 ) -> Iterator[Session]:
     """The session of one call. ``words``: the command line that does the same. An error has its next step as a note."""
-    from .cli.inputs import session as sessions
+    from .app import session as sessions
+    from .cli.inputs.session import Session
     from .cli.render import terminal
     from .prepare.vault import Vault
 
@@ -282,7 +285,7 @@ def _invocation(
     if not logger.handlers:  # without any handler, logging itself prints warnings on stderr
         logger.addHandler(logging.NullHandler())
     sessions.complete_environment()
-    session = sessions.Session(
+    session = Session(
         state=sessions.state_dir(),
         terminal=terminal.Terminal(out=_LogStream(logging.INFO), err=_LogStream(logging.WARNING)),
         argv=tuple(words),
@@ -325,19 +328,6 @@ def _result(result: launch.Result) -> Result:
     )
 
 
-def _defaults() -> dict[str, Any]:
-    """The defaults of the options of `ccbed run`, without variables CCBED_… of the environment, which options may name."""
-    import click
-
-    from .cli.verbs import run as verb
-
-    command = copy.copy(verb.command)
-    command.params = [copy.copy(param) for param in command.params]
-    for param in command.params:
-        param.envvar = None
-    return click.Command.make_context(command, "run", ["trial"], auto_envvar_prefix=None).params
-
-
 def _words(name: str, given: Mapping[str, Any], args: Sequence[str]) -> list[str]:
     """The command line for the record: ``run dp-ring --fail-node 2``."""
     words = ["run", name]
@@ -348,6 +338,10 @@ def _words(name: str, given: Mapping[str, Any], args: Sequence[str]) -> list[str
         else:
             words += [word for item in _texts(value) for word in (flag, item)]
     return [*words, "--", *args] if args else words
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _texts(value: Any) -> tuple[str, ...]:

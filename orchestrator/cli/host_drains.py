@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from ..app import audited, beds
 from ..core.bed import selection
 from ..model.bed import BedSpec
 from ..model.errors import UsageError
 from ..store import beds as store
-from .inputs import audited, beds, completions, options
+from .inputs import completions, options
 from .inputs.session import Session
 
 

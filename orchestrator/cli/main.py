@@ -19,6 +19,7 @@ import click
 from click.core import ParameterSource
 
 from .. import __version__
+from ..app import session as base
 from ..model import errors
 from .inputs import session as sessions
 from .inputs import verbosity
@@ -106,13 +107,13 @@ def main() -> int:
 
 def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
     """Execute a command line and return the exit code. ``session``: that of a test; default: this process's own."""
-    sessions.complete_environment()
-    session = session or sessions.Session(state=sessions.state_dir(), terminal=terminal.standard())
+    base.complete_environment()
+    session = session or sessions.Session(state=base.state_dir(), terminal=terminal.standard())
     screen = session.terminal  # a verb may replace that of its session
     session.argv = tuple(args)
     session.umask = os.umask(0o077)  # only the user may read what ccbed writes
     if _begins_run(session.argv):
-        from . import announcement
+        from ..app import announcement
 
         session.announcer = announcement.Announcer(session.state, session.argv)
     if _COMPLETING in os.environ:
@@ -161,7 +162,9 @@ def _invoke(args: list[str], session: sessions.Session) -> int:
 
 
 def _used(session: sessions.Session) -> str:
-    files = ", ".join(map(terminal.short_path, session.settings)) or "none"
+    from ..app import places
+
+    files = ", ".join(map(places.short_path, session.settings)) or "none"
     return f"ccbed {__version__}: {session.took()} · state in {session.state} · files of settings: {files}"
 
 

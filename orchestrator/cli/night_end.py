@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..app.places import short_path
 from ..model import codec
 from ..model.errors import EXIT_UNKNOWN, CcbedError
 from ..model.frozen import dataclass, replace
@@ -17,7 +18,6 @@ from ..nightly.identity import Nodes
 from ..nightly.night_judgement import NightJudgement
 from ..nightly.suite import Night, Row
 from .inputs.session import Session
-from .render.terminal import short_path
 
 if TYPE_CHECKING:
     from ..nightly.gates.nights import Record

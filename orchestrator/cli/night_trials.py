@@ -14,6 +14,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
+from ..app import audited_runs, repeats, spare_probe, trials
+from ..app import beds as bed_inputs
+from ..app import run as run_trial
+from ..app.slurm import slurm_jobs
 from ..core.spec import parse_trial, plan, redact, slots, trial_draft
 from ..model import errors
 from ..model.bed import BedSpec, NodeStatus
@@ -28,9 +32,6 @@ from ..nightly.runner import Attempt
 from ..nightly.suite import RUNS, Cell, Night
 from ..run import judging
 from ..store import beds, bundle, paths, secrets
-from . import audited_runs, run_trial, spare_probe
-from .inputs import beds as bed_inputs
-from .inputs import slurm_jobs, trials
 from .inputs.session import Session
 from .render import live
 
@@ -222,7 +223,7 @@ class NightTrials:
 
     def _bring_up(self) -> str:
         """Empty, or why not all of the bed is up."""
-        from .verbs.up import up
+        from ..app.up import up
 
         try:
             up(self._silent, self._wanted, quiet=True, force=True)
@@ -292,7 +293,7 @@ class NightTrials:
 
     def _launch(self, cell: Cell, repeat: int, open_run: str, begun: list[str]) -> Result:
         directory = self.directory / RUNS / open_run
-        state = stage(directory) if open_run else "none"
+        state = repeats.stage(directory) if open_run else "none"
         if state == "none":
             return self._run(cell, repeat, None, begun)
         if state == "closed":
@@ -346,7 +347,7 @@ class NightTrials:
 
     def _heal(self) -> None:
         """Close the run that is open on the bed. An error is one of the next trial, or of ``restore``."""
-        from .verbs import heal
+        from ..app import heal
 
         with contextlib.suppress(errors.CcbedError, OSError):
             heal.heal(self._silent, self._bed)
@@ -367,12 +368,6 @@ def is_probe(trial: Trial) -> bool:
 
 def _recovers_with_spare(trial: Trial) -> bool:
     return bool(trial.faults) and bool({"auto", "spare"} & set(trial.recovery.policy))
-
-
-def stage(directory: Path) -> bundle.Stage:
-    """How far a run is that an earlier process began: ``none``, to be run anew, if it never began or was abandoned."""
-    end = bundle.read_history(directory).last(RunEnd) if bundle.stage(directory) != "none" else None
-    return "none" if end is not None and end.data.outcome == "interrupted" else bundle.stage(directory)
 
 
 def _keeper(host: str = "") -> str:

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..app import beds, ephemeral_bed, spare_probe
+from ..app.places import short_path
+from ..app.slurm import slurm_jobs
+from ..app.up import up
 from ..core.bed import selection
 from ..core.spec import redact
 from ..model.bed import BedSpec
@@ -20,12 +24,10 @@ from ..nightly import baselines, night_files, notify, runner, selector
 from ..nightly.culprits import hook, quarantine
 from ..nightly.suite import Night, Suite
 from ..store import beds as store
-from . import ephemeral_bed, night_end, night_trials, spare_probe
-from .inputs import beds, slurm_jobs, suites
+from . import night_end, night_trials
+from .inputs import suites
 from .inputs.session import Session
 from .render import night_lines
-from .render.terminal import short_path
-from .verbs import up
 
 #: Earlier nights that are read for the order of the cells and the remaining time.
 EARLIER = 30
@@ -50,7 +52,7 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
     if options["resume_open"] and not options["dry_run"]:
         _end_open_nights(session, bed, options)
     if options["inventory"] and not options["dry_run"]:
-        up.up(session, bed, quiet=options["as_json"])
+        up(session, bed, quiet=options["as_json"])
     drained = beds.drained_nodes(bed)
     bed = beds.without_drained_hosts(session, bed)
     if options["dry_run"]:
@@ -106,7 +108,7 @@ def resume(session: Session, handle: str, options: Mapping[str, Any]) -> int:
         if slurm_jobs.has_ended(bed):
             _replace_job(session, bed, options)
         elif options["inventory"] and store.read(session.state, bed.name) is None:
-            up.up(session, bed, quiet=options["as_json"])
+            up(session, bed, quiet=options["as_json"])
         bed = _as_begun(session, bed, night)
         _require_free(session, bed, resumed=directory)
         with store.night_lock(Path(bed.workdir), night.name):
@@ -126,7 +128,7 @@ def _replace_job(session: Session, bed: BedSpec, options: Mapping[str, Any]) -> 
         with store.run_lock(workdir, run.run, Path(run.directory)):
             abandon.close(Path(run.directory), workdir, "its Slurm job has ended")
             store.end_run(workdir, run.run)
-    up.up(session, bed, quiet=options["as_json"], force=True)
+    up(session, bed, quiet=options["as_json"], force=True)
 
 
 def _as_begun(session: Session, bed: BedSpec, night: Night) -> BedSpec:
@@ -200,7 +202,7 @@ def _close_stale_run(session: Session, bed: BedSpec) -> None:
     reason = f"its directory is gone: {open_run.directory}" if not Path(open_run.directory).is_dir() else ""
     reason = reason or (f"night {night.name} has ended" if night and night_files.is_closed(night) else "")
     if reason:
-        from .verbs import heal
+        from ..app import heal
 
         session.terminal.warn(f"run {open_run.run} is abandoned: {reason}")
         heal.heal(dataclasses.replace(session, terminal=dataclasses.replace(session.terminal, out=io.StringIO())), bed)

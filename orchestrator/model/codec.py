@@ -10,6 +10,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return value.hex()
-    return value
+    return str(value) if isinstance(value, Path) else value
 
 
 def digest(value: Any) -> str:
@@ -70,6 +71,8 @@ def hints(cls: type) -> dict[str, Any]:
 def _build(hint: Any, data: Any) -> Any:
     if hint in _AS_THEY_ARE:
         return data
+    if hint is Path:
+        return Path(data)
     if dataclasses.is_dataclass(hint):
         types_of = hints(cast(type, hint))
         return cast(type, hint)(**{key: _build(types_of[key], item) for key, item in data.items()})
@@ -93,4 +96,6 @@ def _union(arguments: tuple[Any, ...], data: Any) -> Any:
         return None
     chosen = [option for option in arguments if option is not type(None)]
     nested = [option for option in chosen if dataclasses.is_dataclass(option) or typing.get_origin(option)]
+    if Path in chosen:
+        return Path(data)
     return _build(nested[0], data) if nested and isinstance(data, dict | list | tuple) else data

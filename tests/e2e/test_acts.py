@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.inputs import audited
+from orchestrator.app import audited
 
 from .conftest import Bed
 

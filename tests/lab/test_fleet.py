@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cli.inputs import audited, session
+from orchestrator.app import audited
+from orchestrator.cli.inputs import session
 from orchestrator.core.bed import selection
 from orchestrator.model.errors import (
     EXIT_INFRASTRUCTURE,

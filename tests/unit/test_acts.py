@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import audited_runs, main
-from orchestrator.cli.inputs import audited, session
+from orchestrator.app import audited, audited_runs
+from orchestrator.cli import main
+from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.event import Clock, Command, Event, Source

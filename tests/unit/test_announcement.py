@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import announcement
-from orchestrator.cli.announcement import Announcement, Shell
+from orchestrator.app import announcement
+from orchestrator.app.announcement import Announcement, Shell
 from orchestrator.model.errors import UsageError
 from orchestrator.model.launch import Request, Result
 from orchestrator.node.oslayer import host_facts, processes

@@ -14,7 +14,8 @@ import click
 import pytest
 
 from orchestrator import api
-from orchestrator.cli import main, run_trial
+from orchestrator.app import run as run_trial
+from orchestrator.cli import main
 from orchestrator.store import seal
 
 from . import collective_runs

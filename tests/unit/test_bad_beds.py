@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import announcement, main
+from orchestrator.app import announcement
+from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec

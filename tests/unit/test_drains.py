@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.app import audited
 from orchestrator.cli import main, night_trials, nightly_run
-from orchestrator.cli.inputs import audited, session
+from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import UsageError
 from orchestrator.nightly.culprits import quarantine

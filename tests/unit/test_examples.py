@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from orchestrator import plugins
-from orchestrator.cli.inputs import trials
+from orchestrator.app import trials
 from orchestrator.model.errors import UsageError
 from orchestrator.store import shipped
 

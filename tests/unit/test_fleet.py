@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import audited_runs, main
-from orchestrator.cli.inputs import audited, prepared_hosts, session
+from orchestrator.app import audited, audited_runs, prepared_hosts
+from orchestrator.cli import main
+from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
 from orchestrator.cli.verbs import up
 from orchestrator.core.bed import nodes_from_inventory
@@ -171,7 +172,7 @@ def test_a_run_that_begins_between_two_batches_is_no_error_of_usage(
         if fleet.nodes:
             raise UsageError("bed lab has an open run, r1", hint="ccbed watch r1")
 
-    monkeypatch.setattr("orchestrator.cli.inputs.beds.refuse_open", refuse)
+    monkeypatch.setattr("orchestrator.app.beds.refuse_open", refuse)
     code, output = ccbed("up", "--max-unavailable", "2")
     assert (code, set(fleet.nodes)) == (4, {"n0", "n1"}), output
     assert "error: bed lab has an open run, r1" in output

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from orchestrator.cli.inputs import trials
+from orchestrator.app import trials
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.trial import Trial

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.inputs import prepared_hosts
+from orchestrator.app import prepared_hosts
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedStatus, HostSpec, HostStatus

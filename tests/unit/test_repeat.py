@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import main, repeated_run, sweep_run
-from orchestrator.cli.announcement import Announcer
+from orchestrator.app import repeats as repeated_run
+from orchestrator.app.announcement import Announcer
+from orchestrator.cli import main, sweep_run
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import InfrastructureError, Interrupted

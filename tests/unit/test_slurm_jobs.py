@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import ephemeral_bed, night_trials
-from orchestrator.cli.inputs import slurm_jobs
+from orchestrator.app import ephemeral_bed
+from orchestrator.app.slurm import slurm_jobs
+from orchestrator.cli import night_trials
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.cli.verbs import down

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.inputs import beds as cli_beds
+from orchestrator.app import beds as cli_beds
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.core.bed.diff import diff

@@ -19,11 +19,11 @@ from typing import Any
 
 import click
 
+from ...app.places import short_path
 from ...core.spec import values
 from ...model.errors import UsageError
 from ...model.frozen import dataclass
 from ...store import paths
-from ..render.terminal import short_path
 from . import settings_files
 
 #: Before the name of a parameter of a workload, where it is an option of `run`.

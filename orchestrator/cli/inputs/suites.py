@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...app import trials
 from ...core.spec import source_positions, values
 from ...model.bed import BedSpec
 from ...model.errors import UsageError
@@ -15,7 +16,6 @@ from ...nightly import parse_suite
 from ...nightly.suite import Suite
 from ...store import paths, shipped
 from . import session as sessions
-from . import trials
 
 _SUFFIXES = (".yml", ".yaml")
 

@@ -1,27 +1,73 @@
-"""Beds on the terminal: plan, nodes, the progress of `up`, and what is left running after it fails."""
+"""Beds on the terminal: plan, nodes, the progress of `up`."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from ...app.places import short_list
 from ...core.bed import links
 from ...core.bed.diff import AS_WANTED
 from ...core.spec import values
 from ...model.bed import BedSpec, BedStatus, Change, Diff, HostStatus
-from ...model.errors import CcbedError, Interrupted, UnreachedError
-from ...model.provider import Provider
-from .terminal import Terminal, short_list, short_path
-
-if TYPE_CHECKING:
-    from ...providers.interpreters import Interpreter
+from ...model.frozen import dataclass
+from ...store import beds as store
+from .terminal import Terminal
 
 _CONTAINERS, _SLURM = "docker", "slurm"
-_RUNNING = ("warm", "busy", "paused", "starting")
 _SIGNS = {"create": "+", "replace": "~", "remove": "-", "keep": "="}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BedProgress:
+    """Prints how `up` changes a bed."""
+
+    terminal: Terminal
+
+    def away(self, bed: BedSpec, diff: Diff) -> None:
+        away(self.terminal, bed, diff)
+
+    def hosts(self, batch: tuple[str, ...], done: int, count: int) -> None:
+        self.terminal.line(f"hosts {short_list(batch)} ({done} of {count})")
+
+    def planned(self, bed: BedSpec, status: BedStatus, diff: Diff, versions: tuple[str, str]) -> None:
+        self._narrator.line(headline(bed, status, versions))
+        plan(self._narrator, bed, diff)
+
+    def keepers_start(self, bed: BedSpec) -> None:
+        self._narrator.status(starting_keeper(bed))
+
+    def keepers_started(self, bed: BedSpec, status: BedStatus | None, seconds: float) -> None:
+        if status is None:
+            count = len(bed.hosts)
+            self._narrator.line(f"  keepers     {count} of {count} hosts{'':<20} {seconds:.2f} s")
+        else:
+            self._narrator.lines(started_keepers(bed, status, seconds))
+
+    def node_ready(self, ready: int, count: int) -> None:
+        self._narrator.status(f"  nodes       {ready}/{count} warm")
+
+    def nodes_ready(self, bed: BedSpec, status: BedStatus, diff: Diff, seconds: float) -> None:
+        self._narrator.line(f"  nodes       {count(bed, status)}{'':<21} {seconds:.2f} s")
+        if diff.keeper:
+            self._narrator.lines(f"  reboot      {text}" for text in after_reboot(status))
+
+    def changed(self, bed: BedSpec, status: BedStatus, took: str) -> None:
+        self._narrator.line()
+        table(self._narrator, bed, status)
+        undo = f"undo: ccbed down {bed.name}"
+        self.terminal.line(f"up in {took}     try: ccbed run dp-ring --fail-node 2     {undo}")
+
+    def unchanged(self, bed: BedSpec, status: BedStatus, settings: str, took: str) -> None:
+        run = store.open_run(Path(bed.workdir))
+        busy = f", run {run.run} is open" if run else ""
+        self.terminal.line(f"bed {bed.name}: {settings or 'nothing to change'}, {count(bed, status)}{busy} ({took})")
+
+    @property
+    def _narrator(self) -> Terminal:
+        return self.terminal.narrator
 
 
 def plan(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
@@ -117,10 +163,10 @@ def _grouped_names(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return groups
 
 
-def headline(bed: BedSpec, status: BedStatus, interpreter: Interpreter | None) -> str:
-    """Return one line: provider, machine or hosts, versions. ``interpreter``: of process nodes."""
+def headline(bed: BedSpec, status: BedStatus, versions: tuple[str, str]) -> str:
+    """Return one line: provider, machine or hosts, versions. ``versions``: of torch and Python, for process nodes."""
     kinds = {_CONTAINERS: lambda: _containers(bed, status), _SLURM: lambda: _job(bed)}
-    parts = kinds.get(bed.provider, lambda: _processes(bed, interpreter))()
+    parts = kinds.get(bed.provider, lambda: _processes(bed, versions))()
     return " · ".join((f"bed {bed.name}", f"{bed.provider} provider", *parts))
 
 
@@ -158,58 +204,16 @@ def _job(bed: BedSpec) -> Iterator[str]:
         yield f"partition {partition}"
 
 
-def _processes(bed: BedSpec, interpreter: Interpreter | None) -> Iterator[str]:
+def _processes(bed: BedSpec, versions: tuple[str, str]) -> Iterator[str]:
     gpus = sum(node.gpus for node in bed.nodes)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     cores = len(os.sched_getaffinity(0))
     yield f"this machine: {cores} cores, {memory:.0f} GiB, {f'{gpus} GPUs' if gpus else 'no GPU'}"
-    if interpreter and interpreter.torch:
-        yield f"torch {interpreter.torch.partition('+')[0]}, Python {interpreter.python}"
+    torch, python = versions
+    if torch:
+        yield f"torch {torch.partition('+')[0]}, Python {python}"
     if bed.fabric:
         yield f"a fabric of namespaces, {links.bed_text(bed)}"
-
-
-@contextmanager
-def reporting_processes(bed: BedSpec, provider: Provider) -> Iterator[None]:
-    """Add what is left running to an error, and to Ctrl-C."""
-    try:
-        yield
-    except CcbedError as error:
-        error.hint = "\n".join(filter(None, (error.hint, left_running(bed, provider))))
-        raise
-    except KeyboardInterrupt:
-        raise Interrupted(
-            "up was interrupted",
-            hint=f"to continue: ccbed up {short_path(bed.inventory)}\n{left_running(bed, provider)}",
-        ) from None
-
-
-def left_running(bed: BedSpec, provider: Provider) -> str:
-    """Return one line: what is left running, nothing, or not known; of a part of a bed, on its hosts."""
-    unknown = ""
-    names = [host.name for host in bed.hosts]
-    is_part = bool(names) and any(node.host not in names for node in bed.nodes)
-    where = f" on {short_list(names)}" if is_part else ""
-    remove = f"to remove it: ccbed down {bed.name}" + (f" --limit {','.join(names)}" if is_part else "")
-    try:
-        status = provider.observe(bed)
-    except UnreachedError as error:
-        status, unknown = error.status, f"; not known of {', '.join(error.hosts)}"
-    except (CcbedError, OSError, ValueError, RuntimeError):
-        return f"left running{where}: not known; {remove}"
-    running = _running(status)
-    if not running and not unknown:
-        return f"nothing of bed {bed.name} is left running{where}"
-    return f"left running{where}: {', '.join(running) or 'nothing'}{unknown}; {remove}"
-
-
-def _running(status: BedStatus) -> list[str]:
-    keepers = [f"the keeper of {host.name}" for host in status.hosts if host.keeper_pid]
-    if not status.hosts and status.keeper_pid:
-        keepers = ["the keeper"]
-    nodes = [node.name for node in status.nodes if node.state in _RUNNING]
-    jobs = [f"job {status.job}"] if status.job and not status.nodes else []
-    return [*jobs, *keepers, *([f"{'nodes' if len(nodes) > 1 else 'node'} {' '.join(nodes)}"] if nodes else [])]
 
 
 def _row(name: str, bed: BedSpec, status: BedStatus, drained: Collection[str], *, wanted: bool) -> tuple[str, ...]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ...app.places import run_path
 from ...model import codec
 from ...model.run import Run
 from ...views import collectives
 from ...views.collectives import comparisons, phrases, straggler_text, table
-from .terminal import run_path
 
 #: Rows of the table at the end of a run.
 CASES = 24

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
+from ...app.places import short_path
 from ...model.event import Event
 from ...model.frozen import dataclass, field
 from ...model.trial import Trial
 from . import run_lines
-from .terminal import Terminal, short_path
+from .terminal import Terminal
 
 #: Seconds between two lines of progress where the last line cannot be rewritten.
 EVERY_S = 10.0
@@ -65,17 +65,6 @@ class Printer:
         if not (self.quiet or self.terminal.quiet):
             with self.terminal.surviving():
                 (self.terminal.status if self.terminal.live else self.terminal.line)(f"          {text}")
-
-    @property
-    def callbacks(self) -> Mapping[str, Callable[[Any], None]]:
-        """The functions of a request that report its run."""
-        return {
-            "on_begin": self.directory,
-            "on_event": self.event,
-            "on_cached_twin": self.cached_twin,
-            "on_note": self.note,
-            "on_stage": self.stage,
-        }
 
     def directory(self, path: str) -> None:
         """Print where the run, or its twin, is recorded."""

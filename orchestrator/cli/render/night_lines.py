@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...app.places import duration
 from ...model.frozen import dataclass, field
 from ...nightly import selector
 from ...nightly.culprits import quarantine
@@ -106,16 +107,6 @@ def dry_run(
         rows.append((name, cell.trial, cell.repeats, duration(cell.deadline_s), cell.priority, expected, ago))
     terminal.table(("CELL", "TRIAL", "REPEATS", "DEADLINE", "PRIORITY", "TOOK", "LAST NIGHT"), rows)
     return 0
-
-
-def duration(seconds: float) -> str:
-    """``0.3 s``, ``42 s``, ``3 min 05 s``, ``1 h 20 min``."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def _short(text: str) -> str:

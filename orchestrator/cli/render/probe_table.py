@@ -7,11 +7,12 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ...app.places import short_list
 from ...model import codec
 from ...model.event import History
 from ...model.events import ProbeDone
 from ...views import probes, values
-from .terminal import Terminal, short_list
+from .terminal import Terminal
 
 #: With more nodes the table has the least, the median and the worst of them instead.
 COLUMNS = 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ...app.places import age, short_list
 from ...model import events
 from ...model.event import Event
 from ...model.frozen import dataclass, field
@@ -12,7 +13,6 @@ from ...model.payload import Payload
 from ...model.trial import INSIDE, Trial
 from ...views import progress, quantities
 from . import probe_table
-from .terminal import age, short_list
 
 _BY: Mapping[type[Payload] | None, str] = {
     events.NodeExit: "by exit watch",

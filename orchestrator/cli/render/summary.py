@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import views
+from ...app.places import run_path
 from ...core.verdict import judge, sentence
 from ...model import codec
 from ...model.event import History
@@ -19,7 +20,7 @@ from ...store import bundle
 from ...views import training
 from ..inputs.session import Session
 from . import probe_table
-from .terminal import Terminal, run_path
+from .terminal import Terminal
 
 _MARKS = {"pass": "good", "fail": "bad", "unknown": "warn", "skipped": "warn"}
 #: Exit code -> the outcome of a run.

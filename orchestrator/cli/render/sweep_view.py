@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...app.collectives.sweep import Swept
+from ...app.places import run_path
 from ...model.event import History
 from ...nightly import sweeps
 from ...nightly.gates.finding import Finding
+from ...store import bundle
 from . import probe_table
 from .terminal import Terminal
 
@@ -18,6 +21,17 @@ SHADES = ((0.97, "█"), (0.9, "▓"), (0.75, "▒"), (0.0, "░"))
 _WORDS = {0: "PASS", 1: "FAIL", 2: "UNKNOWN"}
 _SENTENCES = {0: "nothing is odd", 1: "a check fails", 2: "nothing could be judged"}
 _SUSPECT = "SUSPECT"
+
+
+def show_all(terminal: Terminal, swept: Swept) -> None:
+    """Print what all rounds say, and what of their runs makes the figures mean less."""
+    histories = [bundle.read_history(directory) for directory in swept.directories]
+    show(terminal, histories, swept.sweep, swept.findings)
+    for result in swept.results:
+        bad = [verdict for verdict in result.verdicts if verdict.outcome in ("fail", "unknown")]
+        terminal.lines(f"run       {result.run}: {verdict.outcome} {verdict.check}: {verdict.text}" for verdict in bad)
+    conclude(terminal, swept.findings, swept.code)
+    terminal.line(f"runs      {' '.join(run_path(directory) for directory in swept.directories)}")
 
 
 def show(

@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, TextIO
 
 from ...model import codec, vaulted
@@ -210,24 +209,6 @@ def standard() -> Terminal:
     )
 
 
-def age(seconds: float) -> str:
-    """``12 s``, ``3 min``, ``2 h``, ``4 d``."""
-    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86_400:.0f} d"
-
-
-def size(count: int) -> str:
-    """``512 B``, ``3.4 MiB``, ``1.2 GiB``."""
-    amount, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024 or unit == "TiB":
-            break
-        amount /= 1024
-    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-
-
 def _number(text: str) -> bool:
     return text.replace(".", "").replace(",", "").isdigit() or text in ("", "-")
 
@@ -241,24 +222,6 @@ def _width() -> int:
         with suppress(OSError, ValueError, AttributeError):
             return os.get_terminal_size(stream.fileno()).columns or _COLUMNS  # type: ignore[union-attr]
     return _COLUMNS
-
-
-def short_list(names: Iterable[str]) -> str:
-    """``n0 n1 n2``; a long list keeps its ends."""
-    names = list(names)
-    return " ".join(names) if len(names) <= 8 else f"{' '.join(names[:3])} … {names[-1]} ({len(names)})"
-
-
-def short_path(path: str | Path) -> str:
-    """Return a path relative to the current directory where it is below that, else unchanged."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
-
-
-def run_path(directory: Path) -> str:
-    """Return the short path of a run, as ``…/latest`` while it is the latest."""
-    latest = directory.parent / "latest"
-    return short_path(latest if latest.resolve() == directory.resolve() else directory)
 
 
 def clean(text: str) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
+from ...app.places import short_path
 from ...model.errors import UsageError
 from ..inputs import completions, options
 from ..inputs.session import Session
 from ..render import terminal
-from ..render.terminal import short_path
 
 SUITE = "acceptance"
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...app.places import short_path
 from ...model import codec
 from ...model.errors import UsageError
 from ...store import index, paths
 from ..inputs import options
 from ..inputs.session import Session
-from ..render.terminal import short_path
 
 if TYPE_CHECKING:
     from ...nightly.baselines import Baseline, Floor

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
+from ...app.places import short_path
 from ...model.errors import EXIT_UNKNOWN, UsageError
 from ...store import bundle as store
 from ...store import export as archives
 from ...store import index, paths, seal, signing, unpack
 from ..inputs import options
 from ..inputs.session import Session
-from ..render.terminal import short_path
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "CCBED"})

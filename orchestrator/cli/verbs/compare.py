@@ -11,6 +11,8 @@ from urllib.parse import quote
 
 import click
 
+from ...app import check
+from ...app.places import short_path
 from ...model import codec, ratio
 from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ...reports.page import compared as compared_page
@@ -22,8 +24,7 @@ from ...views.training.systems import System
 from ...views.training.systems import systems as side_by_side
 from ..inputs import options
 from ..inputs.session import Session
-from ..render.terminal import Terminal, short_path
-from . import check
+from ..render.terminal import Terminal
 
 #: Differences between the environments of the runs that are printed.
 _MOST_DIFFERENCES = 12

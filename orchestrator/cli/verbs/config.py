@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
+from ...app.places import short_path
 from ...core.spec import redact
 from ..inputs import options, settings, settings_files
 from ..inputs.session import Session
-from ..render.terminal import short_path
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "CCBED"})

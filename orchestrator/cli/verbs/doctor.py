@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...app import beds
+from ...app.places import short_list, short_path
 from ...core.bed import selection
 from ...model import codec
 from ...model.bed import BedSpec
 from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, UsageError
-from ..inputs import beds, options
+from ..inputs import options
 from ..inputs.session import Session
-from ..render.terminal import short_list, short_path
 
 if TYPE_CHECKING:
     from ...model.requirements import Requirement

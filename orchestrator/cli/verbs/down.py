@@ -2,249 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import click
 
-from ...core.bed import departed, selection
-from ...core.spec import values
-from ...model.bed import BedSpec, BedStatus, NodeStatus
-from ...model.errors import InfrastructureError, OwnedError, UnreachedError, UsageError
-from ...model.provider import Provider
-from ...store import beds as store
-from ..inputs import audited, beds, completions, options, prepared_hosts
+from ...app import down, requests
+from ...app.requests import DownRequest
+from ...model import codec
+from ..inputs import completions, options, request_options
 from ..inputs.session import Session
-from ..render.terminal import short_list, short_path
-
-#: How long a run has to heal its faults and to stop its ranks.
-_ORCHESTRATOR_S = 60
 
 
 @options.command()
 @options.of_bed(metavar="[BED|INVENTORY]", shell_complete=completions.beds_and_inventories)
-@click.option("--all", "every", is_flag=True, help="End every bed that is up.")
-@options.force("Act even while a run is open on the bed, whose ccbed is ended, or if another user owns the bed.")
-@click.option("--abandon", is_flag=True, help="Abandon hosts that cannot be reached: the bed's processes there stay.")
-@click.option("--reset", is_flag=True, help="Also remove the bed's directory on the hosts, which preparation made.")
-@options.limit
+@request_options.of(DownRequest)
 @options.vault
 @options.as_json
 @click.pass_obj
-def command(
-    session: Session,
-    bed: str | None,
-    every: bool,
-    force: bool,
-    abandon: bool,
-    reset: bool,
-    limit: tuple[str, ...],
-    as_json: bool,
-) -> int:
+def command(session: Session, /, as_json: bool, **values: Any) -> int:
     """End a bed: all its processes and directories, and verify that none is left. Runs keep their bundles."""
-    if limit and (every or abandon or reset):
-        raise UsageError("--limit excludes --all, --abandon and --reset", hint="give --limit alone")
     screen = session.terminal
     session.terminal = screen.silent() if as_json else screen
-    specs = _selected(session, bed, every)
-    if limit and specs:
-        hosts = beds.limited_hosts(departed.with_departed_hosts(specs[0]), limit)
-        pids = end_hosts(session, specs[0], hosts, force=force)
-        if as_json:
-            screen.json([{"bed": specs[0].name, "hosts": list(hosts), "ended": list(pids)}])
-        return 0
-    if limit:  # an unknown host is an error also where nothing is up
-        for spec in _unlisted(session, bed):
-            beds.limited_hosts(spec, limit)
-    if not specs:
-        session.terminal.line(f"bed {bed}: not up, nothing to end" if bed else "no bed is up, nothing to end")
-    ended = [end(session, spec, force=force, abandon=abandon) for spec in specs]
-    for spec in specs or (_unlisted(session, bed) if reset else ()):
-        if reset:
-            prepared_hosts.reset(session, spec, force=force)
+    ended = down.run(session, requests.build(DownRequest, values))
     if as_json:
-        screen.json([{"bed": spec.name, "ended": list(pids)} for spec, pids in zip(specs, ended, strict=True)])
+        screen.json(codec.plain(ended))
     return 0
-
-
-def _unlisted(session: Session, bed: str | None) -> tuple[BedSpec, ...]:
-    """Return the bed of an inventory that is not up: its hosts may be prepared."""
-    return (beds.wanted(session, Path(bed)),) if bed and Path(bed).exists() else ()
-
-
-def _selected(session: Session, bed: str | None, every: bool) -> tuple[BedSpec, ...]:
-    known = (*store.names(session.state), *store.names_without_file(session.state))
-    if bed is None:
-        if len(known) > 1 and not every:
-            raise UsageError(f"several beds are up: {', '.join(known)}", hint=f"ccbed down {known[0]}, or --all")
-        return tuple(_read(session, name) for name in known)
-    if bed in known:
-        return (_read(session, bed),)
-    if not bed.endswith((".yml", ".yaml")) and not Path(bed).is_file():
-        if known:
-            near = values.nearest(bed, known).replace("known:", "up:")
-            raise UsageError(f"no bed {bed} is up; {near}", hint="ccbed status")
-        return ()
-    return _of_inventory(session, Path(bed))
-
-
-def _of_inventory(session: Session, inventory: Path) -> tuple[BedSpec, ...]:
-    """Return the bed of an inventory as it was brought up, so that a changed file leaves nothing running.
-
-    A bed of provider slurm may have a job without a file on this machine.
-    """
-    wanted = beds.wanted(session, inventory)
-    recorded = beds.read(session, wanted.name)
-    return (recorded or wanted,) if recorded or wanted.slurm or Path(wanted.workdir).exists() else ()
-
-
-def _read(session: Session, name: str) -> BedSpec:
-    return beds.read(session, name) or store.minimal_spec(session.state, name)
-
-
-def end(session: Session, bed: BedSpec, *, force: bool = False, abandon: bool = False) -> tuple[int, ...]:
-    """End one bed, print what ended, and return the pids. Raises UsageError, InfrastructureError."""
-    bed = departed.with_departed_hosts(bed)
-    if force:
-        _end_orchestrator(session, bed)
-    with store.lock(session.state, bed.name):
-        if not force:
-            beds.refuse_open(session, bed, "down")
-        provider = session.provider(bed)
-        status, unreached = _observe(provider, bed, force)
-        nodes = [node for node in status.nodes if node.pid]
-        hosts = [host for host in selection.host_names(bed) if not (abandon and host in unreached)]
-        with audited.act(session, bed, provider, "down", dict.fromkeys(hosts, "")):
-            ended = _retire(session, provider, bed, unreached, abandon)
-        store.forget(session.state, bed.name)
-    text = (
-        f"{values.count(len(ended), 'process')} ended{_names(nodes, len(ended), len(bed.hosts))}, none is left"
-        if ended
-        else "no process was left"
-    )
-    session.terminal.line(f"bed {bed.name} is down: {text} ({session.took()})")
-    return ended
-
-
-def _end_orchestrator(session: Session, bed: BedSpec) -> None:
-    """End the `ccbed` that drives a run or a night on the bed: it would start the nodes again.
-
-    Raises UsageError for another program, which a user may need, and for a `ccbed` that does not end.
-    """
-    workdir = Path(bed.workdir)
-    pid = store.orchestrator(workdir)
-    if pid == os.getpid():
-        return
-    try:
-        program = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return
-    if not is_ccbed(program):
-        raise UsageError(
-            f"bed {bed.name} is driven by process {pid}: {program[:80]}", hint=f"end that first: kill {pid}"
-        )
-    session.terminal.line(f"process {pid} drives bed {bed.name}, and is ended: {program[:80]}")
-    try:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    except PermissionError:
-        raise UsageError(f"process {pid} is of another user", hint=f"end that first: sudo kill {pid}") from None
-    end = time.monotonic() + _ORCHESTRATOR_S
-    while store.orchestrator(workdir) == pid and time.monotonic() < end:
-        time.sleep(0.02)
-    if store.orchestrator(workdir) == pid:
-        raise UsageError(
-            f"process {pid}, which drives bed {bed.name}, did not end in {_ORCHESTRATOR_S} s", hint=f"kill -9 {pid}"
-        )
-
-
-def is_ccbed(program: str) -> bool:
-    """Whether a command line is that of ``ccbed``, not of a program that uses it as a library."""
-    return any(Path(word).name == "ccbed" for word in program.split()[:2]) or "-m orchestrator.cli" in program
-
-
-def end_hosts(session: Session, bed: BedSpec, hosts: tuple[str, ...], *, force: bool = False) -> tuple[int, ...]:
-    """End the bed on some hosts, print what ended, and return the pids. The bed stays as it is wanted.
-
-    Raises UsageError; InfrastructureError with the hosts that cannot be reached, once the others have ended.
-    """
-    bed = selection.on_hosts(departed.with_departed_hosts(bed), hosts)
-    with store.lock(session.state, bed.name):
-        if not force:
-            beds.refuse_open(session, bed, "down")
-        provider = session.provider(bed)
-        _, unreached = _observe(provider, bed, force)
-        with audited.act(session, bed, provider, "down", dict.fromkeys(hosts, "")):
-            ended = _retire_hosts(provider, bed, unreached)
-        text = f"{values.count(len(ended), 'process')} ended, none is left" if ended else "no process was left"
-    start = f"ccbed up {short_path(bed.inventory)} --limit {','.join(hosts)}"
-    session.terminal.line(
-        f"bed {bed.name} is down on {short_list(hosts)}: {text} ({session.took()})     start it there: {start}"
-    )
-    return ended
-
-
-def _retire_hosts(provider: Provider, bed: BedSpec, unreached: tuple[str, ...]) -> tuple[int, ...]:
-    """End what can be reached of a part of a bed, and return the pids. Raises InfrastructureError with what is left."""
-    try:
-        ended = provider.retire_hosts(bed, bed.hosts) if bed.hosts else provider.retire(bed)
-        _refuse_left(bed, provider)
-        return ended
-    except InfrastructureError as error:
-        done = [host.name for host in bed.hosts if unreached and host.name not in unreached]
-        head = f"{short_list(done)} ended; once the others are back: " if done else "to try again: "
-        rest = ",".join(unreached or [host.name for host in bed.hosts])
-        raise InfrastructureError(*error.problems, hint=f"{head}ccbed down {bed.name} --limit {rest}") from error
-
-
-def _names(nodes: list[NodeStatus], ended: int, hosts: int = 1) -> str:
-    """Return ``(n0 n1 n2 and the keeper)``: other processes are keepers, and programs that ran in the nodes."""
-    names = sorted((node.name for node in nodes), key=lambda name: (len(name), name))
-    more = ended - len(nodes)
-    keepers = "the keeper" if more == 1 else f"{more} keepers" if more == hosts else f"{more} more"
-    rest = [keepers] if more > 0 else []
-    return f" ({' and '.join([part for part in [short_list(names)] if part] + rest)})" if names else ""
-
-
-def _observe(provider: Provider, bed: BedSpec, force: bool) -> tuple[BedStatus, tuple[str, ...]]:
-    """Return the status and the hosts that cannot be reached. Raises OwnedError for a bed of another owner, unless forced."""
-    try:
-        return provider.observe(bed), ()
-    except UnreachedError as error:
-        return error.status, tuple(error.hosts)
-    except OwnedError:
-        if not force:
-            raise
-        return BedStatus(name=bed.name), ()
-
-
-def _retire(
-    session: Session, provider: Provider, bed: BedSpec, unreached: tuple[str, ...], abandon: bool
-) -> tuple[int, ...]:
-    """End every process that can be reached, and return the pids. Raises InfrastructureError with what is left."""
-    if abandon and unreached:
-        session.terminal.warn(f"{short_list(unreached)}: abandoned; the processes of bed {bed.name} there stay")
-        hosts = tuple(host for host in bed.hosts if host.name not in unreached)
-        bed = replace(bed, hosts=hosts, nodes=tuple(node for node in bed.nodes if node.host not in unreached))
-    try:
-        ended = provider.retire(bed)
-    except InfrastructureError as error:
-        rest = [host.name for host in bed.hosts if host.name not in unreached]
-        done = f"{short_list(rest)} ended; " if unreached and rest else ""
-        hint = f"{done}once the host is back: ccbed down {bed.name}     or abandon it: ccbed down {bed.name} --abandon"
-        retry = f"try again: ccbed down {bed.name}"
-        raise InfrastructureError(*error.problems, hint=hint if unreached else retry) from error
-    _refuse_left(bed, provider)
-    return ended
-
-
-def _refuse_left(bed: BedSpec, provider: Provider) -> None:
-    """Raises InfrastructureError with a line for each node that is left."""
-    left = [node for node in provider.observe(bed).nodes if node.state not in ("absent", "dead")]
-    if left:
-        lines = (f"node {node.name} is still {node.state} (pid {node.pid})" for node in left)
-        raise InfrastructureError(*lines, hint=f"try again: ccbed down {bed.name}")

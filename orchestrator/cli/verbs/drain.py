@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
+from ...app import audited
+from ...app.places import short_list
 from ...model.bed import BedSpec
 from ...model.errors import UsageError
 from ...store import beds as store
 from .. import host_drains
-from ..inputs import audited, options
+from ..inputs import options
 from ..inputs.session import Session
-from ..render.terminal import short_list
 
 
 @options.command()

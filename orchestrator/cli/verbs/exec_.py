@@ -13,6 +13,8 @@ from pathlib import Path
 
 import click
 
+from ...app import audited, beds
+from ...app.places import short_path
 from ...core.bed import selection
 from ...core.spec import redact
 from ...model import event
@@ -21,9 +23,8 @@ from ...model.errors import InfrastructureError, UsageError
 from ...model.events import CommandFailed, Exec, ExecStop
 from ...model.provider import Provider
 from ...store import index
-from ..inputs import audited, beds, completions, options
+from ..inputs import completions, options
 from ..inputs.session import Session
-from ..render.terminal import short_path
 
 _STOP_S = 5.0
 _FOREVER_S = 86_400.0

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from ...app.places import short_path
 from ...model.errors import UsageError
 from ..inputs import completions, options, settings_files, starters
 from ..inputs.session import Session
-from ..render.terminal import short_path
 
 _FILES = {"inventory": "my-bed.yml", "trial": "my-trial.yml", "config": settings_files.PROJECT}
 

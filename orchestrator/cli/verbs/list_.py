@@ -9,15 +9,16 @@ from typing import Any
 
 import click
 
+from ...app import beds
+from ...app.places import short_path
 from ...model.errors import CcbedError
 from ...model.plugin import Plugin
 from ...plugins import KINDS
 from ...store import beds as store
 from ...store import index, shipped
 from ...store.shipped import examples, suites, summary
-from ..inputs import beds, options
+from ..inputs import options
 from ..inputs.session import Session
-from ..render.terminal import short_path
 
 _WHAT = (*sorted(KINDS), "trials", "suites", "examples", "runs", "beds", "inventories")
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import click
 
+from ...app import beds
+from ...app.places import short_path
 from ...model.bed import BedSpec
 from ...model.errors import UsageError
 from ...model.frozen import dataclass
 from ...store import bundle, index
-from ..inputs import beds, completions, options
+from ..inputs import completions, options
 from ..inputs.session import Session
-from ..render.terminal import short_path
 
 _RANK = re.compile(r"i(?P<ordinal>\d+)-e(?P<epoch>\d+)/rank-(?P<rank>\d+)\.log")
 _POLL_S = 0.1

@@ -94,7 +94,8 @@ def command(session: Session, /, **values: Any) -> int:
     ccbed nightly quick
     ccbed nightly suites/lab.yml --bed lab --record
     """
-    from .. import ephemeral_bed, nightly_run
+    from ...app import ephemeral_bed
+    from .. import nightly_run
 
     if values["suite"] and values["resume"]:
         raise UsageError("--resume takes the suite of its night", hint=f"ccbed nightly --resume {values['resume']}")

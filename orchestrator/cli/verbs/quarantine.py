@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from ...app import audited, beds
 from ...model import codec
-from ..inputs import audited, beds, options
+from ..inputs import options
 from ..inputs.session import Session
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from ...app import check
+from ...app.places import run_path, short_path
 from ...core.verdict.sentence import count
 from ...model.errors import EXIT_UNKNOWN, CcbedError, InfrastructureError, UsageError
 from ...run import judging
@@ -14,8 +16,6 @@ from ...store import bundle, index, paths
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import collective, trend_view
-from ..render.terminal import run_path, short_path
-from . import check
 
 
 class UnjudgedError(CcbedError):

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import copy
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...app import beds, requests
+from ...app.requests import RunRequest, TrialRef
 from ...model.errors import CcbedError, UsageError
 from ...model.frozen import dataclass
-from ..inputs import beds, completions, options
+from ..inputs import completions, options, request_options
 from ..inputs.session import Session
 
 if TYPE_CHECKING:
-    from ..inputs.trials import Source
+    from ...app.trials import Source
 
 _HELP = ("-h", "--help")
 
@@ -96,12 +98,12 @@ class RunCommand(click.Command):
 
     def _extended(self, session: Session, source: Source) -> RunCommand:
         """Return this command with the options of the trial's workload."""
-        from ..inputs import trials
+        from ..inputs import workload_options
 
         taken = [name for param in self.params for name in param.opts]
         extended = copy.copy(self)
         own = [param for param in self.params if not (source.is_module and param.name == "trial")]
-        extended.params = [*own, *trials.workload_options(source, session.catalogue, taken)]
+        extended.params = [*own, *workload_options.of(source, session.catalogue, taken)]
         extended.workload_title = f"Parameters of workload {source.workload} ({source.label})"
         return extended
 
@@ -119,7 +121,7 @@ def warm_up(session: Session, known: _Known) -> None:
 
 def _open_source(session: Session, known: _Known, script_args: list[str]) -> Source | None:
     """Return the trial; None where the line names none, or asks for help with a trial that cannot be read."""
-    from ..inputs import trials
+    from ...app import trials
 
     if known.module:
         return trials.open_module(known.module, script_args)
@@ -142,123 +144,8 @@ def _completed_source(session: Session, known: _Known) -> Source | None:
 
 @click.command(cls=RunCommand, context_settings={"help_option_names": list(_HELP), "auto_envvar_prefix": "CCBED"})
 @click.argument("trial", metavar="TRIAL|FILE.yml|FILE.py|example:NAME [-- ARGS]", shell_complete=completions.trials)
-@click.option("-m", "--module", metavar="MODULE", help="Run a module instead of a file, as python -m does.")
-@click.option(
-    "--fail-node",
-    multiple=True,
-    metavar="N",
-    shell_complete=completions.nodes,
-    help="Kill this node halfway through the run; in a script, after its second checkpoint. "
-    "Repeatable: without --at all are killed at the same time.",
-)
-@click.option(
-    "--at",
-    multiple=True,
-    metavar="WHEN",
-    help="When --fail-node acts: step=20,phase=allreduce, 10s, save, or after-save=2+3. Once for all, or once per --fail-node.",
-)
-@click.option(
-    "--recovery",
-    metavar="POLICY",
-    help="auto, none, an order of spare, restart, replace (start it on another host) and shrink such as spare,replace, "
-    "or theirs: the --launcher recovers.",
-)
-@click.option("--max-restarts", metavar="N", help="Maximum number of recoveries.")
-@click.option(
-    "--grow-after",
-    metavar="TIME",
-    help="After this time, start again the nodes that a smaller gang goes on without; they rejoin after the next checkpoint.",
-)
-@click.option(
-    "--replace-wait",
-    metavar="TIME",
-    help="How long --recovery replace waits until another host has room. [default: not at all]",
-)
-@click.option(
-    "--nodes",
-    "--nnodes",
-    "nodes",
-    metavar="N|MIN:MAX",
-    help="Number of nodes. With 2:4 a gang of 4 that loses a node without a spare goes on with the others, down to 2.",
-)
-@click.option("--ranks-per-node", "--nproc-per-node", "ranks_per_node", metavar="N", help="Ranks per node.")
-@click.option("--backend", metavar="NAME", help="auto, gloo or nccl.")
-@click.option("--seed", metavar="N", help="The seed of weights, data order and noise.")
-@click.option("--wall", metavar="TIME", help="The time limit of the run: 90s, 2h (default 1h).")
-@click.option(
-    "--repeat",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Run the trial N times; --json prints one document for all runs. An interruption or an error stops it.",
-)
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="DIR",
-    help="Resume the --repeat in DIR that was interrupted; the rest of the line is as before. `ccbed resume DIR` does the same.",
-)
-@click.option(
-    "--twin/--no-twin",
-    default=None,
-    help="Compare with a twin, the same trial without faults; a script and its twin then run in copies of its project."
-    " Without one, checks that need it are unknown (exit 2) if the trial names them, else not checked."
-    " [default: a twin; for a script with faults that took less than a minute, one that follows the run]",
-)
-@click.option(
-    "--secret",
-    multiple=True,
-    metavar="NAME",
-    help="Redact this environment variable or option of the script. Repeatable.",
-)
-@click.option(
-    "--env",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="Set this variable in every rank, on every host. Repeatable. On this machine ranks of a script have your whole environment.",
-)
-@click.option(
-    "--cold", is_flag=True, help="Start a new Python interpreter for each rank of a script, as torchrun does."
-)
-@click.option(
-    "--timeout",
-    metavar="TIME",
-    help="A script that completes no step for this long has stalled, even while its ranks work"
-    " (default: 30s, or 20 steps, and only while no rank works).",
-)
-@click.option(
-    "--grace",
-    metavar="TIME",
-    help="Send SIGTERM to the ranks of a script that are to end, and SIGKILL after this time (default: SIGKILL at once).",
-)
-@click.option("--detach", is_flag=True, help="Run in the background, without this terminal; Ctrl-C then has no effect.")
-@click.option("--tee", metavar="RANK|all|none", help="Print the output of this rank (default: 0, of a script).")
-@click.option(
-    "--log-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Copy the ranks' output to DIRECTORY/RUN/attempt_N/RANK/output.log at the end.",
-)
-@options.bed
-@click.option(
-    "-i",
-    "--inventory",
-    type=click.Path(path_type=Path),
-    shell_complete=completions.inventories,
-    help="Bring this bed up first, if it is not up.",
-)
+@request_options.of(RunRequest)
 @options.slurm_job
-@options.include_quarantined
-@click.option(
-    "--probe-spares",
-    is_flag=False,
-    flag_value="30s",
-    metavar="[TIME]",
-    help="Probe the spares first (matrix products, memory, disk) for about TIME (default 30s). A spare that is worse than its"
-    " floor or than its peers does not join. Put this option behind TRIAL.",
-)
-@options.baselines
-@click.option("--data-dir", type=click.Path(path_type=Path), help="The directory of data sets for the ranks.")
-@click.option("--dry-run", is_flag=True, help="Print the trial and its plan, and stop.")
-@options.runs_dir
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, /, **values: Any) -> int:
@@ -271,12 +158,54 @@ def command(ctx: click.Context, /, **values: Any) -> int:
     ccbed run train.py --nodes 4 -- --epochs 3
     ccbed run -m package.train --nproc-per-node 2 -- --epochs 3
     """
-    from .. import run_trial
-
-    session = ctx.find_object(Session)
+    session, source = ctx.find_object(Session), ctx.meta["source"]
     if session is None:
         raise RuntimeError("the group passes a session to every verb")
-    return run_trial.run(session, ctx.meta["source"], values)
+    from ...app import run
+    from ..render import summary
+
+    request = _request(source, values)
+    if request.dry_run:
+        return _plan(session, request, source)
+    if request.detach:
+        from ...app import detached
+
+        return detached.start(session, run.check(session, request, source).bed)
+    if request.repeat is not None or request.resume:
+        return _repeat(session, request, source)
+    result = run.run(session, request, source)
+    if session.is_json:
+        summary.show(session, result, as_json=True)
+    return result.code
+
+
+def _request(source: Source, values: Mapping[str, Any]) -> RunRequest:
+    params = {
+        name.removeprefix("param_"): value
+        for name, value in values.items()
+        if name.startswith("param_") and value is not None
+    }
+    trial = TrialRef(name=values.get("trial") or "", args=source.args, module=values["module"])
+    return requests.build(RunRequest, {**values, "trial": trial, "params": params})
+
+
+def _plan(session: Session, request: RunRequest, source: Source) -> int:
+    from ...app import run
+    from ..render import trial_lines
+
+    planned = run.plan_run(session, request, source)
+    if session.is_json:
+        session.terminal.json(planned.document)
+    else:
+        session.terminal.lines(trial_lines.dry_run(planned))
+    return 0
+
+
+def _repeat(session: Session, request: RunRequest, source: Source) -> int:
+    from ...app import repeats
+    from ..render import repeats_view
+
+    return repeats_view.show(session.terminal, repeats.run(session, request, source), as_json=session.is_json)
 
 
 def _split(args: list[str]) -> tuple[list[str], list[str]]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...app.places import age, short_path
 from ...model import codec
 from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, UsageError
 from ..inputs import completions, options, times
 from ..inputs.session import Session
 from ..render import trend_view
-from ..render.terminal import age, short_path
 
 if TYPE_CHECKING:
     from ...nightly.index.entries import RunEntry
@@ -106,13 +106,14 @@ def prune(
     as_json: bool,
 ) -> int:
     """Remove old runs and nights, but never the evidence of a baseline. A night is removed or kept with all its runs."""
+    from ...app import leftovers
     from ...run import pruning
     from . import prune as pruned
 
     if (keep is None) == (keep_last is None):
         raise UsageError("give --keep TIME or --keep-last N", hint="ccbed runs prune --keep 30d --dry-run")
     limits = pruning.Limits(older_than_s=times.age_s("--keep", keep) if keep else 0.0, keep_bytes=sys.maxsize, age=age)
-    listed = pruned.of_runs(session, runs_dir, time.time(), baselines, recorded=recorded)
+    listed = leftovers.of_runs(session, runs_dir, time.time(), baselines, recorded=recorded)
     report = pruning.Report()
     pruning.prune_local(report, _keep_newest(listed, keep_last or 0), limits, dry_run=dry_run)
     if as_json:

@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+from ...app import beds
+from ...app import leftovers as ended_runs
+from ...app.places import age, short_path, size
 from ...core.bed import diff, links, selection
 from ...model import codec
 from ...model.bed import BedSpec, BedStatus, Diff
@@ -17,11 +20,9 @@ from ...model.frozen import dataclass, field
 from ...nightly.culprits.quarantine import Drain
 from ...store import beds as store
 from ...store import bundle
-from ..inputs import beds, options
+from ..inputs import options
 from ..inputs.session import Session
 from ..render import bed_view
-from ..render.terminal import age, short_path, size
-from . import prune
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ def _observe(session: Session, name: str) -> Status:
         status = provider.observe(spec)
     except UnreachedError as error:
         return Status(spec=spec, status=error.status, run=run, unreached=error.hosts, drained=drained)
-    leftovers = prune.count_leftovers(spec, provider)
+    leftovers = ended_runs.count_leftovers(spec, provider)
     return Status(spec=spec, status=status, run=run, leftovers=leftovers, drained=drained)
 
 

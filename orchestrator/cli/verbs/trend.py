@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...app.places import short_path
 from ...core.spec import values
 from ...model import codec
 from ...model.errors import EXIT_PASS, EXIT_UNKNOWN, CcbedError, UsageError
 from ..inputs import completions, options, times
 from ..inputs.session import Session
 from ..render import trend_view
-from ..render.terminal import short_path
 
 if TYPE_CHECKING:
     from ...nightly.index.entries import Trend

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from ...app.places import short_list, short_path
 from .. import host_drains
 from ..inputs import options
 from ..inputs.session import Session
-from ..render.terminal import short_list, short_path
 
 
 @options.command()

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import click
 
+from ...app import beds, check
+from ...app.places import short_path
 from ...model.errors import InfrastructureError
 from ...model.event import Event
 from ...model.events import RunEnd
 from ...model.plan import Plan
 from ...store import beds as store
 from ...store import bundle, index, seal
-from ..inputs import beds, options
+from ..inputs import options
 from ..inputs.session import Session
 from ..render import live, summary
-from ..render.terminal import short_path
-from . import check
 
 _POLL_S = 0.1
 #: A run that has ended is judged and sealed within this time.

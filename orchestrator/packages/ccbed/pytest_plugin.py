@@ -36,7 +36,7 @@ def ccbed_bed(pytestconfig: pytest.Config) -> Iterator[api.Bed]:
     It is taken down when the last pytest that uses it ends, such as the workers of pytest-xdist, unless it was up before.
     """
     from orchestrator import api
-    from orchestrator.cli.inputs import session
+    from orchestrator.app import session
 
     inventory = _inventory(pytestconfig)
     state = session.state_dir()
@@ -69,7 +69,7 @@ def ccbed_run(
     ``ccbed_bundle`` and ``ccbed_page`` of the test are in the JUnit file.
     """
     from orchestrator import api
-    from orchestrator.cli.inputs import session
+    from orchestrator.app import session
 
     def run(trial: api.Trial, **options: Any) -> api.Result:
         __tracebackhide__ = True

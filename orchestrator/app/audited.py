@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...model import vaulted
-from ...model.bed import BedSpec
-from ...model.errors import CcbedError
-from ...model.provider import Provider
+from ..model import vaulted
+from ..model.bed import BedSpec
+from ..model.errors import CcbedError
+from ..model.provider import Provider
 from .session import Session
 
 FILE = "audit.jsonl"

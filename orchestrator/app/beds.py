@@ -10,28 +10,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...core.bed import engine_kind, selection
-from ...model import codec, vaulted
-from ...model.bed import BedSpec
-from ...model.errors import InfrastructureError, UsageError
-from ...model.plan import Placement
-from ...store import beds, shipped
-from ..render.terminal import short_path
+from ..core.bed import engine_kind, selection
+from ..model import codec, vaulted
+from ..model.bed import BedSpec
+from ..model.errors import InfrastructureError, UsageError
+from ..model.plan import Placement
+from ..store import beds, shipped
 from . import session as sessions
+from .places import short_path
+from .requests import BedRef
 
 if TYPE_CHECKING:
-    from ...nightly.culprits.quarantine import Drain
-    from ...nightly.identity import Nodes
+    from ..nightly.culprits.quarantine import Drain
+    from ..nightly.identity import Nodes
 
 EXAMPLE = "inventories/local.yml"
 #: What an inventory says once for a whole bed.
 _DESCRIBES_BED = re.compile(r"^[^#\n]*\bccbed_(?:provider|bed)\b[\"']?\s*[:=]", re.MULTILINE)
 
 
+def meant(session: sessions.Session, ref: BedRef) -> BedSpec:
+    """Return the bed that is up, or the one that the inventory describes. Raises UsageError."""
+    if ref.inventory and ref.bed:
+        raise UsageError("--bed and --inventory exclude each other; give one of them")
+    return wanted(session, ref.inventory) if ref.inventory else choose(session, ref.bed)
+
+
 def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
     """Return the bed that an inventory describes. Raises UsageError with every error in it."""
-    from ...core.bed import nodes_from_inventory
-    from ...prepare import inventory as inventories
+    from ..core.bed import nodes_from_inventory
+    from ..prepare import inventory as inventories
 
     inventory = shipped.find(inventory)
     if not inventory.exists():
@@ -80,7 +88,7 @@ def _description(bed: BedSpec) -> BedSpec:
 
 def _missing(inventory: Path) -> UsageError:
     """The error for a file that does not exist, with the nearest inventory here, below inventories/ or of those that ccbed ships."""
-    from ...core.spec import values
+    from ..core.spec import values
 
     known = {short_path(path) for path in shipped.inventories()}
     near = values.nearest(short_path(inventory), known)
@@ -136,7 +144,7 @@ def choose(session: sessions.Session, name: str | None, *, hint: str = "--bed {b
 
 def _unknown(name: str, known: Sequence[str]) -> UsageError:
     """The error for a bed that is not up. The hint names its inventory where ccbed knows one of that name."""
-    from ...core.spec import values
+    from ..core.spec import values
 
     inventory = shipped.find(Path(f"inventories/{name}.yml"))
     start = f"ccbed up {inventory if inventory.exists() and 'inventories' in inventory.parts else EXAMPLE}"
@@ -150,7 +158,7 @@ def _unknown(name: str, known: Sequence[str]) -> UsageError:
 
 def node_name(bed: BedSpec, name: str, *others: str) -> str:
     """Return ``name`` if the bed has that node, or it is one of ``others``. Raises UsageError with the nearest one."""
-    from ...core.spec import values
+    from ..core.spec import values
 
     known = [*(node.name for node in bed.nodes), *others]
     if name in known:
@@ -161,7 +169,7 @@ def node_name(bed: BedSpec, name: str, *others: str) -> str:
 
 def identify_nodes(session: sessions.Session, bed: BedSpec) -> Nodes:
     """The nodes with the names that their hosts have outside of the bed. Raises InfrastructureError."""
-    from ...nightly.identity import Nodes
+    from ..nightly.identity import Nodes
 
     machines = session.provider(bed).machines(bed)
     names = {host: machine.name for host, machine in machines.items()}
@@ -204,7 +212,7 @@ def require_separate_hosts(bed: BedSpec, option: str) -> None:
 
 def drains(bed: BedSpec) -> Mapping[str, Drain]:
     """Host of the bed -> its drain. Raises InfrastructureError where they are not known."""
-    from ...nightly.culprits import quarantine
+    from ..nightly.culprits import quarantine
 
     known = selection.host_names(bed)
     return {host: drain for host, drain in quarantine.read(Path(bed.workdir)).drained.items() if host in known}
@@ -212,7 +220,7 @@ def drains(bed: BedSpec) -> Mapping[str, Drain]:
 
 def drain_texts(bed: BedSpec) -> dict[str, str]:
     """Drained host -> since when, by whom and why. Raises InfrastructureError where they are not known."""
-    from ...nightly.culprits import quarantine
+    from ..nightly.culprits import quarantine
 
     return {host: drain.text for host, drain in quarantine.read(Path(bed.workdir)).drained.items()}
 
@@ -254,7 +262,7 @@ def usable(bed: BedSpec) -> BedSpec:
 
 def mention_quarantine(session: sessions.Session, bed: BedSpec) -> None:
     """Warn of the nodes that two recorded nights accused."""
-    from ...nightly.culprits import quarantine
+    from ..nightly.culprits import quarantine
 
     for line in quarantine.lines(Path(bed.workdir), identify_nodes(session, bed)):
         session.terminal.warn(line)
@@ -262,7 +270,7 @@ def mention_quarantine(session: sessions.Session, bed: BedSpec) -> None:
 
 def placement(session: sessions.Session, bed: BedSpec, *, include_quarantined: bool) -> Placement:
     """What the run must not use: nodes in quarantine, and on drained hosts. Raises InfrastructureError where they are not known."""
-    from ...nightly.culprits import quarantine
+    from ..nightly.culprits import quarantine
 
     drained = drained_nodes(bed)
     if not include_quarantined:
@@ -294,7 +302,7 @@ def settle(session: sessions.Session, bed: BedSpec) -> None:
     run = beds.open_run(workdir)
     if run is None or run.driver:
         return
-    from ...run import abandon
+    from ..run import abandon
 
     with beds.run_lock(workdir, run.run, Path(run.directory)):
         abandon.settle(bed, session.provider(bed), session.catalogue, session.terminal.warn)

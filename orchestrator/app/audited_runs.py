@@ -9,8 +9,8 @@ from ..model.events import FaultAct, FaultHeal, GangStart
 from ..model.frozen import dataclass, field, replace
 from ..model.launch import Request, Result
 from ..store import beds, bundle
-from .inputs import audited
-from .inputs.session import Session
+from . import audited
+from .session import Session
 
 #: So long a run waits for another ccbed on its bed, such as an `up` that has nothing to change.
 CHANGE_S = 30.0

@@ -1,80 +1,119 @@
-"""Carry out `ccbed sweep`: run the trial on all nodes of a bed, once or in several rounds, and judge all rounds together."""
+"""Run a trial on all nodes of a bed, once or in several rounds, and judge all rounds together."""
 
 from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.spec import parse_trial, redact, trial_draft
-from ..model import codec
-from ..model.bed import BedSpec
-from ..model.errors import PRECEDENCE, UsageError
-from ..model.frozen import dataclass, replace
-from ..model.launch import Result
-from ..model.plan import Placement, Plan
-from ..model.trial import Trial
-from ..nightly import bundle_records, night_files, sweeps
-from ..nightly.gates.finding import Finding
-from ..nightly.suite import RUNS, Cell
-from ..store import bundle, paths, secrets
-from . import repeated_run, run_trial
-from .inputs import beds, trials
-from .inputs.session import Session
-from .render import summary, sweep_view
-from .render.terminal import run_path, short_path
-from .verbs import up
+from ...core.spec import parse_trial, redact, trial_draft
+from ...model import codec
+from ...model.bed import BedSpec
+from ...model.errors import PRECEDENCE, UsageError
+from ...model.frozen import dataclass, replace
+from ...model.launch import Result
+from ...model.plan import Placement, Plan
+from ...model.trial import Trial
+from ...nightly import bundle_records, night_files, sweeps
+from ...nightly.gates.finding import Finding
+from ...nightly.suite import RUNS, Cell, Night
+from ...store import bundle, paths, secrets
+from .. import beds, ephemeral_bed, repeats, trials
+from .. import run as run_one
+from ..places import short_path
+from ..requests import OutputRequest, RunRequest, SweepRequest, TrialRef
+from ..session import Session
+from ..up import up
 
 #: The round that follows where the first ones have a suspect; all rounds are then judged together.
 CONFIRMING = "confirming round"
 #: The links of a sweep of pairs, and what is odd.
 Judged = tuple[sweeps.PairSweep | None, tuple[Finding, ...]]
-#: Options of `run` that a sweep does not have.
-_UNUSED: Mapping[str, Any] = {"tee": None, "log_dir": None, "twin": False, "fail_node": ()}
 
 
-def run(session: Session, options: Mapping[str, Any]) -> int:
-    """Return the exit code: the worst of the runs' codes and of the sweep's own."""
-    bed = beds.wanted(session, options["inventory"]) if options["inventory"] else beds.choose(session, options["bed"])
-    source = trials.open_source(options["trial"], (), session.catalogue)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What all rounds together say. ``broken``: a run without a judgement, such as after a failure of the bed."""
+
+    results: tuple[Result, ...]
+    code: int
+    sweep: sweeps.PairSweep | None = None
+    findings: tuple[Finding, ...] = ()
+    broken: Result | None = None
+
+    @property
+    def directories(self) -> list[Path]:
+        return [Path(result.directory) for result in self.results]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        return {
+            "sweep": "pairs" if self.sweep else "nodes",
+            "runs": [result.directory for result in self.results],
+            "findings": codec.plain(list(self.findings)),
+            **(sweeps.document(self.sweep) if self.sweep else {}),
+            "exit": self.code,
+        }
+
+
+def run(session: Session, request: SweepRequest) -> Swept:
+    """Run the rounds of a sweep, or those that are missing of ``request.resume``, and judge them together.
+
+    Raises UsageError, InfrastructureError, Interrupted: the error that ended the rounds early.
+    """
+    if request.each_node == request.each_pair:
+        raise UsageError(
+            "sweep takes either --each-node or --each-pair",
+            hint="ccbed sweep gemm --each-node, or ccbed sweep links --each-pair",
+        )
+    with ephemeral_bed.of_inventory(session, request.bed.inventory, quiet=session.is_json):
+        return _run(session, request, beds.meant(session, request.bed))
+
+
+def _run(session: Session, request: SweepRequest, bed: BedSpec) -> Swept:
+    source = trials.open_source(request.trial, (), session.catalogue)
     drained = beds.drained_nodes(bed)
     usable = replace(bed, nodes=tuple(node for node in bed.nodes if node.name not in drained))
-    trial = _trial(session, source, usable, is_pairs=options["each_pair"])
+    trial = _trial(session, source, usable, is_pairs=request.each_pair)
     if bed.agent != session.agent():
         raise UsageError(
             f"bed {bed.name} runs the agent of another version of ccbed", hint=f"ccbed up {short_path(bed.inventory)}"
         )
-    if bed.slurm and options["inventory"]:  # which nodes the bed has is known when its job runs
-        up.up(session, bed, quiet=options["as_json"])
+    if bed.slurm and request.bed.inventory:  # which nodes the bed has is known when its job runs
+        up(session, bed, quiet=session.is_json)
     quarantined = beds.placement(session, bed, include_quarantined=False).quarantined
     redaction = redact.Redaction(mask=secrets.mask(session.state), names=source.secret_names)
-    checked = run_trial.CheckedTrial(
+    checked = run_one.CheckedTrial(
         source=source, trial=trial, redaction=redaction, bed=bed, data_dir=bed.data_dir,
         placement=Placement(drained=drained),
     )  # fmt: skip
-    runs_dir, count = Path(options["runs_dir"]), options["rounds"]
-    if options["resume"]:
-        directory = Path(options["resume"]).resolve()
-        night = repeated_run.resumed(directory, bed, trial, count)
-    else:
-        cells = (
-            Cell(name=trial.name, trial=trial.name, repeats=count),
-            Cell(name=CONFIRMING, trial=trial.name, repeats=1),
-        )
-        directory, night = repeated_run.begin(
-            session, bed, "sweep", cells, runs_dir, shlex.join(["ccbed", *session.argv])
-        )
-    once = functools.partial(run_trial.run_once, session, checked, {**options, **_UNUSED})
-    judge = _judge_pairs if options["each_pair"] else functools.partial(_judge_nodes, quarantined=quarantined)
-    rounds = Rounds(session=session, directory=directory, once=once, quiet=True, judge=judge)
+    directory, night = _begun(session, request, bed, trial)
+    round_request = RunRequest(
+        trial=TrialRef(name=request.trial), twin=False, bed=request.bed, output=OutputRequest(runs_dir=request.runs_dir)
+    )
+    once = functools.partial(run_one.run_once, session, round_request, checked)
+    judge = _judge_pairs if request.each_pair else functools.partial(_judge_nodes, quarantined=quarantined)
+    rounds = Rounds(session=session, directory=directory, once=once, on_result=lambda _: None, judge=judge)
     rounds.carry_out(night)
-    return rounds.finish(as_json=options["as_json"])
+    return rounds.finish()
+
+
+def _begun(session: Session, request: SweepRequest, bed: BedSpec, trial: Trial) -> tuple[Path, Night]:
+    if request.resume:
+        directory = request.resume.resolve()
+        return directory, repeats.resumed(directory, bed, trial, request.rounds)
+    cells = (
+        Cell(name=trial.name, trial=trial.name, repeats=request.rounds or 1),
+        Cell(name=CONFIRMING, trial=trial.name, repeats=1),
+    )
+    return repeats.begin(session, bed, "sweep", cells, request.runs_dir, shlex.join(["ccbed", *session.argv]))
 
 
 @dataclass(kw_only=True)
-class Rounds(repeated_run.Repeats):
+class Rounds(repeats.Repeats):
     """``judge``: of the directories of all rounds."""
 
     judge: Callable[[Sequence[Path]], Judged]
@@ -90,16 +129,20 @@ class Rounds(repeated_run.Repeats):
             else "no suspect"
         )
 
-    def finish(self, *, as_json: bool) -> int:
-        """Show what all rounds together say. Returns the exit code. Raises the error that ended them early."""
+    def finish(self) -> Swept:
+        """Return what all rounds together say. Raises the error that ended them early."""
         if self.error:
             if night_files.is_closed(self.directory):
                 document = {"findings": [], "error": list(self.error.problems), "exit": self.error.exit_code}
-                repeated_run.write_document(self.directory, "sweep", document)
+                repeats.write_document(self.directory, "sweep", document)
             raise self.error
+        swept = self._swept()
+        repeats.write_document(self.directory, "sweep", swept.document)
+        return swept
+
+    def _swept(self) -> Swept:
         if self._broken:
-            repeated_run.write_document(self.directory, "sweep", summary.document(self._broken[0]))
-            return summary.show(self.session, self._broken[0], as_json=as_json)
+            return Swept(results=tuple(self.results), code=self._broken[0].code, broken=self._broken[0])
         ended = [row.run for row in night_files.read_rows(self.directory) if row.run]
         if lost := set(ended) - {result.run for result in self.results}:
             raise paths.TornBundleError(
@@ -108,18 +151,7 @@ class Rounds(repeated_run.Repeats):
         sweep, findings = self.judge(self._directories)
         codes = [*(result.code for result in self.results), sweeps.exit_code(findings)]
         code = next(code for code in PRECEDENCE if code in codes)
-        document = _document(self.results, sweep, findings, code)
-        repeated_run.write_document(self.directory, "sweep", document)
-        terminal = self.session.terminal
-        if as_json:
-            terminal.json(document)
-            return code
-        histories = [bundle.read_history(directory) for directory in self._directories]
-        sweep_view.show(terminal, histories, sweep, findings)
-        _show_runs(self.session, self.results)
-        sweep_view.conclude(terminal, findings, code)
-        terminal.line(f"runs      {' '.join(run_path(directory) for directory in self._directories)}")
-        return code
+        return Swept(results=tuple(self.results), code=code, sweep=sweep, findings=tuple(findings))
 
     @property
     def _directories(self) -> list[Path]:
@@ -168,24 +200,3 @@ def _judge_pairs(directories: Sequence[Path]) -> Judged:
     histories = [bundle.read_history(directory) for directory in directories]
     sweep = sweeps.judge_pairs(histories, plan.slots, leaves, bundle_records.link_hosts(plan))
     return sweep, (sweep.finding,)
-
-
-def _show_runs(session: Session, results: Sequence[Result]) -> None:
-    """The verdicts of runs that do not pass: their figures may mean less."""
-    for result in results:
-        bad = [verdict for verdict in result.verdicts if verdict.outcome in ("fail", "unknown")]
-        session.terminal.lines(
-            f"run       {result.run}: {verdict.outcome} {verdict.check}: {verdict.text}" for verdict in bad
-        )
-
-
-def _document(
-    results: Sequence[Result], sweep: sweeps.PairSweep | None, findings: Sequence[Finding], code: int
-) -> dict[str, Any]:
-    return {
-        "sweep": "pairs" if sweep else "nodes",
-        "runs": [result.directory for result in results],
-        "findings": codec.plain(list(findings)),
-        **(sweeps.document(sweep) if sweep else {}),
-        "exit": code,
-    }

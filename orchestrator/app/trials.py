@@ -1,33 +1,29 @@
-"""Read the trial of `run`: a built-in trial, a file, or a script; apply the options, and describe it."""
+"""Read a trial: a built-in one, a file, a value, or a script; and what requests change in it."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
+from ..core.spec import parse_trial, redact, source_positions, trial_draft, values
+from ..model import codec
+from ..model.bed import BedSpec
+from ..model.errors import InfrastructureError, UsageError
+from ..model.frozen import dataclass, replace
+from ..model.plugin import Catalogue
+from ..model.trial import SCRIPT, Trial
+from ..store import bundle, paths, shipped
+from .observers import Screen
+from .places import short_path
+from .requests import FaultRequest, TrialRef
 
-from ...core.spec import parameter_docs, parse_faults, parse_trial, redact, source_positions, trial_draft, values
-from ...model import codec
-from ...model.bed import BedSpec
-from ...model.errors import InfrastructureError, UsageError
-from ...model.frozen import dataclass, fields, replace
-from ...model.plan import Plan
-from ...model.plugin import Catalogue
-from ...model.trial import SAVE_PHASES, STEPS_LATER, THEIRS, Trial
-from ...store import bundle, paths, shipped
-from ..render.terminal import Terminal, short_path
-
-SCRIPT = "script"
 #: The check that compares a run with its twin.
 TWIN_CHECK = "bit-exact"
 #: Before the name of a shipped example script.
 EXAMPLE = "example:"
-#: Parameters of the script workload that arguments set, not options.
-_POSITIONAL = {SCRIPT: ("file", "module", "args", "cwd", "cold", "timeout_s", "grace_s")}
 _SUFFIXES = (".py", ".yml", ".yaml", ".json")
 #: Bytes of a trial or script.
 _LARGEST = 16 * 1024 * 1024
@@ -70,6 +66,15 @@ class Source:
     def is_module(self) -> bool:
         """Whether it is a module that the command line names."""
         return not self.inputs and bool(self.params.get("module"))
+
+
+def opened(ref: TrialRef, catalogue: Catalogue) -> Source:
+    """Read the trial that a request means. Raises UsageError."""
+    if ref.content is not None:
+        return from_mapping(ref.content)
+    if ref.module:
+        return open_module(ref.module, ref.args)
+    return open_source(ref.name, ref.args, catalogue)
 
 
 def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
@@ -126,59 +131,6 @@ def name_among(words: Sequence[str], catalogue: Catalogue) -> str | None:
     return next(named, bare[0] if bare else None)
 
 
-def workload_options(source: Source, catalogue: Catalogue, taken: Iterable[str]) -> list[click.Option]:
-    """Return an option per field of the workload's Params, with the trial's value as default; options of `run` win."""
-    workload = source.workload
-    if workload not in catalogue.workloads:
-        return []
-    names = set(taken)
-    cls = catalogue.workloads[workload].module.Params
-    meanings, kinds = parameter_docs.read_meanings(cls), parameter_docs.placeholders(cls)
-    added = []
-    for field in fields(cls):
-        flag = f"--{field.name.strip('_').replace('_', '-')}"
-        if flag in names or field.name in _POSITIONAL.get(workload, ()):
-            continue
-        value = parameter_docs.format_value(source.params.get(field.name, field.default))
-        text = meanings.get(field.name, f"of workload {workload}") + (f"  [default: {value}]" if value else "")
-        variable = f"CCBED_{field.name.strip('_').upper()}"
-        added.append(
-            click.Option(
-                [flag, f"param_{field.name}"], default=None, help=text, envvar=variable, metavar=kinds[field.name]
-            )
-        )
-    return added
-
-
-def overrides(name: str, options: Mapping[str, Any], workload_values: Mapping[str, str]) -> list[trial_draft.Override]:
-    """Convert the options of `run` to values in the trial. ``name``: the trial as the user names it."""
-    paths_by_option = {
-        "nodes": ("world", "nodes"),
-        "ranks_per_node": ("world", "ranks_per_node"),
-        "backend": ("world", "backend"),
-        "recovery": ("recovery", "policy"),
-        "max_restarts": ("recovery", "max_restarts"),
-        "grow_after": ("recovery", "grow_after"),
-        "replace_wait": ("recovery", "replace_wait"),
-        "seed": ("seed",),
-        "wall": ("liveness", "wall_s"),
-        "timeout": ("params", "timeout_s"),
-        "grace": ("params", "grace_s"),
-    }
-    if workload_values.get("launcher"):
-        paths_by_option["ranks_per_node"] = ("params", "nproc")
-        options = {**options, "recovery": options.get("recovery") or THEIRS}
-    overridden = [
-        trial_draft.Override(path=path, content=options[option], source=f"--{option.replace('_', '-')}")
-        for option, path in paths_by_option.items()
-        if options.get(option) is not None
-    ]
-    for param, value in workload_values.items():
-        flag = f"--{param.strip('_').replace('_', '-')}"
-        overridden.append(trial_draft.Override(path=("params", param), content=value, source=flag))
-    return [*overridden, *_faults(name, options.get("fail_node") or (), options.get("at") or ())]
-
-
 def implied_checks(document: source_positions.Document, fail_node: Sequence[str]) -> list[trial_draft.Override]:
     """Require that a node killed by --fail-node is detected in time, unless the trial has that check."""
     checks = document.content.get("checks") or ()
@@ -216,15 +168,9 @@ def absolute_paths(source: Source, workload_values: Mapping[str, str]) -> list[t
     ]
 
 
-def twin_choice(source: Source, options: Mapping[str, Any]) -> bool | None:
-    """Whether the run has a twin, as the user chooses. A drill with a shipped example has one, so it begins afresh in a copy."""
-    is_example = Path(script_path(source)) in shipped.examples().values()
-    return True if options["twin"] is None and is_example and options["fail_node"] else options["twin"]
-
-
-def may_shrink(options: Mapping[str, Any]) -> bool:
-    """Whether the options let the gang go on with fewer nodes: then no bits are promised."""
-    return ":" in (options["nodes"] or "") or "shrink" in (options["recovery"] or "")
+def is_example(source: Source) -> bool:
+    """Whether the script is one that ccbed ships."""
+    return Path(script_path(source)) in shipped.examples().values()
 
 
 def twin_check(source: Source, *, chosen: bool) -> list[trial_draft.Override]:
@@ -254,8 +200,9 @@ def require_nodes(source: Source, trial: Trial, bed: BedSpec, catalogue: Catalog
     )
 
 
-def _faults(name: str, nodes: Sequence[str], at: Sequence[str]) -> list[trial_draft.Override]:
-    """Return a crash-node per --fail-node. ``at``: no trigger, one for all of them, or one per node, in order."""
+def faults(name: str, request: FaultRequest) -> list[trial_draft.Override]:
+    """Return a crash-node per node. ``name``: the trial as the user names it. Triggers: none, one for all of them, or one per node."""
+    nodes, at = request.fail_node, request.at
     if at and not nodes:
         raise UsageError("--at needs --fail-node", hint=f"ccbed run {name} --fail-node 2 --at {at[0]}")
     if len(at) not in (0, 1, len(nodes)):
@@ -275,7 +222,13 @@ def _faults(name: str, nodes: Sequence[str], at: Sequence[str]) -> list[trial_dr
     ]
 
 
-def without_missing_libraries(terminal: Terminal, trial: Trial, bed: BedSpec) -> Trial:
+def notes(trial: Trial, catalogue: Catalogue) -> tuple[str, ...]:
+    """Return the notes of the workload about its parameters."""
+    module: Any = catalogue.workloads[trial.workload].module
+    return tuple(module.notes(codec.build(module.Params, dict(trial.params)))) if hasattr(module, "notes") else ()
+
+
+def without_missing_libraries(screen: Screen, trial: Trial, bed: BedSpec) -> Trial:
     """Remove the algorithms whose library this machine lacks. Raises InfrastructureError where none would be left.
 
     Only for process nodes, which use this machine's libraries; other nodes report a missing library themselves.
@@ -285,12 +238,12 @@ def without_missing_libraries(terminal: Terminal, trial: Trial, bed: BedSpec) ->
     algorithms = _open_mpi_algorithms(trial)
     if not algorithms:
         return trial
-    from ...rank.open_mpi import installed
+    from ..rank.open_mpi import installed
 
     try:
         installed.find()
     except installed.Missing as missing:
-        return _without(terminal, trial, algorithms, str(missing))
+        return _without(screen, trial, algorithms, str(missing))
     return trial
 
 
@@ -300,88 +253,18 @@ def _open_mpi_algorithms(trial: Trial) -> tuple[str, ...]:
     replayed = [str(item.get("algorithm", "")) for item in trial.params.get("items") or ()]
     if not (chosen or replayed):
         return ()
-    from ...rank.open_mpi import names
+    from ..rank.open_mpi import names
 
     return tuple(dict.fromkeys(name for name in (*chosen, *replayed) if names.is_open_mpi(name)))
 
 
-def _without(terminal: Terminal, trial: Trial, skipped: tuple[str, ...], reason: str) -> Trial:
+def _without(screen: Screen, trial: Trial, skipped: tuple[str, ...], reason: str) -> Trial:
     chosen = trial.params.get("algorithm") or ()
     rest = [] if isinstance(chosen, str) else [name for name in chosen if name not in skipped]
     if not rest:
         raise InfrastructureError(f"{', '.join(skipped)}: {reason}")
-    terminal.warn(f"{', '.join(skipped)} skipped: {reason}")
+    screen.warn(f"{', '.join(skipped)} skipped: {reason}")
     return replace(trial, params={**trial.params, "algorithm": rest})
-
-
-def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
-    """Yield the first lines of a run: the trial and its faults."""
-    params = trial.params
-    picked = [str(params[name]) for name in ("model",) if params.get(name)]
-    if isinstance(params.get("algorithm"), str):
-        is_own = params["algorithm"] != parse_trial.LIBRARY
-        picked.append(f"our {params['algorithm']}" if is_own else "the library's all-reduce")
-    if params.get("operation"):
-        picked.append(f"{params['operation']} by {', '.join(params['algorithm'])}")
-    if params.get("items"):
-        picked.append(f"{len(params['items'])} collectives replayed")
-    if trial.workload == SCRIPT:
-        module = f"-m {params['module']}" if params.get("module") else ""
-        picked.append(" ".join([str(params.get("file") or module), *params.get("args", ())]).strip())
-    world = f"{trial.world.nodes} x {trial.workers_per_node} ranks"
-    most = "at most " if params.get("precision") else ""
-    steps = [f"{most}{last_step} steps"] if last_step else []
-    steps += [f"batch {params['batch']}"] if "batch" in params else []
-    steps += [f"checkpoint every {params['checkpoint_every']}"] if params.get("checkpoint_every") else []
-    steps += [f"stops at {params['stop_at']}"] if params.get("stop_at") else []
-    seed = "" if trial.workload == SCRIPT else f"seed {trial.seed}"
-    text = " · ".join(part for part in (*picked, world, ", ".join(steps), seed) if part)
-    yield f"trial  {trial.name}: {text}"
-    for fault in trial.faults:
-        where = f"node {fault.node}" if isinstance(fault.node, int) else fault.node
-        yield f"fault  {fault.fault} {where} {_when(fault.at)}"
-
-
-def notes(trial: Trial, catalogue: Catalogue) -> Iterable[str]:
-    """Yield the notes of the workload about its parameters."""
-    module: Any = catalogue.workloads[trial.workload].module
-    if hasattr(module, "notes"):
-        yield from (f"note   {text}" for text in module.notes(codec.build(module.Params, dict(trial.params))))
-
-
-def planned(trial: Trial, plan: Plan) -> Iterable[str]:
-    """Yield the lines of a dry run: what the plan decides beyond the trial."""
-    threads = f"{plan.threads} thread{'s' * (plan.threads != 1)} each"
-    yield f"ranks  {plan.backend}, {threads} · recovery {', '.join(plan.policy)}"
-    if plan.data:
-        yield f"data   {plan.data}"
-    for fault in trial.faults:
-        node = plan.slots[fault.node] if isinstance(fault.node, int) else fault.node
-        act = plan.acts[fault.id][node]
-        steps = ", ".join(" ".join([step.kind, *map(str, step.args.values())]) for step in act.inject)
-        yield f"act    {fault.id} on {node}: {steps} · the lease expires after {act.lease_s:g} s"
-    yield "nothing was started     all values of trial and plan: --json"
-
-
-def _later(at: Any) -> str:
-    if at.steps_later is None:
-        return f"up to {STEPS_LATER} steps after "
-    return f"{at.steps_later} steps after " if at.steps_later else "after "
-
-
-def _when(at: Any) -> str:
-    if at.after_s is not None:
-        return f"{at.after_s:g} s after the gang joined, once, observed"
-    if at.on is not None and at.after_save is not None:
-        return f"{_later(at)}checkpoint {at.after_save} of the script, once, observed"
-    if at.on is not None:
-        return f"on {at.on}, once, observed"
-    if at.after_save is not None:
-        return f"{_later(at)}checkpoint {at.after_save} of the script, phase {at.phase}, once, exact"
-    if at.phase in SAVE_PHASES:
-        return f"at {at.phase} {at.nth} of its rank, once, exact"
-    point = f"phase {at.phase}" if at.phase in parse_faults.LIFE_PHASES else f"step {at.step}, phase {at.phase}"
-    return f"at {point}, once, exact"
 
 
 def _yaml(path: Path, label: str, user_name: str = "") -> Source:

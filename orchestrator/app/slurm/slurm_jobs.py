@@ -18,7 +18,7 @@ from ...model.bed import BedSpec
 from ...model.errors import CcbedError, InfrastructureError, UsageError
 from ...model.trial import Trial
 from ...store import beds as store
-from ..render.terminal import short_path
+from ..places import short_path
 
 #: The shortest run: start a gang, train, gather, and judge.
 LEAST_S = 10.0
@@ -26,7 +26,7 @@ LEAST_S = 10.0
 if TYPE_CHECKING:
     from ...model.provider import Provider
     from ...providers.slurm.allocation import Allocation, Driver
-    from .session import Session
+    from ..session import Session
 
 
 def show_plan(session: Session, bed: BedSpec) -> None:

@@ -1,4 +1,4 @@
-"""Carry out `ccbed run --repeat N`: the runs in one directory, as a night of one cell, and one report over all of them.
+"""Run a trial again and again: the runs in one directory, as a night of one cell, and one report over all of them.
 
 Runs that were interrupted go on with `--resume DIR`, or `ccbed resume DIR`, which repeats the recorded command line with it.
 The rounds of `ccbed sweep` are such runs.
@@ -7,6 +7,7 @@ The rounds of `ccbed sweep` are such runs.
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import shlex
 import time
@@ -20,6 +21,7 @@ from ..core.verdict import sentence
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import EXIT_INTERRUPTED, CcbedError, Interrupted, UsageError
+from ..model.events import RunEnd
 from ..model.frozen import dataclass, field, replace
 from ..model.launch import Result
 from ..model.trial import Trial
@@ -28,10 +30,11 @@ from ..nightly import rows as night_rows
 from ..nightly.suite import RUNS, Cell, Night, Row, Suite
 from ..run import judging
 from ..store import beds, bundle, paths
-from . import night_trials
-from .inputs.session import Session
-from .render import night_lines, summary
-from .render.terminal import short_path
+from . import run as run_one
+from . import trials
+from .places import duration, short_path
+from .requests import RunRequest
+from .session import Session
 
 #: Starts a run: the directory of its bundle's parent, why it is started, and the open run to resume -> its result.
 Once = Callable[[Path, str, Path | None], Result]
@@ -46,12 +49,15 @@ _OPTIONS = {"run": "--repeat", "sweep": "--rounds"}
 
 @dataclass(kw_only=True)
 class Repeats:
-    """The same trial again and again. The first error ends the repeats; ``error`` is that, ``results`` are those of all ended runs."""
+    """The same trial again and again. The first error ends the repeats; ``error`` is that, ``results`` are those of all ended runs.
+
+    ``on_result``: follows each run.
+    """
 
     session: Session
     directory: Path
     once: Once
-    quiet: bool
+    on_result: Callable[[Result], None]
     results: list[Result] = field(default_factory=list)
     error: CcbedError | None = None
 
@@ -83,17 +89,16 @@ class Repeats:
         if result.code == EXIT_INTERRUPTED:
             self.error = self._interrupted(f"run {result.run} was interrupted")
         bundle.link_latest(self.directory.parent, f"{self.directory.name}/{RUNS}/{result.run}")
-        if not self.quiet:
-            summary.show(self.session, result)
+        self.on_result(result)
         return runner.Attempt(run=result.run, exit=result.code)
 
     def _launch(self, reason: str, open_run: str) -> Result:
         """``open_run``: a run without a row, which an earlier process began; one that has ended is only judged."""
         directory = self.directory / RUNS / open_run
-        stage = night_trials.stage(directory) if open_run else "none"
-        if stage == "closed":
+        reached = stage(directory) if open_run else "none"
+        if reached == "closed":
             return judging.conclude(self.session.catalogue, directory, read_only=True)
-        if stage != "none":
+        if reached != "none":
             with suppress(UsageError, paths.TornBundleError):  # abandoned: the repeat is run anew
                 return self.once(self.directory / RUNS, reason, directory)
         return self.once(self.directory / RUNS, reason, None)
@@ -116,57 +121,80 @@ class Repeats:
                 self.results.append(replace(result, code=row.exit if row.exit is not None else result.code))
 
 
-def run(session: Session, bed: BedSpec, trial: Trial, once: Once, command: str, options: Mapping[str, Any]) -> int:
-    """Returns the exit code of the worst run. With ``as_json`` all runs are one document, with the error that ended them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated:
+    """How all runs of a request ended. ``code``: the worst exit code; ``error``: what ended them early; ``figures``: over all runs."""
 
-    ``command``: the command line without secrets. Raises UsageError for runs that cannot be resumed by this command line.
+    directory: Path
+    night: Night
+    rows: tuple[Row, ...]
+    figures: tuple[distribution.Distribution, ...]
+    results: tuple[Result, ...]
+    code: int
+    error: CcbedError | None
+
+    @property
+    def counts(self) -> str:
+        """``3 passed, 1 missing in 12 s``."""
+        took_s = sum(row.duration_s for row in self.rows)
+        missing = self.night.suite.cells[0].repeats - len(self.rows)
+        states = [*(row.state for row in self.rows), *(["missing"] * missing)]
+        counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+        return f"{counts} in {duration(took_s)}"
+
+
+def run(session: Session, request: RunRequest, source: trials.Source) -> Repeated:
+    """Run the trial of ``request`` as often as it asks, or what is missing of the runs in ``request.resume``.
+
+    Raises UsageError, also for runs that cannot be resumed by this request.
     """
-    if options["resume"]:
-        directory = Path(options["resume"]).resolve()
-        night = resumed(directory, bed, trial, options["repeat"])
-    else:
-        cell = Cell(name=trial.name, trial=trial.name, repeats=options["repeat"])
-        directory, night = begin(session, bed, "run", (cell,), Path(options["runs_dir"]), command)
-    repeats = Repeats(session=session, directory=directory, once=once, quiet=options["as_json"])
-    repeats.carry_out(night)
-    return _finish(session, night, repeats, options)
+    checked = run_one.check(session, request, source)
+    observer = session.run_observer(request.output, is_script=source.is_script)
+    with run_one.on_bed(session, request, checked) as placed:
+        directory, night = _begun(session, request, placed)
+        once = functools.partial(run_one.run_once, session, request, placed)
+        repeats = Repeats(session=session, directory=directory, once=once, on_result=observer.judged)
+        repeats.carry_out(night)
+        return _finish(night, repeats)
+
+
+def _begun(session: Session, request: RunRequest, placed: run_one.CheckedTrial) -> tuple[Path, Night]:
+    trial, bed = placed.trial, placed.bed
+    if request.resume:
+        directory = request.resume.resolve()
+        return directory, resumed(directory, bed, trial, request.repeat)
+    cell = Cell(name=trial.name, trial=trial.name, repeats=request.repeat or 1)
+    command = run_one.command_line(session, placed.redaction)
+    return begin(session, bed, "run", (cell,), request.output.runs_dir, command)
+
+
+def stage(directory: Path) -> bundle.Stage:
+    """How far a run is that an earlier process began: ``none``, to be run anew, if it never began or was abandoned."""
+    end = bundle.read_history(directory).last(RunEnd) if bundle.stage(directory) != "none" else None
+    return "none" if end is not None and end.data.outcome == "interrupted" else bundle.stage(directory)
 
 
 def has_ended(directory: Path) -> bool:
     return any((directory / name).is_file() for name in _DOCUMENTS.values())
 
 
-def show_ended(session: Session, directory: Path, *, as_json: bool) -> int:
-    """Show runs that have ended. Returns their exit code."""
+def ended(directory: Path) -> tuple[str, dict[str, Any]]:
+    """Return the verb of runs that have ended, and the document of all of them."""
     verb = _verb(night_files.read_night(directory))
-    document = paths.document(directory, _DOCUMENTS[verb])
-    if as_json:
-        session.terminal.json(document)
-        return int(document["exit"])
-    session.terminal.lines(f"{item['outcome']:<8} {item['text']}" for item in document.get("findings", ()))
-    report = f"; report: {short_path(directory)}/report/index.html" if verb == "run" else ""
-    name = "repeat" if verb == "run" else verb
-    session.terminal.line(f"{name:<8} has ended, exit {document['exit']}{report}")
-    return int(document["exit"])
+    return verb, paths.document(directory, _DOCUMENTS[verb])
 
 
-def _finish(session: Session, night: Night, repeats: Repeats, options: Mapping[str, Any]) -> int:
+def _finish(night: Night, repeats: Repeats) -> Repeated:
     directory, error = repeats.directory, repeats.error
     rows = night_files.read_rows(directory)
-    figures = _figures(directory, rows)
     codes = [result.code for result in repeats.results] + ([error.exit_code] if error else [])
     code = night_rows.worst([*codes, *([night_rows.exit_code(rows)] if rows else [])])
-    if options["as_json"]:
-        failure = {"error": {"problems": list(error.problems), "next": error.hint}} if error else {}
-        document = {"runs": [summary.document(result) for result in repeats.results], "exit": code, **failure}
-        document |= {"directory": str(directory), "distribution": [codec.plain(figure) for figure in figures]}
-        session.terminal.json(document)
-    _write_report(directory, night, rows, figures, code)
-    if error:
-        session.terminal.error(error.problems, error.hint)
-    elif not options["as_json"] and night.suite.cells[0].repeats > 1:
-        _show(session, directory, night, rows, figures)
-    return code
+    repeated = Repeated(
+        directory=directory, night=night, rows=rows, figures=_figures(directory, rows), results=tuple(repeats.results),
+        code=code, error=error,
+    )  # fmt: skip
+    _write_report(repeated)
+    return repeated
 
 
 def resumed(directory: Path, bed: BedSpec, trial: Trial, count: int | None) -> Night:
@@ -261,23 +289,22 @@ def _figures(directory: Path, rows: Iterable[Row]) -> tuple[distribution.Distrib
     return distribution.collect(records)
 
 
-def _write_report(
-    directory: Path, night: Night, rows: tuple[Row, ...], figures: tuple[distribution.Distribution, ...], code: int
-) -> None:
+def _write_report(repeated: Repeated) -> None:
     from ..nightly import reports
     from ..nightly.reports import repeats_page
 
+    directory, night, rows, figures = repeated.directory, repeated.night, repeated.rows, repeated.figures
     trial = night.suite.name
     content = {
         "trial": trial,
         "repeats": night.suite.cells[0].repeats,
-        "exit": code,
+        "exit": repeated.code,
         "rows": codec.plain(rows),
         "distribution": codec.plain(figures),
     }
-    lines = [f"# {trial}, {sentence.count(len(rows), 'run')}", "", _counts(night, rows), ""]
+    lines = [f"# {trial}, {sentence.count(len(rows), 'run')}", "", repeated.counts, ""]
     lines += ["| figure | n | median | interval of 95 % | least | greatest |", "|---|---|---|---|---|---|"]
-    lines += [f"| {' | '.join(map(str, _columns(figure)))} |" for figure in figures]
+    lines += [f"| {' | '.join(map(str, columns(figure)))} |" for figure in figures]
     paths.write(directory / "report" / "summary.md", "\n".join([*lines, ""]).encode())
     page = repeats_page.render(night, rows, figures, reports.link_runs(directory, rows))
     paths.write(directory / "report" / "index.html", page)
@@ -285,31 +312,7 @@ def _write_report(
         write_document(directory, "run", content)
 
 
-def _show(
-    session: Session,
-    directory: Path,
-    night: Night,
-    rows: tuple[Row, ...],
-    figures: tuple[distribution.Distribution, ...],
-) -> None:
-    session.terminal.line()
-    session.terminal.line(f"repeat   {_counts(night, rows)}")
-    if figures:
-        session.terminal.table(
-            ("FIGURE", "N", "MEDIAN", "INTERVAL OF 95 %", "LEAST", "GREATEST"), map(_columns, figures)
-        )
-    session.terminal.line(f"report   {short_path(directory)}/report/index.html")
-
-
-def _counts(night: Night, rows: tuple[Row, ...]) -> str:
-    took_s = sum(row.duration_s for row in rows)
-    missing = night.suite.cells[0].repeats - len(rows)
-    states = [*(row.state for row in rows), *(["missing"] * missing)]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    return f"{counts} in {night_lines.duration(took_s)}"
-
-
-def _columns(figure: distribution.Distribution) -> tuple[str, ...]:
+def columns(figure: distribution.Distribution) -> tuple[str, ...]:
     if figure.low is None or figure.high is None:
         interval = "not known: fewer than 6 values"
     else:

@@ -7,17 +7,17 @@ import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from ...core.bed import selection
-from ...model.bed import BedSpec, BedStatus
-from ...model.errors import InfrastructureError, UnpreparedError
-from ..render.terminal import short_list, short_path
+from ..core.bed import selection
+from ..model.bed import BedSpec, BedStatus
+from ..model.errors import InfrastructureError, UnpreparedError
 from . import audited
+from .places import short_list, short_path
 from .session import Session
 
 if TYPE_CHECKING:
-    from ...core.bed.preparation import Due
-    from ...prepare import hosts as preparation
-    from ...prepare import playbook_runs
+    from ..core.bed.preparation import Due
+    from ..prepare import hosts as preparation
+    from ..prepare import playbook_runs
 
 
 def ready(
@@ -28,12 +28,12 @@ def ready(
     For an emulated fabric, check what it needs on this machine. Raises InfrastructureError.
     """
     if bed.fabric:
-        from ...providers.process import fabric
+        from ..providers.process import fabric
 
         fabric.refuse(bed)
     if not _remote(bed):
         return bed
-    from ...prepare import hosts as preparation
+    from ..prepare import hosts as preparation
 
     if wanted is not False:
         work = preparation.work(session.state, bed, force=wanted is True, hosts=hosts)
@@ -49,7 +49,7 @@ def due(
     """Return the hosts among ``hosts`` (None: all) that `up` would prepare, and why."""
     if not _remote(bed) or wanted is False:
         return ()
-    from ...prepare import hosts as preparation
+    from ..prepare import hosts as preparation
 
     return preparation.work(session.state, bed, force=wanted is True, hosts=hosts).due
 
@@ -69,14 +69,14 @@ def lost(session: Session, bed: BedSpec, status: BedStatus, silent: Collection[s
     """Return the hosts that lost their preparation. ``silent``: hosts that are reached, but report no status."""
     if not _remote(bed):
         return ()
-    from ...prepare import hosts as preparation
+    from ..prepare import hosts as preparation
 
     return preparation.lost(session.state, bed, {host.name: host.stamp for host in status.hosts}, silent)
 
 
 def forget(session: Session, bed: BedSpec, lost: Sequence[Due]) -> None:
     """Forget that hosts are prepared, so that they are prepared again."""
-    from ...prepare import hosts as preparation
+    from ..prepare import hosts as preparation
 
     for reason in dict.fromkeys(host.reason for host in lost):
         hosts = short_list(host.host for host in lost if host.reason == reason)
@@ -90,7 +90,7 @@ def _reaching(bed: BedSpec, hosts: Collection[str] | None) -> BedSpec:
 
 def prepare_again(session: Session, bed: BedSpec, lacking: UnpreparedError) -> None:
     """Prepare hosts again that lack something. Raises ``lacking`` where it has errors of other hosts as well."""
-    from ...prepare import hosts as preparation
+    from ..prepare import hosts as preparation
 
     if len(lacking.problems) > len(lacking.hosts):
         raise lacking
@@ -105,7 +105,7 @@ def reset(session: Session, bed: BedSpec, *, force: bool = False) -> None:
     """Undo the preparation of the hosts. Raises InfrastructureError; OwnedError for another owner's files, unless forced."""
     if not _remote(bed):
         return
-    from ...prepare import hosts as preparation
+    from ..prepare import hosts as preparation
 
     show = _progress(session, "reset", {})
     outcome = preparation.reset(session.state, bed, session.vault, show, force=force)
@@ -119,7 +119,7 @@ def _remote(bed: BedSpec) -> bool:
 
 
 def _prepare(session: Session, work: preparation.Work) -> None:
-    from ...prepare import hosts as preparation
+    from ..prepare import hosts as preparation
 
     began = time.monotonic()
     warned: dict[str, list[str]] = {}
@@ -174,7 +174,7 @@ def _raise(outcome: preparation.Outcome, state: str, command: str) -> None:
 
 def _with_pythons(session: Session, bed: BedSpec) -> BedSpec:
     """Add the interpreter that preparation found, where the inventory names none."""
-    from ...prepare import hosts as preparation
+    from ..prepare import hosts as preparation
 
     known = preparation.python(session.state, bed)
     hosts = tuple(

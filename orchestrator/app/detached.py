@@ -12,8 +12,8 @@ from ..model.bed import BedSpec
 from ..model.errors import InfrastructureError
 from ..store import shipped
 from . import announcement
-from .inputs.session import Session
-from .render.terminal import short_path
+from .places import short_path
+from .session import Session
 
 OPTION = "--detach"
 POLL_S = 0.05

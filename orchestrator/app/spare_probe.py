@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -17,9 +16,8 @@ from ..model.frozen import dataclass, replace
 from ..model.launch import Result
 from ..model.plan import Placement
 from ..store import bundle
-from . import audited_runs
-from .inputs import trials
-from .inputs.session import Session
+from . import audited_runs, trials
+from .session import Session
 
 if TYPE_CHECKING:
     from ..nightly.baselines import Baseline
@@ -156,9 +154,9 @@ class SpareProbe:
 
     def _close_run(self) -> None:
         """Close the probe's run, which an interruption leaves open. What fails here is an error of the next run."""
-        from .verbs import heal
+        from . import heal
 
-        silent = replace(self.session, terminal=replace(self.session.terminal, out=io.StringIO(), live=False))
+        silent = replace(self.session, terminal=self.session.terminal.silent())
         with suppress(CcbedError, OSError):
             heal.heal(silent, self.bed)
 

@@ -1,0 +1,53 @@
+"""Names of files, lists, ages and sizes as people read them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def age(seconds: float) -> str:
+    """``12 s``, ``3 min``, ``2 h``, ``4 d``."""
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def size(count: int) -> str:
+    """``512 B``, ``3.4 MiB``, ``1.2 GiB``."""
+    amount, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def short_list(names: Iterable[str]) -> str:
+    """``n0 n1 n2``; a long list keeps its ends."""
+    names = list(names)
+    return " ".join(names) if len(names) <= 8 else f"{' '.join(names[:3])} … {names[-1]} ({len(names)})"
+
+
+def short_path(path: str | Path) -> str:
+    """Return a path relative to the current directory where it is below that, else unchanged."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def run_path(directory: Path) -> str:
+    """Return the short path of a run, as ``…/latest`` while it is the latest."""
+    latest = directory.parent / "latest"
+    return short_path(latest if latest.resolve() == directory.resolve() else directory)
+
+
+def duration(seconds: float) -> str:
+    """``0.3 s``, ``42 s``, ``3 min 05 s``, ``1 h 20 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"

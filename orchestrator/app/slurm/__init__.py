@@ -1,0 +1,1 @@
+"""Use cases of beds whose nodes run in a job of Slurm."""

@@ -1,0 +1,57 @@
+"""The options of a verb, from the fields of its request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...app import requests
+from ...app.requests import Option
+from ...model import codec
+from ...model.frozen import fields
+from . import completions
+
+
+def of(request: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option for each field of ``request`` that is one, in their order, those of its values included."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for make in reversed([*_decorators(request)]):
+            function = make(function)
+        return function
+
+    return add
+
+
+def _decorators(request: type) -> Iterator[Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    for item in fields(request):
+        kind, made = codec.hints(request)[item.name], item.metadata.get("option")
+        if requests.is_request(kind):
+            yield from _decorators(kind)
+        elif made is not None:
+            flag = f"--{item.name.replace('_', '-')}"
+            names = made.flags or ((f"{flag}/--no-{flag[2:]}",) if kind == bool | None else (flag,))
+            yield click.option(*names, item.name, **_settings(made, kind, item.default))
+
+
+def _settings(made: Option, kind: Any, default: Any) -> dict[str, Any]:
+    """The arguments of ``click.option`` for a field."""
+    settings: dict[str, Any] = {"help": made.help, "default": None if default == () else default}
+    settings |= {"metavar": made.metavar} if made.metavar else {}
+    settings |= {"shell_complete": getattr(completions, made.completes)} if made.completes else {}
+    if kind is bool:
+        return settings | {"is_flag": True}
+    if kind == bool | None:
+        return settings
+    if made.optional:  # without a value it has this one
+        settings |= {"is_flag": False, "flag_value": made.optional}
+    if kind == tuple[str, ...]:
+        settings |= {"multiple": True}
+    if kind in (Path, Path | None):
+        settings |= {"type": click.Path(path_type=Path, exists=made.exists, file_okay=not made.is_folder)}
+    if kind == int | None:
+        settings |= {"type": click.IntRange(min=made.least)}
+    return settings | ({"show_default": True} if default not in (None, ()) else {})
