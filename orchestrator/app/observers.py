@@ -9,12 +9,10 @@ from ..model.frozen import dataclass
 
 if TYPE_CHECKING:
     from ..model.bed import BedSpec, BedStatus, Diff
-    from ..model.event import Event, History
+    from ..model.event import Event
     from ..model.launch import Result
     from ..model.plan import Placement
     from ..model.trial import Trial
-    from .requests import OutputRequest
-    from .session import Session
 
 
 class Screen(Protocol):
@@ -97,16 +95,6 @@ class BedObserver(Protocol):
     def unchanged(self, bed: BedSpec, status: BedStatus, settings: str, took: str) -> None: ...
     def hosts(self, batch: tuple[str, ...], done: int, count: int) -> None:
         """A part of the bed's hosts is changed next."""
-
-
-class Observers(Protocol):
-    """Opens what follows one run, or a change of a bed."""
-
-    def run(self, session: Session, output: OutputRequest, *, is_script: bool) -> RunObserver: ...
-    def resumed(self, session: Session, trial: Trial, slots: tuple[str, ...], history: History) -> RunObserver:
-        """``history``: of the run so far, which another process has followed."""
-
-    def bed(self, session: Session) -> BedObserver: ...
 
 
 def callbacks(observer: RunObserver) -> dict[str, Callable[[Any], None]]:

@@ -61,7 +61,7 @@ class TrialRef:
     """The trial: a name or file with the arguments of its script, a module, or a trial as a value."""
 
     name: str = ""
-    args: tuple[str, ...] = ()
+    args: tuple[str, ...] = field(default=(), repr=False)
     module: str | None = option(
         None, "Run a module instead of a file, as python -m does.", metavar="MODULE", flags=("-m", "--module")
     )

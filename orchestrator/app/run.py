@@ -27,7 +27,6 @@ from .places import short_path
 from .requests import BedRef, RunRequest
 from .session import Session
 from .slurm import slurm_jobs
-from .up import up
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: In place of the number of a rank whose output is shown.
@@ -102,11 +101,18 @@ def on_bed(session: Session, request: RunRequest, checked: CheckedTrial) -> Iter
     with ephemeral_bed.of_command(session, bed, is_wanted=is_wanted, quiet=session.is_json):
         placement = checked.placement
         if bed.slurm and is_wanted:  # which nodes the bed has is known when its job runs
-            up(session, bed, quiet=session.is_json)
+            _bring_up(session, bed)
             placement = beds.placement(session, bed, include_quarantined=request.spares.include_quarantined)
         yield replace(checked, placement=_probe_spares(session, request, checked.trial, bed, placement))
     if all(host.connection == "local" for host in bed.hosts):
         leftovers.prune_automatically(session, bed, request.output.runs_dir)
+
+
+def _bring_up(session: Session, bed: BedSpec) -> None:
+    """A bed that is up already needs no module of `up`."""
+    from .up import up
+
+    up(session, bed, quiet=session.is_json)
 
 
 def _probe_spares(session: Session, request: RunRequest, trial: Trial, bed: BedSpec, placement: Placement) -> Placement:
@@ -119,7 +125,7 @@ def _probe_spares(session: Session, request: RunRequest, trial: Trial, bed: BedS
     from ..nightly import baselines
 
     if request.bed.inventory:
-        up(session, bed, quiet=session.is_json)
+        _bring_up(session, bed)
     probe = spare_probe.SpareProbe(
         session=session, bed=beds.usable(bed), limit_s=limit_s, runs=request.output.runs_dir.resolve(),
         command=shlex.join(["ccbed", *session.argv]), baselines=baselines.read_all(request.spares.baselines), reason=f"before {trial.name}",
@@ -305,7 +311,7 @@ def run_once(
     """``resume``: the directory of an open run, which is resumed in place of a new one; ``name``: that of the new one."""
     source, trial, redaction, bed = checked.source, checked.trial, checked.redaction, checked.bed
     if request.bed.inventory:
-        up(session, bed, quiet=session.is_json)
+        _bring_up(session, bed)
     bed = beds.usable(bed)
     slurm_jobs.refuse_short(bed, trial)
     observer = session.run_observer(request.output, is_script=source.is_script)

@@ -9,19 +9,20 @@ import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..model.frozen import dataclass, field
 from ..prepare.vault import Vault
 
 if TYPE_CHECKING:
     from ..model.bed import BedSpec
+    from ..model.event import History
     from ..model.launch import Request, Result
     from ..model.plugin import Catalogue
     from ..model.provider import Provider
     from ..model.trial import Trial
     from .announcement import Announcer
-    from .observers import BedObserver, Observers, RunObserver, Screen
+    from .observers import BedObserver, RunObserver, Screen
     from .requests import OutputRequest
 
 
@@ -80,6 +81,16 @@ def launch(request: Request) -> Result:
     return lifecycle.launch(request)
 
 
+class Observers(Protocol):
+    """Opens what follows one run, or a change of a bed."""
+
+    def run(self, session: Session, output: OutputRequest, *, is_script: bool) -> RunObserver: ...
+    def resumed(self, session: Session, trial: Trial, slots: tuple[str, ...], history: History) -> RunObserver:
+        """``history``: of the run so far, which another process has followed."""
+
+    def bed(self, session: Session) -> BedObserver: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """Of a bed's Slurm job. ``wait_s``: how long it may wait in the queue; None: without limit. ``job_id``: an existing job
@@ -105,7 +116,7 @@ class Session:
     state: Path
     terminal: Screen
     follow: Observers
-    argv: tuple[str, ...] = ()
+    argv: tuple[str, ...] = field(default=(), repr=False)
     umask: int = 0o077
     is_json: bool = False
     announcer: Announcer | None = None
@@ -141,8 +152,8 @@ class Session:
 
     def request(self, trial: Trial, bed: BedSpec, runs: Path, **values: Any) -> Request:
         """Return the request of this invocation to run ``trial`` on ``bed``, with its bundle in ``runs``. ``values``: other fields."""
-        from ..app import beds
         from ..model.launch import Request
+        from . import beds
 
         values.setdefault("command", shlex.join(["ccbed", *self.argv]))
         values.setdefault("umask", self.umask)

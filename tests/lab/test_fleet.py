@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.app import audited
-from orchestrator.cli.inputs import session
+from orchestrator.app import audited, session
 from orchestrator.core.bed import selection
 from orchestrator.model.errors import (
     EXIT_INFRASTRUCTURE,

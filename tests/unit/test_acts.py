@@ -25,7 +25,7 @@ from orchestrator.store import beds as store
 
 from .test_departed import Hosts
 
-CLI = Path(main.__file__).parent
+PRODUCT = Path(main.__file__).parents[1]
 #: Verb -> a command line that acts on h2, and maybe on other hosts.
 ACTING = {
     "up": ("up", "INVENTORY", "--no-prepare"),
@@ -39,7 +39,7 @@ ACTING = {
 }
 #: Verb -> the module that runs its trials by ``audited_runs.launch``.
 RUNNING = {
-    "run": "run_trial.py", "nightly": "night_trials.py", "sweep": "run_trial.py", "resume": "verbs/resume.py",
+    "run": "app/run.py", "nightly": "cli/night_trials.py", "sweep": "app/run.py", "resume": "app/resume.py",
 }  # fmt: skip
 #: Verb -> why it has no line.
 WITHOUT = {
@@ -51,13 +51,13 @@ WITHOUT = {
 }  # fmt: skip
 #: Methods of a provider, and functions, that change something on hosts.
 CHANGING = {"retire", "retire_hosts", "remove_leftovers", "perform", "launch", "mend"}
-#: Files of the command line that call one of them; each records its acts.
+#: Files of use cases and of the command line that call one of them; each records its acts.
 RECORDING = {
-    "audited_runs.py": "for each event of a run that concerns a host",
-    "inputs/session.py": "it defines launch; audited_runs calls it",
-    "inputs/slurm_jobs.py": "it ends a job that `up` began; `up` records that",
-    "verbs/down.py": "", "verbs/exec_.py": "", "verbs/heal.py": "", "verbs/up.py": "",
-    "run_trial.py": "", "night_trials.py": "", "spare_probe.py": "", "verbs/resume.py": "",
+    "app/audited_runs.py": "for each event of a run that concerns a host",
+    "app/session.py": "it defines launch; audited_runs calls it",
+    "app/slurm/slurm_jobs.py": "it ends a job that `up` began; `up` records that",
+    "app/down.py": "", "cli/verbs/exec_.py": "", "app/heal.py": "", "app/up.py": "", "app/run.py": "",
+    "cli/night_trials.py": "", "app/spare_probe.py": "", "app/resume.py": "",
 }  # fmt: skip
 
 
@@ -172,12 +172,13 @@ def test_a_verb_that_reads_changes_no_host(desk: Desk, verb: str) -> None:
 
 def test_only_files_that_record_acts_change_something_on_hosts() -> None:
     """Whoever adds a call adds the file here, and a line to the record of acts."""
-    calling = {str(file.relative_to(CLI)) for file in CLI.rglob("*.py") if _calls(file) & CHANGING}
+    files = [*(PRODUCT / "app").rglob("*.py"), *(PRODUCT / "cli").rglob("*.py")]
+    calling = {str(file.relative_to(PRODUCT)) for file in files if _calls(file) & CHANGING}
     assert calling == set(RECORDING)
-    for file in calling - {"inputs/session.py", "inputs/slurm_jobs.py"}:
-        assert "audited" in (CLI / file).read_text(), f"{file} records nothing"
+    for file in calling - {"app/session.py", "app/slurm/slurm_jobs.py"}:
+        assert "audited" in (PRODUCT / file).read_text(), f"{file} records nothing"
     for module in RUNNING.values():
-        assert "audited_runs.launch(" in (CLI / module).read_text()
+        assert "audited_runs.launch(" in (PRODUCT / module).read_text()
 
 
 def _calls(file: Path) -> set[str]:

@@ -104,10 +104,10 @@ WRAPPERS = {
 def test_no_program_between_hides_the_shell(tmp_path: Path) -> None:
     """The shell has a terminal, as sudo needs it to give its command another one."""
     run = (
-        f"{sys.executable} -c 'import sys, pathlib; from orchestrator.cli import announcement as a;"
+        f"{sys.executable} -c 'import sys, pathlib; from orchestrator.app import announcement as a;"
         " a.Announcer(pathlib.Path(sys.argv[1]), (sys.argv[2],)).end(3)' state "
     ).replace("'", '"')
-    last = f"{sys.executable} -c 'import os, pathlib; from orchestrator.cli import announcement as a;"
+    last = f"{sys.executable} -c 'import os, pathlib; from orchestrator.app import announcement as a;"
     last += ' print(a.last(pathlib.Path("state"), a.current_shell(os.environ)).command)\' >> commands'
     lines = [f"{form.format(run=run + name.replace(' ', '-'))}; {last}" for name, form in WRAPPERS.items()]
     (tmp_path / "lines").write_text("\n".join(lines))

@@ -14,6 +14,7 @@ import click
 import pytest
 
 from orchestrator import api
+from orchestrator.app import requests
 from orchestrator.app import run as run_trial
 from orchestrator.cli import main
 from orchestrator.store import seal
@@ -149,7 +150,8 @@ def test_variables_of_the_command_line_do_not_change_a_call(monkeypatch: pytest.
     )  # the command line names a variable for each option
     monkeypatch.setenv("CCBED_REPEAT", "3")
     monkeypatch.setenv("CCBED_NODES", "17")
-    assert (api._defaults()["repeat"], api._defaults()["nodes"]) == (None, None)
+    request = requests.build(requests.RunRequest, {"trial": requests.TrialRef(name="dp-ring")})
+    assert (request.repeat, request.world.nodes) == (None, None)
 
 
 def test_the_recorded_command_says_what_was_called() -> None:
@@ -164,19 +166,19 @@ def test_one_text_is_one_secret_one_folder_and_the_arguments_of_a_shell(
 ) -> None:
     calls: list[tuple[Any, Any, Any]] = []
 
-    def run_single(session: Any, source: Any, options: Any) -> None:
-        calls.append((session, source, options))
+    def run(session: Any, request: Any, source: Any) -> None:
+        calls.append((session, source, request))
         raise api.UsageError("not now")
 
-    monkeypatch.setattr(run_trial, "run_single", run_single)
+    monkeypatch.setattr(run_trial, "run", run)
     script = tmp_path / "train.py"
     script.write_text("")
     (tmp_path / "faults").mkdir()
     for secret, args, folder in (("PIN", "--pin '1 2'", tmp_path), ({"PIN"}, ["--pin", "1 2"], [str(tmp_path)])):
         with pytest.raises(api.UsageError, match="not now"):
             api.run(script, secret=secret, args=args, plugins=folder)  # type: ignore[arg-type]
-        session, source, options = calls.pop()
-        assert options["secret"] == ("PIN",) and session.plugins == (tmp_path,)
+        session, source, request = calls.pop()
+        assert request.process.secret == ("PIN",) and session.plugins == (tmp_path,)
         assert session.argv[2:4] == ("--secret", "PIN") and session.argv[-2:] == ("--pin", "1 2")
         assert "1 2" in json.dumps(source.document, default=str)
     with api._invocation(["up"], vault_password_files="pass.txt") as session:

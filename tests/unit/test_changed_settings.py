@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cli.verbs import up
+from orchestrator.app import up
 from orchestrator.core.bed import container_requests, diff, nodes_from_inventory
 from orchestrator.core.bed.engine_kind import Engine
 from orchestrator.core.inventory import parse_inventory, slurm_options, variables

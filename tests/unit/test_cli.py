@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.app import down
 from orchestrator.cli import main
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import live, terminal
-from orchestrator.cli.verbs import down
 from orchestrator.model import codec
 from orchestrator.model.bed import NodeStatus
 from orchestrator.model.launch import Request, Result

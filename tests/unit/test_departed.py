@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.app import up
 from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import bed_view, terminal
-from orchestrator.cli.verbs import up
 from orchestrator.core.bed import departed, nodes_from_inventory, observed_status
 from orchestrator.core.bed.diff import diff
 from orchestrator.core.inventory import parse_inventory

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.app import audited, audited_runs, prepared_hosts
+from orchestrator.app import audited, audited_runs, prepared_hosts, up
 from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
-from orchestrator.cli.verbs import up
 from orchestrator.core.bed import nodes_from_inventory
 from orchestrator.model.bed import BedSpec, BedStatus, Host, Inventory
 from orchestrator.model.errors import UsageError

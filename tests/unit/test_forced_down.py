@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.verbs import down
+from orchestrator.app import down
 from orchestrator.model.errors import UsageError
 from orchestrator.store import beds as store
 

@@ -14,7 +14,8 @@ import pytest
 
 from orchestrator.app import repeats as repeated_run
 from orchestrator.app.announcement import Announcer
-from orchestrator.cli import main, sweep_run
+from orchestrator.app.collectives import sweep
+from orchestrator.cli import main
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import InfrastructureError, Interrupted
@@ -154,7 +155,7 @@ def test_a_suspect_of_a_sweep_is_confirmed_once(tmp_path: Path, suspect: bool, c
         return dataclasses.replace(result, run=directory.name, directory=str(directory), code=0)
 
     finding = Finding(gate="fleet", outcome="warn" if suspect else "pass", text="n1 is odd")
-    cells = (Cell(name="gemm", trial="gemm", repeats=2), Cell(name=sweep_run.CONFIRMING, trial="gemm", repeats=1))
+    cells = (Cell(name="gemm", trial="gemm", repeats=2), Cell(name=sweep.CONFIRMING, trial="gemm", repeats=1))
     bed = local()
     out = io.StringIO()
     session = Session(state=tmp_path / "state", terminal=terminal.Terminal(out=out, err=out))
@@ -162,16 +163,17 @@ def test_a_suspect_of_a_sweep_is_confirmed_once(tmp_path: Path, suspect: bool, c
     directory, night = repeated_run.begin(session, bed, "sweep", cells, tmp_path, command)
     for _ in range(2):
         session = Session(state=tmp_path / "state", terminal=terminal.Terminal(out=out, err=out))
-        rounds = sweep_run.Rounds(
-            session=session, directory=directory, once=once, quiet=True, judge=lambda directories: (None, (finding,))
-        )
+        rounds = sweep.Rounds(
+            session=session, directory=directory, once=once, on_result=lambda _: None,
+            judge=lambda directories: (None, (finding,)),
+        )  # fmt: skip
         rounds.carry_out(night)
         assert (len(launched), len(rounds.results)) == (count, count)
-        assert rounds.finish(as_json=True) == (2 if suspect else 0)
+        assert rounds.finish().code == (2 if suspect else 0)
         (directory / "sweep.json").unlink()
     assert repeated_run.resumed_command(directory)[-2:] == ("--resume", str(directory))
     shutil.rmtree(directory / "runs" / "r1")
     lost = dataclasses.replace(rounds, results=[])
     lost.carry_out(night)
     with pytest.raises(TornBundleError, match="r1: this round cannot be read"):
-        lost.finish(as_json=True)
+        lost.finish()

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.app import ephemeral_bed
+from orchestrator.app import down, ephemeral_bed
 from orchestrator.app.slurm import slurm_jobs
 from orchestrator.cli import night_trials
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
-from orchestrator.cli.verbs import down
 from orchestrator.core.bed import nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.model.bed import BedSpec, Machine

@@ -223,7 +223,7 @@ def test_what_follows_the_end_of_a_run_has_a_line(live: bool, quiet: bool, shown
     out = io.StringIO()
     screen = terminal.Terminal(out=out, err=out, live=live, verbosity=-quiet)
     printer = Printer(terminal=screen, trial=history.clean().trial)
-    printer.callbacks["on_stage"]("writing the report")
+    printer.stage("writing the report")
     assert ("writing the report\n" in out.getvalue()) is (shown == "line")
     assert ("writing the report" in out.getvalue()) is bool(shown)
 

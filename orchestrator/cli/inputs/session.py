@@ -9,7 +9,7 @@ from ...model.frozen import dataclass, field
 from ..render.terminal import Terminal
 
 if TYPE_CHECKING:
-    from ...app.observers import BedObserver, Observers, RunObserver
+    from ...app.observers import BedObserver, RunObserver
     from ...app.requests import OutputRequest
     from ...model.event import History
     from ...model.trial import Trial
@@ -39,4 +39,4 @@ class Session(session.Session):
     """One invocation on a terminal."""
 
     terminal: Terminal
-    follow: Observers = field(default_factory=OnTerminal)
+    follow: session.Observers = field(default_factory=OnTerminal)
