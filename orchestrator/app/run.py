@@ -279,9 +279,9 @@ class DryRun:
         return {"trial": codec.plain(self.trial), "plan": codec.plain(plan.without_secrets(self.plan))}
 
 
-def plan_run(session: Session, request: RunRequest, source: trials.Source) -> DryRun:
+def plan_run(session: Session, request: RunRequest, source: trials.Source | None = None) -> DryRun:
     """Return what the run would do and where, on a bed that it would bring up as if it were up. Raises as ``run`` does."""
-    checked = check(session, request, source)
+    checked = check(session, request, source or trials.opened(request.trial, session.catalogue))
     trial, bed = checked.trial, beds.usable(checked.bed)
     provider = session.provider(bed)
     status = provider.observe(bed, memory=False)  # first: it shows what the engines of the hosts can do
