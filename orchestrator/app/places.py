@@ -51,3 +51,8 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def is_twin(path: str) -> bool:
+    """Whether the directory is that of a run to compare with."""
+    return "-twin-" in Path(path).name

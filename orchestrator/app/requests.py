@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from ..model import codec
 from ..model.frozen import dataclass, field, fields
 
 T = TypeVar("T")
 RUNS = Path("runs")
+RUNS_HELP = "The directory of the runs' bundles."
 BASELINES = Path("inventories/baselines")
+BASELINES_HELP = "The directory of the baselines: a file of floors for each hardware model."
+INCLUDE_QUARANTINED = "Give ranks to nodes in quarantine too (see ccbed quarantine)."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,7 @@ class Option:
     """How a field is given on a command line. ``flags``: in place of its name; ``completes``: the kind of values that a shell proposes.
 
     ``optional``: the value of the option without one. ``least``: of a number. ``exists``, ``is_folder``: of a path.
+    ``splits``: a variable of the environment has several, as words of a shell.
     """
 
     help: str
@@ -31,8 +35,10 @@ class Option:
     completes: str = ""
     least: int | None = None
     optional: str = ""
+    choices: tuple[str, ...] = ()
     exists: bool = False
     is_folder: bool = False
+    splits: bool = False
 
 
 def option(default: Any, text: str, **extra: Any) -> Any:
@@ -162,7 +168,7 @@ class ProcessRequest:
 class SpareRequest:
     """Which nodes may be used, and how spares are probed first."""
 
-    include_quarantined: bool = option(False, "Give ranks to nodes in quarantine too (see ccbed quarantine).")
+    include_quarantined: bool = option(False, INCLUDE_QUARANTINED)
     probe_spares: str | None = option(
         None,
         "Probe the spares first (matrix products, memory, disk) for about TIME (default 30s). A spare that is worse than its"
@@ -170,16 +176,14 @@ class SpareRequest:
         metavar="[TIME]",
         optional="30s",
     )
-    baselines: Path = option(
-        BASELINES, "The directory of the baselines: a file of floors for each hardware model.", is_folder=True
-    )
+    baselines: Path = option(BASELINES, BASELINES_HELP, is_folder=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRequest:
     """Where bundles go, and what is shown and kept of the ranks' output."""
 
-    runs_dir: Path = option(RUNS, "The directory of the runs' bundles.", is_folder=True)
+    runs_dir: Path = option(RUNS, RUNS_HELP, is_folder=True)
     log_dir: Path | None = option(
         None, "Copy the ranks' output to DIRECTORY/RUN/attempt_N/RANK/output.log at the end.", is_folder=True
     )
@@ -270,7 +274,67 @@ class SweepRequest:
         is_folder=True,
     )
     bed: BedRef = BedRef()
-    runs_dir: Path = option(RUNS, "The directory of the runs' bundles.", is_folder=True)
+    runs_dir: Path = option(RUNS, RUNS_HELP, is_folder=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerRequest:
+    """A timer of systemd that runs a night."""
+
+    install_timer: str | None = option(
+        None, "Print a systemd service and timer that run this night at WHEN, such as 02:00.", metavar="WHEN"
+    )
+    system: bool = option(False, "With --install-timer: for the whole system, not for this user.")
+    yes: bool = option(False, "With --install-timer: write the units and start the timer.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightRequest:
+    """What `ccbed nightly` does. ``suite``: None for a night that is resumed."""
+
+    suite: str | None = None
+    bed: BedRef = BedRef()
+    record: bool = option(False, "Record the night: later nights are compared with it.")
+    repeat: int | None = option(None, "Run each cell N times, whatever the suite says.", metavar="N", least=1)
+    budget: str | None = option(
+        None, "The time for all cells, such as 30m; cells that do not fit are skipped.", metavar="TIME"
+    )
+    only: tuple[str, ...] = option((), "Only this cell, all cells of this trial, or gemm*. Repeatable.", metavar="CELL")
+    resume: str | None = option(
+        None, "Resume a night that was interrupted, or whose orchestrator died.", metavar="NIGHT"
+    )
+    resume_open: bool = option(
+        False,
+        "First end the nights on this bed whose process died: resume those of the last 12 hours, close older ones.",
+    )
+    notify: tuple[str, ...] = option(
+        (),
+        "Post the result to a webhook, or run a command with it. Repeatable.",
+        metavar="URL|COMMAND",
+        splits=True,
+    )
+    include_quarantined: bool = option(False, INCLUDE_QUARANTINED)
+    probe_spares: str = option(
+        "30s",
+        "How long spares are probed, once, before the first trial that may need one; one that is too slow does not join."
+        " 0s: not at all.",
+        metavar="TIME",
+    )
+    baselines: Path = option(BASELINES, BASELINES_HELP, is_folder=True)
+    on_culprit: str = option(
+        "",
+        "Print the call of COMMAND for every node that failed; {node}, {host}, {reason}, {night}, {evidence} are replaced.",
+        metavar="COMMAND",
+    )
+    fail_on: Literal["fail", "warn"] | None = option(
+        None,
+        "The least finding that fails the night (exit 1): with warn also a warning.  [default: fail]",
+        choices=("fail", "warn"),
+    )
+    apply: bool = option(False, "With --on-culprit: call the command.")
+    timer: TimerRequest = TimerRequest()
+    dry_run: bool = option(False, "Print the cells in their order, and stop.")
+    runs_dir: Path = option(RUNS, RUNS_HELP, is_folder=True)
 
 
 def is_request(kind: Any) -> bool:

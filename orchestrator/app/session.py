@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..model.provider import Provider
     from ..model.trial import Trial
     from .announcement import Announcer
-    from .observers import BedObserver, RunObserver, Screen
+    from .observers import BedObserver, NightObserver, RunObserver, Screen
     from .requests import OutputRequest
 
 
@@ -89,6 +89,7 @@ class Observers(Protocol):
         """``history``: of the run so far, which another process has followed."""
 
     def bed(self, session: Session) -> BedObserver: ...
+    def night(self, session: Session) -> NightObserver: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import night_trials
+from orchestrator.app.nightly import night_trials
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.nightly import night_files

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.app import audited
-from orchestrator.cli import main, night_trials, nightly_run
+from orchestrator.app.nightly import night_trials
+from orchestrator.app.nightly import nights as nightly_run
+from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import UsageError

@@ -8,12 +8,17 @@ import os
 import shlex
 import shutil
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.cli import install_timer, main, nightly_run
+from orchestrator.app.nightly import install_timer
+from orchestrator.app.nightly import nights as nightly_run
+from orchestrator.app.requests import NightRequest
+from orchestrator.cli import main
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 
@@ -189,12 +194,12 @@ def test_only_the_owner_of_the_units_can_read_variables_targets_and_commands(
 
 
 def parsed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The options of a night as they are with this environment."""
+    """The fields of a night's request as they are with this environment."""
     nights: list[dict[str, Any]] = []
 
-    def keep(session: Session, suite: object, options: dict[str, Any]) -> int:
-        nights.append(dict(options))
-        return 0
+    def keep(session: Session, request: NightRequest) -> Any:
+        nights.append(asdict(request))
+        return SimpleNamespace(judgement=SimpleNamespace(exit=0))
 
     monkeypatch.setattr(nightly_run, "run", keep)
     out = io.StringIO()

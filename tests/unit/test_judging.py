@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import night_end
+from orchestrator.app.nightly import night_end
 from orchestrator.model import codec
 from orchestrator.nightly import judging, night_files
 from orchestrator.nightly.gates.nights import Record
@@ -401,9 +401,8 @@ def test_an_error_of_a_gate_is_an_unknown_night_and_no_traceback(
         raise ValueError("two definitions")
 
     monkeypatch.setattr(judging, "judge", fail)
-    options = {"baselines": str(tmp_path)}
     directory = write_night(tmp_path, 1, {"gemm": rates(usual, 1)}, nodes=NODES)
-    judgement = night_end._judge(directory, night_files.read_rows(directory), night_end.History(), options)
+    judgement = night_end._judge(directory, night_files.read_rows(directory), night_end.History(), tmp_path)
     assert (judgement.outcome, judgement.exit) == ("unknown", 2)
     assert judgement.sentence == "The night cannot be judged: internal error: ValueError: two definitions."
 

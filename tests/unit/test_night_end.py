@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from orchestrator.cli import main, night_end
+from orchestrator.app.nightly import night_end
+from orchestrator.app.requests import NightRequest
+from orchestrator.cli import main
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model import errors
@@ -30,13 +31,13 @@ def night_of(runs: Path, number: int, *slow: str, quarantined: tuple[str, ...] =
 
 
 def judge(directory: Path) -> NightJudgement:
-    options = {"baselines": str(directory.parent / "baselines")}
-    return night_end._judge(directory, night_files.read_rows(directory), night_end.History(), options)
+    folder = directory.parent / "baselines"
+    return night_end._judge(directory, night_files.read_rows(directory), night_end.History(), folder)
 
 
 def accuse(directory: Path, workdir: Path, judgement: NightJudgement) -> list[str]:
-    options: dict[str, Any] = {"on_culprit": "", "apply": False}
-    return night_end._accuse(directory, night_files.read_night(directory), judgement, options, workdir)
+    night = night_files.read_night(directory)
+    return night_end._accuse(directory, night, judgement, NightRequest(), workdir)
 
 
 @pytest.mark.parametrize(("fail_on", "outcome", "code"), [("fail", "warn", 0), ("warn", "fail", 1)])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import night_end
+from orchestrator.app.nightly import night_end
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.nightly import index, night_files

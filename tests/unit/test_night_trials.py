@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.app.nightly import night_end, night_trials
 from orchestrator.app.slurm import slurm_jobs
-from orchestrator.cli import main, night_end, night_trials
+from orchestrator.cli import main
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec

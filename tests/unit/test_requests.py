@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.app import down, requests, run, up
 from orchestrator.app.collectives import sweep
-from orchestrator.app.requests import DownRequest, RunRequest, SweepRequest, TrialRef, UpRequest
+from orchestrator.app.requests import DownRequest, NightRequest, RunRequest, SweepRequest, TrialRef, UpRequest
 from orchestrator.app.session import Session
 from orchestrator.cli import main
 from orchestrator.model import codec
@@ -25,7 +25,7 @@ from .beds import LOCAL
 from .fake_bed import FakeProvider
 
 #: Verb -> its request.
-REQUESTS = {"run": RunRequest, "up": UpRequest, "down": DownRequest, "sweep": SweepRequest}
+REQUESTS = {"run": RunRequest, "up": UpRequest, "down": DownRequest, "sweep": SweepRequest, "nightly": NightRequest}
 #: Options of a verb that are no part of what is asked for: how it is shown, and the session's own.
 SHOWN = {"as_json", "quiet", "verbose", "help"}
 
@@ -59,7 +59,9 @@ def test_a_default_stands_in_the_request_alone() -> None:
     """A line without options asks for what a request without values does."""
     given = {"trial": "gemm", "bed": None}
     for verb, kind in REQUESTS.items():
-        parsed = {name: option.get_default(click.Context(click.Command(verb))) for name, option in options(verb).items()}
+        parsed = {
+            name: option.get_default(click.Context(click.Command(verb))) for name, option in options(verb).items()
+        }
         parsed = {name: () if option.multiple else parsed[name] for name, option in options(verb).items()}
         extra = {"trial": TrialRef(name="gemm")} if kind is RunRequest else given
         inventory = {"inventory": Path("x.yml")} if kind is UpRequest else {}

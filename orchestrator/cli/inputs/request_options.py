@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import click
 from ...app import requests
 from ...app.requests import Option
 from ...model import codec
+from ...model.errors import UsageError
 from ...model.frozen import fields
 from . import completions
 
@@ -49,9 +51,23 @@ def _settings(made: Option, kind: Any, default: Any) -> dict[str, Any]:
     if made.optional:  # without a value it has this one
         settings |= {"is_flag": False, "flag_value": made.optional}
     if kind == tuple[str, ...]:
-        settings |= {"multiple": True}
+        settings |= {"multiple": True} | ({"type": Words()} if made.splits else {})
+    if made.choices:
+        settings |= {"type": click.Choice(made.choices)}
     if kind in (Path, Path | None):
         settings |= {"type": click.Path(path_type=Path, exists=made.exists, file_okay=not made.is_folder)}
     if kind == int | None:
         settings |= {"type": click.IntRange(min=made.least)}
-    return settings | ({"show_default": True} if default not in (None, ()) else {})
+    return settings | ({"show_default": True} if default not in (None, (), "") else {})
+
+
+class Words(click.ParamType[str]):
+    """A text; a variable of the environment has several as words of a shell, so that a command with arguments is quoted."""
+
+    name = "text"
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        try:
+            return shlex.split(rv)
+        except ValueError as error:
+            raise UsageError(f"CCBED_NOTIFY: cannot be split into words: {error}") from None

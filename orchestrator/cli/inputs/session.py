@@ -9,7 +9,7 @@ from ...model.frozen import dataclass, field
 from ..render.terminal import Terminal
 
 if TYPE_CHECKING:
-    from ...app.observers import BedObserver, RunObserver
+    from ...app.observers import BedObserver, NightObserver, RunObserver
     from ...app.requests import OutputRequest
     from ...model.event import History
     from ...model.trial import Trial
@@ -32,6 +32,11 @@ class OnTerminal:
         from ..render import bed_view
 
         return bed_view.BedProgress(terminal=session.terminal)
+
+    def night(self, session: Any) -> NightObserver:
+        from ..render import night_lines
+
+        return night_lines.NightLines(terminal=session.terminal, quiet=session.is_json)
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...app.places import short_path
+from ...app.places import is_twin, short_path
 from ...model.event import Event
 from ...model.frozen import dataclass, field
 from ...model.trial import Trial
@@ -17,11 +17,6 @@ from .terminal import Terminal
 EVERY_S = 10.0
 _BAD = ("FAULT", "refused", "error", "failed", "unreached")
 _WARN = ("suspect", "late", "left out", "skipped", "interrupt", "lease")
-
-
-def is_twin(path: str) -> bool:
-    """Whether the directory is that of a run to compare with."""
-    return "-twin-" in Path(path).name
 
 
 def _plain(event: Event) -> str:

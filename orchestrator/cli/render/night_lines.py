@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from ...app.places import duration
+from ...app.nightly.night_end import Finished
+from ...app.nightly.nights import NightPlan
+from ...app.places import duration, short_path
 from ...model.frozen import dataclass, field
 from ...nightly import selector
 from ...nightly.culprits import quarantine
-from ...nightly.suite import Cell, Night, Row, Suite
+from ...nightly.suite import Cell, Night, Row
 from .terminal import Terminal
 
 #: The worst state of a cell's repeats is that of the cell.
@@ -18,26 +21,30 @@ _WORDS = {
 }  # fmt: skip
 _STYLES = {"PASS": "good", "FAIL": "bad", "ERROR": "bad", "HUNG": "bad", "UNKNOWN": "warn", "SKIPPED": "warn"}
 _WIDTH = 100
+#: Findings that are printed; the report has all of them.
+_FINDINGS = 12
+_FINDING_ORDER = ("fail", "xpass", "warn", "unknown")
 
 
 @dataclass(kw_only=True)
 class NightLines:
-    """``quiet``: print nothing, for --json."""
+    """Follows a night on a terminal. ``quiet``: print nothing, for --json."""
 
     terminal: Terminal
-    night: Night
-    past: Mapping[str, selector.Past]
     quiet: bool = False
+    night: Night = field(init=False)
+    past: Mapping[str, selector.Past] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
 
-    def begin(self, directory: str, nodes: int) -> None:
+    def begin(self, night: Night, past: Mapping[str, selector.Past], directory: Path, nodes: int) -> None:
+        self.night, self.past = night, past
         if self.quiet:
             return
         suite = self.night.suite
         repeats = sum(cell.repeats for cell in suite.cells)
         recorded = f"recorded as number {self.night.number}" if self.night.recorded else "not recorded"
         budget = f", budget {duration(suite.budget_s)}" if suite.budget_s else ""
-        self.terminal.line(f"night    {directory}")
+        self.terminal.line(f"night    {short_path(directory)}")
         self.terminal.line(
             f"suite    {suite.name}: {len(suite.cells)} cells, {repeats} repeats at most{budget}, seed {suite.seed}"
             f" · bed {self.night.bed}, {nodes} nodes · {recorded}"
@@ -71,6 +78,15 @@ class NightLines:
             text + (f": {_short(reason)}" if reason else "") + (f"     {remaining}" if remaining else "")
         )
 
+    def ended(self, finished: Finished) -> None:
+        if not self.quiet:
+            show(self.terminal, finished)
+
+    def closed(self, night: Night, done: str, code: int) -> None:
+        """An open night of a process that died has ended. With --json this is a warning: the document is that of the new night."""
+        text = f"open night {night.name}, begun {night.started}: {done}, exit {code}; the new night begins"
+        (self.terminal.warn if self.quiet else self.terminal.line)(text)
+
     def _word(self, state: str) -> str:
         word = _WORDS[state]
         return self.terminal.style(f"{word:<8}", _STYLES[word])
@@ -84,10 +100,31 @@ class NightLines:
         return f"about {duration(sum(filter(None, known)))} left"
 
 
-def dry_run(
-    terminal: Terminal, suite: Suite, order: Sequence[str], past: Mapping[str, selector.Past], *, as_json: bool
-) -> int:
+def show(terminal: Terminal, finished: Finished) -> None:
+    """Print how a night ended: its findings, worst first, and its verdict."""
+    judgement = finished.judgement
+    worst = [judged for judged in judgement.findings if judged.is_counted and judged.state in _FINDING_ORDER]
+    worst.sort(key=lambda judged: _FINDING_ORDER.index(judged.state))
+    for judged in worst[:_FINDINGS]:
+        style = "bad" if judged.state in ("fail", "xpass") else "warn"
+        terminal.line(
+            f"  {terminal.style(f'{judged.state:<8}', style)} {judged.finding.gate:<12} {judged.finding.text}"
+        )
+    if len(worst) > _FINDINGS:
+        terminal.line(f"  … and {len(worst) - _FINDINGS} more; the report has them")
+    for note in finished.notes:
+        terminal.line(f"  note     {note}")
+    if judgement.history:
+        terminal.line(f"history  {judgement.history}")
+    word = judgement.word.upper()
+    terminal.line(f"{terminal.style(f'{word:<8}', word)} {judgement.sentence}     exit {judgement.exit}")
+    if finished.page.is_file():
+        terminal.line(f"report   {short_path(finished.page)}")
+
+
+def dry_run(terminal: Terminal, planned: NightPlan, *, as_json: bool) -> None:
     """Print the cells in the order of their run."""
+    suite, past = planned.suite, planned.past
     cells = {cell.name: cell for cell in suite.cells}
     if as_json:
         terminal.json(
@@ -95,18 +132,17 @@ def dry_run(
                 "suite": suite.name,
                 "seed": suite.seed,
                 "budget_s": suite.budget_s,
-                "cells": [cells[name] for name in order],
+                "cells": [cells[name] for name in planned.order],
             }
         )
-        return 0
+        return
     rows = []
-    for name in order:
+    for name in planned.order:
         cell, known = cells[name], past.get(name, selector.NEVER)
         expected = duration(known.duration_s) if known.duration_s is not None else "not known"
         ago = "never" if known.nights_ago is None else f"{known.nights_ago} ago"
         rows.append((name, cell.trial, cell.repeats, duration(cell.deadline_s), cell.priority, expected, ago))
     terminal.table(("CELL", "TRIAL", "REPEATS", "DEADLINE", "PRIORITY", "TOOK", "LAST NIGHT"), rows)
-    return 0
 
 
 def _short(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...app import places
 from ...app.observers import PlannedRun
 from ...app.requests import OutputRequest
 from ...model.event import Event, History
@@ -19,11 +20,11 @@ from . import live, rank_output, summary, trial_lines
 class RunScreen:
     """Follows a run on a terminal; prints nothing where a document follows."""
 
-    session: Session
+    session: Session = field(repr=False)
     output: OutputRequest = OutputRequest()
     is_script: bool = False
-    printer: live.Printer = field(init=False)
-    _tee: rank_output.Tee | None = None
+    printer: live.Printer = field(init=False, repr=False)
+    _tee: rank_output.Tee | None = field(default=None, repr=False)
 
     def planned(self, run: PlannedRun) -> None:
         self.printer = live.Printer(
@@ -41,7 +42,7 @@ class RunScreen:
 
     def begun(self, directory: str) -> None:
         self.printer.directory(directory)
-        if self._tee and not live.is_twin(directory):
+        if self._tee and not places.is_twin(directory):
             self._tee.begin(Path(directory).name)
 
     def event(self, event: Event) -> None:

@@ -11,12 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from ..model.errors import InfrastructureError, UsageError
-from ..model.frozen import dataclass
-from ..store import paths
-from .inputs.session import Session
+from ...model.errors import InfrastructureError, UsageError
+from ...model.frozen import dataclass
+from ...store import paths
+from ..requests import NightRequest
+from ..session import Session
 
 _SYSTEM = Path("/etc/systemd/system")
 _SECONDS = 30
@@ -56,9 +56,9 @@ class Schedule:
         return self.folder / f"{self.name}.env"
 
 
-def run(session: Session, suite: str, options: Mapping[str, Any]) -> int:
+def run(session: Session, suite: str, request: NightRequest) -> None:
     """Raises UsageError for a wrong time, InfrastructureError where the units cannot be written or started."""
-    schedule = _schedule(session, suite, options)
+    schedule = _schedule(session, suite, request)
     folder = schedule.folder
     files = {
         folder / f"{schedule.name}.service": service(schedule),
@@ -72,10 +72,10 @@ def run(session: Session, suite: str, options: Mapping[str, Any]) -> int:
         terminal.line(f"# {schedule.environment_file}, for its owner only")
         terminal.lines(f"{name}=(not printed)" for name in schedule.environment)
         files = {schedule.environment_file: environment_text(schedule), **files}
-    if not options["yes"]:
+    if not request.timer.yes:
         terminal.line("nothing was written; to write the units and start the timer, add --yes")
-        return 0
-    scope = [] if options["system"] else ["--user"]
+        return
+    scope = [] if request.timer.system else ["--user"]
     _require_systemd(scope, schedule)
     _write(files)
     for arguments in (["daemon-reload"], ["enable", "--now", f"{schedule.name}.timer"]):
@@ -83,25 +83,24 @@ def run(session: Session, suite: str, options: Mapping[str, Any]) -> int:
     terminal.line(
         f"timer {schedule.name} is started     next: systemctl {' '.join([*scope, 'list-timers', schedule.name + '.timer'])}"
     )
-    if not options["system"]:
+    if not request.timer.system:
         terminal.line(f"it runs only while you are logged in, unless: loginctl enable-linger {getpass.getuser()}")
     terminal.line(
         f"undo: systemctl {' '.join([*scope, 'disable', '--now', schedule.name + '.timer'])}; rm {folder}/{schedule.name}.*"
     )
-    return 0
 
 
-def _schedule(session: Session, suite: str, options: Mapping[str, Any]) -> Schedule:
+def _schedule(session: Session, suite: str, request: NightRequest) -> Schedule:
     try:
         schedule = Schedule(
             suite=Path(suite).stem,
-            bed=options["bed"] or (options["inventory"].stem if options["inventory"] else ""),
-            calendar=calendar(options["install_timer"]),
+            bed=request.bed.bed or (request.bed.inventory.stem if request.bed.inventory else ""),
+            calendar=calendar(request.timer.install_timer or ""),
             command=tuple(_command(session.argv)),
             directory=str(Path.cwd()),
             state=str(session.state.parent),
-            environment=_environment(options),
-            folder=_SYSTEM if options["system"] else _user_folder(),
+            environment=_environment(request),
+            folder=_SYSTEM if request.timer.system else _user_folder(),
         )
         service(schedule)
         environment_text(schedule)
@@ -111,13 +110,13 @@ def _schedule(session: Session, suite: str, options: Mapping[str, Any]) -> Sched
     return schedule
 
 
-def _environment(options: Mapping[str, Any]) -> dict[str, str]:
+def _environment(request: NightRequest) -> dict[str, str]:
     """The variables of ccbed that this shell sets, and options that may be secret.
 
     Without the URL of its index, a night would find no earlier ones.
     """
     own = {name: value for name, value in sorted(os.environ.items()) if name.startswith("CCBED_")}
-    given = {"--notify": shlex.join(options["notify"]), "--on-culprit": options["on_culprit"]}
+    given = {"--notify": shlex.join(request.notify), "--on-culprit": request.on_culprit}
     return own | {_SECRET[name]: value for name, value in given.items() if value}
 
 

@@ -1,33 +1,30 @@
-"""Carry out `ccbed nightly`: plan the night, run its cells, and bring it to its report and its exit code."""
+"""Run a night: plan it, run its cells, and bring it to its report and its exit code."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import datetime
-import io
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from .. import __version__
-from ..app import beds, ephemeral_bed, spare_probe
-from ..app.places import short_path
-from ..app.slurm import slurm_jobs
-from ..app.up import up
-from ..core.bed import selection
-from ..core.spec import redact
-from ..model.bed import BedSpec
-from ..model.errors import CcbedError, Interrupted, UsageError
-from ..nightly import baselines, night_files, notify, runner, selector
-from ..nightly.culprits import hook, quarantine
-from ..nightly.suite import Night, Suite
-from ..store import beds as store
-from . import night_end, night_trials
-from .inputs import suites
-from .inputs.session import Session
-from .render import night_lines
+from ... import __version__
+from ...core.bed import selection
+from ...core.spec import redact
+from ...model.bed import BedSpec
+from ...model.errors import CcbedError, Interrupted, UsageError
+from ...nightly import baselines, night_files, notify, runner, selector
+from ...nightly.culprits import hook, quarantine
+from ...nightly.suite import Night, Suite
+from ...store import beds as store
+from .. import beds, ephemeral_bed, spare_probe
+from ..places import short_path
+from ..requests import NightRequest
+from ..session import Session
+from ..slurm import slurm_jobs
+from ..up import up
+from . import night_end, night_trials, suites
 
 #: Earlier nights that are read for the order of the cells and the remaining time.
 EARLIER = 30
@@ -36,29 +33,62 @@ EARLIER = 30
 RESUMED = datetime.timedelta(hours=12)
 
 
-def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
-    """Start a night. Returns the exit code. Raises UsageError, InfrastructureError, Interrupted."""
-    bed = _bed(session, options)
-    suite = suites.with_options(suites.open_suite(session, name, bed), options)
-    baselines.read_all(Path(options["baselines"]))
-    probe_spares_s = spare_probe.parse_limit(options["probe_spares"])
-    hook.check(options["on_culprit"])
-    runs = Path(options["runs_dir"])
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NightPlan:
+    """The cells of a night in the ``order`` in which they would run, and what they did in earlier nights."""
+
+    suite: Suite
+    order: tuple[str, ...]
+    past: Mapping[str, selector.Past]
+
+
+def plan(session: Session, request: NightRequest) -> NightPlan:
+    """Return what a night would run; nothing is started. Raises UsageError."""
+    bed = beds.meant(session, request.bed)
+    suite, _ = _checked(session, request, bed)
+    past = _past(session, request.runs_dir, bed, suite)
+    beds.without_drained_hosts(session, bed)
+    return NightPlan(suite=suite, order=selector.order(suite, past), past=past)
+
+
+def run(session: Session, request: NightRequest) -> night_end.Finished:
+    """Run the night, or what is missing of the one that is resumed, and judge it.
+
+    Raises UsageError, InfrastructureError, Interrupted.
+    """
+    if request.suite and request.resume:
+        raise UsageError("--resume takes the suite of its night", hint=f"ccbed nightly --resume {request.resume}")
+    if request.resume:
+        return resume(session, request.resume, request)
+    with ephemeral_bed.of_inventory(session, request.bed.inventory, quiet=session.is_json):
+        return begin(session, request)
+
+
+def _checked(session: Session, request: NightRequest, bed: BedSpec) -> tuple[Suite, float]:
+    """The suite as the request wants it, and how long spares are probed. Raises UsageError for anything that is wrong."""
+    if not request.suite:
+        raise UsageError("no suite is named", hint="ccbed nightly quick; the others: ccbed list suites")
+    suite = suites.as_asked(suites.open_suite(session, request.suite, bed), request)
+    baselines.read_all(request.baselines)
+    hook.check(request.on_culprit)
+    return suite, spare_probe.parse_limit(request.probe_spares)
+
+
+def begin(session: Session, request: NightRequest) -> night_end.Finished:
+    """Start a night, and run it to its end. Raises UsageError, InfrastructureError, Interrupted."""
+    bed = beds.meant(session, request.bed)
+    suite, probe_spares_s = _checked(session, request, bed)
+    runs = request.runs_dir
     past = _past(session, runs, bed, suite)
-    if not options["dry_run"]:
-        if not options["inventory"]:
-            slurm_jobs.refuse_ended(bed)
-        slurm_jobs.refuse_longer(bed, selector.expected_s(suite, past), "the night")
-    if options["resume_open"] and not options["dry_run"]:
-        _end_open_nights(session, bed, options)
-    if options["inventory"] and not options["dry_run"]:
-        up(session, bed, quiet=options["as_json"])
+    if not request.bed.inventory:
+        slurm_jobs.refuse_ended(bed)
+    slurm_jobs.refuse_longer(bed, selector.expected_s(suite, past), "the night")
+    if request.resume_open:
+        _end_open_nights(session, bed, request)
+    if request.bed.inventory:
+        up(session, bed, quiet=session.is_json)
     drained = beds.drained_nodes(bed)
     bed = beds.without_drained_hosts(session, bed)
-    if options["dry_run"]:
-        return night_lines.dry_run(
-            session.terminal, suite, selector.order(suite, past), past, as_json=options["as_json"]
-        )
     _require_free(session, bed)
     nodes = beds.identify_nodes(session, bed)
     quarantined = quarantine.reasons(Path(bed.workdir), nodes)
@@ -72,54 +102,55 @@ def run(session: Session, name: str, options: Mapping[str, Any]) -> int:
             bed=bed.name,
             provider=bed.provider,
             hosts={node.name: nodes.hosts[node.name] for node in bed.nodes if node.role == "node"},
-            number=_next_number(runs, bed) if options["record"] else 0,
+            number=_next_number(runs, bed) if request.record else 0,
             started=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
             order=selector.order(suite, past),
             command=redact.command_line(["ccbed", *notify.without_targets(session.argv)]),
             ccbed=__version__,
             spares={node.name: nodes.hosts[node.name] for node in bed.nodes if node.role == "spare"},
             quarantined=quarantined,
-            includes_quarantined=options["include_quarantined"],
+            includes_quarantined=request.include_quarantined,
             drained=drained,
             probe_spares_s=probe_spares_s,
-            fail_on=options["fail_on"] or "fail",
+            fail_on=request.fail_on or "fail",
         )
         night_files.write_night(directory, night)
-        return _run(session, bed, directory, night, past, options)
+        return _run(session, bed, directory, night, past, request)
 
 
-def resume(session: Session, handle: str, options: Mapping[str, Any]) -> int:
+def resume(session: Session, handle: str, request: NightRequest) -> night_end.Finished:
     """Go on with a night where its rows end. A night that has ended is judged and reported again."""
-    directory = _resolve(handle, Path(options["runs_dir"]))
+    directory = _resolve(handle, request.runs_dir)
     night = night_files.read_night(directory)
-    if options["fail_on"] not in (None, night.fail_on):
+    if request.fail_on not in (None, night.fail_on):
         raise UsageError(
             f"{directory}: was begun with --fail-on {night.fail_on}",
             hint="resume it without --fail-on: a night keeps its own",
         )
     if night_files.is_closed(directory):
-        return night_end.finish(session, directory, night, night_files.read_rows(directory), options)
-    bed = _bed(session, {**options, "bed": options["bed"] or (None if options["inventory"] else night.bed)})
+        return night_end.finish(session, directory, night, night_files.read_rows(directory), request)
+    ref = request.bed
+    bed = beds.meant(session, dataclasses.replace(ref, bed=ref.bed or (None if ref.inventory else night.bed)))
     if bed.name != night.bed:
         raise UsageError(f"{directory}: was begun on bed {night.bed}, not on {bed.name}", hint=f"--bed {night.bed}")
     store.refuse_night(Path(bed.workdir))
-    named = {"is_named": bool(options["inventory"]), "quiet": options["as_json"]}
+    named = {"is_named": bool(request.bed.inventory), "quiet": session.is_json}
     with ephemeral_bed.of_resumed_run(session, bed, **named):
         if slurm_jobs.has_ended(bed):
-            _replace_job(session, bed, options)
-        elif options["inventory"] and store.read(session.state, bed.name) is None:
-            up(session, bed, quiet=options["as_json"])
+            _replace_job(session, bed, request)
+        elif request.bed.inventory and store.read(session.state, bed.name) is None:
+            up(session, bed, quiet=session.is_json)
         bed = _as_begun(session, bed, night)
         _require_free(session, bed, resumed=directory)
         with store.night_lock(Path(bed.workdir), night.name):
-            return _run(session, bed, directory, night, _past(session, directory.parent, bed, night.suite), options)
+            return _run(session, bed, directory, night, _past(session, directory.parent, bed, night.suite), request)
 
 
-def _replace_job(session: Session, bed: BedSpec, options: Mapping[str, Any]) -> None:
+def _replace_job(session: Session, bed: BedSpec, request: NightRequest) -> None:
     """Bring up a bed whose job has ended. The run that was open is closed and run anew: on other nodes it would be judged by
     its ranks, which the end of the job has ended.
     """
-    from ..run import abandon
+    from ...run import abandon
 
     with contextlib.suppress(CcbedError):  # one that had ended when its orchestrator died is judged, not run anew
         beds.settle(session, bed)
@@ -128,7 +159,7 @@ def _replace_job(session: Session, bed: BedSpec, options: Mapping[str, Any]) -> 
         with store.run_lock(workdir, run.run, Path(run.directory)):
             abandon.close(Path(run.directory), workdir, "its Slurm job has ended")
             store.end_run(workdir, run.run)
-    up(session, bed, quiet=options["as_json"], force=True)
+    up(session, bed, quiet=session.is_json, force=True)
 
 
 def _as_begun(session: Session, bed: BedSpec, night: Night) -> BedSpec:
@@ -153,10 +184,10 @@ def _run(
     directory: Path,
     night: Night,
     past: Mapping[str, selector.Past],
-    options: Mapping[str, Any],
-) -> int:
-    lines = night_lines.NightLines(terminal=session.terminal, night=night, past=past, quiet=options["as_json"])
-    lines.begin(short_path(directory), sum(node.role == "node" for node in bed.nodes))
+    request: NightRequest,
+) -> night_end.Finished:
+    observer = session.follow.night(session)
+    observer.begin(night, past, directory, sum(node.role == "node" for node in bed.nodes))
     rows = runner.Runner(
         directory=directory,
         night=night,
@@ -165,33 +196,30 @@ def _run(
             bed=bed,
             directory=directory,
             night=night,
-            floors=baselines.read_all(Path(options["baselines"])),
+            floors=baselines.read_all(request.baselines),
             past=past,
         ),
         now=time.monotonic,
         past=past,
-        on_start=lines.start,
-        on_node=lines.node,
-        on_cell=lines.cell,
+        on_start=observer.start,
+        on_node=observer.node,
+        on_cell=observer.cell,
     ).run()
-    return night_end.finish(session, directory, night, rows, options)
+    return night_end.finish(session, directory, night, rows, request)
 
 
-def _end_open_nights(session: Session, bed: BedSpec, options: Mapping[str, Any]) -> None:
+def _end_open_nights(session: Session, bed: BedSpec, request: NightRequest) -> None:
     """End the nights of any suite on the bed whose process died, and print a line for each. Raises UsageError, Interrupted."""
     store.refuse_night(Path(bed.workdir))  # a night that is running holds the lock: every other open night is dead
-    terminal = session.terminal
-    if options["as_json"]:  # one document for one night: the new one
-        session = dataclasses.replace(session, terminal=dataclasses.replace(terminal, out=io.StringIO(), live=False))
+    observer = session.follow.night(session)
     _close_stale_run(session, bed)
-    nights = _open_nights(session, Path(options["runs_dir"]), bed)
+    nights = _open_nights(session, request.runs_dir, bed)
     for directory, night in nights:
         with store.night_lock(Path(bed.workdir), night.name):
             if slurm_jobs.has_ended(bed):
-                _replace_job(session, bed, options)
-            done, code = _end_open_night(session, bed, directory, night, options)
-        text = f"open night {night.name}, begun {night.started}: {done}, exit {code}; the new night begins"
-        (terminal.warn if options["as_json"] else terminal.line)(text)
+                _replace_job(session, bed, request)
+            done, code = _end_open_night(session, bed, directory, night, request)
+        observer.closed(night, done, code)
 
 
 def _close_stale_run(session: Session, bed: BedSpec) -> None:
@@ -202,10 +230,10 @@ def _close_stale_run(session: Session, bed: BedSpec) -> None:
     reason = f"its directory is gone: {open_run.directory}" if not Path(open_run.directory).is_dir() else ""
     reason = reason or (f"night {night.name} has ended" if night and night_files.is_closed(night) else "")
     if reason:
-        from ..app import heal
+        from .. import heal
 
         session.terminal.warn(f"run {open_run.run} is abandoned: {reason}")
-        heal.heal(dataclasses.replace(session, terminal=dataclasses.replace(session.terminal, out=io.StringIO())), bed)
+        heal.heal(dataclasses.replace(session, terminal=session.terminal.silent()), bed)
 
 
 def _open_nights(session: Session, runs: Path, bed: BedSpec) -> list[tuple[Path, Night]]:
@@ -233,15 +261,19 @@ def _name_open_nights(session: Session, runs: Path, bed: BedSpec) -> None:
 
 
 def _end_open_night(
-    session: Session, bed: BedSpec, directory: Path, night: Night, options: Mapping[str, Any]
+    session: Session, bed: BedSpec, directory: Path, night: Night, request: NightRequest
 ) -> tuple[str, int]:
     """What was done, and the exit code of the night. Raises Interrupted."""
     if night_files.is_closed(directory):
-        return "judged", night_end.finish(session, directory, night, night_files.read_rows(directory), options)
+        return "judged", night_end.finish(
+            session, directory, night, night_files.read_rows(directory), request
+        ).judgement.exit
     if (datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(night.started)) < RESUMED:
         try:
             past = _past(session, directory.parent, bed, night.suite)
-            return "resumed", _run(session, _as_begun(session, bed, night), directory, night, past, options)
+            return "resumed", _run(
+                session, _as_begun(session, bed, night), directory, night, past, request
+            ).judgement.exit
         except Interrupted:
             raise
         except CcbedError as error:
@@ -255,14 +287,7 @@ def _end_open_night(
     rows = runner.Runner(directory=directory, night=night, trials=trials, now=time.monotonic).give_up(
         f"the process of the night died, and {reason}"
     )
-    return f"closed ({reason})", night_end.finish(session, directory, night, rows, options)
-
-
-def _bed(session: Session, options: Mapping[str, Any]) -> BedSpec:
-    """The bed, as its inventory wants it where one is named. Raises UsageError."""
-    if options["inventory"] and options["bed"]:
-        raise UsageError("--bed and --inventory exclude each other; give one of them")
-    return beds.wanted(session, options["inventory"]) if options["inventory"] else beds.choose(session, options["bed"])
+    return f"closed ({reason})", night_end.finish(session, directory, night, rows, request).judgement.exit
 
 
 def _require_free(session: Session, bed: BedSpec, resumed: Path | None = None) -> None:

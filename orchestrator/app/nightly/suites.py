@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from ...app import trials
 from ...core.spec import source_positions, values
 from ...model.bed import BedSpec
 from ...model.errors import UsageError
 from ...nightly import parse_suite
 from ...nightly.suite import Suite
 from ...store import paths, shipped
-from . import session as sessions
+from .. import trials
+from ..requests import NightRequest
+from ..session import Session
 
 _SUFFIXES = (".yml", ".yaml")
 
 
-def open_suite(session: sessions.Session, name: str, bed: BedSpec | None) -> Suite:
+def open_suite(session: Session, name: str, bed: BedSpec | None) -> Suite:
     """Raises UsageError for a name that is neither a built-in suite nor a readable file, and with every mistake in the file."""
     path = _path(name)
     try:
@@ -34,20 +34,20 @@ def open_suite(session: sessions.Session, name: str, bed: BedSpec | None) -> Sui
     return replace(suite, text=text)
 
 
-def with_options(suite: Suite, options: Mapping[str, Any]) -> Suite:
+def as_asked(suite: Suite, request: NightRequest) -> Suite:
     """``--only``, ``--repeat`` and ``--budget``. Raises UsageError for a cell that the suite does not have."""
     cells = suite.cells
-    if options["only"]:
-        _require_cells(suite, options["only"])
-        cells = tuple(cell for cell in cells if any(_matches(cell.name, pattern) for pattern in options["only"]))
-    if options["repeat"]:
-        cells = tuple(replace(cell, repeats=options["repeat"], precision=None) for cell in cells)
+    if request.only:
+        _require_cells(suite, request.only)
+        cells = tuple(cell for cell in cells if any(_matches(cell.name, pattern) for pattern in request.only))
+    if request.repeat:
+        cells = tuple(replace(cell, repeats=request.repeat, precision=None) for cell in cells)
     budget_s = suite.budget_s
-    if options["budget"]:
+    if request.budget:
         try:
-            budget_s = values.seconds(options["budget"])
+            budget_s = values.seconds(request.budget)
         except ValueError as error:
-            raise UsageError(f"--budget: {error} (got {options['budget']})", hint="--budget 30m") from None
+            raise UsageError(f"--budget: {error} (got {request.budget})", hint="--budget 30m") from None
     return replace(suite, cells=cells, budget_s=budget_s)
 
 
@@ -79,7 +79,7 @@ def _path(name: str) -> Path:
     )
 
 
-def _reader(session: sessions.Session, directory: Path) -> parse_suite.TrialReader:
+def _reader(session: Session, directory: Path) -> parse_suite.TrialReader:
     """Files are relative to the suite's directory."""
 
     def read(name: str) -> tuple[str, source_positions.Document]:

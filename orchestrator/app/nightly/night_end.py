@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..app.places import short_path
-from ..model import codec
-from ..model.errors import EXIT_UNKNOWN, CcbedError
-from ..model.frozen import dataclass, replace
-from ..nightly import night_files
-from ..nightly import rows as night_rows
-from ..nightly.identity import Nodes
-from ..nightly.night_judgement import NightJudgement
-from ..nightly.suite import Night, Row
-from .inputs.session import Session
+from ...model import codec
+from ...model.errors import EXIT_UNKNOWN, CcbedError
+from ...model.frozen import dataclass, replace
+from ...nightly import night_files
+from ...nightly import rows as night_rows
+from ...nightly.identity import Nodes
+from ...nightly.night_judgement import NightJudgement
+from ...nightly.suite import Night, Row
+from ..requests import NightRequest
+from ..session import Session
 
 if TYPE_CHECKING:
-    from ..nightly.gates.nights import Record
-    from ..nightly.index.store import Index
-
-#: Findings that are printed; the report has all of them.
-_FINDINGS = 12
-_ORDER = ("fail", "xpass", "warn", "unknown")
+    from ...nightly.gates.nights import Record
+    from ...nightly.index.store import Index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +37,34 @@ class History:
     is_indexed: bool = True
 
 
-def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row], options: Mapping[str, Any]) -> int:
-    """Return the exit code of a night that is sealed. Nothing that fails after the judgement changes it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A night that was judged. ``notes``: what its judgement lacks, and what failed after it."""
+
+    directory: Path
+    night: Night
+    rows: tuple[Row, ...]
+    judgement: NightJudgement
+    notes: tuple[str, ...]
+
+    @property
+    def page(self) -> Path:
+        """Its report, which may be missing."""
+        from ...nightly import reports
+
+        return self.directory / reports.REPORT / "index.html"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        return document(self.directory, self.night, self.rows, self.judgement, self.notes)
+
+
+def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row], request: NightRequest) -> Finished:
+    """Judge a night, write its reports, and seal it. Nothing that fails after the judgement changes it."""
     history = _read_history(session, directory, night)
     workdir = _workdir(session, night)
-    judgement = _judge(directory, rows, history, options)
+    judgement = _judge(directory, rows, history, request.baselines)
     notes = [*judgement.notes]
     try:
         night_files.write_judgement(directory, judgement)
@@ -54,13 +73,11 @@ def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row],
     notes += _write_reports(directory, night, rows, judgement, history)
     if history.is_indexed:
         _refresh(session, directory)
-    notes += _accuse(directory, night, judgement, options, workdir)
-    notes += _notify(options["notify"], directory, night, judgement)
-    if options["as_json"]:
-        session.terminal.json(document(directory, night, rows, judgement, notes))
-    else:
-        _show(session, directory, judgement, notes)
-    return judgement.exit
+    notes += _accuse(directory, night, judgement, request, workdir)
+    notes += _notify(request.notify, directory, night, judgement)
+    finished = Finished(directory=directory, night=night, rows=tuple(rows), judgement=judgement, notes=tuple(notes))
+    session.follow.night(session).ended(finished)
+    return finished
 
 
 def document(
@@ -84,7 +101,7 @@ def document(
 
 def _read_history(session: Session, directory: Path, night: Night) -> History:
     """The verdict does not depend on the index: where it cannot be used, the bundles are read. A note says so."""
-    from ..nightly import index
+    from ...nightly import index
 
     try:
         with index.open(directory.parent, state=session.state) as runs:
@@ -119,7 +136,7 @@ def _history(runs: Index, night: Night) -> History:
 
 def _workdir(session: Session, night: Night) -> Path | None:
     """That of the bed; None if the bed is no longer known."""
-    from ..store import beds
+    from ...store import beds
 
     try:
         bed = beds.read(session.state, night.bed)
@@ -129,10 +146,10 @@ def _workdir(session: Session, night: Night) -> Path | None:
 
 
 def _accuse(
-    directory: Path, night: Night, judgement: NightJudgement, options: Mapping[str, Any], workdir: Path | None
+    directory: Path, night: Night, judgement: NightJudgement, request: NightRequest, workdir: Path | None
 ) -> list[str]:
     """Record the offences, and call what --on-culprit names. A sentence for each accused node."""
-    from ..nightly.culprits import hook, quarantine
+    from ...nightly.culprits import hook, quarantine
 
     lines: list[str] = []
     accused = hook.accused(night, judgement)
@@ -145,17 +162,17 @@ def _accuse(
             lines += quarantine.lines(workdir, Nodes(night.all_hosts), known=night.quarantined)
     except (CcbedError, OSError) as error:
         lines.append(f"the offences cannot be recorded: {error}")
-    if options["on_culprit"]:
-        lines += hook.handle(directory, night, judgement, options["on_culprit"], is_applied=options["apply"])
+    if request.on_culprit:
+        lines += hook.handle(directory, night, judgement, request.on_culprit, is_applied=request.apply)
     return lines
 
 
-def _judge(directory: Path, rows: Sequence[Row], history: History, options: Mapping[str, Any]) -> NightJudgement:
+def _judge(directory: Path, rows: Sequence[Row], history: History, folder: Path) -> NightJudgement:
     """A night that cannot be judged is unknown, if its rows are no worse. The quarantine is that of the night's start."""
-    from ..nightly import baselines, judging
+    from ...nightly import baselines, judging
 
     try:
-        floors = baselines.read_all(Path(options["baselines"]))
+        floors = baselines.read_all(folder)
         night = night_files.read_night(directory)
         earlier = _earlier_judgements(directory, night)
         judgement = judging.judge(directory, history.earlier, floors, night.quarantined, earlier)
@@ -171,7 +188,7 @@ def _judge(directory: Path, rows: Sequence[Row], history: History, options: Mapp
 
 def _earlier_judgements(directory: Path, night: Night) -> list[NightJudgement]:
     """Of the last recorded nights of the bed before this one, if the suite has tickets. One that cannot be read is left out."""
-    from ..nightly.judging import known_defects
+    from ...nightly.judging import known_defects
 
     judgements: list[NightJudgement] = []
     nodes = Nodes(night.all_hosts)
@@ -190,7 +207,7 @@ def _earlier_judgements(directory: Path, night: Night) -> list[NightJudgement]:
 
 def _refresh(session: Session, directory: Path) -> None:
     """The index gets the judgement; an index that cannot be written was noted when the history was read."""
-    from ..nightly import index
+    from ...nightly import index
 
     with suppress(Exception), index.open(directory.parent, state=session.state) as runs:
         runs.refresh()
@@ -199,7 +216,7 @@ def _refresh(session: Session, directory: Path) -> None:
 def _write_reports(
     directory: Path, night: Night, rows: Sequence[Row], judgement: NightJudgement, history: History
 ) -> list[str]:
-    from ..nightly import reports
+    from ...nightly import reports
 
     try:
         reports.write(directory, night, rows, judgement, history.trends)
@@ -209,33 +226,12 @@ def _write_reports(
 
 
 def _notify(targets: Sequence[str], directory: Path, night: Night, judgement: NightJudgement) -> list[str]:
-    from ..nightly import notify
+    from ...nightly import notify
 
     return [notify.notify(target, directory, night, judgement).text for target in targets]
 
 
-def _show(session: Session, directory: Path, judgement: NightJudgement, notes: Sequence[str]) -> None:
-    terminal = session.terminal
-    worst = [judged for judged in judgement.findings if judged.is_counted and judged.state in _ORDER]
-    worst.sort(key=lambda judged: _ORDER.index(judged.state))
-    for judged in worst[:_FINDINGS]:
-        style = "bad" if judged.state in ("fail", "xpass") else "warn"
-        terminal.line(
-            f"  {terminal.style(f'{judged.state:<8}', style)} {judged.finding.gate:<12} {judged.finding.text}"
-        )
-    if len(worst) > _FINDINGS:
-        terminal.line(f"  … and {len(worst) - _FINDINGS} more; the report has them")
-    for note in notes:
-        terminal.line(f"  note     {note}")
-    if judgement.history:
-        terminal.line(f"history  {judgement.history}")
-    word = judgement.word.upper()
-    terminal.line(f"{terminal.style(f'{word:<8}', word)} {judgement.sentence}     exit {judgement.exit}")
-    if _page(directory).is_file():
-        terminal.line(f"report   {short_path(_page(directory))}")
-
-
 def _page(directory: Path) -> Path:
-    from ..nightly import reports
+    from ...nightly import reports
 
     return directory / reports.REPORT / "index.html"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import io
 import os
 import signal
 import statistics
@@ -14,26 +13,25 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from ..app import audited_runs, repeats, spare_probe, trials
-from ..app import beds as bed_inputs
-from ..app import run as run_trial
-from ..app.slurm import slurm_jobs
-from ..core.spec import parse_trial, plan, redact, slots, trial_draft
-from ..model import errors
-from ..model.bed import BedSpec, NodeStatus
-from ..model.events import RunEnd
-from ..model.frozen import dataclass, field
-from ..model.launch import Result
-from ..model.plan import Placement
-from ..model.trial import Trial
-from ..nightly import bundle_records, night_files, parse_suite, selector, sweeps
-from ..nightly.baselines import Baseline
-from ..nightly.runner import Attempt
-from ..nightly.suite import RUNS, Cell, Night
-from ..run import judging
-from ..store import beds, bundle, paths, secrets
-from .inputs.session import Session
-from .render import live
+from ...core.spec import parse_trial, plan, redact, slots, trial_draft
+from ...model import errors
+from ...model.bed import BedSpec, NodeStatus
+from ...model.events import RunEnd
+from ...model.frozen import dataclass, field
+from ...model.launch import Result
+from ...model.plan import Placement
+from ...model.trial import Trial
+from ...nightly import bundle_records, night_files, parse_suite, selector, sweeps
+from ...nightly.baselines import Baseline
+from ...nightly.runner import Attempt
+from ...nightly.suite import RUNS, Cell, Night
+from ...run import judging
+from ...store import beds, bundle, paths, secrets
+from .. import audited_runs, places, repeats, spare_probe, trials
+from .. import beds as bed_inputs
+from .. import run as run_trial
+from ..session import Session
+from ..slurm import slurm_jobs
 
 #: The engine ends a run at its deadline, with the stacks of its ranks. After twice that time, as a run may have a twin, and this
 #: many seconds, the process interrupts itself.
@@ -223,7 +221,7 @@ class NightTrials:
 
     def _bring_up(self) -> str:
         """Empty, or why not all of the bed is up."""
-        from ..app.up import up
+        from ..up import up
 
         try:
             up(self._silent, self._wanted, quiet=True, force=True)
@@ -311,7 +309,7 @@ class NightTrials:
         is_local_script = source.is_script and bed.shares_file_system
 
         def on_begin(directory: str) -> None:
-            if not live.is_twin(directory):
+            if not places.is_twin(directory):
                 begun.append(directory)
 
         return audited_runs.launch(
@@ -347,7 +345,7 @@ class NightTrials:
 
     def _heal(self) -> None:
         """Close the run that is open on the bed. An error is one of the next trial, or of ``restore``."""
-        from ..app import heal
+        from .. import heal
 
         with contextlib.suppress(errors.CcbedError, OSError):
             heal.heal(self._silent, self._bed)
@@ -355,8 +353,7 @@ class NightTrials:
     @cached_property
     def _silent(self) -> Session:
         """The session without the output of verbs that a night calls."""
-        terminal = dataclasses.replace(self.session.terminal, out=io.StringIO(), live=False)
-        return dataclasses.replace(self.session, terminal=terminal)
+        return dataclasses.replace(self.session, terminal=self.session.terminal.silent())
 
 
 def is_probe(trial: Trial) -> bool:
