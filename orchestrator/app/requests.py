@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ..model import codec
 from ..model.frozen import dataclass, field, fields
@@ -256,85 +256,6 @@ class DownRequest:
     abandon: bool = option(False, "Abandon hosts that cannot be reached: the bed's processes there stay.")
     reset: bool = option(False, "Also remove the bed's directory on the hosts, which preparation made.")
     limit: tuple[str, ...] = limited_hosts()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRequest:
-    """What `ccbed sweep` does."""
-
-    trial: str
-    each_node: bool = option(False, "Compare the figures of every node with those of its peers.")
-    each_pair: bool = option(False, "Compare the links of all pairs of nodes, in both directions.")
-    rounds: int | None = option(1, "Run the trial N times, and once more to confirm a suspect.", metavar="N", least=1)
-    resume: Path | None = option(
-        None,
-        "Resume the sweep in DIR that was interrupted; the rest of the line is as before. `ccbed resume DIR` does the same.",
-        metavar="DIR",
-        exists=True,
-        is_folder=True,
-    )
-    bed: BedRef = BedRef()
-    runs_dir: Path = option(RUNS, RUNS_HELP, is_folder=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimerRequest:
-    """A timer of systemd that runs a night."""
-
-    install_timer: str | None = option(
-        None, "Print a systemd service and timer that run this night at WHEN, such as 02:00.", metavar="WHEN"
-    )
-    system: bool = option(False, "With --install-timer: for the whole system, not for this user.")
-    yes: bool = option(False, "With --install-timer: write the units and start the timer.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NightRequest:
-    """What `ccbed nightly` does. ``suite``: None for a night that is resumed."""
-
-    suite: str | None = None
-    bed: BedRef = BedRef()
-    record: bool = option(False, "Record the night: later nights are compared with it.")
-    repeat: int | None = option(None, "Run each cell N times, whatever the suite says.", metavar="N", least=1)
-    budget: str | None = option(
-        None, "The time for all cells, such as 30m; cells that do not fit are skipped.", metavar="TIME"
-    )
-    only: tuple[str, ...] = option((), "Only this cell, all cells of this trial, or gemm*. Repeatable.", metavar="CELL")
-    resume: str | None = option(
-        None, "Resume a night that was interrupted, or whose orchestrator died.", metavar="NIGHT"
-    )
-    resume_open: bool = option(
-        False,
-        "First end the nights on this bed whose process died: resume those of the last 12 hours, close older ones.",
-    )
-    notify: tuple[str, ...] = option(
-        (),
-        "Post the result to a webhook, or run a command with it. Repeatable.",
-        metavar="URL|COMMAND",
-        splits=True,
-    )
-    include_quarantined: bool = option(False, INCLUDE_QUARANTINED)
-    probe_spares: str = option(
-        "30s",
-        "How long spares are probed, once, before the first trial that may need one; one that is too slow does not join."
-        " 0s: not at all.",
-        metavar="TIME",
-    )
-    baselines: Path = option(BASELINES, BASELINES_HELP, is_folder=True)
-    on_culprit: str = option(
-        "",
-        "Print the call of COMMAND for every node that failed; {node}, {host}, {reason}, {night}, {evidence} are replaced.",
-        metavar="COMMAND",
-    )
-    fail_on: Literal["fail", "warn"] | None = option(
-        None,
-        "The least finding that fails the night (exit 1): with warn also a warning.  [default: fail]",
-        choices=("fail", "warn"),
-    )
-    apply: bool = option(False, "With --on-culprit: call the command.")
-    timer: TimerRequest = TimerRequest()
-    dry_run: bool = option(False, "Print the cells in their order, and stop.")
-    runs_dir: Path = option(RUNS, RUNS_HELP, is_folder=True)
 
 
 def is_request(kind: Any) -> bool:

@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.app.nightly import install_timer
 from orchestrator.app.nightly import nights as nightly_run
-from orchestrator.app.requests import NightRequest
+from orchestrator.app.nightly.request import NightRequest
 from orchestrator.cli import main
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal

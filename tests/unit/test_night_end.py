@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.app.nightly import night_end
-from orchestrator.app.requests import NightRequest
+from orchestrator.app.nightly.request import NightRequest
 from orchestrator.cli import main
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal

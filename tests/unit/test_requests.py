@@ -14,7 +14,9 @@ import pytest
 
 from orchestrator.app import down, requests, run, up
 from orchestrator.app.collectives import sweep
-from orchestrator.app.requests import DownRequest, NightRequest, RunRequest, SweepRequest, TrialRef, UpRequest
+from orchestrator.app.collectives.request import SweepRequest
+from orchestrator.app.nightly.request import NightRequest
+from orchestrator.app.requests import DownRequest, RunRequest, TrialRef, UpRequest
 from orchestrator.app.session import Session
 from orchestrator.cli import main
 from orchestrator.model import codec

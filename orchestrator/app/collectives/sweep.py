@@ -22,8 +22,9 @@ from ...nightly.suite import RUNS, Cell, Night
 from ...store import bundle, paths, secrets
 from .. import beds, ephemeral_bed, repeats, trials
 from .. import run as run_one
+from ..collectives.request import SweepRequest
 from ..places import short_path
-from ..requests import OutputRequest, RunRequest, SweepRequest, TrialRef
+from ..requests import OutputRequest, RunRequest, TrialRef
 from ..session import Session
 from ..up import up
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from ...model.errors import InfrastructureError, UsageError
 from ...model.frozen import dataclass
 from ...store import paths
-from ..requests import NightRequest
+from ..nightly.request import NightRequest
 from ..session import Session
 
 _SYSTEM = Path("/etc/systemd/system")

@@ -16,7 +16,7 @@ from ...nightly import rows as night_rows
 from ...nightly.identity import Nodes
 from ...nightly.night_judgement import NightJudgement
 from ...nightly.suite import Night, Row
-from ..requests import NightRequest
+from ..nightly.request import NightRequest
 from ..session import Session
 
 if TYPE_CHECKING:

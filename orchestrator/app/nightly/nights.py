@@ -19,8 +19,8 @@ from ...nightly.culprits import hook, quarantine
 from ...nightly.suite import Night, Suite
 from ...store import beds as store
 from .. import beds, ephemeral_bed, spare_probe
+from ..nightly.request import NightRequest
 from ..places import short_path
-from ..requests import NightRequest
 from ..session import Session
 from ..slurm import slurm_jobs
 from ..up import up

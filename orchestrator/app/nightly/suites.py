@@ -14,7 +14,7 @@ from ...nightly import parse_suite
 from ...nightly.suite import Suite
 from ...store import paths, shipped
 from .. import trials
-from ..requests import NightRequest
+from ..nightly.request import NightRequest
 from ..session import Session
 
 _SUFFIXES = (".yml", ".yaml")

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from ...app import requests
+from ...app.nightly.request import NightRequest
 from ...app.places import short_path
-from ...app.requests import BedRef, NightRequest
+from ...app.requests import BedRef
 from ...model.errors import UsageError
 from ..inputs import completions, options
 from ..inputs.session import Session

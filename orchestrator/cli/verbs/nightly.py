@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ...app import requests
-from ...app.requests import NightRequest
+from ...app.nightly.request import NightRequest
 from ...model.errors import UsageError
 from ..inputs import completions, options, request_options
 from ..inputs.session import Session

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ...app import requests
-from ...app.requests import SweepRequest
+from ...app.collectives.request import SweepRequest
 from ..inputs import completions, options, request_options
 from ..inputs.session import Session
 

@@ -1,0 +1,69 @@
+"""What users ask of a night."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from ...model.frozen import dataclass
+from ..requests import BASELINES, BASELINES_HELP, INCLUDE_QUARANTINED, RUNS, RUNS_HELP, BedRef, option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerRequest:
+    """A timer of systemd that runs a night."""
+
+    install_timer: str | None = option(
+        None, "Print a systemd service and timer that run this night at WHEN, such as 02:00.", metavar="WHEN"
+    )
+    system: bool = option(False, "With --install-timer: for the whole system, not for this user.")
+    yes: bool = option(False, "With --install-timer: write the units and start the timer.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightRequest:
+    """What `ccbed nightly` does. ``suite``: None for a night that is resumed."""
+
+    suite: str | None = None
+    bed: BedRef = BedRef()
+    record: bool = option(False, "Record the night: later nights are compared with it.")
+    repeat: int | None = option(None, "Run each cell N times, whatever the suite says.", metavar="N", least=1)
+    budget: str | None = option(
+        None, "The time for all cells, such as 30m; cells that do not fit are skipped.", metavar="TIME"
+    )
+    only: tuple[str, ...] = option((), "Only this cell, all cells of this trial, or gemm*. Repeatable.", metavar="CELL")
+    resume: str | None = option(
+        None, "Resume a night that was interrupted, or whose orchestrator died.", metavar="NIGHT"
+    )
+    resume_open: bool = option(
+        False,
+        "First end the nights on this bed whose process died: resume those of the last 12 hours, close older ones.",
+    )
+    notify: tuple[str, ...] = option(
+        (),
+        "Post the result to a webhook, or run a command with it. Repeatable.",
+        metavar="URL|COMMAND",
+        splits=True,
+    )
+    include_quarantined: bool = option(False, INCLUDE_QUARANTINED)
+    probe_spares: str = option(
+        "30s",
+        "How long spares are probed, once, before the first trial that may need one; one that is too slow does not join."
+        " 0s: not at all.",
+        metavar="TIME",
+    )
+    baselines: Path = option(BASELINES, BASELINES_HELP, is_folder=True)
+    on_culprit: str = option(
+        "",
+        "Print the call of COMMAND for every node that failed; {node}, {host}, {reason}, {night}, {evidence} are replaced.",
+        metavar="COMMAND",
+    )
+    fail_on: Literal["fail", "warn"] | None = option(
+        None,
+        "The least finding that fails the night (exit 1): with warn also a warning.  [default: fail]",
+        choices=("fail", "warn"),
+    )
+    apply: bool = option(False, "With --on-culprit: call the command.")
+    timer: TimerRequest = TimerRequest()
+    dry_run: bool = option(False, "Print the cells in their order, and stop.")
+    runs_dir: Path = option(RUNS, RUNS_HELP, is_folder=True)
