@@ -25,7 +25,7 @@ INCLUDE_QUARANTINED = "Give ranks to nodes in quarantine too (see ccbed quaranti
 class Option:
     """How a field is given on a command line. ``flags``: in place of its name; ``completes``: the kind of values that a shell proposes.
 
-    ``optional``: the value of the option without one. ``least``: of a number. ``exists``, ``is_folder``: of a path.
+    ``optional``: the value of the option without one. ``least``, ``most``: of a number. ``exists``, ``is_folder``: of a path.
     ``splits``: a variable of the environment has several, as words of a shell.
     """
 
@@ -34,6 +34,7 @@ class Option:
     flags: tuple[str, ...] = ()
     completes: str = ""
     least: int | None = None
+    most: int | None = None
     optional: str = ""
     choices: tuple[str, ...] = ()
     exists: bool = False

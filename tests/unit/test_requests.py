@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.app import down, requests, run, up
 from orchestrator.app.collectives import sweep
-from orchestrator.app.collectives.request import SweepRequest
+from orchestrator.app.collectives.request import SizeRequest, SweepRequest
 from orchestrator.app.nightly.request import NightRequest
 from orchestrator.app.requests import DownRequest, RunRequest, TrialRef, UpRequest
 from orchestrator.app.session import Session
@@ -27,7 +27,14 @@ from .beds import LOCAL
 from .fake_bed import FakeProvider
 
 #: Verb -> its request.
-REQUESTS = {"run": RunRequest, "up": UpRequest, "down": DownRequest, "sweep": SweepRequest, "nightly": NightRequest}
+REQUESTS = {
+    "run": RunRequest,
+    "up": UpRequest,
+    "down": DownRequest,
+    "sweep": SweepRequest,
+    "nightly": NightRequest,
+    "size": SizeRequest,
+}
 #: Options of a verb that are no part of what is asked for: how it is shown, and the session's own.
 SHOWN = {"as_json", "quiet", "verbose", "help"}
 

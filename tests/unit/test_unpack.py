@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.verbs import size
+from orchestrator.app.collectives import size
 from orchestrator.model.errors import UsageError
 from orchestrator.store import paths, unpack
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ...app.collectives.size import Sized
 from ...core.sizing import cost, traces
 from ...core.sizing.batches import Share
 from ...core.sizing.layout import Layout
@@ -16,6 +17,19 @@ from ...core.sizing.training_size import Fit, Row, TrainingSize
 from .terminal import Terminal
 
 
+def show_sized(terminal: Terminal, sized: Sized, trace: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        known = sized.estimate
+        terminal.json(document(known) if known else replay_document(sized.replay) if sized.replay else {})
+        return
+    if sized.estimate:
+        show(terminal, sized.estimate)
+    if sized.replay and trace:
+        show_replay(terminal, sized.replay, trace)
+    if sized.written:
+        terminal.line(f"written   {sized.written}      to replay it: ccbed run {sized.written}")
+
+
 def show(terminal: Terminal, sizing: TrainingSize) -> None:
     terminal.lines(_head(sizing))
     if sizing.rows:
@@ -23,22 +37,6 @@ def show(terminal: Terminal, sizing: TrainingSize) -> None:
         terminal.table(*_table(sizing))
         terminal.line()
     terminal.lines(_tail(sizing))
-
-
-def notes(sizing: TrainingSize) -> list[str]:
-    """Return the comments at the head of an emitted trial."""
-    request, trials = sizing.request, sizing.batches
-    steps = f"{trials.total:,} steps of {trials.batch:,} samples" if trials else "one step"
-    paired = any(row.collective.operation == "send-recv" for row in sizing.rows)
-    return [
-        f"{request.model.name}, {request.layout.label} on {request.layout.gpus} GPUs: the collectives of {steps}.",
-        "One item per collective; its trials are its count per step x steps.",
-        *(
-            ["A send-recv carries one message in each direction at once: half as many trials as messages."]
-            if paired
-            else []
-        ),
-    ]
 
 
 def document(sizing: TrainingSize) -> dict[str, Any]:
