@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import gc
 import importlib
 import io
 import os
@@ -42,8 +41,6 @@ _STARTS_NOTHING = {"-h", "--help", "--version", "--dry-run"}
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?=[ :])")
 #: click's text for an unknown verb below a verb.
 _NO_COMMAND = re.compile(r"No such command '(.+)'\.")
-#: Allocations before the garbage collector runs: loading modules makes no cycles.
-_GC_THRESHOLD = 20_000
 
 
 class _ReaderGoneError(Exception):
@@ -99,7 +96,6 @@ def _reader_watched() -> Iterator[None]:
 
 def main() -> int:
     """Run the command line of this process; its exit code."""
-    gc.set_threshold(_GC_THRESHOLD)
     _prepare_streams()
     return run(sys.argv[1:])
 

@@ -49,6 +49,7 @@ def _compiled_later(cls: Any, name: str) -> Any:
 def _standard(cls: Any, name: str) -> Any:
     """The method that the standard library makes for a class of the same fields."""
     body = {"__annotations__": {item.name: item.type for item in fields(cls)}, "__module__": cls.__module__}
+    body["__doc__"] = cls.__doc__ or cls.__name__  # without one, the standard library reads the signature, which is slow
     plain = type(cls.__name__, (), body | {item.name: item for item in fields(cls)})
     made: Any = dataclasses.dataclass(init=False, repr=name == "__repr__", unsafe_hash=name == "__hash__")(plain)
     return vars(made)[name]
