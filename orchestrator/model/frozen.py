@@ -21,6 +21,9 @@ else:
         def make(plain):
             names = ["__init__", "__repr__", *(["__eq__"] if eq else []), *(["__hash__"] if eq and frozen else [])]
             missing = [name for name in names if name not in vars(plain)]
+            plain.__doc__ = (
+                plain.__doc__ or f"{plain.__name__}()"
+            )  # as the standard library, which reads the signature for it
             is_child = frozen and any(map(dataclasses.is_dataclass, plain.__bases__))  # of a frozen class
             made = dataclasses.dataclass(init=False, repr=False, eq=False, frozen=is_child, **layout)(plain)
             if frozen:
@@ -49,7 +52,7 @@ def _compiled_later(cls: Any, name: str) -> Any:
 def _standard(cls: Any, name: str) -> Any:
     """The method that the standard library makes for a class of the same fields."""
     body = {"__annotations__": {item.name: item.type for item in fields(cls)}, "__module__": cls.__module__}
-    body["__doc__"] = cls.__doc__ or cls.__name__  # without one, the standard library reads the signature, which is slow
+    body["__doc__"] = cls.__doc__
     plain = type(cls.__name__, (), body | {item.name: item for item in fields(cls)})
     made: Any = dataclasses.dataclass(init=False, repr=name == "__repr__", unsafe_hash=name == "__hash__")(plain)
     return vars(made)[name]

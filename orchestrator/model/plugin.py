@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -130,3 +130,7 @@ class Catalogue:
     trials: Mapping[str, str] = field(default_factory=dict)
     #: Kind of plugin -> the paths of all its files, without loading them.
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Kind of plugin -> the names of those that ccbed ships, without loading them.
+    built_in: Mapping[str, Collection[str]] = field(default_factory=dict)
+    #: Those of its checkers that run in every trial.
+    always: Collection[str] = ()

@@ -20,16 +20,18 @@ def user_sources(trial: Trial, checks: Iterable[CheckSpec], catalogue: Catalogue
 
 
 def _used(trial: Trial, checks: Iterable[CheckSpec], catalogue: Catalogue) -> Iterator[Plugin]:
-    """Every report of the catalogue renders every run; an algorithm is used if a parameter names it."""
+    """Every report of the catalogue renders every run; an algorithm is used if a parameter names it. ccbed's own are not loaded."""
     algorithms = {text.partition(":")[0] for text in _texts(trial.params)}
-    used = (
-        (catalogue.checkers, [check.name for check in checks]),
-        (catalogue.workloads, [trial.workload]),
-        (catalogue.faults, [fault.fault for fault in trial.faults]),
-        (catalogue.algorithms, sorted(algorithms)),
-        (catalogue.reports, list(catalogue.reports)),
-    )
-    yield from (plugins[name] for plugins, names in used for name in names if name in plugins)
+    used = {
+        "checkers": [check.name for check in checks],
+        "workloads": [trial.workload],
+        "faults": [fault.fault for fault in trial.faults],
+        "algorithms": sorted(algorithms),
+        "reports": list(catalogue.reports),
+    }
+    for kind, names in used.items():
+        plugins, own = getattr(catalogue, kind), catalogue.built_in.get(kind, ())
+        yield from (plugins[name] for name in names if name in plugins and name not in own)
 
 
 def _texts(value: Any) -> Iterator[str]:
