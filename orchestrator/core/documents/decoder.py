@@ -110,7 +110,7 @@ def event(line: bytes) -> Event:
 def as_event(value: Any) -> Event:
     """Raises DocumentError."""
     result: Event = convert(Event, value)
-    schema = payload_types.schemas().get((result.f, result.type))
+    schema = payload_types.schema(result.f, result.type)
     if schema is not None:
         try:
             msgspec.convert(result.value, type=schema)

@@ -22,11 +22,16 @@ from ...model.payload import REGISTRY, hints
 assert events.DETECTORS, "the import fills REGISTRY"
 
 
-@functools.cache
 def schemas() -> Mapping[tuple[str, str], Any]:
     """(name of an event, its type) -> type of its value."""
+    return {key: schema(*key) for key in REGISTRY if key != ("note", "invoke")}
+
+
+def schema(name: str, kind: str) -> Any:
+    """The type of the value of an event, made when the first event of that type is read; None: any value is right."""
+    known = REGISTRY.get((name, kind))
     checked: Any = _checked
-    return {key: checked(kind) for key, kind in REGISTRY.items() if key != ("note", "invoke")}
+    return checked(known) if known and (name, kind) != ("note", "invoke") else None
 
 
 @functools.cache

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from ...model import requirements
 from ...model.bed import BedSpec, BedStatus
@@ -84,7 +86,8 @@ def _space(name: str, path: Path, needed: int, fix: str) -> Requirement:
 
 def _lookups(bed: BedSpec) -> Iterable[Requirement]:
     for address in sorted({node.address for node in bed.nodes}):
-        took = _timed(lambda address=address: socket.gethostbyaddr(address), LOOKUP_S)  # type: ignore[misc]
+        name: Any = address.encode()  # a text would load the codec of international names
+        took = _timed(functools.partial(socket.gethostbyaddr, name), LOOKUP_S)
         if took >= LOOKUP_S:
             fix = f"add {address} with a name to /etc/hosts"
             yield Requirement(
