@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from .act import Act, HostFacts, Safety, Target
 from .frozen import dataclass, field
-from .run import Run
-from .schedule import Cost, Schedule
-from .verdict import Verdict
+
+if TYPE_CHECKING:
+    from .act import Act, HostFacts, Safety, Target
+    from .run import Run
+    from .schedule import Cost, Schedule
+    from .verdict import Verdict
 
 #: The source of ccbed's own plugins.
 BUILT_IN = "built-in"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..core.spec import offline, own_paths, plugin_files, required_programs
+from ..core.spec import own_paths, plugin_files, required_programs
 from ..core.spec import plan as planning
 from ..core.verdict import judge
 from ..core.verdict import twin as twins
@@ -25,7 +25,7 @@ from ..model.trial import REPLACE, Trial
 from ..node.files import payloads
 from ..providers import preflight, systems
 from ..store import beds, bundle, durable, fingerprint, inputs, paths, payload, secrets
-from . import drive, private_views, replacement_hosts, work_dirs
+from . import drive, replacement_hosts, work_dirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,6 +260,8 @@ def _isolated(
     """
     if not draft.origin or not twins.is_script(draft.trial):
         return None, work_dir
+    from . import private_views  # with 2 modules that only a reference run of a script needs
+
     original, view = bundle.load_plan(draft.origin).work_dir, None
     if draft.bed.shares_file_system:
         is_moved = work_dir is not None and original is not None and original.path == original.root
@@ -275,7 +277,7 @@ def _isolated(
             f"it would begin with what the run wrote outside of its project, {draft.hidden[0]}{others}:"
             " use {out} in its arguments, --map, or --twin, which runs the twin first"
         )
-    return Isolation(writable=writable, view=view, env=offline.VARIABLES), work_dir
+    return Isolation(writable=writable, view=view, env=private_views.OFFLINE), work_dir
 
 
 def _refused_hosts(draft: Draft) -> Mapping[str, str]:

@@ -16,8 +16,7 @@ from ...model.bed import BedSpec, BedStatus
 from ...model.free_memory import FreeMemory
 from ...model.requirements import Requirement
 from ...node import preflight_checks
-from .results import agent, space, versions
-from .rules import LOOKUP_S
+from .results import LOOKUP_S, agent, space, versions
 
 _PORTS = 8
 
