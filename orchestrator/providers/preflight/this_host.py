@@ -13,9 +13,8 @@ from typing import Any
 
 from ...model import requirements
 from ...model.bed import BedSpec, BedStatus
-from ...model.free_memory import FreeMemory
+from ...model.free_memory import FreeMemory, available_in_cgroup, available_on_host
 from ...model.requirements import Requirement
-from ...node import preflight_checks
 from .results import LOOKUP_S, agent, space, versions
 
 _PORTS = 8
@@ -41,12 +40,20 @@ def check(bed: BedSpec, status: BedStatus) -> tuple[Requirement, ...]:
 
 def free_memory(bed: BedSpec) -> tuple[FreeMemory, ...]:
     """The free memory of this machine that this process may use."""
-    free = preflight_checks.available_memory()
+    limits = (available_on_host(_text), available_in_cgroup(_text))
+    free = min((limit for limit in limits if limit is not None), default=None)
     return (
         (FreeMemory(location="this machine", nodes=tuple(node.name for node in bed.nodes), size_bytes=free),)
         if free
         else ()
     )
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
 
 
 def shm() -> Requirement:
