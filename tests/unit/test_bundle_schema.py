@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.core.documents import decoder, payload_types
+from orchestrator.core.documents import decoder
 from orchestrator.model.event import Event
 from orchestrator.model.plan import Plan
 from orchestrator.model.run import Twin
@@ -37,7 +37,7 @@ def in_one_form(schema: Any) -> Any:
 
 
 def test_the_schema_of_a_bundle_is_written_down() -> None:
-    values = {f"{name}, {kind}": schema for (name, kind), schema in payload_types.schemas().items()}
+    values = {f"{name}, {kind}": schema for (name, kind), schema in decoder.value_types().items()}
     (*schemas,), components = msgspec.json.schema_components([*DOCUMENTS.values(), *values.values()])
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
