@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..core.spec import own_paths, plugin_files, required_programs
+from ..core.spec import own_paths
 from ..core.spec import plan as planning
 from ..core.verdict import judge
 from ..core.verdict import twin as twins
@@ -23,7 +23,7 @@ from ..model.plan import Plan
 from ..model.provider import Provider
 from ..model.trial import REPLACE, Trial
 from ..node.files import payloads
-from ..providers import preflight, systems
+from ..providers import files, preflight
 from ..store import beds, bundle, durable, fingerprint, inputs, paths, payload, secrets
 from . import drive, replacement_hosts, work_dirs
 
@@ -182,7 +182,7 @@ def _install_payload(draft: Draft) -> str:
 
 def _system_facts(draft: Draft) -> Mapping[str, Mapping[str, Any]]:
     """Read hardware and versions from the nodes; their interpreter may be another one than that of the orchestrator."""
-    return systems.read(draft.request.provider, (node.name for node in _undrained(draft).nodes))
+    return files.read_systems(draft.request.provider, (node.name for node in _undrained(draft).nodes))
 
 
 def _preflight(draft: Draft, status: BedStatus) -> preflight.Checked:
@@ -293,7 +293,7 @@ def _fingerprint(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]
     }  # fmt: skip
     names = (*plan.slots, *plan.spares)
     facts = {name: facts.get(name, {}) for name in names}
-    required_programs.require(draft.trial, draft.bed, draft.request.catalogue, facts)
+    planning.require_programs(draft.trial, draft.bed, draft.request.catalogue, facts)
     return fingerprint.node_fingerprint(facts, plan.slots, **common)
 
 
@@ -336,4 +336,4 @@ def _inputs(draft: Draft) -> inputs.Selection:
     known = (*request.secrets.values(), *draft.bed.vault)
     users, left_out, redacted = inputs.of_run(draft.project, request.inputs, known)
     checks = judge.specs(draft.trial, request.catalogue)
-    return {**users, **plugin_files.user_sources(draft.trial, checks, request.catalogue)}, left_out, redacted
+    return {**users, **planning.user_sources(draft.trial, checks, request.catalogue)}, left_out, redacted

@@ -196,11 +196,6 @@ _RANGES: Mapping[type, tuple[Callable[[Any], str], ...]] = {
 }
 
 
-def value_types() -> Mapping[tuple[str, str], Any]:
-    """(name of an event, its type) -> type of its value."""
-    return {key: value_type(*key) for key in REGISTRY if key != ("note", "invoke")}
-
-
 def value_type(name: str, kind: str) -> Any:
     """The type of the value of an event, made when the first event of that type is read; None: any value is right.
 

@@ -22,8 +22,8 @@ WORKLOADS = ("__init__.py", "script.py")
 def read_code(package: Path, folder: str) -> Mapping[str, bytes]:
     """Path in a payload -> content of each Python file below a folder of the package, which is read once."""
     skipped = len(f"{package}/")
-    found = (f"{top}/{name}" for top, _, names in os.walk(package / folder) for name in names if name.endswith(".py"))
-    return {f"orchestrator/{path[skipped:]}": Path(path).read_bytes() for path in found}
+    paths = (f"{top}/{name}" for top, _, names in os.walk(package / folder) for name in names if name.endswith(".py"))
+    return {f"orchestrator/{path[skipped:]}": Path(path).read_bytes() for path in paths}
 
 
 @functools.cache
