@@ -87,13 +87,12 @@ def _construct(cls: Any, instance: Any, args: Any, kwargs: Any) -> bool:
             value = given.pop(item.name)
         elif item.default_factory is not dataclasses.MISSING:
             value = item.default_factory()
-        elif item.default is not dataclasses.MISSING:
-            value = item.default
-        elif item.init:
-            return False
         else:
-            continue
-        object.__setattr__(instance, item.name, value)
+            value = item.default
+        if value is dataclasses.MISSING and item.init:
+            return False
+        if value is not dataclasses.MISSING:
+            object.__setattr__(instance, item.name, value)
     if given:
         return False
     if hasattr(cls, "__post_init__"):

@@ -11,6 +11,7 @@ from ...model.frozen import dataclass, field
 from ...model.payload import Payload
 from ...model.trial import INSIDE, Trial
 from ...views import progress, quantities
+from . import probe_table
 from .terminal import age, short_list
 
 _BY: Mapping[type[Payload] | None, str] = {
@@ -297,8 +298,6 @@ class RunLines:
             yield self._line(event, "note", f"cannot be judged: {what}")
 
     def _probe_done(self, event: Event[events.ProbeDone]) -> Iterator[Line]:
-        from . import probe_table
-
         text = (
             f"{event.data.probe} on {event.node}: {probe_table.medians(event.data) or event.data.error or 'no figures'}"
         )

@@ -18,6 +18,7 @@ from ...model.verdict import Verdict
 from ...store import bundle
 from ...views import training
 from ..inputs.session import Session
+from . import probe_table
 from .terminal import Terminal, run_path
 
 _MARKS = {"pass": "good", "fail": "bad", "unknown": "warn", "skipped": "warn"}
@@ -44,8 +45,6 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
         terminal.lines(_failovers(run, view))
         terminal.lines(_collectives(run, directory, terminal.width))
     if run.history.first(ProbeDone) is not None and not terminal.quiet:
-        from . import probe_table  # 5 modules, 1.5 ms, with statistics
-
         probe_table.show(terminal, run.history)
     shown = tuple(verdict for verdict in run.verdicts if verdict.outcome != "pass" or not terminal.quiet)
     terminal.lines(verdicts(terminal, shown))
@@ -79,8 +78,6 @@ def document(result: Result) -> dict[str, Any]:
     run = judged(result)
     view = training.view(run)
     measured = _measured(run)
-    from . import probe_table
-
     return {
         "run": Path(run.directory).name,
         "directory": run.directory,
