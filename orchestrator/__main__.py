@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -9,10 +10,13 @@ from typing import NoReturn
 
 #: Of model/errors.py, which is not loaded yet. Nothing else may end this program: 1 is the code of a failed verdict.
 _INTERRUPTED, _INTERNAL = 130, 4
+#: Objects that a process makes before the garbage collector runs: more than a short run makes, and few of them are in cycles.
+_GC_THRESHOLD = 100_000
 
 
 def main() -> NoReturn:
     """Load and run the command line, and exit without the interpreter's shutdown: all files are closed by then."""
+    gc.set_threshold(_GC_THRESHOLD)
     try:
         from .cli import main as command_line
 

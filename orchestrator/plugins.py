@@ -83,6 +83,10 @@ class Folder(Mapping[str, Plugin]):
     def __contains__(self, name: object) -> bool:
         return name in self._files
 
+    def built_in(self) -> Mapping[str, Path]:
+        """Name -> file of the plugins that ccbed ships."""
+        return {name: file.path for name, file in self._files.items() if _is_built_in(self._kind, file.path)}
+
     def paths(self) -> tuple[str, ...]:
         return tuple(str(file.path) for file in self._files.values() if not file.problem)
 
@@ -97,7 +101,10 @@ def discover(folders: Iterable[Path] = ()) -> Catalogue:
     installed = _installed()
     plugins = {kind: Folder(kind, _merged(kind, roots, installed)) for kind in KINDS}
     trials = {name: str(path) for name, path in _files("trials", roots, "*.yml").items()}
-    return Catalogue(**plugins, trials=trials, files={kind: folder.paths() for kind, folder in plugins.items()})
+    files = {kind: folder.paths() for kind, folder in plugins.items()}
+    built_in = {kind: folder.built_in() for kind, folder in plugins.items()}
+    always = [name for name, path in built_in["checkers"].items() if b"\nALWAYS = True" in path.read_bytes()]
+    return Catalogue(**plugins, trials=trials, files=files, built_in=built_in, always=always)
 
 
 def unloaded(folder: Path, catalogue: Catalogue) -> list[str]:

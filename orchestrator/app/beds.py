@@ -212,6 +212,8 @@ def require_separate_hosts(bed: BedSpec, option: str) -> None:
 
 def drains(bed: BedSpec) -> Mapping[str, Drain]:
     """Host of the bed -> its drain. Raises InfrastructureError where they are not known."""
+    if not (Path(bed.workdir) / beds.QUARANTINE).exists():
+        return {}
     from ..nightly.culprits import quarantine
 
     known = selection.host_names(bed)
@@ -270,9 +272,11 @@ def mention_quarantine(session: sessions.Session, bed: BedSpec) -> None:
 
 def placement(session: sessions.Session, bed: BedSpec, *, include_quarantined: bool) -> Placement:
     """What the run must not use: nodes in quarantine, and on drained hosts. Raises InfrastructureError where they are not known."""
+    drained = drained_nodes(bed)
+    if not (Path(bed.workdir) / beds.QUARANTINE).exists():
+        return Placement(drained=drained)
     from ..nightly.culprits import quarantine
 
-    drained = drained_nodes(bed)
     if not include_quarantined:
         quarantined = quarantine.reasons(Path(bed.workdir), identify_nodes(session, bed))
         return Placement(quarantined=quarantined, drained=drained)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-import gc
+import functools
 import importlib
 import io
 import os
@@ -22,7 +23,6 @@ from .. import __version__
 from ..app import session as base
 from ..model import errors
 from .inputs import session as sessions
-from .inputs import verbosity
 from .render import terminal
 
 #: In the order of the life of beds and runs, as ``--help`` shows them.
@@ -43,8 +43,6 @@ _STARTS_NOTHING = {"-h", "--help", "--version", "--dry-run"}
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?=[ :])")
 #: click's text for an unknown verb below a verb.
 _NO_COMMAND = re.compile(r"No such command '(.+)'\.")
-#: Allocations before the garbage collector runs: loading modules makes no cycles.
-_GC_THRESHOLD = 20_000
 
 
 class _ReaderGoneError(Exception):
@@ -71,7 +69,7 @@ class Verbs(click.Group):
         module = importlib.import_module(f".verbs.{_stem(cmd_name)}", __package__)
         command: click.Command = module.command
         command.context_settings.setdefault("auto_envvar_prefix", "CCBED")
-        verbosity.add(command)
+        _add_verbosity(command)
         _name_variables(command)
         return command
 
@@ -100,7 +98,6 @@ def _reader_watched() -> Iterator[None]:
 
 def main() -> int:
     """Run the command line of this process; its exit code."""
-    gc.set_threshold(_GC_THRESHOLD)
     _prepare_streams()
     return run(sys.argv[1:])
 
@@ -297,7 +294,7 @@ def _group() -> click.Group:
             ),
         ],
     )
-    verbosity.add(group)
+    _add_verbosity(group)
     return group
 
 
@@ -369,3 +366,33 @@ def _summary(file: Path) -> str:
     from ..store.shipped import summary
 
     return summary(file)
+
+
+#: The options of every verb that set how much it prints.
+_VERBOSITIES = (
+    (-1, ("-q", "--quiet"), "Print results and problems only."),
+    (1, ("-v", "--verbose"), "Print every event and what was used: files of settings, directories, time."),
+)
+
+
+def _add_verbosity(command: click.Command) -> None:
+    """Add -q and -v to a verb and to the verbs below it, unless they are there; they change the session's terminal."""
+    for verbosity, names, text in _VERBOSITIES:
+        if not any(names[1] in param.opts for param in command.params):
+            callback = functools.partial(_set_verbosity, verbosity)
+            command.params.append(
+                click.Option([*names], is_flag=True, expose_value=False, callback=callback, help=text)
+            )
+    for nested in command.commands.values() if isinstance(command, click.Group) else ():
+        _add_verbosity(nested)
+
+
+def _set_verbosity(verbosity: int, ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if not value or ctx.obj is None:
+        return
+    is_on_line = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+    if ctx.obj.terminal.verbosity and not is_on_line:
+        return  # the line is stronger than a file or the environment; click reads the line first
+    if ctx.obj.terminal.verbosity == -verbosity:
+        raise click.UsageError("--quiet and --verbose exclude each other", ctx)
+    ctx.obj.terminal = dataclasses.replace(ctx.obj.terminal, verbosity=verbosity)

@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from .frozen import dataclass, field
 
+#: In the programs of ``ccbed_power`` it stands for the node's name in Slurm.
+NODE_FIELD = "{node}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:

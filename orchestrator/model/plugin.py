@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from .act import Act, HostFacts, Safety, Target
 from .frozen import dataclass, field
-from .run import Run
-from .schedule import Cost, Schedule
-from .verdict import Verdict
+
+if TYPE_CHECKING:
+    from .act import Act, HostFacts, Safety, Target
+    from .run import Run
+    from .schedule import Cost, Schedule
+    from .verdict import Verdict
 
 #: The source of ccbed's own plugins.
 BUILT_IN = "built-in"
@@ -130,3 +132,7 @@ class Catalogue:
     trials: Mapping[str, str] = field(default_factory=dict)
     #: Kind of plugin -> the paths of all its files, without loading them.
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Kind of plugin -> the names of those that ccbed ships, without loading them.
+    built_in: Mapping[str, Collection[str]] = field(default_factory=dict)
+    #: Those of its checkers that run in every trial.
+    always: Collection[str] = ()

@@ -145,16 +145,6 @@ def inspect_processes(pids: Mapping[str, int], shared_dir: str) -> dict[str, dic
     }
 
 
-def available_memory() -> int | None:
-    """Bytes that processes like this one can still allocate; None if not known."""
-    limits = [
-        limit
-        for limit in (free_memory.available_on_host(_text), free_memory.available_in_cgroup(_text))
-        if limit is not None
-    ]
-    return min(limits, default=None)
-
-
 def read_clock() -> dict[str, Any]:
     """The current time by the clocks of this host."""
     return {"boot": host_facts.boot_id(), "mono": time.monotonic(), "wall": time.time()}

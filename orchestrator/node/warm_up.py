@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from ..model import redaction
 from ..model.requirements import HOST_TORCH, version_text
 from . import rank_imports
+from .keeper import launch
 from .oslayer import host_names, processes
 
 #: Imported once, so that no rank has to. The first optimizer step would import torch._dynamo.
@@ -23,9 +24,6 @@ MODULES = (
 )  # fmt: skip
 #: Set before the imports: otherwise the libraries of torch start threads, and a process with threads must not fork.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-#: In the keeper's environment at its start these put its memory into huge pages, if the kernel has them. With fewer pages
-#: a fork and its exit take a quarter of the time. Programs that the keeper starts must not inherit them.
-HUGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 #: With these torch sees no GPU and does not call the driver. An optimizer step would call it, and a process that
 #: initialised CUDA cannot fork processes that use CUDA.
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -34,7 +32,7 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 def import_modules() -> None:
     """Import ``MODULES``. Raises RuntimeError if an import started a thread or initialised CUDA."""
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
-    for name in (name for name, value in HUGE_PAGES.items() if os.environ.get(name) == value):
+    for name in (name for name, value in launch.HUGE_PAGES.items() if os.environ.get(name) == value):
         del os.environ[name]
     with without_gpus():
         _import_torch()

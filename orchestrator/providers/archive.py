@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,18 +21,21 @@ from orchestrator.node.__main__ import main
 
 sys.exit(main(sys.argv[1:]))
 """.encode()
-#: The oldest date of a zip file; modification times would change the hash.
+#: The oldest date of a zip file; modification times would change its bytes.
 DATE = (1980, 1, 1, 0, 0, 0)
 
 
+@functools.cache
 def agent_hash() -> str:
-    """The hash of the archive that this version of ccbed copies to hosts (12 hex digits)."""
-    return digest(build())
+    """The hash of what is in the archive that this version of ccbed copies to hosts (12 hex digits)."""
+    return payloads.content_hash(dict(_sources()))[:12]
 
 
 @functools.cache
 def build() -> bytes:
     """The archive of the present sources; not compressed, because an interpreter reads it once per bed."""
+    import zipfile  # a run on a bed that is up builds no archive
+
     memory = io.BytesIO()
     with zipfile.ZipFile(memory, "w", zipfile.ZIP_STORED) as archive:
         for name, content in sorted(_sources()):
@@ -42,18 +43,13 @@ def build() -> bytes:
     return memory.getvalue()
 
 
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:12]
-
-
 def write(directory: Path) -> tuple[Path, str]:
     """Write the archive into a directory unless it exists; its path and hash."""
-    content = build()
-    path = directory / f"agent-{digest(content)}.pyz"
+    path = directory / f"agent-{agent_hash()}.pyz"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
-        plain_files.replace_file(str(path), content)
-    return path, digest(content)
+        plain_files.replace_file(str(path), build())
+    return path, agent_hash()
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:
@@ -62,5 +58,4 @@ def _sources() -> Iterator[tuple[str, bytes]]:
     yield "orchestrator/__init__.py", (package / "__init__.py").read_bytes()
     yield from payloads.rank_code(package).items()
     for name in PACKAGES:
-        for path in (package / name).rglob("*.py"):
-            yield f"orchestrator/{path.relative_to(package)}", path.read_bytes()
+        yield from payloads.read_code(package, name).items()

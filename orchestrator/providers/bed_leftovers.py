@@ -9,7 +9,7 @@ from typing import Any
 
 from ..model.bed import BedSpec, HostSpec
 from ..node.hostlink import prunable_files
-from ..node.hostlink.host_operations import BED_FILES
+from ..node.hostlink.bed_files import BED_FILES
 from . import sites
 
 #: A large tree on a slow disk takes its time, in seconds.

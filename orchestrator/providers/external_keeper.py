@@ -13,7 +13,7 @@ from ..model.errors import InfrastructureError
 from ..model.event import Command, command
 from ..model.events import FaultAct, FaultHeal
 from ..node.files import inbox, label, plain_files
-from ..node.keeper import external_nodes, launch, lease_records
+from ..node.keeper import launch, lease_records
 from . import archive
 from .bed_commands import BED
 
@@ -37,9 +37,7 @@ def perform(bed: BedSpec, run: str, command: Command) -> None:
         (_keeper(bed) / part).mkdir(mode=0o700, parents=True, exist_ok=True)
     path, digest = archive.write(Path(bed.workdir) / "agent")
     try:
-        launch.ensure_keeper(
-            _directory(bed), bed.name, path, digest, sys.executable, ("--backend", external_nodes.OUTSIDE)
-        )
+        launch.ensure_keeper(_directory(bed), bed.name, path, digest, sys.executable, ("--backend", label.OUTSIDE))
     except RuntimeError as error:
         first, *rest = str(error).splitlines()
         raise InfrastructureError(f"bed {bed.name}: outside of its hosts {first}", *rest) from None
@@ -93,7 +91,7 @@ def _problem(bed: BedSpec, order: Command) -> str:
 
 
 def _directory(bed: BedSpec) -> Path:
-    return Path(bed.workdir) / external_nodes.OUTSIDE
+    return Path(bed.workdir) / label.OUTSIDE
 
 
 def _keeper(bed: BedSpec) -> Path:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ..model.errors import UsageError
-from ..model.provider import Fetched
+from ..model.provider import Fetched, Provider
 from ..node.files import plain_files
 from ..node.files.payloads import payload_hash, put_payload
 
@@ -126,3 +129,24 @@ def gap(length: int) -> bytes:
 def _target(path: Path) -> BinaryIO:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.open("wb")
+
+
+_SYSTEM = "system.json"
+_LARGEST_SYSTEM = 1024 * 1024
+
+
+def read_systems(provider: Provider, nodes: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """The ``system.json`` of each node; empty for a node whose file is missing. The provider is open."""
+    wanted = tuple(nodes)
+    with tempfile.TemporaryDirectory(prefix="ccbed-systems-") as folder, ThreadPoolExecutor(max_workers=16) as pool:
+        systems = pool.map(lambda name: _read_system(provider, name, Path(folder) / name / _SYSTEM), wanted)
+        return dict(zip(wanted, systems, strict=True))
+
+
+def _read_system(provider: Provider, name: str, to: Path) -> Mapping[str, Any]:
+    provider.fetch(name, _SYSTEM, to, _LARGEST_SYSTEM)
+    try:
+        content = json.loads(to.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

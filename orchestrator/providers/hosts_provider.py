@@ -123,7 +123,7 @@ class HostsProvider:
         content = archive.build()
 
         def ready(host: HostSpec) -> None:
-            path = self._archive_path(bed, host, archive.digest(content))
+            path = self._archive_path(bed, host, archive.agent_hash())
             self._prepare_host(bed, host, path)
             self._place_archive(bed, host, path, content)
             self._site(bed, host).call("keeper", self.keeper_s, **self._keeper(bed, host), archive=path)

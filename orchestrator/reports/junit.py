@@ -14,7 +14,7 @@ from ..views import training
 from .page import facts, tables
 
 #: Characters that XML 1.0 cannot hold, even escaped.
-FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 #: The failure of a suite without verdicts: an empty suite would count as success.
 MISSING = Verdict(check="verdicts", outcome="unknown", text="no verdicts: nothing was proved")

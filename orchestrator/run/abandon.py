@@ -13,8 +13,8 @@ from ..model.launch import Request
 from ..model.plugin import Catalogue
 from ..model.provider import Provider
 from ..providers.files import node_limit
-from ..store import beds, bundle, clock, paths, seal
-from ..store.journal import Journal
+from ..store import beds, bundle, paths, seal
+from ..store.journal import Journal, now
 from . import drive, judging, preparation
 
 
@@ -81,5 +81,5 @@ def end_history(directory: Path, reason: str) -> None:
     """Raises InfrastructureError when the journal cannot be written, or another process writes it."""
     with Journal(directory / bundle.HISTORY) as journal:
         end = RunEnd(outcome="interrupted", reason=reason, kind="")
-        journal.append(event(end, at=clock.now(), source=Source(writer="ctl", n=0)))
+        journal.append(event(end, at=now(), source=Source(writer="ctl", n=0)))
         journal.sync()

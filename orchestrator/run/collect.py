@@ -17,7 +17,6 @@ from ..model.event import Event
 from ..model.frozen import dataclass, field
 from ..model.provider import FETCH_S, Fetched, count_waves
 from ..node.files import label
-from ..node.keeper.external_nodes import OUTSIDE
 from ..providers.bounded_threads import BoundedThreads
 from ..providers.files import NO_SPACE, node_limit
 from ..store import seal
@@ -99,7 +98,7 @@ class GatheredEvents:
         The events of keepers are copied when the run has ended, and are not looked up.
         """
         source, directory = event.source, self._bundle / "nodes" / str(event.source.node)
-        if source.writer in (label.KEEPER_DIR, OUTSIDE) or not directory.is_dir():
+        if source.writer in (label.KEEPER_DIR, label.OUTSIDE) or not directory.is_dir():
             return True
         incarnation = source.node, source.incarnation
         if incarnation not in self._events:

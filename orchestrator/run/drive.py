@@ -22,8 +22,8 @@ from ..model.launch import Request
 from ..model.payload import Payload
 from ..model.plan import HostClock, Plan, PlanNode
 from ..model.trial import REPLACE, Trial
-from ..store import beds, bundle, clock, paths
-from ..store.journal import Journal, JournalError
+from ..store import beds, bundle, paths
+from ..store.journal import Journal, JournalError, now
 from . import collect, known_links, replacement_hosts
 from .loop import Loop
 from .probe import Probes
@@ -57,7 +57,7 @@ def drive(
                 plan=plan,
                 journal=journal,
                 provider=request.provider,
-                now=clock.now,
+                now=now,
                 probe=probes.status,
                 start_probe=probes.start,
                 gather=lambda: _gather(
@@ -229,7 +229,7 @@ def _clock(measured: HostClock) -> events.ClockFacts:
 
 
 def _note(payload: Payload) -> Event:
-    return model.event(payload, at=clock.now(), source=Source(writer="ctl", n=0))
+    return model.event(payload, at=now(), source=Source(writer="ctl", n=0))
 
 
 @contextmanager

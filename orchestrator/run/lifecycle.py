@@ -14,7 +14,6 @@ from ..model.errors import EXIT_INTERRUPTED, EXIT_PASS, CcbedError, Interrupted,
 from ..model.event import History
 from ..model.launch import Request, Result
 from ..model.plan import Plan
-from ..providers import heal
 from ..store import beds, bundle, paths, payload, secrets
 from . import abandon, drive, judging, known_links, preparation, twin_runs
 
@@ -96,6 +95,8 @@ def _resume_unstarted(request: Request, plan: Plan, directory: Path) -> Result:
     twin_runs.resume(request, directory)
     if request.stop:
         return _finish(request, directory)
+    from ..providers import heal  # with 4 modules that a run from its beginning does not need
+
     heal.mend(
         request.provider, request.bed, plan.run, History(), tokens.token_hex(3),
         drained=selection.hosts_of(request.bed, plan.placement.drained),

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..core.engine import duplicates, engine, fold, liveness
+from ..core.engine import engine, fold, liveness
 from ..core.engine.state import State
 from ..model import event as model
 from ..model import events as payloads
@@ -107,7 +107,7 @@ class Loop:
 
     def _write(self, event: Event) -> None:
         """Append an event to the journal, and queue it for the engine."""
-        numbered = self.journal.append(duplicates.mark_repeated(event, self.journal.events))
+        numbered = self.journal.append(fold.mark_repeated(event, self.journal.events))
         if numbered is not None:
             self._queue.append(numbered)
 

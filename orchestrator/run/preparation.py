@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..core.spec import offline, own_paths, plugin_files, required_programs
+from ..core.spec import own_paths
 from ..core.spec import plan as planning
 from ..core.verdict import judge
 from ..core.verdict import twin as twins
@@ -23,9 +23,9 @@ from ..model.plan import Plan
 from ..model.provider import Provider
 from ..model.trial import REPLACE, Trial
 from ..node.files import payloads
-from ..providers import preflight, systems
+from ..providers import files, preflight
 from ..store import beds, bundle, durable, fingerprint, inputs, paths, payload, secrets
-from . import drive, private_views, replacement_hosts, work_dirs
+from . import drive, replacement_hosts, work_dirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ def _install_payload(draft: Draft) -> str:
 
 def _system_facts(draft: Draft) -> Mapping[str, Mapping[str, Any]]:
     """Read hardware and versions from the nodes; their interpreter may be another one than that of the orchestrator."""
-    return systems.read(draft.request.provider, (node.name for node in _undrained(draft).nodes))
+    return files.read_systems(draft.request.provider, (node.name for node in _undrained(draft).nodes))
 
 
 def _preflight(draft: Draft, status: BedStatus) -> preflight.Checked:
@@ -260,6 +260,8 @@ def _isolated(
     """
     if not draft.origin or not twins.is_script(draft.trial):
         return None, work_dir
+    from . import private_views  # with 2 modules that only a reference run of a script needs
+
     original, view = bundle.load_plan(draft.origin).work_dir, None
     if draft.bed.shares_file_system:
         is_moved = work_dir is not None and original is not None and original.path == original.root
@@ -275,7 +277,7 @@ def _isolated(
             f"it would begin with what the run wrote outside of its project, {draft.hidden[0]}{others}:"
             " use {out} in its arguments, --map, or --twin, which runs the twin first"
         )
-    return Isolation(writable=writable, view=view, env=offline.VARIABLES), work_dir
+    return Isolation(writable=writable, view=view, env=private_views.OFFLINE), work_dir
 
 
 def _refused_hosts(draft: Draft) -> Mapping[str, str]:
@@ -291,7 +293,7 @@ def _fingerprint(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]
     }  # fmt: skip
     names = (*plan.slots, *plan.spares)
     facts = {name: facts.get(name, {}) for name in names}
-    required_programs.require(draft.trial, draft.bed, draft.request.catalogue, facts)
+    planning.require_programs(draft.trial, draft.bed, draft.request.catalogue, facts)
     return fingerprint.node_fingerprint(facts, plan.slots, **common)
 
 
@@ -334,4 +336,4 @@ def _inputs(draft: Draft) -> inputs.Selection:
     known = (*request.secrets.values(), *draft.bed.vault)
     users, left_out, redacted = inputs.of_run(draft.project, request.inputs, known)
     checks = judge.specs(draft.trial, request.catalogue)
-    return {**users, **plugin_files.user_sources(draft.trial, checks, request.catalogue)}, left_out, redacted
+    return {**users, **planning.user_sources(draft.trial, checks, request.catalogue)}, left_out, redacted

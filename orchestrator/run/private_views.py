@@ -19,6 +19,16 @@ _PROGRAM = (
     f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r});"
     " from orchestrator.node.files import private_view; private_view.hold()"
 )
+#: Keep a reference run off the services that a job reports to, as their libraries document them. ``--env`` replaces them one by one.
+OFFLINE = {
+    "WANDB_MODE": "offline",
+    "MLFLOW_TRACKING_URI": "mlruns",  # a directory of the copy
+    "COMET_START_ONLINE": "0",
+    "NEPTUNE_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "SWANLAB_MODE": "local",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 def open_view(

@@ -20,7 +20,7 @@ from ..store import beds, bundle, durable, paths
 from ..store import twins as cache
 from ..store.journal import JournalError
 from ..views import training
-from . import abandon, drive, judging, outside_files, preparation
+from . import abandon, drive, judging, preparation
 
 #: A longer run has a twin only with ``--twin``, in seconds.
 SHORT_S = 60.0
@@ -64,6 +64,8 @@ def provide_after(request: Request, directory: Path) -> bool:
 
 def _outside_files(request: Request, directory: Path) -> tuple[str, ...]:
     """What a run created outside of its project and of mapped paths. Raises NotComparable where it changed other files."""
+    from . import outside_files
+
     plan, params = bundle.load_plan(directory), request.trial.params
     own = [directory.parent, request.state, request.bed.workdir, *plan.paths.values()]
     own += [plan.work_dir.root] if plan.work_dir else []

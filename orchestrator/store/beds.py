@@ -22,6 +22,8 @@ from . import durable, paths, secrets
 OPEN_RUN = "open-run.json"
 RUN_LOCK = "run.lock"
 NIGHT_LOCK = "night.lock"
+#: Nodes in quarantine and drained hosts: ``nightly/culprits/quarantine.py``, which beds without the file do not load.
+QUARANTINE = "quarantine.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

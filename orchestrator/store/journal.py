@@ -5,16 +5,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Self
 
 from ..core.documents import decoder
 from ..model import codec, vaulted
 from ..model.errors import InfrastructureError
-from ..model.event import Event, History
+from ..model.event import Clock, Event, History
 from . import durable, paths
 
 
@@ -150,3 +152,15 @@ def _whole(lines: Iterator[bytes]) -> Iterator[bytes]:
         if last.endswith(b"\n"):
             decoder.parse(last)
             yield last
+
+
+@cache
+def boot() -> str:
+    """The boot id of this machine: CLOCK_MONOTONIC can be compared within one boot only."""
+    from ..node.oslayer import host_facts
+
+    return host_facts.boot_id()
+
+
+def now() -> Clock:
+    return Clock(boot=boot(), mono=time.monotonic(), wall=time.time())

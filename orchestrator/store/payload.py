@@ -50,11 +50,13 @@ def collect(
     ``salt`` goes with a project that holds secrets: the payload's digest, which a bundle shows, then depends
     on it, and no secret can be found by trying what gives that digest.
     """
-    files = {f"orchestrator/{path.relative_to(package)}": path.read_bytes() for path in _own(package)}
+    digits = (package / "data" / "digits").glob("*ubyte*")
+    files = {f"orchestrator/{path.relative_to(package)}": path.read_bytes() for path in digits}
     files.update(payloads.rank_code(package))
     for folder in ("workloads", "algorithms"):
-        for path in map(Path, catalogue.files.get(folder, ())):
-            files[f"orchestrator/{folder}/{path.name}"] = path.read_bytes()
+        own = payloads.read_code(package, folder)
+        users = (path for path in map(Path, catalogue.files.get(folder, ())) if path.parent != package / folder)
+        files.update({**own, **{f"orchestrator/{folder}/{path.name}": path.read_bytes() for path in users}})
     if project is not None:
         files.update({f"{inputs.USER}{name}": content for name, content in project.files.items()})
         if any(inputs.holds_secret(name, content) for name, content in project.files.items()):
@@ -77,15 +79,8 @@ def large_files(project: inputs.Project) -> str:
 @cache
 def controller_digest() -> str:
     """SHA-256 of the code that makes decisions and computes figures: another version may decide otherwise."""
-    package = Path(__file__).parents[1]
-    files = (path for folder in ("core", "views", "model") for path in (package / folder).rglob("*.py"))
-    return payloads.content_hash({str(path.relative_to(package)): path.read_bytes() for path in files})
-
-
-def _own(package: Path) -> Iterator[Path]:
-    for folder in ("workloads", "algorithms"):
-        yield from sorted((package / folder).rglob("*.py"))
-    yield from sorted((package / "data" / "digits").glob("*ubyte*"))
+    folders = (payloads.read_code(Path(__file__).parents[1], folder) for folder in ("core", "views", "model"))
+    return payloads.content_hash({name: content for files in folders for name, content in files.items()})
 
 
 # --- the project ------------------------------------------------------------------------------------------------------

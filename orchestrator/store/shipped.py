@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
@@ -50,6 +51,7 @@ def inventories() -> list[Path]:
     return [*own, *more]
 
 
+@functools.cache
 def examples() -> dict[str, Path]:
     """Name -> script of the shipped examples: the files of their folder that run by themselves, not their modules."""
     scripts = sorted((_PACKAGE / "examples").glob("*.py"))

@@ -80,7 +80,7 @@ def unsigned(directory: Path, keys: Iterable[Path]) -> tuple[str, ...]:
 
 
 def _unsigned_manifest(directory: Path, keys: Iterable[bytes]) -> Iterator[str]:
-    """A mac is ``node.hostlink.host_operations.sign_manifest``."""
+    """A mac is ``node.hostlink.bed_files.sign_manifest``."""
     file = directory / seal.KEEPERS_SIGNATURES
     if not file.is_file():
         yield f"{directory / seal.MANIFEST}: no keeper has signed it: {file.name} is missing"

@@ -1,4 +1,4 @@
-"""Unpack an exported bundle for verification: nothing is written of an archive beyond the limits, and a kill leaves nothing."""
+"""Export a bundle, and unpack one for verification: nothing is written of an archive beyond the limits, and a kill leaves nothing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from ..model.errors import UsageError
 from . import paths
 
 _MIB = 1024**2
@@ -121,3 +122,27 @@ def _problem(member: tarfile.TarInfo) -> str:
     if len(name.parts) > paths.LEVELS + 2:
         return f"{shown}: directories nested more than {paths.LEVELS} levels deep"
     return ""
+
+
+def export(directory: Path, target: Path) -> int:
+    """Write ``directory`` as ``target`` (.tar.gz); the number of its files. Raises UsageError, TornBundleError."""
+    if target.exists():
+        raise UsageError(f"{target}: exists already", hint="ccbed bundle export RUN -o ANOTHER.tar.gz")
+    listed = tuple(paths.walk(directory))
+    temporary = target.with_name(f".{target.name}.part")
+    try:
+        with tarfile.open(temporary, "w:gz", compresslevel=6) as archive:
+            for path in listed:
+                archive.add(directory / path, arcname=f"{directory.name}/{path}", recursive=False, filter=_anonymous)
+        temporary.replace(target)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return len(listed)
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member

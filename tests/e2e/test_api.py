@@ -68,7 +68,12 @@ def properties(case: ET.Element) -> dict[str, str]:
 def test_the_program_of_the_page_runs_as_it_stands(own_state: Path, tmp_path: Path) -> None:
     without_cli = "import sys\nassert not {'click', 'rich'} & sys.modules.keys()\n"
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM + without_cli], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", PROGRAM + without_cli],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"pass Node n2 lost at step \d+; .*\n", done.stdout)

@@ -61,7 +61,7 @@ class Caller:
 
     def __init__(self, hostdir: Path, archive_hash: str = HASH) -> None:
         argv = helper_start.command(sys.executable, str(hostdir), "b", [str(hostdir / "shared")], b"")
-        argv[argv.index(archive.digest(b""))] = archive_hash
+        argv[argv.index(archive.agent_hash())] = archive_hash
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def hears(self) -> dict[str, Any]:

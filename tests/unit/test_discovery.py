@@ -16,7 +16,9 @@ from orchestrator import plugins
 from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
+from orchestrator.core.verdict import judge
 from orchestrator.model.errors import UsageError
+from orchestrator.model.trial import Trial
 from orchestrator.store import payload
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +36,25 @@ def test_built_in_plugins_are_found_by_file_name() -> None:
     assert {"train-dp", "script"} <= set(catalogue.workloads)
     assert "dp-ring" in catalogue.trials
     assert catalogue.faults["crash-node"].summary.startswith("Kills every process of a node")
+
+
+def test_checks_are_chosen_without_loading_those_that_do_not_judge() -> None:
+    catalogue = plugins.discover()
+    assert set(catalogue.always) == {name for name, plugin in catalogue.checkers.items() if plugin.module.ALWAYS}
+    program = (
+        "import sys; from orchestrator import plugins; from orchestrator.core.spec import plan; "
+        "from orchestrator.core.verdict import judge; from orchestrator.model.trial import Trial; "
+        "trial, known = Trial(name='t', workload='script'), plugins.discover(); "
+        "plan.user_sources(trial, judge.specs(trial, known), known); "
+        "print(*(name for name in sys.modules if name.startswith('orchestrator.checkers.')))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True).split() == []
+
+
+def test_a_users_check_of_every_trial_is_chosen(tmp_path: Path) -> None:
+    text = "Params = check = object\nALWAYS = bool(1)\n"
+    catalogue = plugins.discover([folder(tmp_path, "checkers", "own_check.py", text)])
+    assert "own-check" in [check.name for check in judge.specs(Trial(name="t", workload="script"), catalogue)]
 
 
 def test_a_users_file_may_import_as_a_built_in_one_does(tmp_path: Path) -> None:

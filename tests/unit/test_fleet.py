@@ -25,7 +25,7 @@ from orchestrator.model.launch import Request, Result
 from orchestrator.model.trial import Trial
 from orchestrator.nightly.culprits import quarantine
 from orchestrator.node.files import label
-from orchestrator.node.hostlink import host_operations
+from orchestrator.node.hostlink import bed_files, host_operations
 from orchestrator.prepare import facts, host_checks
 from orchestrator.store import beds as store
 
@@ -361,7 +361,7 @@ def test_a_record_has_no_value_from_a_vault(tmp_path: Path) -> None:
 def test_a_host_keeps_the_lines_that_concern_it_when_the_bed_has_ended(tmp_path: Path) -> None:
     for line in ("first", "second"):
         host_operations.record_act(str(tmp_path), line)
-        host_operations.remove_bed_files(str(tmp_path))
+        bed_files.remove_bed_files(str(tmp_path))
     assert (tmp_path / label.ACTS).read_text() == "first\nsecond\n"
     assert (tmp_path / label.ACTS).stat().st_mode & 0o777 == 0o600
     assert label.ACTS in facts.BED_ENTRIES, "preparation must know it as a file of ccbed"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from typing import Any
 
 import pytest
 
-from orchestrator.model.frozen import dataclass, field, replace
+from orchestrator.model.frozen import COMPILED_AFTER, dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,12 @@ def test_wrong_arguments_are_named_with_the_class(values: dict[str, object], tex
         Item(**values)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("values", "names"), [((1, 2, 3), {}), ((1,), {"x": 2}), ((), {"y": 1})])
+def test_positions_that_are_too_many_twice_or_missing_are_refused(values: Any, names: Any) -> None:
+    with pytest.raises(TypeError, match="__init__"):
+        Point(*values, **names)
+
+
 def test_a_frozen_class_refuses_changes_and_can_be_copied() -> None:
     point = Point(1, 2)
     with pytest.raises(dataclasses.FrozenInstanceError, match="'x'"):
@@ -91,14 +98,24 @@ def test_a_frozen_class_of_the_standard_library_may_be_its_child() -> None:
     assert repr(Own(1)).endswith("Own(x=1, y=0, z=3)")
 
 
+def test_the_constructor_is_compiled_once_it_is_often_called_and_does_the_same_before() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Often(Point):
+        z: list[int] = field(default_factory=list)
+
+    before = Often.__init__
+    made = [Often(1, 2), *(Often(1, y=2) for _ in range(COMPILED_AFTER))]
+    assert Often.__init__ is not before and set(map(repr, made)) == {repr(made[0])}
+    assert made[0].z is not made[1].z and made[-1].z is not made[-2].z
+
+
 def test_a_method_is_compiled_when_it_is_first_called() -> None:
     @dataclass(frozen=True, slots=True)
     class Late:
         x: int
 
-    before = Late.__init__, Late.__eq__
+    before = Late.__eq__
     late = Late(1)
-    assert Late.__init__ is not before[0]
-    assert Late.__eq__ is before[1]
-    assert (late, Late.__eq__ is before[1]) == (Late(1), True)
-    assert Late.__eq__ is not before[1]
+    assert Late.__eq__ is before
+    assert (late, Late.__eq__ is before) == (Late(1), True)
+    assert Late.__eq__ is not before

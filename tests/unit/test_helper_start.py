@@ -17,7 +17,7 @@ def test_what_cannot_be_unpacked_is_run_packed_and_leaves_nothing_behind(tmp_pat
     content = archive.build()
     bed = tmp_path / "bed"
     (bed / "agent").mkdir(parents=True)
-    packed = bed / "agent" / f"agent-{archive.digest(content)}.pyz"
+    packed = bed / "agent" / f"agent-{archive.agent_hash()}.pyz"
     packed.write_bytes(content)
     (bed / "mine").touch()  # the helper leaves a bed's directory that is in use as it is
     argv = helper_start.command(sys.executable, str(bed), "b", [], content)

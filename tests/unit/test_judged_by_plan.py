@@ -18,7 +18,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import summary, terminal
-from orchestrator.core.spec import plugin_files
+from orchestrator.core.spec import plan as planning
 from orchestrator.core.verdict import judge, least_checks, sentence
 from orchestrator.model import codec
 from orchestrator.model.launch import Result
@@ -114,7 +114,7 @@ def sealed(
         bundle.TRIAL: trial, bundle.PLAN: plan, bundle.BUNDLE: {"twin": twin, "format": 1, **about},
         bundle.FINGERPRINT: run.extras["fingerprint.json"],
     }  # fmt: skip
-    bundle.write_inputs(directory, documents, plugin_files.user_sources(trial, checks, known))
+    bundle.write_inputs(directory, documents, planning.user_sources(trial, checks, known))
     lines = (json.dumps(codec.plain(event)) + "\n" for event in run.history.events)
     (directory / bundle.HISTORY).write_text("".join(lines))
     seal.seal(directory)

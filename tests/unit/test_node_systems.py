@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from orchestrator.model.provider import Fetched, Provider
-from orchestrator.providers import systems
+from orchestrator.providers import files
 
 
 class Nodes:
@@ -24,4 +24,4 @@ class Nodes:
 
 def test_each_node_is_read_and_silence_is_empty() -> None:
     provider = cast(Provider, Nodes(n0='{"cpu": "A"}', n1="{torn", n2="[]"))
-    assert systems.read(provider, ("n0", "n1", "n2", "n3")) == {"n0": {"cpu": "A"}, "n1": {}, "n2": {}, "n3": {}}
+    assert files.read_systems(provider, ("n0", "n1", "n2", "n3")) == {"n0": {"cpu": "A"}, "n1": {}, "n2": {}, "n3": {}}

@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from orchestrator.model.errors import InfrastructureError
-from orchestrator.providers.reverse_link import open_files
+from orchestrator.providers.reverse_link import listener
 
 
 @pytest.fixture
@@ -20,14 +20,14 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def test_a_soft_limit_that_is_too_low_is_raised(limits: list[tuple[int, int]]) -> None:
-    open_files.allow(1024)
+    listener.allow_open_files(1024)
     assert limits[1:] == [(2304, 4096)]
 
 
 def test_a_limit_that_is_enough_is_left(limits: list[tuple[int, int]]) -> None:
-    open_files.allow(64)
+    listener.allow_open_files(64)
     limits[0] = (1024, resource.RLIM_INFINITY)
-    open_files.allow(64)
+    listener.allow_open_files(64)
     assert len(limits) == 1
 
 
@@ -35,6 +35,6 @@ def test_more_hosts_than_the_hard_limit_allows_are_refused(limits: list[tuple[in
     with pytest.raises(
         InfrastructureError, match="may open 4096 files, and the connections to 2000 hosts need 4256"
     ) as error:
-        open_files.allow(2000)
+        listener.allow_open_files(2000)
     assert "ulimit -Hn" in str(error.value.hint)
     assert len(limits) == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.spec import parse_trial, required_programs
+from orchestrator.core.spec import parse_trial, plan
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.trial import Trial
 from orchestrator.node.agent import system_facts
@@ -27,12 +27,12 @@ def trial(algorithms: str, workload: str = "collective") -> Trial:
 
 
 def required(of: Trial, **facts: Any) -> None:
-    required_programs.require(of, dataclasses.replace(beds.local(), provider="docker"), CATALOGUE, facts)
+    plan.require_programs(of, dataclasses.replace(beds.local(), provider="docker"), CATALOGUE, facts)
 
 
 def test_process_nodes_get_their_programs_from_the_machine() -> None:
     with pytest.raises(InfrastructureError) as raised:
-        required_programs.require(trial("mpi"), beds.local(), CATALOGUE, {"n0": BARE})
+        plan.require_programs(trial("mpi"), beds.local(), CATALOGUE, {"n0": BARE})
     assert "or install it for the nodes (pip install mpi4py" in raised.value.hint
 
 

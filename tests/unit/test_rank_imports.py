@@ -60,7 +60,7 @@ def test_imported_modules_are_used_for_equal_code_only(tmp_path: Path) -> None:
 
 
 def test_the_hash_covers_the_code_of_the_watcher() -> None:
-    code = payloads.rank_code(PACKAGE)
+    code = dict(payloads.rank_code(PACKAGE))
     stored = code.pop(payloads.RANK_HASH)
     assert stored == payloads.content_hash(code).encode()
     assert {"orchestrator/rank/runtime/main.py", "orchestrator/rank/watcher/steps.py"} <= set(code)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.engine import duplicates
+from orchestrator.core.engine import fold
 from orchestrator.model.event import Command, Event
 from orchestrator.node.agent import agent, checkpoints
 from orchestrator.node.files import inbox
@@ -97,7 +97,7 @@ def _written_down(path: Path) -> list[Event]:
     """The events of a file as the history of run R has them."""
     history: list[Event] = []
     for line in path.read_bytes().splitlines():
-        history += [duplicates.mark_repeated(event, history) for event in event_reader.decode(line, "R")]
+        history += [fold.mark_repeated(event, history) for event in event_reader.decode(line, "R")]
     return history
 
 
@@ -159,13 +159,13 @@ def test_what_says_something_else_or_does_not_say_that_it_is_said_again_is_a_sec
     node._take_commands()
     first = _outcome(directory / "runs/R/agent.i1.jsonl")
     marked = dataclasses.replace(first, value={**first.value, "repeated": True})
-    assert duplicates.mark_repeated(marked, [first]).f == "command.repeated"
-    assert duplicates.mark_repeated(marked, []) == marked
-    assert duplicates.mark_repeated(first, [first]) == first
+    assert fold.mark_repeated(marked, [first]).f == "command.repeated"
+    assert fold.mark_repeated(marked, []) == marked
+    assert fold.mark_repeated(first, [first]) == first
     other = dataclasses.replace(marked, value={"epoch": 1, "repeated": True})
-    assert duplicates.mark_repeated(other, [first]) == other
+    assert fold.mark_repeated(other, [first]) == other
     failed = dataclasses.replace(marked, type="fail")
-    assert duplicates.mark_repeated(failed, [first]) == failed
+    assert fold.mark_repeated(failed, [first]) == failed
 
 
 def test_an_answer_that_nobody_heard_is_given_to_whoever_asks_again(tmp_path: Path, node: agent.Agent) -> None:

@@ -19,7 +19,7 @@ from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.main import run
 from orchestrator.cli.render.terminal import Terminal
 from orchestrator.node.files.event_log import EventLog
-from orchestrator.node.hostlink import host_operations
+from orchestrator.node.hostlink import bed_files
 from orchestrator.store import bundle, seal, signing, unpack
 
 BUNDLE = Path(__file__).parents[1] / "golden" / "bundles" / "format-1-collective.tar.gz"
@@ -146,7 +146,7 @@ def test_the_keepers_signature_covers_every_file(directory: Path, tmp_path: Path
     key.write_bytes(b"k" * 32)
 
     def sign(digest: str) -> dict[str, str]:
-        return {"keeper": host_operations.sign_manifest(str(tmp_path / "bed"), digest)}
+        return {"keeper": bed_files.sign_manifest(str(tmp_path / "bed"), digest)}
 
     seal.seal(directory, sign)
     assert ccbed("verify", directory, "--bed-key", key)[0] == 0
@@ -201,7 +201,7 @@ def test_the_file_of_the_beds_key_is_named_and_check_takes_it(directory: Path, t
     key = tmp_path / "beds" / bed / "keeper/events.key"
     key.parent.mkdir(parents=True)
     key.write_bytes(b"k" * 32)
-    seal.seal(directory, lambda digest: {"keeper": host_operations.sign_manifest(str(key.parent.parent), digest)})
+    seal.seal(directory, lambda digest: {"keeper": bed_files.sign_manifest(str(key.parent.parent), digest)})
     out = io.StringIO()
     session = Session(state=tmp_path, terminal=Terminal(out=out, err=out))
     run(["bundle", "verify", str(directory)], session)

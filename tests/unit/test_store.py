@@ -27,7 +27,7 @@ from orchestrator.model.verdict import Verdict
 from orchestrator.node.files.event_log import EventLog
 from orchestrator.providers import owners
 from orchestrator.reports import html
-from orchestrator.store import beds, bundle, clock, export, index, journal, paths, seal, secrets, twins, unpack
+from orchestrator.store import beds, bundle, index, journal, paths, seal, secrets, twins, unpack
 
 from . import history
 from .beds import local
@@ -46,7 +46,7 @@ def run(root: Path, trial: str = "dp-ring") -> Path:
     }
     bundle.write_inputs(directory, documents, {"t.yml": b"trial: t"})
     with journal.Journal(directory / bundle.HISTORY) as history:
-        history.append(Event(type="note", f="run.begin", at=clock.now(), source=Source(writer="ctl", n=0)))
+        history.append(Event(type="note", f="run.begin", at=journal.now(), source=Source(writer="ctl", n=0)))
     paths.write(directory / "nodes/n2/i1-e0/steps-r2.jsonl", json.dumps(STEP).encode() + b"\n")
     seal.seal(directory)
     return directory
@@ -165,12 +165,12 @@ def test_no_run_is_a_mistake_of_the_user(tmp_path: Path) -> None:
 def test_an_export_is_verified_elsewhere(tmp_path: Path) -> None:
     directory = run(tmp_path / "runs")
     archive = tmp_path / "run.tar.gz"
-    assert export.export(directory, archive) == len(list(paths.walk(directory)))
+    assert unpack.export(directory, archive) == len(list(paths.walk(directory)))
     with unpack.unpacked(archive) as result:
         assert result.name == directory.name
         assert seal.verify(result) == ()
     with pytest.raises(UsageError, match="exists already"):
-        export.export(directory, archive)
+        unpack.export(directory, archive)
 
 
 def test_an_archive_with_a_link_is_refused(tmp_path: Path) -> None:
@@ -423,7 +423,9 @@ def test_a_bundle_has_the_events_of_a_keeper_up_to_the_last_one_of_its_run(tmp_p
     (directory / bundle.HISTORY).unlink()
     with journal.Journal(directory / bundle.HISTORY) as history:
         begin = {"cursors": {"keeper/events.jsonl": earlier}}
-        history.append(Event(type="note", f="run.begin", at=clock.now(), source=Source(writer="ctl", n=0), value=begin))
+        history.append(
+            Event(type="note", f="run.begin", at=journal.now(), source=Source(writer="ctl", n=0), value=begin)
+        )
         history.append(decoder.event(lines[2]))
     bundle.keep_keeper_events(directory, workdir)
     assert (directory / "keepers/keeper/events.jsonl").read_bytes() == b"".join(lines[1:3])

@@ -14,7 +14,7 @@ from orchestrator.model.provider import Fetched
 from orchestrator.node.files import plain_files
 from orchestrator.node.hostlink.request_handler import RequestHandler
 from orchestrator.providers import files
-from orchestrator.providers.ssh import file_fetch
+from orchestrator.providers.ssh import remote_host
 from orchestrator.providers.ssh.remote_host import RemoteSite
 from orchestrator.run import collect
 
@@ -93,7 +93,7 @@ def _local(hostdir: Path, to: Path) -> Fetched:
 
 def _pulled(hostdir: Path, to: Path) -> Fetched:
     desk = RequestHandler(str(hostdir), [], {})
-    return file_fetch.pull(
+    return remote_host.pull(
         lambda request, body, _: desk.quick[request["do"]](request, body), f"{hostdir}/{RUN}", to, 1 << 20, 5.0
     )
 

@@ -9,7 +9,6 @@ import click
 from ...app.places import short_path
 from ...model.errors import EXIT_UNKNOWN, UsageError
 from ...store import bundle as store
-from ...store import export as archives
 from ...store import index, paths, seal, signing, unpack
 from ..inputs import options
 from ..inputs.session import Session
@@ -32,7 +31,7 @@ def export(session: Session, run: str, output: Path | None, runs_dir: Path, as_j
     """Write RUN as one archive."""
     directory = index.resolve(run, runs_dir)
     target = output or Path(f"{directory.name}.tar.gz")
-    count = archives.export(directory, target)
+    count = unpack.export(directory, target)
     if as_json:
         document = {"archive": str(target), "files": count, "size_bytes": target.stat().st_size}
         session.terminal.json({**document, "sealed": store.is_sealed(directory)})

@@ -6,11 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ...model.bed import Host, Inventory, SlurmSpec
+from ...model.bed import NODE_FIELD, Host, Inventory, SlurmSpec
 from ..inventory import slurm_options, variables
-
-#: In the programs of ``ccbed_power`` it stands for the node's name in Slurm.
-NODE_FIELD = "{node}"
 
 
 def host_problems(inventory: Inventory) -> Iterable[str]:

@@ -16,7 +16,7 @@ from ...model.event import Event
 from ...model.payload import Payload
 from ...model.plan import Plan, PlanNode
 from ...model.trial import Trial
-from . import faults, gang, growth, host_choice, planned_stop, recovery, replacement, resume, shutdown, standstill
+from . import faults, gang, growth, host_choice, planned_stop, recovery, replacement, shutdown, standstill
 from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then
 
 Handler = Callable[[Trial, State, Event[Any]], Result]
@@ -32,7 +32,7 @@ def begin(trial: Trial, plan: Plan) -> Result:
         nodes={n.name: _node_at_begin(n) for n in plan.nodes.values()},
         faults={fault.id: FaultState() for fault in trial.faults},
     )
-    opening = (*faults.planned_notes(trial), resume.wall(trial, state))
+    opening = (*faults.planned_notes(trial), shutdown.wall(trial, state))
     return then((state, opening), lambda s: gang.prepare(trial, s))
 
 
@@ -338,7 +338,7 @@ def _injected(trial: Trial, state: State, event: Event[events.FaultInjected]) ->
 
 def _timer(trial: Trial, state: State, event: Event) -> Result:
     key = str(event.key)
-    if key == resume.wall_key(state) and not state.ending:
+    if key == shutdown.wall_key(state) and not state.ending:
         reason = f"not finished after {trial.liveness.wall_s:g} s (liveness.wall_s); the stacks of all ranks are in their logs"
         return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind="finding"), dump=True)
     if key == host_choice.timer_key(state) and state.stage == "wait":
@@ -400,8 +400,8 @@ _HANDLERS: dict[type[Payload], Handler] = {
     events.GangQuiet: standstill.on_quiet,
     events.GangInspect: standstill.on_inspected,
     events.GangStalled: _stalled,
-    events.RunInterrupted: resume.interrupted,
-    events.RunResumed: resume.resumed,
+    events.RunInterrupted: shutdown.interrupted,
+    events.RunResumed: shutdown.resumed,
     events.RunBegin: _run_begin,
     events.RunEnd: _run_end,
     events.FenceWrite: _prepared,

@@ -1,4 +1,4 @@
-"""Shut down a run: stop the gang, heal the faults, restart missing nodes, gather the evidence, record the outcome.
+"""Shut down a run: stop the gang, heal the faults, restart missing nodes, gather the evidence, record the outcome. Or interrupt it.
 
 stop -> prove (wait for the results of injections) -> heal -> quiet (silent nodes must respond now) -> restore -> gather ->
 end. Afterwards the bed is in the state that `up` left.
@@ -6,14 +6,25 @@ end. Afterwards the bed is in the state that `up` left.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ...model.event import Command, Event, command
-from ...model.events import GangStop, Gather, NodeApply, NodeApplyDone, NodeKill, RunEnd
+from ...model.events import (
+    GangStop,
+    Gather,
+    NodeApply,
+    NodeApplyDone,
+    NodeFacts,
+    NodeKill,
+    RunEnd,
+    RunInterrupted,
+    RunResumed,
+)
 from ...model.provider import GATHER_S, count_waves
 from ...model.trial import Trial
 from . import faults, gang, host_choice
-from .state import Commands, Ending, Result, State, note, then
+from .state import Commands, Ending, Node, Result, State, note, then, timer
 
 #: How long a node may take to end its ranks that was silent, and whose heartbeat has not returned.
 SILENT_S = 5.0
@@ -207,3 +218,49 @@ def _key(state: State, what: str, name: str) -> str:
 
 
 _STEPS = {"prove": _prove, "heal": _heal, "quiet": _quiet, "restore": _restore, "gather": _gather, "end": _end}
+
+
+def interrupted(trial: Trial, state: State, event: Event[RunInterrupted]) -> Result:
+    """Interrupted by the user, or detected later because the journal could not be written (``nodes``: as observed)."""
+    state = state if event.data.nodes is None else _with_observed_nodes(state, event.data.nodes)
+    if state.ending or state.stage == "suspended":
+        return state, ()
+    return close(trial, faults.release_held(state), _interruption(event))
+
+
+def _interruption(event: Event[RunInterrupted]) -> Ending:
+    is_final = bool(event.data.is_final)
+    return Ending(outcome="interrupted", reason="interrupted by the user" if is_final else "", is_final=is_final)
+
+
+def resumed(trial: Trial, state: State, event: Event[RunResumed]) -> Result:
+    """A new orchestrator takes over with the full time limit; an interrupted run continues with its next attempt."""
+    if state.ending and state.stage != "suspended":
+        return state, ()
+    state = replace(state, resumes=state.resumes + 1)
+    result: Result = state, (wall(trial, state),)
+    if state.stage != "suspended":
+        return result
+    state = _with_observed_nodes(gang.next_epoch(state), event.data.nodes or {})
+    state = replace(state, ending=None, step_at_start=state.best_step, hopeless="", unfit=False, bed_ended="")
+    state = replace(state, unresponsive=frozenset())
+    return then((state, result[1]), lambda s: gang.prepare(trial, s))
+
+
+def _with_observed_nodes(state: State, observed: Mapping[str, NodeFacts]) -> State:
+    nodes = {
+        name: Node(incarnation=str(observed[name].incarnation), ordinal=observed[name].ordinal or 0)
+        if name in observed
+        else replace(node, alive=False, reachable=False)
+        for name, node in state.nodes.items()
+    }
+    return replace(state, nodes=nodes)
+
+
+def wall(trial: Trial, state: State) -> Command:
+    return timer(wall_key(state), trial.liveness.wall_s)
+
+
+def wall_key(state: State) -> str:
+    """The timer of the newest orchestrator; timers of earlier orchestrators have no effect."""
+    return f"wall/{state.resumes}" if state.resumes else "wall"

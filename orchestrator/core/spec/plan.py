@@ -12,12 +12,12 @@ from ...model.bed import BedSpec, BedStatus, Machine, NodeSpec
 from ...model.errors import InfrastructureError, UsageError
 from ...model.free_memory import FreeMemory, RequiredMemory, format_bytes
 from ...model.gang import Isolation, WorkDir
-from ...model.plan import Gap, HostClock, Placement, Plan, PlanNode
-from ...model.plugin import Catalogue
-from ...model.trial import SHRINK, THEIRS, Trial
+from ...model.plan import Gap, HostClock, Placement, Plan, PlanNode, PluginFile
+from ...model.plugin import BUILT_IN, Catalogue, Plugin
+from ...model.trial import SHRINK, THEIRS, CheckSpec, Trial
 from ..engine import planned_stop
 from ..verdict import judge
-from . import planned_acts, plugin_files, replacements
+from . import planned_acts, replacements
 from . import slots as assignment
 
 ANY_NODE = Placement()
@@ -84,6 +84,7 @@ def plan(
     )
     if all_problems:
         raise UsageError(*all_problems)
+    workload = catalogue.workloads[trial.workload]
     return Plan(
         run=run,
         bed=bed.name,
@@ -105,7 +106,7 @@ def plan(
         link=bed.link,
         left_out=left_out,
         checks=judge.planned(trial, catalogue, twin=twin),
-        workload=plugin_files.describe_plugin(catalogue.workloads[trial.workload]),
+        workload=PluginFile(name=workload.name, sha256=workload.sha256, source=workload.source),
         secret_names=tuple(dict.fromkeys((*secret_names, *_vaulted(bed)))),
         umask=umask,
         work_dir=work_dir,
@@ -296,3 +297,62 @@ def _required_memory(trial: Trial, catalogue: Catalogue) -> RequiredMemory | Non
         memory(codec.build(module.Params, trial.params), trial.world.size) if memory else None
     )
     return required
+
+
+def user_sources(trial: Trial, checks: Iterable[CheckSpec], catalogue: Catalogue) -> dict[str, bytes]:
+    """Path under ``inputs/`` -> code, of every plugin from the user's own folders that the run uses."""
+    return {plugin.source: plugin.code for plugin in _used(trial, checks, catalogue) if plugin.source != BUILT_IN}
+
+
+def _used(trial: Trial, checks: Iterable[CheckSpec], catalogue: Catalogue) -> Iterator[Plugin]:
+    """Every report of the catalogue renders every run; an algorithm is used if a parameter names it. ccbed's own are not loaded."""
+    algorithms = {text.partition(":")[0] for text in _texts(trial.params)}
+    used = {
+        "checkers": [check.name for check in checks],
+        "workloads": [trial.workload],
+        "faults": [fault.fault for fault in trial.faults],
+        "algorithms": sorted(algorithms),
+        "reports": list(catalogue.reports),
+    }
+    for kind, names in used.items():
+        plugins, own = getattr(catalogue, kind), catalogue.built_in.get(kind, ())
+        yield from (plugins[name] for name in names if name in plugins and name not in own)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for item in value.values() for text in _texts(item))
+    elif isinstance(value, list | tuple):
+        yield from (text for item in value for text in _texts(item))
+
+
+def require_programs(
+    trial: Trial, bed: BedSpec, catalogue: Catalogue, systems: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """``systems``: node -> its system.json; a program that it does not mention passes. Raises InfrastructureError."""
+    module: Any = catalogue.workloads[trial.workload].module
+    declare = getattr(module, "programs", None)
+    required: Mapping[str, tuple[tuple[str, ...], str]] = (
+        declare(codec.build(module.Params, trial.params)) if declare else {}
+    )
+    lacking: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for name, (programs, _) in required.items():
+        for node, system in systems.items():
+            missing = tuple(program for program in programs if program in system.get("missing", ()))
+            if missing:
+                lacking.setdefault((name, missing), []).append(node)
+    if lacking:
+        ways = "; ".join(dict.fromkeys(way for _, way in required.values()))
+        raise InfrastructureError(
+            *(
+                f"algorithm {name}: {' '.join(nodes)}: no {', no '.join(programs)}"
+                for (name, programs), nodes in lacking.items()
+            ),
+            hint=f"remove it from --algorithm; or {_source(bed)} ({ways}), and: ccbed up {bed.inventory}",
+        )
+
+
+def _source(bed: BedSpec) -> str:
+    return "set ccbed_image to an image that has it" if bed.provider == "docker" else "install it for the nodes"

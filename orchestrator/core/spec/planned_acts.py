@@ -9,10 +9,9 @@ from typing import Any
 
 from ...model import vaulted
 from ...model.act import SAFETY_ORDER, Act, HostFacts, Safety, Target, objection
-from ...model.bed import BedSpec, HostSpec, Machine, NodeSpec
+from ...model.bed import NODE_FIELD, BedSpec, HostSpec, Machine, NodeSpec
 from ...model.plugin import Catalogue
 from ...model.trial import SCRIPT, FaultPlan, Trial
-from ..bed.slurm_job import NODE_FIELD
 from . import values
 
 #: Beds whose nodes are processes: no fault of a trial can harm a host, whatever its class.

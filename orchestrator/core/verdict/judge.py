@@ -41,7 +41,7 @@ def specs(trial: Trial, catalogue: Catalogue) -> tuple[CheckSpec, ...]:
 
     If a check is named twice, the later, more specific entry applies; the order is that of the first entry.
     """
-    always = (name for name, plugin in catalogue.checkers.items() if _checker(plugin).ALWAYS)
+    always = (name for name in catalogue.checkers if _runs_always(name, catalogue))
     workload = catalogue.workloads.get(trial.workload)
     defaults: Iterable[str] = getattr(workload.module, "CHECKS", ()) if workload else ()
     recovery: Iterable[str] = getattr(workload.module, "CHECKS_OF_FAULTS", ()) if workload and trial.faults else ()
@@ -49,6 +49,12 @@ def specs(trial: Trial, catalogue: Catalogue) -> tuple[CheckSpec, ...]:
     for spec in trial.checks:
         chosen[spec.name] = spec
     return tuple(chosen.values())
+
+
+def _runs_always(name: str, catalogue: Catalogue) -> bool:
+    if name in catalogue.built_in.get("checkers", ()):
+        return name in catalogue.always
+    return _checker(catalogue.checkers[name]).ALWAYS
 
 
 def needs_twin(chosen: Iterable[CheckSpec], catalogue: Catalogue) -> bool:

@@ -11,7 +11,6 @@ from .gang import *
 from .gang import GangStalled
 from .nodes import *
 from .nodes import NodeExit, NodeSilent
-from .probes import *
 from .ranks import *
 from .ranks import RankExit
 from .run import *

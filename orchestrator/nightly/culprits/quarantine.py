@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from ...model import codec
 from ...model.errors import InfrastructureError, UsageError
 from ...model.frozen import dataclass, field, replace
-from ...store import paths
+from ...store import beds, paths
 
 if TYPE_CHECKING:
     from ..identity import Nodes
     from ..suite import Night
 
-FILE = "quarantine.json"
+FILE = beds.QUARANTINE
 #: Offences that lead to quarantine, and the recorded nights in which they count.
 OFFENCES, RECENT = 2, 10
 

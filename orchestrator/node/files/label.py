@@ -21,6 +21,8 @@ NODE_LABEL, READY, RANKS = "node.json", "ready.json", "ranks.json"
 RESERVES = "reserves.json"
 #: The keeper's directory in the bed's directory, and its label in there.
 KEEPER_DIR, KEEPER_LABEL = "keeper", "keeper.json"
+#: The name under which the external keeper writes events and holds leases, and of its directory in the bed's.
+OUTSIDE = "outside"
 #: The keeper signs its events with this key, which lasts as long as the bed.
 KEY = "events.key"
 LOCK = "lock"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
-import py_compile
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -18,14 +18,23 @@ RANK_HASH = "orchestrator/rank.sha256"
 WORKLOADS = ("__init__.py", "script.py")
 
 
-def rank_code(package: Path) -> dict[str, bytes]:
+@functools.cache
+def read_code(package: Path, folder: str) -> Mapping[str, bytes]:
+    """Path in a payload -> content of each Python file below a folder of the package, which is read once."""
+    skipped = len(f"{package}/")
+    paths = (f"{top}/{name}" for top, _, names in os.walk(package / folder) for name in names if name.endswith(".py"))
+    return {f"orchestrator/{path[skipped:]}": Path(path).read_bytes() for path in paths}
+
+
+@functools.cache
+def rank_code(package: Path) -> Mapping[str, bytes]:
     """Path in a payload -> content: the ranks' code, with no workload but that of scripts, and its hash.
 
     ``package``: this package's directory.
     """
-    paths = (*sorted((package / "rank").rglob("*.py")), *(package / "workloads" / name for name in WORKLOADS))
-    files = {str(path.relative_to(package.parent)): path.read_bytes() for path in paths}
-    code = {f"orchestrator/{name.partition('/')[2]}": content for name, content in files.items()}
+    workloads = read_code(package, "workloads")
+    names = (f"orchestrator/workloads/{name}" for name in WORKLOADS)
+    code = {**read_code(package, "rank"), **{name: workloads[name] for name in names}}
     return {**code, RANK_HASH: content_hash(code).encode()}
 
 
@@ -70,5 +79,7 @@ def _write(path: Path, data: bytes, final: Path) -> None:
     with open(plain_files.create_file(path), "wb") as file:
         file.write(data)
     if path.suffix == ".py":
+        import py_compile  # 3 modules; most payloads exist
+
         mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
         py_compile.compile(str(path), dfile=str(final), doraise=False, quiet=2, invalidation_mode=mode)

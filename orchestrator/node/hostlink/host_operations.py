@@ -6,12 +6,9 @@ empty if the nodes are processes; ``hostdir``: the bed's directory on the host.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
-import shutil
 import syslog
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +16,7 @@ from .. import preflight_checks
 from ..files import label, payloads, plain_files
 from ..keeper import container_status, launch, process_status
 from ..oslayer import container_engine, host_facts
-from ..warm_up import HUGE_PAGES
-from . import keeper_unit, prunable_files
-
-#: What ccbed creates in a bed's directory, and removes.
-BED_FILES = ("keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json", "run-secrets.json", "hosts")
-
-
-def prepare_directories(hostdir: str, nodes: Sequence[str], shared_dir: str) -> dict[str, Any]:
-    """Make the directories of a bed, readable by their owner only; ``{uid, gid}`` of the owner."""
-    parts = ("keeper/inbox", "keeper/done", "agent", "payloads", *(f"nodes/{node}/inbox" for node in nodes))
-    for path in (*(Path(hostdir) / part for part in parts), Path(shared_dir)):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = os.stat(hostdir)
-    return {"uid": status.st_uid, "gid": status.st_gid}
+from . import bed_files, keeper_unit, prunable_files
 
 
 def write_file(path: str, data: bytes) -> None:
@@ -63,7 +47,7 @@ def start_keeper(
     digest = path.stem.removeprefix("agent-")
     backend = ("--backend", "containers", "--engine", engine) if engine else ("--backend", "processes")
     more = (*backend, "--owner", owner, "--owner-id", owner_id)
-    env = {} if engine else HUGE_PAGES
+    env = {} if engine else launch.HUGE_PAGES
     if unit:
         keeper_unit.ensure_keeper(
             keeper_unit.Wanted(
@@ -96,27 +80,6 @@ def end_bed(hostdir: str, bed: str, engine: str) -> dict[str, Any]:
     return {"pids": [pid for pid in (keeper_pid, *pids) if pid]}
 
 
-def remove_bed_files(hostdir: str) -> None:
-    """Remove the bed's files, and its directory if nothing else is in it."""
-    root = Path(hostdir)
-    for path in (root / name for name in BED_FILES):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    if root.is_dir() and not any(root.iterdir()):
-        root.rmdir()
-
-
-def remove_run(hostdir: str, shared_dir: str, run: str) -> None:
-    """Remove the files of a run: those of its nodes, checkpoints, kept outcomes."""
-    root = Path(hostdir)
-    for directory in (*root.glob(f"nodes/*/runs/{run}"), Path(shared_dir) / run):
-        shutil.rmtree(directory, ignore_errors=True)
-    for outcome in (*root.glob(f"nodes/*/done/{run}.*"), *root.glob(f"keeper/done/{run}.*")):
-        outcome.unlink(missing_ok=True)
-
-
 def record_act(hostdir: str, line: str) -> None:
     """Append a line to the host's record of acts, which outlives the bed, and to its system log."""
     syslog.openlog("ccbed")
@@ -126,12 +89,6 @@ def record_act(hostdir: str, line: str) -> None:
             os.open(Path(hostdir) / label.ACTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600), "a"
         ) as file:
             file.write(f"{line}\n")
-
-
-def sign_manifest(hostdir: str, digest: str) -> str:
-    """The HMAC-SHA256 of the digest of a bundle's manifest, with the key of the keeper. Raises OSError without the key."""
-    key = plain_files.read_file(Path(hostdir) / label.KEEPER_DIR / label.KEY)
-    return hmac.new(key, f"manifest {digest}".encode(), hashlib.sha256).hexdigest()
 
 
 def put_payload(hostdir: str, files: Mapping[str, bytes]) -> str:
@@ -147,16 +104,16 @@ def observe_bed(hostdir: str, bed: str, engine: str, memory: bool = False) -> di
 
 #: The operations by the names that requests use.
 OPS: Mapping[str, Callable[..., Any]] = {
-    "prepare": prepare_directories,
+    "prepare": bed_files.prepare_directories,
     "place": write_file,
     "keeper": start_keeper,
     "look": observe_bed,
     "end": end_bed,
-    "remove": remove_bed_files,
-    "forget": remove_run,
+    "remove": bed_files.remove_bed_files,
+    "forget": bed_files.remove_run,
     "put": put_payload,
     "record_act": record_act,
-    "sign": sign_manifest,
+    "sign": bed_files.sign_manifest,
     "routes": host_facts.ipv4_routes,
     "leftovers": prunable_files.list_prunable,
     "remove_leftovers": prunable_files.remove_prunable,

@@ -10,8 +10,6 @@ from ...model.frozen import dataclass, field
 from ..oslayer.processes import Process
 from .node_protocol import Unsupported
 
-#: The name under which the external keeper writes events and holds leases, and of its directory in the bed's.
-OUTSIDE = "outside"
 OUT_OF_REACH = "the external keeper cannot act on a node, only on its host"
 
 

@@ -34,7 +34,7 @@ from ..hostlink.fork_server import ForkServer
 from ..oslayer import cgroups, gpu_leases, host_facts, process_tag, processes
 from ..oslayer.event_loop import Loop
 from .container_lifecycle import ContainerLifecycle
-from .external_nodes import OUTSIDE, ExternalNodes
+from .external_nodes import ExternalNodes
 from .fault_lifecycle import FaultLifecycle
 from .lease_records import Lease, Leases
 from .process_lifecycle import ProcessLifecycle
@@ -54,10 +54,10 @@ class Keeper:
 
         The backend ``outside`` has no nodes but acts on hosts; its ``workdir`` lies in the bed's directory on the controller.
         """
-        is_external = backend == OUTSIDE
+        is_external = backend == label.OUTSIDE
         directory = workdir / label.KEEPER_DIR
         self._directory = workdir / "nodes"
-        writer = OUTSIDE if is_external else label.KEEPER_DIR
+        writer = label.OUTSIDE if is_external else label.KEEPER_DIR
         self._loop = Loop()
         self._log = EventLog(directory / "events.jsonl", writer=writer, key=_signing_key(directory / label.KEY))
         self._inbox = Inbox(directory)
@@ -68,7 +68,7 @@ class Keeper:
         lifecycles: Mapping[str, Callable[..., Any]] = {
             PROCESSES: ProcessLifecycle,
             CONTAINERS: functools.partial(ContainerLifecycle, socket=engine),
-            OUTSIDE: ExternalNodes,
+            label.OUTSIDE: ExternalNodes,
         }
         self._nodes: Any = lifecycles[backend](self._loop, workdir, bed, archive, self._note_node)
         self._gpus = gpu_leases.GpuLeases(bed)

@@ -15,8 +15,8 @@ from ...model import container as names
 from ...model.bed import BedSpec, HostSpec, NodeSpec
 from ...model.event import Command
 from ...model.events import NodeApply
+from ...node.keeper.launch import HUGE_PAGES
 from ...node.oslayer import process_tag
-from ...node.warm_up import HUGE_PAGES
 from .. import host_problems, owners, sites
 from ..hosts_provider import CAPABILITIES, HostsProvider
 from ..sites import Site

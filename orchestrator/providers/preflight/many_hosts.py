@@ -15,7 +15,7 @@ from ...model.plan import HostClock
 from ...model.provider import Prober
 from ...node.oslayer import host_facts
 from . import rules
-from .results import Checked
+from .results import LOOKUP_S, Checked
 from .rules import Connection, NetworkNamespace, Observations
 
 #: How long one probe may take; a host that takes longer is treated as unreachable.
@@ -94,7 +94,7 @@ def _survey(bed: BedSpec, observed: Observations, prober: Prober, pool: Executor
     def about(namespace: NetworkNamespace) -> dict[str, Any]:
         return {
             "addresses": addresses, "spaces": [] if _has_own_file_systems(bed) else _directories(bed), "shared_dir": bed.shared_dir,
-            "token": token, "name": namespace.name, "lookup_s": rules.LOOKUP_S, "hold_s": HOLD_S,
+            "token": token, "name": namespace.name, "lookup_s": LOOKUP_S, "hold_s": HOLD_S,
             "listen": sorted({address for address in namespace.addresses.values() if address}),
         }  # fmt: skip
 
@@ -173,7 +173,7 @@ def _probe_hosts(bed: BedSpec, status: BedStatus, observed: Observations, prober
             )
         if host.name in with_gpus:
             probes["gpus", host.name] = partial(prober.probe_host, host.name, "gpus", PROBE_S)
-    names = {"names": sorted(rules.named_addresses(bed, observed)), "limit_s": rules.LOOKUP_S}
+    names = {"names": sorted(rules.named_addresses(bed, observed)), "limit_s": LOOKUP_S}
     for node in (node.name for node in bed.nodes if names["names"] and (node.container or bed.fabric)):
         if status.node(node).state in ("warm", "busy"):  # and has a hosts file of its own
             probes["resolve", node] = partial(prober.probe_node, node, "resolve", PROBE_S, **names)

@@ -11,6 +11,9 @@ from ...model.frozen import dataclass, field
 from ...model.plan import Gap, HostClock
 from ...model.requirements import MIB, Requirement, size_text
 
+#: A peer's name that takes longer to look up delays every start of a gang.
+LOOKUP_S = 0.5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:

@@ -13,10 +13,8 @@ from ...model.frozen import dataclass, field
 from ...model.plan import Gap, HostClock
 from ...model.requirements import Requirement
 from ...node import preflight_checks
-from .results import agent, ok, space, versions
+from .results import LOOKUP_S, agent, ok, space, versions
 
-#: A peer's name that takes longer to look up delays every start of a gang.
-LOOKUP_S = 0.5
 #: Wall clocks that differ by more make logs of several hosts hard to compare, and certificates fail.
 WALL_S = 1.0
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from ...model import requirements
 from ...model.bed import BedSpec, BedStatus
-from ...model.free_memory import FreeMemory
+from ...model.free_memory import FreeMemory, available_in_cgroup, available_on_host
 from ...model.requirements import Requirement
-from ...node import preflight_checks
-from .results import agent, space, versions
-from .rules import LOOKUP_S
+from .results import LOOKUP_S, agent, space, versions
 
 _PORTS = 8
 
@@ -40,12 +40,20 @@ def check(bed: BedSpec, status: BedStatus) -> tuple[Requirement, ...]:
 
 def free_memory(bed: BedSpec) -> tuple[FreeMemory, ...]:
     """The free memory of this machine that this process may use."""
-    free = preflight_checks.available_memory()
+    limits = (available_on_host(_text), available_in_cgroup(_text))
+    free = min((limit for limit in limits if limit is not None), default=None)
     return (
         (FreeMemory(location="this machine", nodes=tuple(node.name for node in bed.nodes), size_bytes=free),)
         if free
         else ()
     )
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
 
 
 def shm() -> Requirement:
@@ -84,7 +92,8 @@ def _space(name: str, path: Path, needed: int, fix: str) -> Requirement:
 
 def _lookups(bed: BedSpec) -> Iterable[Requirement]:
     for address in sorted({node.address for node in bed.nodes}):
-        took = _timed(lambda address=address: socket.gethostbyaddr(address), LOOKUP_S)  # type: ignore[misc]
+        name: Any = address.encode()  # a text would load the codec of international names
+        took = _timed(functools.partial(socket.gethostbyaddr, name), LOOKUP_S)
         if took >= LOOKUP_S:
             fix = f"add {address} with a name to /etc/hosts"
             yield Requirement(

@@ -13,13 +13,11 @@ from ...model.errors import InfrastructureError, KeeperGoneError
 from ...model.event import Command, Event
 from ...model.provider import Cursors, Fetched, Prober
 from ...node.files import inbox, label, plain_files
-from ...node.hostlink import host_operations, prunable_files
+from ...node.hostlink import bed_files, prunable_files
 from ...node.keeper import launch, lease_records, process_status
 from ...node.keeper import process_status as keeper_status
-from ...node.warm_up import HUGE_PAGES
-from .. import archive, files, sites
+from .. import archive, files
 from ..event_reader import Follower
-from . import fabric
 
 CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
@@ -58,6 +56,7 @@ class ProcessProvider:
         """Only nodes with a network of their own are probed."""
         if not bed.fabric:
             return None
+        from .. import sites
         from ..preflight import site_prober  # which other beds do not load
 
         return site_prober.SiteProber(bed, lambda host: sites.LocalSite(bed, HostSpec(name=host)))
@@ -65,13 +64,17 @@ class ProcessProvider:
     def prepare(self, bed: BedSpec) -> None:
         """Create directories and archive, and start a keeper of this archive. Raises InfrastructureError if it does not start."""
         workdir = Path(bed.workdir)
-        host_operations.prepare_directories(bed.workdir, [node.name for node in bed.all_nodes], bed.shared_dir)
+        bed_files.prepare_directories(bed.workdir, [node.name for node in bed.all_nodes], bed.shared_dir)
         if bed.fabric:
+            from . import fabric  # with 5 modules that other beds do not load
+
             fabric.write_hosts(bed)
         path, digest = archive.write(workdir / "agent")
         named = bed.nodes[0].python
         try:
-            launch.ensure_keeper(workdir, bed.name, path, digest, named or self._python, env=HUGE_PAGES, named=named)
+            launch.ensure_keeper(
+                workdir, bed.name, path, digest, named or self._python, env=launch.HUGE_PAGES, named=named
+            )
         except RuntimeError as error:
             first, *rest = str(error).splitlines()
             raise InfrastructureError(f"bed {bed.name}: {first}", *rest) from None
@@ -83,7 +86,7 @@ class ProcessProvider:
         except RuntimeError as error:
             raise InfrastructureError(f"bed {bed.name}: {error}", hint="ps shows what they wait for") from None
         self.close()
-        host_operations.remove_bed_files(bed.workdir)
+        bed_files.remove_bed_files(bed.workdir)
         return tuple(ended)
 
     def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
@@ -95,7 +98,7 @@ class ProcessProvider:
 
     def sign(self, bed: BedSpec, digest: str) -> Mapping[str, str]:
         with suppress(OSError):
-            return {label.KEEPER_DIR: host_operations.sign_manifest(bed.workdir, digest)}
+            return {label.KEEPER_DIR: bed_files.sign_manifest(bed.workdir, digest)}
         return {}
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
@@ -150,7 +153,7 @@ class ProcessProvider:
 
     def forget(self, bed: BedSpec, run: str) -> None:
         """Remove node files, checkpoints and outcomes of the run."""
-        host_operations.remove_run(bed.workdir, bed.shared_dir, run)
+        bed_files.remove_run(bed.workdir, bed.shared_dir, run)
 
     def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
         return [("", entry) for entry in prunable_files.list_prunable(bed.workdir, bed.shared_dir)]

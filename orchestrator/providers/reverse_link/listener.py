@@ -12,6 +12,7 @@ import fcntl
 import functools
 import json
 import os
+import resource
 import secrets
 import socket
 import threading
@@ -30,7 +31,7 @@ from ...node.oslayer import host_facts, processes
 from ..bounded_threads import BoundedThreads
 from ..ssh.host_connection import SLICE_S
 from ..ssh.upkeep import Upkeep
-from . import credentials, host_stream, open_files
+from . import credentials, host_stream
 from .host_stream import HostStream
 
 #: A peer must be authenticated in this time. So many peers may be in this state at once; more wait in the kernel's queue.
@@ -71,7 +72,7 @@ class Listener:
         self.rejected: list[str] = []
         #: Of the connections over the streams.
         self.upkeep = Upkeep(SLICE_S)
-        open_files.allow(len(hosts))
+        allow_open_files(len(hosts))
         self._socket = _listen(address, ports)
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
@@ -270,3 +271,23 @@ def _exclusive(links: Path) -> Iterator[None]:
     with (links / f"{LISTENERS}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+#: What a command has open besides its connections: files of the bed, its libraries, programs that it runs.
+OTHER_FILES = 256
+#: While a host connects again, its old connection may still be open.
+FILES_PER_HOST = 2
+
+
+def allow_open_files(hosts: int) -> None:
+    """Raise the soft limit, if it is too low. Raises InfrastructureError if the hard limit is."""
+    needed = FILES_PER_HOST * hosts + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY in (soft, hard) or needed <= hard:
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        return
+    raise InfrastructureError(
+        f"this process may open {hard} files, and the connections to {hosts} hosts need {needed}",
+        hint=f"raise the hard limit of open files (ulimit -Hn) to {needed}",
+    )

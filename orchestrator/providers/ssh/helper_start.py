@@ -109,7 +109,7 @@ class Started:
 def command(python: str, hostdir: str, bed: str, roots: Sequence[str], content: bytes) -> list[str]:
     """The argv that starts the helper on a host."""
     oldest = version_text(HOST_PYTHON)
-    own = [f"{hostdir}/agent", archive.digest(content), str(len(content)), oldest]
+    own = [f"{hostdir}/agent", archive.agent_hash(), str(len(content)), oldest]
     extra = [part for root in roots for part in ("--root", root)]
     return [python, "-I", "-S", "-c", BOOT, *own, "follow", "--hostdir", hostdir, "--bed", bed, *extra]
 

@@ -17,11 +17,11 @@ from ...model.provider import Fetched
 from ...node.hostlink.tails import Tree
 from .. import files
 from ..bed_commands import BED
-from . import file_fetch, helper_start, ssh_connection
+from . import helper_start, ssh_connection
 from .connection_errors import HostError
 from .host_connection import HostConnection
 from .mirror import Mirror
-from .requests import Link
+from .requests import Link, Response
 from .upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class RemoteSite:
             if path in mirrored:
                 return self._copied(node, path, to, limit, results)
             place = path if path.startswith("/") else f"{self._bed.hostdir}/nodes/{node}/{path}"
-            return file_fetch.pull(self._host_connection.request, place, to, limit, deadline_s)
+            return pull(self._host_connection.request, place, to, limit, deadline_s)
 
         return files.fetch_each(fetch_one, node, wanted, limit)
 
@@ -314,3 +314,65 @@ def _unread(result: Mapping[str, Any]) -> str:
     """The files that the host itself cannot read; empty if it can read all."""
     text = files.summary([f"{name}: {why}" for name, why in result["unread"]])
     return f"cannot be read there: {text}" if text else ""
+
+
+Request = Callable[[Mapping[str, Any], bytes, float], Response]
+
+
+def pull(send: Request, path: str, to: Path, limit: int, deadline_s: float) -> Fetched:
+    """Fetch a file or a tree, small files first, ``limit`` bytes at most in all. Raises OSError if this machine has no space."""
+    until = time.monotonic() + deadline_s
+
+    def request(**header: Any) -> Response:
+        return send(header, b"", max(0.01, until - time.monotonic()))
+
+    size, capped = 0, []
+    problems: list[str] = []
+    try:
+        listed = request(do="list", path=path)[0]
+    except (OSError, ValueError, RuntimeError) as error:
+        return Fetched(path=path, size=0, reason=str(error))
+    if listed is None:
+        return Fetched(path=path, size=0, reason="not there")
+    for name, length, closed in sorted(listed, key=lambda entry: (entry[1], entry[0])):
+        room = max(0, limit - size)
+        capped += [name] if room < length else []
+        wanted = files.parts(name or path, length, room)
+        try:
+            received, reason = (0, f"{name}: {closed}") if closed else _file(request, path, name, to, wanted)
+        except HostError as error:
+            return Fetched(path=path, size=size, capped=tuple(capped), reason=str(error))
+        size += received
+        problems += [reason] if reason else []
+    return Fetched(path=path, size=size, capped=tuple(capped), reason=files.summary(problems))
+
+
+def _file(
+    request: Callable[..., Response], path: str, name: str, to: Path, wanted: Sequence[tuple[int, int]]
+) -> tuple[int, str]:
+    """(bytes received, why not all). ``wanted``: (start, end) of parts. Raises HostError if the host stops responding."""
+    if ".." in PurePosixPath(name).parts or name.startswith("/"):
+        return 0, f"{name!r} leaves its directory"
+    target = to / name if name else to
+    target.parent.mkdir(parents=True, exist_ok=True)
+    received = 0
+    with target.open("wb") as out:
+        for start, end in wanted:
+            if start:
+                out.write(files.gap(start - received))
+            at = start
+            while at < end:
+                try:
+                    _, data = request(do="read", path=f"{path}/{name}" if name else path, at=at, room=end - at)
+                except HostError:
+                    raise
+                except (OSError, ValueError, RuntimeError) as error:
+                    if not received:
+                        target.unlink()
+                    return received, str(error)
+                if not data:
+                    break
+                out.write(data)
+                at += len(data)
+                received += len(data)
+        return received, ""
