@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..model.trial import Trial
     from ..nightly.selector import Past
     from ..nightly.suite import Cell, Night, Row
-    from .nightly.night_end import Finished
+    from .nightly.finished import Finished
 
 
 class Screen(Protocol):

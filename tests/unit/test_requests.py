@@ -42,8 +42,8 @@ SHOWN = {"as_json", "quiet", "verbose", "help"}
 def options(verb: str) -> dict[str, click.Option]:
     command = main.Verbs().get_command(click.Context(click.Command("ccbed")), verb)
     assert command is not None
-    found = [param for param in command.params if isinstance(param, click.Option) and param.expose_value]
-    return {param.name: param for param in found if param.name and param.name not in SHOWN}
+    params = [param for param in command.params if isinstance(param, click.Option) and param.expose_value]
+    return {param.name: param for param in params if param.name and param.name not in SHOWN}
 
 
 @pytest.mark.parametrize("verb", REQUESTS)
@@ -77,7 +77,7 @@ def test_a_default_stands_in_the_request_alone() -> None:
         assert requests.build(kind, {**parsed, **extra, **inventory}) == requests.build(kind, {**extra, **inventory})
 
 
-ASKED: list[Any] = [
+EXAMPLES: list[Any] = [
     requests.build(
         RunRequest,
         {
@@ -92,7 +92,7 @@ ASKED: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("request_", ASKED, ids=lambda item: type(item).__name__)
+@pytest.mark.parametrize("request_", EXAMPLES, ids=lambda item: type(item).__name__)
 def test_a_request_is_equal_after_a_journey_through_json(request_: Any) -> None:
     text = json.dumps(codec.plain(request_))
     assert codec.build(type(request_), json.loads(text)) == request_
@@ -104,9 +104,9 @@ def test_a_secret_of_a_request_is_not_in_its_text() -> None:
 
 @dataclass
 class Paper:
-    """A screen without a terminal, and what follows runs and beds: each keeps the names of what it was told, in order."""
+    """A screen without a terminal, and what follows runs and beds: each keeps the names of what it was followed, in order."""
 
-    told: list[str] = field(default_factory=list)
+    followed: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     secrets: set[str] = field(default_factory=set)
 
@@ -135,7 +135,7 @@ class Paper:
         return self
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *args: self.told.append(name)
+        return lambda *args: self.followed.append(name)
 
 
 @dataclass
@@ -172,18 +172,18 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
 def test_use_cases_work_without_a_terminal_and_tell_their_progress_in_order(desk: Desk) -> None:
     inventory = Path("local.yml")
     planned = up.plan(desk.session(), UpRequest(inventory=inventory))
-    assert planned.document["empty"] is False and desk.paper.told == [], "a plan changes nothing"
+    assert planned.document["empty"] is False and desk.paper.followed == [], "a plan changes nothing"
     assert up.run(desk.session(), UpRequest(inventory=inventory)).name == "local"
-    assert [name for name in desk.paper.told if name != "node_ready"] == [
+    assert [name for name in desk.paper.followed if name != "node_ready"] == [
         "away", "planned", "keepers_start", "keepers_started", "nodes_ready", "changed",
     ]  # fmt: skip
-    desk.paper.told.clear()
+    desk.paper.followed.clear()
     up.run(desk.session(), UpRequest(inventory=inventory))
-    assert desk.paper.told == ["away", "unchanged"]
-    desk.paper.told.clear()
+    assert desk.paper.followed == ["away", "unchanged"]
+    desk.paper.followed.clear()
     request = requests.build(RunRequest, {"trial": TrialRef(name="dp-ring"), "fail_node": ("2",)})
     assert run.run(desk.session(), request).code == 0
-    assert desk.paper.told == ["planned", "begun", "stage", "ended", "judged"]
+    assert desk.paper.followed == ["planned", "begun", "stage", "ended", "judged"]
     assert desk.launched[-1].trial.faults[0].node == 2
     assert run.plan_run(desk.session(), request).plan.slots == ("n0", "n1", "n2", "n3")
     assert [item.bed for item in down.run(desk.session(), DownRequest())] == ["local"]

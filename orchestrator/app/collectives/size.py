@@ -241,32 +241,32 @@ def _shares(text: str | None) -> tuple[float, ...]:
         raise ValueError(f"--shares: must be numbers such as .25,.25,.10,.4 (got {text!r})") from None
 
 
-def _layout(asked: LayoutRequest, model: Model) -> layout.Layout:
-    sizes = {name: getattr(asked, name) for name in ("tp", "pp", "ep", "zero", "microbatches")}
+def _layout(wanted: LayoutRequest, model: Model) -> layout.Layout:
+    sizes = {name: getattr(wanted, name) for name in ("tp", "pp", "ep", "zero", "microbatches")}
     return layout.arrange(
-        asked.strategy, asked.gpus or _DEFAULT_GPUS, sizes, model,
-        sequence_parallel=asked.sequence_parallel, recompute=asked.recompute,
+        wanted.strategy, wanted.gpus or _DEFAULT_GPUS, sizes, model,
+        sequence_parallel=wanted.sequence_parallel, recompute=wanted.recompute,
     )  # fmt: skip
 
 
-def _model(asked: ModelRequest) -> Model:
+def _model(wanted: ModelRequest) -> Model:
     """Raises ValueError, a line per problem."""
-    name, dtype, changes = asked.model or "", asked.dtype, asked.shape
+    name, dtype, changes = wanted.model or "", wanted.dtype, wanted.shape
     if dtype is not None and dtype not in _FLOATS:
         raise ValueError(f"--dtype: must be one of {', '.join(_FLOATS)} (got {dtype!r})")
     if name == "transformer":
-        return _transformer(changes, transformers.style(asked.style or "gpt", asked.attention), dtype or "bfloat16")
+        return _transformer(changes, transformers.style(wanted.style or "gpt", wanted.attention), dtype or "bfloat16")
     is_preset = name in transformers.PRESETS
-    foreign = [*(() if is_preset else changes), *(["style"] if asked.style else [])]
-    foreign += ["attention"] if asked.attention and not is_preset else []
-    if asked.input and ":" not in name:
+    foreign = [*(() if is_preset else changes), *(["style"] if wanted.style else [])]
+    foreign += ["attention"] if wanted.attention and not is_preset else []
+    if wanted.input and ":" not in name:
         foreign.append("input")
     if foreign:
         raise ValueError("\n".join(f"--{_option(key)}: not with --model {name}" for key in foreign))
     if is_preset:
-        return _checked(transformers.preset(name, dtype, changes, asked.attention))
+        return _checked(transformers.preset(name, dtype, changes, wanted.attention))
     if ":" in name:
-        return torch_module.describe(_module_facts(name, asked.input, dtype))
+        return torch_module.describe(_module_facts(name, wanted.input, dtype))
     if name != "mnist-mlp":
         known = ("mnist-mlp", "transformer", *transformers.PRESETS)
         raise ValueError(

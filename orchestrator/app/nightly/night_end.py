@@ -6,9 +6,8 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...model import codec
 from ...model.errors import EXIT_UNKNOWN, CcbedError
 from ...model.frozen import dataclass, replace
 from ...nightly import night_files
@@ -37,29 +36,6 @@ class History:
     is_indexed: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """A night that was judged. ``notes``: what its judgement lacks, and what failed after it."""
-
-    directory: Path
-    night: Night
-    rows: tuple[Row, ...]
-    judgement: NightJudgement
-    notes: tuple[str, ...]
-
-    @property
-    def page(self) -> Path:
-        """Its report, which may be missing."""
-        from ...nightly import reports
-
-        return self.directory / reports.REPORT / "index.html"
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """All of it, for programs."""
-        return document(self.directory, self.night, self.rows, self.judgement, self.notes)
-
-
 def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row], request: NightRequest) -> Finished:
     """Judge a night, write its reports, and seal it. Nothing that fails after the judgement changes it."""
     history = _read_history(session, directory, night)
@@ -78,25 +54,6 @@ def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row],
     finished = Finished(directory=directory, night=night, rows=tuple(rows), judgement=judgement, notes=tuple(notes))
     session.follow.night(session).ended(finished)
     return finished
-
-
-def document(
-    directory: Path, night: Night, rows: Sequence[Row], judgement: NightJudgement, notes: Sequence[str] = ()
-) -> dict[str, Any]:
-    return {
-        "night": night.name,
-        "directory": str(directory),
-        "suite": night.suite.name,
-        "bed": night.bed,
-        "number": night.number,
-        "outcome": judgement.outcome,
-        "exit": judgement.exit,
-        "sentence": judgement.sentence,
-        "rows": [codec.plain(row) for row in rows],
-        "findings": [codec.plain(judged) for judged in judgement.findings],
-        "notes": list(notes),
-        "report": str(_page(directory)) if _page(directory).is_file() else None,
-    }
 
 
 def _read_history(session: Session, directory: Path, night: Night) -> History:
@@ -229,9 +186,3 @@ def _notify(targets: Sequence[str], directory: Path, night: Night, judgement: Ni
     from ...nightly import notify
 
     return [notify.notify(target, directory, night, judgement).text for target in targets]
-
-
-def _page(directory: Path) -> Path:
-    from ...nightly import reports
-
-    return directory / reports.REPORT / "index.html"

@@ -51,7 +51,7 @@ def plan(session: Session, request: NightRequest) -> NightPlan:
     return NightPlan(suite=suite, order=selector.order(suite, past), past=past)
 
 
-def run(session: Session, request: NightRequest) -> night_end.Finished:
+def run(session: Session, request: NightRequest) -> Finished:
     """Run the night, or what is missing of the one that is resumed, and judge it.
 
     Raises UsageError, InfrastructureError, Interrupted.
@@ -74,7 +74,7 @@ def _checked(session: Session, request: NightRequest, bed: BedSpec) -> tuple[Sui
     return suite, spare_probe.parse_limit(request.probe_spares)
 
 
-def begin(session: Session, request: NightRequest) -> night_end.Finished:
+def begin(session: Session, request: NightRequest) -> Finished:
     """Start a night, and run it to its end. Raises UsageError, InfrastructureError, Interrupted."""
     bed = beds.meant(session, request.bed)
     suite, probe_spares_s = _checked(session, request, bed)
@@ -118,7 +118,7 @@ def begin(session: Session, request: NightRequest) -> night_end.Finished:
         return _run(session, bed, directory, night, past, request)
 
 
-def resume(session: Session, handle: str, request: NightRequest) -> night_end.Finished:
+def resume(session: Session, handle: str, request: NightRequest) -> Finished:
     """Go on with a night where its rows end. A night that has ended is judged and reported again."""
     directory = _resolve(handle, request.runs_dir)
     night = night_files.read_night(directory)
@@ -185,7 +185,7 @@ def _run(
     night: Night,
     past: Mapping[str, selector.Past],
     request: NightRequest,
-) -> night_end.Finished:
+) -> Finished:
     observer = session.follow.night(session)
     observer.begin(night, past, directory, sum(node.role == "node" for node in bed.nodes))
     rows = runner.Runner(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...app.nightly.night_end import Finished
+from ...app.nightly.finished import Finished
 from ...app.nightly.nights import NightPlan
 from ...app.places import duration, short_path
 from ...model.frozen import dataclass, field

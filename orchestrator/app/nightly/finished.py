@@ -1,0 +1,48 @@
+"""A night that was judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...model import codec
+from ...model.frozen import dataclass
+from ...nightly.night_judgement import NightJudgement
+from ...nightly.suite import Night, Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A night that was judged. ``notes``: what its judgement lacks, and what failed after it."""
+
+    directory: Path
+    night: Night
+    rows: tuple[Row, ...]
+    judgement: NightJudgement
+    notes: tuple[str, ...]
+
+    @property
+    def page(self) -> Path:
+        """Its report, which may be missing."""
+        from ...nightly import reports
+
+        return self.directory / reports.REPORT / "index.html"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        judgement, night = self.judgement, self.night
+        return {
+            "night": night.name,
+            "directory": str(self.directory),
+            "suite": night.suite.name,
+            "bed": night.bed,
+            "number": night.number,
+            "outcome": judgement.outcome,
+            "exit": judgement.exit,
+            "sentence": judgement.sentence,
+            "rows": [codec.plain(row) for row in self.rows],
+            "findings": [codec.plain(judged) for judged in judgement.findings],
+            "notes": list(self.notes),
+            "report": str(self.page) if self.page.is_file() else None,
+        }
