@@ -39,7 +39,7 @@ ACTING = {
 }
 #: Verb -> the module that runs its trials by ``audited_runs.launch``.
 RUNNING = {
-    "run": "app/run.py", "nightly": "cli/night_trials.py", "sweep": "app/run.py", "resume": "app/resume.py",
+    "run": "app/run.py", "nightly": "app/nightly/night_trials.py", "sweep": "app/run.py", "resume": "app/resume.py",
 }  # fmt: skip
 #: Verb -> why it has no line.
 WITHOUT = {
@@ -57,7 +57,7 @@ RECORDING = {
     "app/session.py": "it defines launch; audited_runs calls it",
     "app/slurm/slurm_jobs.py": "it ends a job that `up` began; `up` records that",
     "app/down.py": "", "cli/verbs/exec_.py": "", "app/heal.py": "", "app/up.py": "", "app/run.py": "",
-    "cli/night_trials.py": "", "app/spare_probe.py": "", "app/resume.py": "",
+    "app/nightly/night_trials.py": "", "app/spare_probe.py": "", "app/resume.py": "",
 }  # fmt: skip
 
 

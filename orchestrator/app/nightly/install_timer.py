@@ -15,8 +15,8 @@ from pathlib import Path
 from ...model.errors import InfrastructureError, UsageError
 from ...model.frozen import dataclass
 from ...store import paths
-from ..nightly.request import NightRequest
 from ..session import Session
+from .request import NightRequest
 
 _SYSTEM = Path("/etc/systemd/system")
 _SECONDS = 30

@@ -15,8 +15,9 @@ from ...nightly import rows as night_rows
 from ...nightly.identity import Nodes
 from ...nightly.night_judgement import NightJudgement
 from ...nightly.suite import Night, Row
-from ..nightly.request import NightRequest
 from ..session import Session
+from .finished import Finished
+from .request import NightRequest
 
 if TYPE_CHECKING:
     from ...nightly.gates.nights import Record

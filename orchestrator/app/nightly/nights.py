@@ -19,12 +19,13 @@ from ...nightly.culprits import hook, quarantine
 from ...nightly.suite import Night, Suite
 from ...store import beds as store
 from .. import beds, ephemeral_bed, spare_probe
-from ..nightly.request import NightRequest
 from ..places import short_path
 from ..session import Session
 from ..slurm import slurm_jobs
 from ..up import up
 from . import night_end, night_trials, suites
+from .finished import Finished
+from .request import NightRequest
 
 #: Earlier nights that are read for the order of the cells and the remaining time.
 EARLIER = 30

@@ -14,8 +14,8 @@ from ...nightly import parse_suite
 from ...nightly.suite import Suite
 from ...store import paths, shipped
 from .. import trials
-from ..nightly.request import NightRequest
 from ..session import Session
+from .request import NightRequest
 
 _SUFFIXES = (".yml", ".yaml")
 
