@@ -19,14 +19,14 @@ class OnTerminal:
     """Opens what prints a run or a change of a bed; what prints is imported when it is used."""
 
     def run(self, session: Any, output: OutputRequest, *, is_script: bool) -> RunObserver:
-        from ..render import run_screen
+        from ..render import live
 
-        return run_screen.RunScreen(session=session, output=output, is_script=is_script)
+        return live.RunScreen(session=session, output=output, is_script=is_script)
 
     def resumed(self, session: Any, trial: Trial, slots: tuple[str, ...], history: History) -> RunObserver:
-        from ..render import run_screen
+        from ..render import live
 
-        return run_screen.resumed(session, trial, slots, history)
+        return live.resumed(session, trial, slots, history)
 
     def bed(self, session: Any) -> BedObserver:
         from ..render import bed_view

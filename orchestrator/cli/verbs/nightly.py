@@ -9,13 +9,13 @@ import click
 from ...app import requests
 from ...app.nightly.request import NightRequest
 from ...model.errors import UsageError
-from ..inputs import completions, options, request_options
+from ..inputs import completions, options
 from ..inputs.session import Session
 
 
 @options.command()
 @click.argument("suite", required=False, metavar="SUITE|FILE.yml", shell_complete=completions.suites)
-@request_options.of(NightRequest)
+@options.of_request(NightRequest)
 @options.slurm_job
 @options.as_json
 @click.pass_obj
