@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,9 +11,9 @@ from ...model.run import Run, StepRecord
 from ..lineage import kept_steps as lineage_of_steps
 from ..overview import RunView
 from ..overview import view as run_view
-from .attempts import Attempt, attempts
-from .checkpoints import damages
-from .resumption import Lineage, lineage
+from .attempts import Attempt
+from .resumption import Lineage
+from .sources import is_observed, lineage_of
 from .worker_returns import with_return, worker_returns
 
 
@@ -46,33 +45,15 @@ def watched(run: Run) -> Lineage | None:
 
     Also None where the script prints its steps, or reports them and not what it resumed from: then those are shown as reported.
     """
-    return _lineage_of(_Job(run)) if run.trial.workload == "script" else None
-
-
-class _Job:
-    """A run, equal to another one with the same files and history: metrics, reports and the terminal ask a dozen times."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Job) and self.run.files is other.run.files and self.run.history is other.run.history
-
-    def __hash__(self) -> int:
-        return id(self.run.files)
-
-
-@functools.lru_cache(maxsize=1)
-def _lineage_of(job: _Job) -> Lineage | None:
-    run = job.run
-    lines = lineage(attempts(run), damages(run.history))
+    if not is_observed(run):
+        return None
+    lines = lineage_of(run)
     trained = [attempt for attempt in lines.attempts if attempt.ranks]
-    if any(True for _ in run.files.steps()) and not all(
+    is_reported = any(True for _ in run.files.steps()) and not all(
         attempt.index in lines.bases and any(process.claims for process in attempt.ranks.values())
         for attempt in trained
-    ):
-        return None
-    return lines if trained else None
+    )
+    return lines if trained and not is_reported else None
 
 
 def resumes(lines: Lineage) -> Mapping[int, int]:
