@@ -4,7 +4,7 @@ from . import claims, completeness, cost, doubts, replicas, rounding, saved_stat
 from .attempts import Attempt, Process, attempts
 from .checkpoints import Checkpoint, Damage, checkpoints, damages, lack, usable
 from .doubts import job_doubts, lost_lines, missing_ranks, nothing_to_resume, unknown_starts, unobserved, why_unreached
-from .kept import KeptFacts, kept_facts, other_random_state, repeats, restarts_shown, step_of, unrepeated
+from .kept import KeptFacts, final_digests, kept_facts, other_random_state, repeats, restarts_shown, step_of, unrepeated
 from .overview import kept_steps, resumes, steps, view, watched
 from .recovery import RecoveryFigures, recovery_figures
 from .replay import Replay, redone, replays

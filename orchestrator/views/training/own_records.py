@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...model import events, watch
 from ...model.event import Event
@@ -17,20 +18,20 @@ from .resumption import Lineage, RankResume, Resumption, Step
 
 
 def own_lineage(run: Run) -> Lineage:
-    """An attempt for each gang, and for each number of an attempt in step records. The engine chose what each resumes from."""
-    records: dict[int, dict[int, list[StepRecord]]] = {}
-    for record in run.files.steps():
-        records.setdefault(record.epoch, {}).setdefault(record.rank, []).append(record)
+    """An attempt for each gang, and for each number of an attempt in step records. The engine chose what each resumes from.
+
+    A step that a rank recorded twice in an attempt is of an attempt by itself: no execution is left out.
+    """
     known, bases = {gang.epoch: gang for gang in gangs(run.history)}, resume_steps(run.history)
-    numbers, chosen = sorted({*known, *records}), chosen_checkpoints(run.history)
+    records, chosen = _executions(run.files.steps()), chosen_checkpoints(run.history)
     attempts = tuple(
-        _attempt(index, number, known.get(number), records.get(number, {}), bases.get(number, 0))
-        for index, number in enumerate(numbers)
+        _attempt(index, number, time, known.get(number), records.get((number, time), {}), bases.get(number, 0))
+        for index, (number, time) in enumerate(sorted({*((number, 0) for number in known), *records}))
     )
     starts = tuple(
         _start(attempt, known[attempt.number], chosen.get(attempt.number), bases[attempt.number])
         for attempt in attempts
-        if attempt.number in known
+        if attempt.number in known and not attempt.restart
     )
     return Lineage(
         attempts=attempts, bases={item.index: bases.get(item.number, 0) for item in attempts}, is_exact=True,
@@ -39,15 +40,30 @@ def own_lineage(run: Run) -> Lineage:
     )  # fmt: skip
 
 
+def _executions(records: Iterable[StepRecord]) -> dict[tuple[int, int], dict[int, dict[Step, StepRecord]]]:
+    """(attempt, 0, or the number of an execution before the last one in it) -> rank -> step -> record."""
+    result: dict[tuple[int, int], dict[int, dict[Step, StepRecord]]] = {}
+    times = Counter[tuple[int, int, int]]()
+    for record in records:
+        steps = result.setdefault((record.epoch, 0), {}).setdefault(record.rank, {})
+        if record.step in steps:
+            times[record.epoch, record.rank, record.step] += 1
+            key = (record.epoch, times[record.epoch, record.rank, record.step])
+            result.setdefault(key, {}).setdefault(record.rank, {})[record.step] = steps[record.step]
+        steps[record.step] = record
+    return result
+
+
 def _attempt(
-    index: int, number: int, gang: Gang | None, records: Mapping[int, Sequence[StepRecord]], base: Step
+    index: int, number: int, time: int, gang: Gang | None, records: Mapping[int, Mapping[Step, StepRecord]], base: Step
 ) -> Attempt:
-    ranks = sorted({*(gang.ranks if gang else ()), *records})
+    own = gang if not time else None
+    ranks = sorted({*(own.ranks if own else ()), *records})
     return Attempt(
         index=index,
         number=number,
-        restart=0,
-        ranks={rank: _process(number, rank, gang, records.get(rank, ()), base) for rank in ranks},
+        restart=time,
+        ranks={rank: _process(number, rank, own, [*records.get(rank, {}).values()], base) for rank in ranks},
         size=gang.world if gang else None,
         are_replicas=True,
     )
@@ -75,9 +91,10 @@ def _process(number: int, rank: int, gang: Gang | None, records: Sequence[StepRe
 
 
 def _step(record: StepRecord, base: Step) -> watch.Step:
-    batches = None if record.batch is None else (record.batch,)
-    n = record.step - base
-    return watch.Step(t=record.end, n=n, start=record.start, end=record.end, loss=record.loss, batches=batches)
+    return watch.Step(
+        t=record.end, n=record.step - base, start=record.start, end=record.end, loss=record.loss or None,
+        batches=(record.batch or "",),
+    )  # fmt: skip
 
 
 def _start(attempt: Attempt, gang: Gang, chosen: Event[ResumeChosen] | None, step: Step) -> Resumption:

@@ -6,7 +6,7 @@ from .attempts import Attempt
 from .resumption import Lineage, Step
 
 #: (step, ranks): from that step on the job had so many ranks.
-Sizes = tuple[tuple[Step, int | None], ...]
+Sizes = tuple[tuple[Step, int], ...]
 
 
 def have_same(lines: Lineage, first: Attempt, second: Attempt, step: Step) -> bool:
@@ -14,11 +14,10 @@ def have_same(lines: Lineage, first: Attempt, second: Attempt, step: Step) -> bo
     return _until(lines, first, step) == _until(lines, second, step)
 
 
-def first_change(lines: Lineage) -> Step | None:
-    """The step after which the kept lineage had another number of ranks than at first; None if it never had."""
+def changes(lines: Lineage) -> Sizes:
+    """Those after the first on the kept lineage: after which step it had how many ranks."""
     known = [attempt for attempt in lines.attempts if attempt.index in lines.bases]
-    sizes = _sizes(lines, known[-1]) if known else ()
-    return sizes[1][0] if len(sizes) > 1 else None
+    return _sizes(lines, known[-1])[1:] if known else ()
 
 
 def _until(lines: Lineage, attempt: Attempt, step: Step) -> Sizes:
