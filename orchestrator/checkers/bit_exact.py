@@ -37,7 +37,7 @@ def check(run: Run, params: Params) -> Verdict:
         return views.conclude("bit-exact", "", doubts=doubts)
     losses, digests = training.kept_facts(lines).losses, training.final_digests(lines)
     doubts += _incomplete(run.twin, {*losses, *digests})
-    if changes := training.world_sizes.changes(lines):
+    if changes := lines.size_changes:
         return _resized(run, run.twin, losses, doubts, changes)
     failures = [*_different_losses(losses, run.twin), *_different_states(digests, run.twin)]
     if failures and (moved := [*_moved(run)]):
@@ -54,7 +54,7 @@ def _resized(
     twin: Twin,
     losses: Mapping[str, Mapping[str, str]],
     doubts: list[views.Finding],
-    changes: training.world_sizes.Sizes,
+    changes: training.Sizes,
 ) -> Verdict:
     """Only the steps before the first change have the bits of the twin: later sums are over another number of ranks."""
     until, ranks = changes[0]
@@ -115,7 +115,7 @@ def _script(run: Run) -> Verdict:
     if facts.base is None:
         doubts.append(views.finding("the step that the last attempt resumed from is not known"))
     common = _common_facts(facts, run.twin)
-    change = next((step for step, _ in training.world_sizes.changes(lines)), None)
+    change = next((step for step, _ in lines.size_changes), None)
     if change is not None:
         # the resumed attempt recorded the state of that step, in shards of another size
         is_sharded = any(process.is_sharded for attempt in lines.attempts for process in attempt.ranks.values())

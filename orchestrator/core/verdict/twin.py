@@ -77,15 +77,12 @@ def unfit(run: Run) -> str:
         gangs = views.gangs(run.history)
         cause = views.root_cause(run.history, gangs[-1]) if gangs else None
         why = f"rank {cause.rank} {cause.how}" if cause else reason
-        hint = (
-            "; it may write only in its copy of the project, and --root names what belongs to it"
-            if is_script(run.trial)
-            else ""
-        )
+        is_isolated = views.mapping(run.extras.get("plan.json")).get("isolation") is not None
+        hint = "; it may write only in its copy of the project, and --root names what belongs to it" * is_isolated
         return f"{_name(run)} {outcome}: {why}{hint}"
     if _disturbed(run):
         return "it was disturbed"
-    return "it recorded no digest of its weights" if is_script(run.trial) else "it did not record its whole state"
+    return "it recorded no digest of its weights, or not its whole state"
 
 
 def restarting(history: History) -> frozenset[str]:

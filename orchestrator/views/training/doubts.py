@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ...model import watch
 from ...model.events import FaultInjected
 from ...model.run import Run
-from ...model.trial import SAVE_PHASES, SCRIPT, FaultPlan
+from ...model.trial import SAVE_PHASES, FaultPlan
 from ..findings import Finding, not_ended, not_started
 from ..gangs import gangs
 from ..step_ranges import Steps
@@ -156,7 +156,7 @@ def unobserved(attempts: Iterable[Attempt], what: str) -> Iterator[Finding]:
 
 def why_unreached(run: Run, fault: FaultPlan) -> str:
     """Why a fault that waits for a checkpoint was not reached: what the ranks did, and what to do next; empty if that is not known."""
-    files = tuple(run.files.watch()) if run.trial.workload == SCRIPT else ()
+    files = tuple(run.files.watch())
     if fault.at.phase in SAVE_PHASES:
         return _of_phase(run, fault, files)
     return _of_checkpoint(files) if fault.at.after_save else ""

@@ -1,19 +1,21 @@
-"""A run at a glance with the steps of a user's job, as the watcher recorded them."""
+"""A run at a glance, with the steps of a user's job as the watcher recorded them, and its attempts by either source of facts."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...model.events import RecoveryReplaced
 from ...model.run import Run, StepRecord
+from ...model.trial import SCRIPT
 from ..lineage import kept_steps as lineage_of_steps
 from ..overview import RunView
 from ..overview import view as run_view
-from .attempts import Attempt
-from .resumption import Lineage
-from .sources import is_observed, lineage_of
+from .attempts import Attempt, attempts
+from .checkpoints import damages
+from .resumption import Lineage, lineage
 from .worker_returns import with_return, worker_returns
 
 
@@ -110,3 +112,40 @@ def _steps(attempt: Attempt, base: int, last: int, redone: Sequence[tuple[int, i
                 epoch=attempt.number, node=process.node, rank=process.rank, step=base + n, loss=step.loss or "",
                 start=step.start, end=step.end, digest=state.weights if state and not process.is_sharded else None,
             )  # fmt: skip
+
+
+def is_observed(run: Run) -> bool:
+    """Whether the run is judged by the watcher's records: that of a user's script."""
+    return run.trial.workload == SCRIPT
+
+
+def lineage_of(run: Run) -> Lineage:
+    """The attempts of the run, and where each resumed from."""
+    return _lineage_of(_Job(run))
+
+
+class _Job:
+    """A run, equal to another one with the same files and history: checkers, metrics, reports and the terminal ask two dozen times."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Job)
+            and self.run.files is other.run.files
+            and self.run.history is other.run.history
+            and self.run.trial.workload == other.run.trial.workload
+        )
+
+    def __hash__(self) -> int:
+        return id(self.run.files)
+
+
+@functools.lru_cache(maxsize=1)
+def _lineage_of(job: _Job) -> Lineage:
+    if is_observed(job.run):
+        return lineage(attempts(job.run), damages(job.run.history))
+    from .own_records import own_lineage  # no run of a script loads it
+
+    return own_lineage(job.run)

@@ -10,7 +10,6 @@ from typing import Any
 
 from ...model import watch
 from ...model.frozen import dataclass
-from . import world_sizes
 from .attempts import Attempt, Process
 from .resumption import Lineage, Step
 
@@ -115,7 +114,7 @@ def _replays(lines: Lineage, attempt: Attempt, process: Process) -> Iterator[Rep
             other = old.ranks.get(process.rank)
             if other is None or before is None or before not in other.steps:
                 continue
-            if world_sizes.have_same(lines, old, attempt, (base or 0) + n):
+            if lines.have_same_sizes(old, attempt, (base or 0) + n):
                 yield _replay((base or 0) + n, (old, other, before), (attempt, process, n))
                 break
             if lines.is_exact:

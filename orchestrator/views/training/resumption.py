@@ -13,6 +13,8 @@ from .claims import Numbering, contradiction, numbering
 
 #: A step counts from the beginning of the run: its number in its attempt, and the step that the attempt resumed from.
 Step = int
+#: (step, ranks): from that step on the job had so many ranks.
+Sizes = tuple[tuple[Step, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,28 @@ class Lineage:
         """The steps that ``attempt`` had completed when the run was at ``step``."""
         base = self.bases.get(attempt.index)
         return None if base is None or step < base else step - base
+
+    @property
+    def size_changes(self) -> Sizes:
+        """On the kept lineage, after the first size: sums over another number of ranks have other last bits."""
+        known = [attempt for attempt in self.attempts if attempt.index in self.bases]
+        return self._sizes(known[-1])[1:] if known else ()
+
+    def have_same_sizes(self, first: Attempt, second: Attempt, step: Step) -> bool:
+        """Whether the same numbers of ranks led to ``step`` in both attempts. Both began from a known step."""
+        own, other = ([size for size in self._sizes(item) if size[0] < step] for item in (first, second))
+        return own == other
+
+    def _sizes(self, attempt: Attempt) -> Sizes:
+        sizes: Sizes = ()
+        for item in (*self.earlier(attempt), attempt):
+            base = self.bases.get(item.index)
+            if base is None:
+                continue
+            sizes = tuple(size for size in sizes if size[0] < base)
+            if not sizes or sizes[-1][1] != item.world:
+                sizes += ((base, item.world),)
+        return sizes
 
 
 def lineage(known: Sequence[Attempt], damage: Sequence[Damage] = ()) -> Lineage:
