@@ -20,10 +20,7 @@ from .worker_returns import with_return, worker_returns
 
 
 def view(run: Run) -> RunView:
-    lines = watched(run)
-    if lines is None:
-        return run_view(run.trial, run.history, run.files.steps())
-    shown = run_view(run.trial, run.history, _records(lines, is_summed=True), resumes(lines))
+    shown = run_view(run.trial, run.history, *_counted(run, is_summed=True))
     if not run.history.first(RecoveryReplaced):
         return shown
     returns = {item.id: item for item in worker_returns(run)}
@@ -32,14 +29,19 @@ def view(run: Run) -> RunView:
 
 def steps(run: Run) -> Iterator[StepRecord]:
     """The steps of all ranks; of a watched script numbered from the beginning of the run."""
-    lines = watched(run)
-    return iter(run.files.steps()) if lines is None else _records(lines)
+    return _counted(run)[0]
 
 
 def kept_steps(run: Run) -> tuple[StepRecord, ...]:
     """The steps of the kept lineage, in order of attempt, rank and step."""
+    records, known = _counted(run)
+    return lineage_of_steps(records, run.history, known)
+
+
+def _counted(run: Run, *, is_summed: bool = False) -> tuple[Iterator[StepRecord], Mapping[int, int] | None]:
+    """The steps of all ranks, and where the watcher recorded them the step that each attempt of ccbed began from."""
     lines = watched(run)
-    return lineage_of_steps(steps(run), run.history, None if lines is None else resumes(lines))
+    return (iter(run.files.steps()), None) if lines is None else (_records(lines, is_summed=is_summed), resumes(lines))
 
 
 def watched(run: Run) -> Lineage | None:
