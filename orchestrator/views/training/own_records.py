@@ -80,7 +80,7 @@ def _process(number: int, rank: int, gang: Gang | None, records: Sequence[StepRe
         file=watch.WatchFile(path="", node="", attempt=number, rank=rank, pid=0),
         owner=None,
         steps=Steps(_step(record, base) for record in records),
-        states={state.n: state for state in (*begun, *states)},
+        states={state.n: state for state in (*states, *begun)},
         rngs={},
         rates={},
         loads=(),
