@@ -29,7 +29,7 @@ def judged(run: Run, *, is_start: bool = False) -> Verdict:
     if ranks > 1 and not result.compared:
         doubts.append(views.finding("no state has digests of two ranks"))
     text = (
-        f"{ranks} replicas identical at {result.compared} states"
+        f"{ranks} replicas identical at {result.compared} state{'s' * (result.compared != 1)}"
         if ranks
         else "no two ranks are replicas of each other"
     )
