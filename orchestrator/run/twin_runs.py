@@ -111,8 +111,6 @@ def _store(twin: Twin | None, directory: Path) -> None:
 
 def with_interval(request: Request, origin: Path) -> Request:
     """A request whose ranks record states at the same steps as the run ``origin``, or its twin if that was first, did."""
-    if not twins.is_script(request.trial):
-        return request
     if (origin / bundle.TWIN).exists():
         return _at_interval(request, paths.document(origin, bundle.TWIN).get("every"))
     if not bundle.has_ended(origin):

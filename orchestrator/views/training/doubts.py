@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from ...model import watch
 from ...model.events import FaultInjected
 from ...model.run import Run
-from ...model.trial import SAVE_PHASES, SCRIPT, FaultPlan
-from ..findings import Finding, not_ended
+from ...model.trial import SAVE_PHASES, FaultPlan
+from ..findings import Finding, not_ended, not_started
 from ..gangs import gangs
 from ..step_ranges import Steps
 from .attempts import Attempt, Process, failed_load, reload_of, replica_groups
@@ -25,9 +25,10 @@ _RANK = re.compile(r"rank (?P<rank>\d+)(?: \([^)]*\))? (?P<rest>.*)", re.DOTALL)
 
 
 def job_doubts(run: Run, lines: Lineage) -> Iterator[Finding]:
-    """The run has not ended; nothing was recorded; ranks have no record in an attempt that others trained in."""
-    if run.history.events:
+    """The run has not begun or ended; nothing was recorded; ranks have no record in an attempt that others trained in."""
+    if run.history.events or lines.is_exact:  # without a bed there is no history
         yield from not_ended(run.history)
+        yield from not_started(run.history)
     groups = replica_groups(run.files.watch())
     if groups:
         yield Finding(text=groups)
@@ -155,7 +156,7 @@ def unobserved(attempts: Iterable[Attempt], what: str) -> Iterator[Finding]:
 
 def why_unreached(run: Run, fault: FaultPlan) -> str:
     """Why a fault that waits for a checkpoint was not reached: what the ranks did, and what to do next; empty if that is not known."""
-    files = tuple(run.files.watch()) if run.trial.workload == SCRIPT else ()
+    files = tuple(run.files.watch())
     if fault.at.phase in SAVE_PHASES:
         return _of_phase(run, fault, files)
     return _of_checkpoint(files) if fault.at.after_save else ""
