@@ -3,7 +3,7 @@
 from ...model.run import Run
 from . import claims, completeness, cost, doubts, replicas, rounding, saved_state, world_sizes
 from .attempts import Attempt, Process, attempts
-from .checkpoints import Checkpoint, Damage, checkpoints, damages, lack, usable
+from .checkpoints import Checkpoint, Damage, checkpoints, damages, lack, saves_of, usable
 from .doubts import job_doubts, lost_lines, missing_ranks, nothing_to_resume, unknown_starts, unobserved, why_unreached
 from .kept import KeptFacts, kept_facts, other_random_state, repeats, restarts_shown, step_of, unrepeated
 from .overview import kept_steps, resumes, steps, view, watched
