@@ -95,8 +95,10 @@ def keep_newest_saves(directory: Path) -> None:
         for write in training.saves_of(attempt):
             saves.setdefault((attempt.index, write.n), set()).add(write.path)
     kept = set[str]().union(*(saves[moment] for moment in sorted(saves)[-KEPT_SAVES:]))
-    own, roots = directory.resolve(), filter(None, (plan.work_dir and plan.work_dir.root, str(directory / paths.WORK)))
-    moved = {Path(root).resolve(): own / paths.WORK for root in roots} | {own / paths.OUT: own / paths.OUT}
+    own = directory.resolve()
+    moved = {own / paths.WORK: own / paths.WORK, own / paths.OUT: own / paths.OUT}
+    if plan.work_dir:
+        moved[Path(plan.work_dir.root).resolve()] = own / paths.WORK
     for path in sorted(set[str]().union(*saves.values()) - kept):
         for root, target in moved.items():
             if Path(path).is_relative_to(root) and not any(Path(other).is_relative_to(path) for other in kept):
