@@ -33,13 +33,7 @@ def live_objects(*types: type) -> dict[type, list[Any]]:
 
 def _family(kind: type) -> set[type]:
     """A class and all that derive from it."""
-    family, pending = set[type](), [kind]
-    while pending:
-        cls = pending.pop()
-        if cls not in family:
-            family.add(cls)
-            pending += type.__subclasses__(cls)
-    return family
+    return {kind}.union(*map(_family, type.__subclasses__(kind)))
 
 
 def is_left(old: Any, new: Any, modules: Iterable[Any]) -> bool:

@@ -55,12 +55,8 @@ class Losses:
         if self._scaled:
             self._scaled.clear()
         is_news, self._is_reported = bool(self._is_mixed) and not self._is_reported, True
-        fields: dict[str, Any] = {"loss": float(sum(values)).hex()} if values else {}
-        if passes > 1:
-            fields["passes"] = passes
-        if is_news:
-            fields["mixed"] = True
-        return fields
+        fields = {**({"passes": passes} if passes > 1 else {}), **({"mixed": True} if is_news else {})}
+        return {"loss": float(sum(values)).hex(), **fields} if values else fields
 
 
 def _changes_types(function: Any) -> bool:
