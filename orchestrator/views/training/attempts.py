@@ -14,7 +14,6 @@ from ...model.frozen import dataclass, field
 from ...model.run import Run
 from ..gangs import Gang, gangs
 from ..step_ranges import Steps
-from . import file_names
 from .uneven import FilesOfRank
 
 MODULUS = 1 << 64
@@ -373,6 +372,8 @@ def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None, *, was_w
 
 def lacking(load: watch.Load) -> str:
     """The words for what a checkpoint that could not be read lacked, by the names of its files."""
+    from . import file_names  # a run without such a load starts without it
+
     lack = file_names.missing(load.parts or ())
     return f" ({lack})" if lack else ""
 
