@@ -68,6 +68,7 @@ def _event_file() -> Callable[..., None] | None:
 
 @record.guarded("install")
 def _hook(torch: Any, directory: str) -> None:
+    record.stay_out_of(torch._C._dynamo.eval_frame.set_eval_frame)
     optimizer = importlib.import_module("torch.optim.optimizer")
     optimizer.register_optimizer_step_pre_hook(_before_step)
     optimizer.register_optimizer_step_post_hook(_after_step)
@@ -93,12 +94,12 @@ def _hook(torch: Any, directory: str) -> None:
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not tracing.is_traced() and not master_weights.is_stepping():
-        tracing.call_eagerly(_begin_step, optimizer, sys._getframe(1))
+        _begin_step(optimizer, sys._getframe(1))
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not tracing.is_traced() and not master_weights.is_stepping():
-        tracing.call_eagerly(_end_step, optimizer, sys._getframe(1))
+        _end_step(optimizer, sys._getframe(1))
 
 
 _begin_step = record.guarded("steps")(steps.groups.begin_step)
@@ -116,7 +117,7 @@ def _enter_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the backward pass is observed."""
     is_observed = not tracing.is_traced()
     if is_observed:
-        tracing.call_eagerly(_begin_pass, args[0] if args else kwargs.get("tensors"))
+        _begin_pass(args[0] if args else kwargs.get("tensors"))
     return is_observed
 
 
@@ -132,15 +133,14 @@ def _begin_pass(tensors: Any) -> None:
 
 def _leave_backward(is_observed: bool, result: None, error: BaseException | None) -> None:
     if is_observed and error is None:
-        if time_split.split.is_computing():
-            tracing.call_eagerly(time_split.end_backward)
+        time_split.end_backward()
     elif error is not None:
         _note_error("the backward pass", error)
 
 
 def _enter_grad(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if not tracing.is_traced():
-        tracing.call_eagerly(_begin_backward)
+        _begin_backward()
 
 
 @record.guarded("end")

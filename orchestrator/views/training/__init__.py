@@ -2,7 +2,7 @@
 
 from . import claims, completeness, cost, doubts, replicas, rounding, saved_state
 from .attempts import Attempt, Process, attempts
-from .checkpoints import Checkpoint, Damage, checkpoints, damages, lack, usable
+from .checkpoints import Checkpoint, Damage, checkpoints, damages, lack, saves_of, usable
 from .doubts import job_doubts, lost_lines, missing_ranks, nothing_to_resume, unknown_starts, unobserved, why_unreached
 from .kept import KeptFacts, final_digests, kept_facts, other_random_state, repeats, restarts_shown, step_of, unrepeated
 from .overview import is_observed, kept_steps, lineage_of, resumes, steps, view, watched

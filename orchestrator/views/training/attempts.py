@@ -369,11 +369,19 @@ def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None, *, was_w
     if file is None:
         return f"{name} has no record: {_UNWATCHED}"
     if failed := failed_load(file):
-        return f"{name} could not load {failed.path}, and made no step"
+        return f"{name} could not load {failed.path}{lacking(failed)}, and made no step"
     reasons = [f"{line.what}: {line.why}" for line in file.of(watch.NotObserved)]
     reasons += [f"{line.where}: {line.error}" for line in file.of(watch.Problem)]
     reasons.append("no optimizer of torch made one in this process; programs that it starts are seen with --cold")
     return f"{name} recorded no step ({reasons[0]})"
+
+
+def lacking(load: watch.Load) -> str:
+    """The words for what a checkpoint that could not be read lacked, by the names of its files."""
+    from . import file_names  # a run without such a load starts without it
+
+    lack = file_names.missing(load.parts or ())
+    return f" ({lack})" if lack else ""
 
 
 def failed_load(file: watch.WatchFile) -> watch.Load | None:
