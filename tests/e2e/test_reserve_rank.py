@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.bed import NodeStatus
-from orchestrator.node.agent import rank_processes
+from orchestrator.node.agent import script_reserves
 from orchestrator.node.oslayer import processes
 from orchestrator.providers.process import process_provider
 from orchestrator.store import bundle, index
@@ -138,7 +138,7 @@ dist.barrier()
 """
 
 
-@pytest.mark.skipif(any(map(os.path.exists, rank_processes.GPU_FILES)), reason="where it may use a GPU it is forked")
+@pytest.mark.skipif(any(map(os.path.exists, script_reserves.GPU_FILES)), reason="where it may use a GPU it is forked")
 def test_a_script_that_recovers_in_a_reserve_finds_what_its_first_attempt_found(bed: Bed, tmp_path: Path) -> None:
     pids = _reserves(bed)
     script, out = tmp_path / "job.py", tmp_path / "out"

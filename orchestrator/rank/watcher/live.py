@@ -97,6 +97,10 @@ class Progress:
 
     def __init__(self) -> None:
         self._reported: float | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Read the environment of this rank."""
         self._least_s = PAUSES_S[os.environ.get("RANK", "0") != "0"]
         self._pauses = Pauses(self._least_s)
 
@@ -114,9 +118,12 @@ class Progress:
             record.notify("rank.step", step=steps.completed(), mark=mark, pid=os.getpid(), offset=before, **later)
 
 
+#: The reports of this process.
+progress = Progress()
+
+
 def watch() -> None:
     """Report steps, and the first process group that this process joins."""
-    progress = Progress()
     steps.measure("live", progress.report)
     imports.when_imported("torch.distributed.distributed_c10d", _watch_joining)
 

@@ -130,15 +130,48 @@ class Recorder:
                 self.notified_at = time.monotonic()
 
 
-_recorder: Recorder | None = None
+class Draft:
+    """Keeps the lines of a process that is no rank yet, and reports nothing."""
+
+    def __init__(self) -> None:
+        self.pid, self.notified_at = os.getpid(), 0.0
+        self.off: set[str] = set()
+        self.lines: list[tuple[str, ranges.Fields]] = []
+
+    def line(self, kind: str, **fields: Any) -> None:
+        self.lines.append((kind, fields))
+
+    def replace_old(self, n: int, offset: int) -> bool:
+        return False
+
+    def unknown(self, what: str, why: str, *, is_sure: bool = True) -> None:
+        self.lines.append(("unknown", {"what": what, "why": why}))
+
+    def notify(self, name: str, **value: Any) -> None:
+        pass
+
+
+_recorder: Recorder | Draft | None = None
 
 
 def begin(directory: str, *, via: str, notify: Callable[..., None] | None = None) -> None:
-    """Create the record of this process and write its first line. Raises OSError."""
+    """Create the record of this process and write its first line, and those of its draft. Raises OSError."""
     global _recorder
-    _recorder = Recorder(directory, notify)
-    os.register_at_fork(after_in_child=_forget)
+    draft, _recorder = _recorder, Recorder(directory, notify)
     _recorder.line("begin", **_process(via))
+    if not isinstance(draft, Draft):
+        os.register_at_fork(after_in_child=_forget)
+        return
+    _recorder.off |= draft.off
+    for kind, fields in draft.lines:
+        _recorder.line(kind, **fields)
+
+
+def begin_draft() -> None:
+    """Keep lines for the record that ``begin`` creates."""
+    global _recorder
+    _recorder = Draft()
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _forget() -> None:

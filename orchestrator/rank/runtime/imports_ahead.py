@@ -1,0 +1,207 @@
+"""Imports in a reserve rank what a script imports first, so that its recovery does not wait for that.
+
+The process is as at the script's first line then: arguments, environment, sys.path, streams and the watcher's hooks come before the
+imports, as in any attempt. What an import may only do in the rank itself makes the reserve useless, and the report says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...model import codec
+from ...model import gang as gang_model
+from ...model.frozen import dataclass, field
+from . import environment, interpreter, leading_imports, program, work_dir
+
+#: After each import of a module it rests for so many times the CPU time that it took: the job trains meanwhile.
+REST = 1.0
+#: The watcher would act on these at once, in a process that is no rank yet.
+OF_WATCHER = ("CCBED_WATCH_HOLDS", "CCBED_CHECKPOINT_GLOBS")
+_LIBRARIES = ("site-packages", "dist-packages")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What was imported. ``problem``: why no script may run in this process; ``end``: the statement that ended the imports.
+
+    ``read``: the variables that the imports have read; ``files``: name -> (time of the last change in ns, bytes).
+    """
+
+    modules: int = 0
+    end: str = ""
+    problem: str = ""
+    read: tuple[str, ...] = ()
+    files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class _Unusable(Exception):
+    """Why no script may run in this process any more."""
+
+
+def prepare(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> Report:
+    """Become a process at the first line of the script of ``gang``, after the imports with which it begins. Never raises."""
+    cwd, before, main = Path.cwd(), dict(os.environ), sys.modules["__main__"]
+    try:
+        return _prepare(gang, environment.complete(gang, rank, node, incarnation, os.environ))
+    except _Unusable as error:
+        return Report(problem=str(error))
+    except BaseException as error:  # noqa: BLE001 the script shows it by itself
+        return Report(problem=f"{type(error).__name__}: {error}"[:200])
+    finally:
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(before)
+        sys.modules["__main__"] = main
+
+
+def _prepare(gang: gang_model.GangSpec, wanted: Mapping[str, str]) -> Report:
+    import torch
+
+    params = codec.build(importlib.import_module(f"{interpreter.OWN}.workloads.script").Params, dict(gang.params))
+    at_start = interpreter.environment_at_start()
+    if names := environment.find_start_only(at_start, wanted):
+        raise _Unusable(f"it starts a new interpreter for {', '.join(names)}")
+    os.umask(gang.umask)
+    os.chdir(work_dir.current_directory(gang.work_dir, params.cwd) or Path.cwd())
+    os.environ.clear()
+    os.environ.update({name: value for name, value in wanted.items() if name not in OF_WATCHER})
+    torch.set_num_threads(environment.threads(gang, os.environ))
+    torch.distributed.set_debug_level_from_env()  # type: ignore[attr-defined]
+    script, user = work_dir.on_node(gang.work_dir, params.file), Path(interpreter.__file__).parents[1] / "user"
+    with _silent():
+        interpreter.imitate_start(script, params.args, gang.payload, user, at_start)
+        program.prepare()
+        watcher = interpreter.load_watcher(user.parent / "watcher")
+        hidden = interpreter.hide_modules()
+        watcher.install_ahead()
+        entries = [path for path in sys.path if not _is_library(path) and not path.endswith(".zip")]
+        leading = leading_imports.find(script, entries)
+        with _unchanged(), _observed() as read:
+            modules = _import(leading.imports, script)
+        sys.modules.update(hidden)
+    files = [*leading.files, *modules]
+    return Report(modules=len(modules), end=leading.end, read=tuple(sorted(read)), files=_stamps(files))
+
+
+def _import(statements: tuple[str, ...], script: str) -> list[str]:
+    """The files of the modules that the statements have imported."""
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = script
+    before, pace = set(sys.modules), _Pace()
+    sys.meta_path.insert(0, pace)  # type: ignore[arg-type]
+    try:
+        exec(compile("\n".join(statements), "<imports ahead>", "exec", dont_inherit=True), {})  # noqa: S102
+    finally:
+        sys.meta_path.remove(pace)  # type: ignore[arg-type]
+    imported = [vars(sys.modules[name]).get("__file__") for name in sys.modules.keys() - before]
+    files = [file for file in imported if isinstance(file, str)]
+    if own := next((file for file in files if not _is_library(file)), None):
+        raise _Unusable(f"a library imports {own}")
+    return files
+
+
+class _Pace:
+    """Finds no module, and rests before each one."""
+
+    def __init__(self) -> None:
+        self._used_s = time.process_time()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        time.sleep(REST * (time.process_time() - self._used_s))
+        self._used_s = time.process_time()
+
+
+@contextlib.contextmanager
+def _unchanged() -> Iterator[None]:
+    """Raises _Unusable if the block has changed what the start of a rank sets anew, or has started a thread."""
+    before = _state()
+    yield
+    changed = [name for name, value in _state().items() if value != before[name]]
+    if changed:
+        raise _Unusable(f"its imports change {', '.join(changed)}")
+
+
+def _state() -> dict[str, Any]:
+    import torch
+
+    return {
+        "os.environ": dict(os.environ), "sys.path": list(sys.path), "sys.argv": list(sys.argv), "the directory": Path.cwd(),
+        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
+        "sys.stdout": sys.stdout, "sys.stderr": sys.stderr, "threads of torch": torch.get_num_threads(),
+        "threads": (len(os.listdir("/proc/self/task")), threading.active_count()),
+        "CUDA": torch.cuda.is_initialized(), "process groups": torch.distributed.is_initialized(),
+    }  # fmt: skip
+
+
+class _Read(dict[Any, Any]):
+    """The variables of os.environ; ``names`` are those that were read."""
+
+    def __init__(self, values: Mapping[Any, Any]) -> None:
+        super().__init__(values)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: Any) -> Any:
+        self.names.add(os.fsdecode(name))
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.names.add(os.fsdecode(name))  # type: ignore[arg-type]
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.names.update(map(os.fsdecode, super().keys()))
+        return super().__iter__()
+
+
+@contextlib.contextmanager
+def _observed() -> Iterator[set[str]]:
+    """The names of the variables that are read in the block, also of those that are not set."""
+    environ: Any = os.environ
+    environ._data = seen = _Read(environ._data)
+    names: set[str] = set()
+    try:
+        yield names
+    finally:
+        names.update(seen.names)
+        environ._data = dict(seen.items())
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Raises _Unusable if the block writes to the output: what a script's imports write belongs to the log of the rank."""
+    kept = [os.dup(fd) for fd in (1, 2)]
+    with tempfile.TemporaryFile() as output:
+        for fd in (1, 2):
+            os.dup2(output.fileno(), fd)
+        try:
+            yield
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            for fd, original in zip((1, 2), kept, strict=True):
+                os.dup2(original, fd)
+                os.close(original)
+        output.seek(0)
+        if text := output.read(200):
+            raise _Unusable(f"its imports write {text.decode(errors='replace').strip()!r}")
+
+
+def _is_library(path: str) -> bool:
+    standard = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    return path.startswith(standard) or any(part in path.split(os.sep) for part in _LIBRARIES)
+
+
+def _stamps(files: list[str]) -> dict[str, tuple[int, int]]:
+    return {file: (status.st_mtime_ns, status.st_size) for file in files for status in (os.stat(file),)}
