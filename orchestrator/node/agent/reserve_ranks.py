@@ -126,7 +126,7 @@ class ReserveRanks:
 
     def choose(self, rank: script_reserves.Rank) -> tuple[int | None, str]:
         """The pid of a reserve that has imported what the script of this rank imports, and how much; or None, and why there is none."""
-        why = "no reserve has imported ahead"
+        why = self._last_script.why or "no reserve has imported ahead yet"
         if self._refused and script_reserves.begins_like(self._refused[0], rank.spec):
             why = self._refused[1]
         for pid, reserve in self._reserves.items():

@@ -6,6 +6,7 @@ only what differs between ranks and attempts may differ, and only if no import h
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib
 import json
@@ -27,6 +28,8 @@ from ..files import plain_files
 LAST_SCRIPT, IMPORT_LOCK = "script.json", "imports.lock"
 #: A script has run for so long, in seconds, before reserves import what it imports.
 RUNS_S = 5.0
+#: The nodes of a host, which look four times a second, can read it for so long.
+SHOWN_S = 2.0
 #: What differs between the ranks and the attempts of a job.
 OF_RANK = re.compile(
     r"CCBED_\w+|(LOCAL_|GROUP_|NODE_|ROLE_)?RANK|(\w+_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+"
@@ -76,28 +79,43 @@ class LastScript:
 
     def __init__(self, shared: Path) -> None:
         self._path = shared / LAST_SCRIPT
+        self._spec: GangSpec | None = None
         self._own: GangSpec | None = None
-        self._seen: tuple[int, GangSpec] | None = None
+        self._since, self._seen = 0.0, 0
+        #: Why no reserve imports for it.
+        self.why = ""
 
     def note(self, spec: GangSpec) -> None:
-        """The ranks of a gang start on this node; the first of its nodes tells the others, of which a spare may have to import."""
+        """The ranks of a gang start on this node; the first of its nodes tells the others, of which a spare may have to import.
+
+        The file has the user's environment, so it is removed as soon as they have read it.
+        """
         self._own = spec
         if spec.group_rank == 0 and spec.epoch == 0 and has_imports(spec):
-            plain_files.write_json(self._path, codec.plain(spec))
+            with contextlib.suppress(OSError):
+                plain_files.write_json(self._path, codec.plain(spec))
+        self._read()
 
     def find(self) -> GangSpec | None:
-        """The script, once it has run for ``RUNS_S``; as the rank that this node has in it."""
+        """The script, once it has run for ``RUNS_S``, if reserves have something to import; as the rank of this node in it."""
+        self._read()
+        spec, own = self._spec, self._own
+        if spec is None or self.why or time.monotonic() - self._since < RUNS_S:
+            return None
+        return replace(spec, group_rank=own.group_rank, ranks=own.ranks) if own and own.run == spec.run else spec
+
+    def _read(self) -> None:
         try:
             status = self._path.stat()
-            if time.time() - status.st_mtime < RUNS_S:
-                return None
-            if self._seen is None or self._seen[0] != status.st_mtime_ns:
-                content = plain_files.read_json(self._path)
-                self._seen = status.st_mtime_ns, codec.build(GangSpec, content)
+            if status.st_mtime_ns != self._seen:
+                self._seen, self._since = status.st_mtime_ns, time.monotonic()
+                self._spec = codec.build(GangSpec, plain_files.read_json(self._path))
+                ahead = importlib.import_module("orchestrator.rank.runtime.imports_ahead")
+                self.why = ahead.find_obstacle(self._spec)
+            elif time.time() - status.st_mtime > SHOWN_S:
+                self._path.unlink()
         except (OSError, ValueError, KeyError, TypeError):
-            return None
-        spec, own = self._seen[1], self._own
-        return replace(spec, group_rank=own.group_rank, ranks=own.ranks) if own and own.run == spec.run else spec
+            return
 
 
 def import_ahead(spec: GangSpec, node: str, incarnation: str, lock: Path, report: int) -> None:
@@ -121,7 +139,7 @@ def read_report(fd: int) -> Report:
 def refusal(report: Report, ahead: GangSpec, order: Rank) -> str:
     """Why a reserve that imported for ``ahead`` cannot run the script of an order; empty if it can."""
     spec = order.spec
-    for name in ("params", "payload", "work_dir", "umask"):
+    for name in ("params", "payload", "work_dir", "isolation", "umask"):
         if getattr(spec, name) != getattr(ahead, name):
             return f"another {name}"
     environment = importlib.import_module("orchestrator.rank.runtime.environment")

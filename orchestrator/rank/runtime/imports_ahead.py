@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import signal
 import sys
 import sysconfig
@@ -48,6 +49,19 @@ class Report:
 
 class _Unusable(Exception):
     """Why no script may run in this process any more."""
+
+
+def find_obstacle(gang: gang_model.GangSpec) -> str:
+    """Why nothing is imported ahead for the script of ``gang``; empty if it begins with libraries that are not imported yet."""
+    script = work_dir.on_node(gang.work_dir, str(gang.params["file"]))
+    path = (gang.environment or os.environ).get("PYTHONPATH", "")
+    try:
+        leading = leading_imports.find(script, [str(Path(script).parent), *filter(None, path.split(os.pathsep))])
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"{script}: {error}"
+    names = {re.split(r"[ .]", statement)[1] for statement in leading.imports}
+    new = names - sys.modules.keys() - sys.stdlib_module_names
+    return "" if new else f"no library is imported before {leading.end or 'its end'}"
 
 
 def prepare(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> Report:
@@ -100,12 +114,12 @@ def _import(statements: tuple[str, ...], script: str) -> list[str]:
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = script
     before, pace = set(sys.modules), _Pace()
-    sys.meta_path.insert(0, pace)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, pace)
     try:
         exec(compile("\n".join(statements), "<imports ahead>", "exec", dont_inherit=True), {})  # noqa: S102
     finally:
-        sys.meta_path.remove(pace)  # type: ignore[arg-type]
-    imported = [vars(sys.modules[name]).get("__file__") for name in sys.modules.keys() - before]
+        sys.meta_path.remove(pace)
+    imported = [getattr(sys.modules[name], "__dict__", {}).get("__file__") for name in sys.modules.keys() - before]
     files = [file for file in imported if isinstance(file, str)]
     if own := next((file for file in files if not _is_library(file)), None):
         raise _Unusable(f"a library imports {own}")
@@ -141,8 +155,17 @@ def _state() -> dict[str, Any]:
         "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
         "sys.stdout": sys.stdout, "sys.stderr": sys.stderr, "threads of torch": torch.get_num_threads(),
         "threads": (len(os.listdir("/proc/self/task")), threading.active_count()),
-        "CUDA": torch.cuda.is_initialized(), "process groups": torch.distributed.is_initialized(),
+        "descriptors": os.listdir("/proc/self/fd"), "children": _has_children(),
+        "CUDA": torch.cuda.is_initialized(), "process groups": torch.distributed.is_initialized(),  # type: ignore[no-untyped-call]
     }  # fmt: skip
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 class _Read(dict[Any, Any]):
@@ -200,8 +223,8 @@ def _silent() -> Iterator[None]:
 
 def _is_library(path: str) -> bool:
     standard = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-    return path.startswith(standard) or any(part in path.split(os.sep) for part in _LIBRARIES)
+    return path.startswith(standard) or any(part in Path(path).parts for part in _LIBRARIES)
 
 
 def _stamps(files: list[str]) -> dict[str, tuple[int, int]]:
-    return {file: (status.st_mtime_ns, status.st_size) for file in files for status in (os.stat(file),)}
+    return {file: (status.st_mtime_ns, status.st_size) for file in files for status in (Path(file).stat(),)}

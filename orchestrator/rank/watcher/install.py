@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from . import importlib_bootstrap, imports, live, record, states, steps, tracing
-from .checkpoints import install as checkpoints
 from .checkpoints import file_globs, save_moments, saves
+from .checkpoints import install as checkpoints
 from .engines import deepspeed, master_weights, megatron
 from .holds import points, stack_signal
 from .measures import batches, inputs, losses, time_split

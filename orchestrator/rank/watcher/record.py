@@ -131,24 +131,30 @@ class Recorder:
 
 
 class Draft:
-    """Keeps the lines of a process that is no rank yet, and reports nothing."""
+    """Keeps what is recorded and reported in a process that is no rank yet."""
 
     def __init__(self) -> None:
         self.pid, self.notified_at = os.getpid(), 0.0
         self.off: set[str] = set()
-        self.lines: list[tuple[str, ranges.Fields]] = []
+        self._calls: list[tuple[str, tuple[str, ...], ranges.Fields]] = []
 
-    def line(self, kind: str, **fields: Any) -> None:
-        self.lines.append((kind, fields))
+    def line(self, *names: str, **fields: Any) -> None:
+        self._calls.append(("line", names, fields))
+
+    def unknown(self, *names: str, **fields: Any) -> None:
+        self._calls.append(("unknown", names, fields))
+
+    def notify(self, *names: str, **fields: Any) -> None:
+        self._calls.append(("notify", names, fields))
 
     def replace_old(self, n: int, offset: int) -> bool:
         return False
 
-    def unknown(self, what: str, why: str, *, is_sure: bool = True) -> None:
-        self.lines.append(("unknown", {"what": what, "why": why}))
-
-    def notify(self, name: str, **value: Any) -> None:
-        pass
+    def copy_to(self, recorder: Recorder) -> None:
+        """Do in ``recorder`` what was done here."""
+        recorder.off |= self.off
+        for function, names, fields in self._calls:
+            getattr(recorder, function)(*names, **fields)
 
 
 _recorder: Recorder | Draft | None = None
@@ -159,12 +165,10 @@ def begin(directory: str, *, via: str, notify: Callable[..., None] | None = None
     global _recorder
     draft, _recorder = _recorder, Recorder(directory, notify)
     _recorder.line("begin", **_process(via))
-    if not isinstance(draft, Draft):
+    if isinstance(draft, Draft):
+        draft.copy_to(_recorder)
+    else:
         os.register_at_fork(after_in_child=_forget)
-        return
-    _recorder.off |= draft.off
-    for kind, fields in draft.lines:
-        _recorder.line(kind, **fields)
 
 
 def begin_draft() -> None:
