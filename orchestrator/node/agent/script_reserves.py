@@ -162,5 +162,5 @@ def _stamp(file: str) -> tuple[int, int] | None:
 
 def begins_like(first: Any, second: GangSpec) -> bool:
     """Do two scripts begin with the same imports, as far as their gangs tell?"""
-    names = ("params", "payload", "environment", "env", "threads", "ranks", "work_dir")
+    names = ("params", "payload", "environment", "env", "threads", "work_dir")
     return first is not None and all(getattr(first, name) == getattr(second, name) for name in names)
