@@ -99,10 +99,10 @@ class ReserveRanks:
             self._write_count(len(self._reserves))
         return True
 
-    def import_ahead(self, count: int) -> bool:
+    def import_ahead(self, count: int, *, may_fork: bool) -> bool:
         """Fork, one after the other, reserves that import what the last script imports; False while some are missing."""
         spec = self._last_script.find()
-        if self._has_failed or spec is None or not rank_imports.is_same_code(spec.payload):
+        if self._has_failed or spec is None or not may_fork or not rank_imports.is_same_code(spec.payload):
             return True
         if self._refused and script_reserves.begins_like(self._refused[0], spec):
             return True
