@@ -99,14 +99,22 @@ def _prepare(gang: gang_model.GangSpec, wanted: Mapping[str, str]) -> Report:
         program.prepare()
         watcher = interpreter.load_watcher(user.parent / "watcher")
         hidden = interpreter.hide_modules()
-        watcher.install_ahead()
-        entries = [path for path in sys.path if not _is_library(path) and not path.endswith(".zip")]
-        leading = leading_imports.find(script, entries)
-        with _unchanged(), _observed() as read:
-            modules = _import(leading.imports, script)
-        sys.modules.update(hidden)
+        try:
+            watcher.install_ahead()
+            leading, modules, read = _import_leading(script)
+        finally:
+            sys.modules.update(hidden)
     files = [*leading.files, *modules]
     return Report(modules=len(modules), end=leading.end, read=tuple(sorted(read)), files=_stamps(files))
+
+
+def _import_leading(script: str) -> tuple[leading_imports.Leading, list[str], set[str]]:
+    """What leads the script, the files of the modules that are new, and the variables that were read. Raises _Unusable."""
+    entries = [path for path in sys.path if not _is_library(path) and not path.endswith(".zip")]
+    leading = leading_imports.find(script, entries)
+    with _unchanged(), _observed() as read:
+        modules = _import(leading.imports, script)
+    return leading, modules, read
 
 
 def _import(statements: tuple[str, ...], script: str) -> list[str]:

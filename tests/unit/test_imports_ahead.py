@@ -1,0 +1,149 @@
+"""What a reserve imports ahead is used only if nothing tells it from what the script would import by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.model.gang import GangSpec
+from orchestrator.node.agent import script_reserves
+
+from .test_reserve_ranks import spec
+
+ROOT = Path(__file__).parents[2]
+#: Library -> its text, and what the report says of it.
+LIBRARIES = {
+    "plain": ("import json, wave\nwave.CHECKED = True\n", ""),
+    "reads_rank": ("import os\nRANK = os.environ.get('RANK')\n", ""),
+    "sets_variable": ("import os\nos.environ['LIBRARY'] = '1'\n", "its imports change os.environ"),
+    "extends_path": ("import sys\nsys.path.append('/more')\n", "its imports change sys.path"),
+    "starts_thread": ("import _thread, time\n_thread.start_new_thread(time.sleep, (60,))\n", "its imports change threads"),
+    "handles_signal": ("import signal\nsignal.signal(signal.SIGUSR1, print)\n", "its imports change signal handlers"),
+    "opens_file": ("FILE = open('/dev/null')\n", "its imports change descriptors"),
+    "starts_program": ("import subprocess\nP = subprocess.Popen(['sleep', '60'])\n", "its imports change children"),
+    "writes": ("print('hello')\n", "its imports write 'hello'"),
+    "fails": ("raise ImportError('not built')\n", "ImportError: not built"),
+    "imports_own": ("import own\n", "a library imports"),
+}  # fmt: skip
+DRIVER = """
+import json, os, sys
+from pathlib import Path
+from orchestrator.model import codec
+from orchestrator.model.gang import GangSpec
+from orchestrator.rank.runtime import imports_ahead
+import torch, torch.distributed, torch._dynamo, torch.optim
+cases = json.load(sys.stdin)
+for name, plain in cases.items():
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.setpgid(0, 0)
+        before = dict(os.environ), os.getcwd()
+        report = codec.plain(imports_ahead.prepare(codec.build(GangSpec, plain), 0, "n0", "i"))
+        is_back = before == (dict(os.environ), os.getcwd()) and "orchestrator.model" in sys.modules
+        os.write(write, json.dumps([report, is_back, name in sys.modules]).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        print(json.dumps([name, *json.load(answer)]), flush=True)
+    os.killpg(pid, 9)
+    os.waitpid(pid, 0)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ahead")
+    libraries = folder / "lib" / "site-packages"
+    libraries.mkdir(parents=True)
+    (folder / "own.py").write_text("A = 1\n")
+    for name, (text, _) in LIBRARIES.items():
+        (libraries / f"{name}.py").write_text(text)
+        (folder / f"job_{name}.py").write_text(f"import {name}\nprint(1)\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reports(folder: Path) -> dict[str, Any]:
+    """Library -> (report, whether the process is as before, whether the library is imported)."""
+    from orchestrator.model import codec
+
+    cases = {name: codec.plain(_gang(folder, name)) for name in LIBRARIES}
+    path = os.pathsep.join((str(ROOT), str(folder / "lib/site-packages")))
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER], input=json.dumps(cases), env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+        text=True, check=False, cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
+
+
+def _gang(folder: Path, name: str) -> GangSpec:
+    environment = {**os.environ, "PYTHONPATH": str(folder / "lib/site-packages")}
+    return spec(
+        folder, workload="script", params={"file": str(folder / f"job_{name}.py")}, environment=environment, epoch=0
+    )
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_whose_import_reaches_beyond_its_module_is_imported_by_the_rank_itself(
+    reports: dict[str, Any], library: str
+) -> None:
+    report, is_back, is_imported = reports[library]
+    assert is_back
+    assert LIBRARIES[library][1] in report["problem"] and bool(report["problem"]) == bool(LIBRARIES[library][1])
+    assert is_imported or report["problem"]
+
+
+def _order(folder: Path, library: str, **change: Any) -> script_reserves.Rank:
+    ahead = _gang(folder, library)
+    params = {"epoch": 1, "environment": {**(ahead.environment or {}), **change.pop("environment", {})}, **change}
+    return script_reserves.Rank(
+        spec=replace(ahead, **params), rank=params.get("ranks", (0,))[0], node="n0", incarnation="i"
+    )
+
+
+def _refusal(folder: Path, reports: dict[str, Any], library: str, **change: Any) -> str:
+    from orchestrator.model import codec
+
+    report = codec.build(script_reserves.Report, reports[library][0])
+    return script_reserves.refusal(report, _gang(folder, library), _order(folder, library, **change))
+
+
+def test_another_attempt_of_the_same_job_may_use_the_imports(folder: Path, reports: dict[str, Any]) -> None:
+    assert _refusal(folder, reports, "plain", ranks=(1,), group_rank=1, world_size=2, nodes=2, master_port=9) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"environment": {"HF_HUB_OFFLINE": "1"}}, "another value of HF_HUB_OFFLINE"),
+        ({"threads": 4}, "another value of OMP_NUM_THREADS"),
+        ({"umask": 0o22}, "another umask"),
+        ({"params": {"file": "other.py"}}, "another params"),
+    ],
+)
+def test_another_environment_or_job_may_not(
+    folder: Path, reports: dict[str, Any], change: dict[str, Any], why: str
+) -> None:
+    assert _refusal(folder, reports, "plain", **change) == why
+
+
+def test_a_variable_of_the_rank_counts_once_an_import_has_read_it(folder: Path, reports: dict[str, Any]) -> None:
+    assert _refusal(folder, reports, "reads_rank", world_size=2) == ""
+    assert _refusal(folder, reports, "reads_rank", ranks=(1,)) == "another value of RANK"
+
+
+def test_a_file_that_has_changed_is_imported_anew(folder: Path, reports: dict[str, Any]) -> None:
+    for file in (folder / "job_plain.py", folder / "lib/site-packages/plain.py"):
+        status = file.stat()
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+        assert _refusal(folder, reports, "plain") == f"{file} has changed"
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
