@@ -164,12 +164,12 @@ def test_so_does_one_whose_libraries_a_reserve_imported_ahead(bed: Bed, tmp_path
     _reserves(bed)
     ran, _ = _drill(bed, tmp_path, script)
     assert {event.value["imports"] for event in ran.of("rank.start") if event.epoch} == {
-        "none: no reserve has imported ahead yet"
+        "none: no reserve has imported yet"
     }
     _wait(lambda: all(_has_imported(bed, node) for node in _nodes(bed) if node.name != "n2"))
     ran, reports = _drill(bed, tmp_path, script)
     imports = {event.value["imports"] for event in ran.of("rank.start") if event.epoch}
-    assert len(imports) == 1 and re.match(r"\d{2,} modules; the first other statement is job.py", *imports), imports
+    assert len(imports) == 1 and re.match(r"\d{2,} modules; what follows them is job.py", *imports), imports
     _compare(reports)
     assert bed.unchanged()
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.gang import GangSpec
+from orchestrator.model import codec
+from orchestrator.model.gang import GangSpec, ImportReport
 from orchestrator.node.agent import script_reserves
 
 from .test_reserve_ranks import spec
@@ -28,7 +29,7 @@ LIBRARIES = {
     "handles_signal": ("import signal\nsignal.signal(signal.SIGUSR1, print)\n", "its imports change signal handlers"),
     "opens_file": ("FILE = open('/dev/null')\n", "its imports change descriptors"),
     "starts_program": ("import subprocess\nP = subprocess.Popen(['sleep', '60'])\n", "its imports change children"),
-    "writes": ("print('hello')\n", "its imports write 'hello'"),
+    "writes": ("print('hello')\n", "its imports change the output"),
     "fails": ("raise ImportError('not built')\n", "ImportError: not built"),
     "imports_own": ("import own\n", "a library imports"),
 }  # fmt: skip
@@ -73,8 +74,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reports(folder: Path) -> dict[str, Any]:
     """Library -> (report, whether the process is as before, whether the library is imported)."""
-    from orchestrator.model import codec
-
     cases = {name: codec.plain(_gang(folder, name)) for name in LIBRARIES}
     path = os.pathsep.join((str(ROOT), str(folder / "lib/site-packages")))
     done = subprocess.run(
@@ -102,23 +101,15 @@ def test_a_library_whose_import_reaches_beyond_its_module_is_imported_by_the_ran
     assert is_imported or report["problem"]
 
 
-def _order(folder: Path, library: str, **change: Any) -> script_reserves.Rank:
-    ahead = _gang(folder, library)
-    params = {"epoch": 1, "environment": {**(ahead.environment or {}), **change.pop("environment", {})}, **change}
-    return script_reserves.Rank(
-        spec=replace(ahead, **params), rank=params.get("ranks", (0,))[0], node="n0", incarnation="i"
-    )
-
-
-def _refusal(folder: Path, reports: dict[str, Any], library: str, **change: Any) -> str:
-    from orchestrator.model import codec
-
-    report = codec.build(script_reserves.Report, reports[library][0])
-    return script_reserves.refusal(report, _gang(folder, library), _order(folder, library, **change))
+def _refusal(folder: Path, reports: dict[str, Any], library: str, rank: int = 0, **change: Any) -> str:
+    report, before = codec.build(ImportReport, reports[library][0]), _gang(folder, library)
+    environment = {**(before.environment or {}), **change.pop("environment", {})}
+    order = replace(before, epoch=1, ranks=(rank,), environment=environment, **change)
+    return script_reserves.refusal(report, before, order, rank, "n0", "i")
 
 
 def test_another_attempt_of_the_same_job_may_use_the_imports(folder: Path, reports: dict[str, Any]) -> None:
-    assert _refusal(folder, reports, "plain", ranks=(1,), group_rank=1, world_size=2, nodes=2, master_port=9) == ""
+    assert _refusal(folder, reports, "plain", rank=1, group_rank=1, world_size=2, nodes=2, master_port=9) == ""
 
 
 @pytest.mark.parametrize(
@@ -138,7 +129,7 @@ def test_another_environment_or_job_may_not(
 
 def test_a_variable_of_the_rank_counts_once_an_import_has_read_it(folder: Path, reports: dict[str, Any]) -> None:
     assert _refusal(folder, reports, "reads_rank", world_size=2) == ""
-    assert _refusal(folder, reports, "reads_rank", ranks=(1,)) == "another value of RANK"
+    assert _refusal(folder, reports, "reads_rank", rank=1) == "another value of RANK"
 
 
 def test_a_file_that_has_changed_is_imported_anew(folder: Path, reports: dict[str, Any]) -> None:

@@ -46,23 +46,23 @@ def folder(tmp_path: Path) -> Path:
 
 def _find(folder: Path, source: str) -> leading_imports.Leading:
     (folder / "job.py").write_text(source)
-    return leading_imports.find(str(folder / "job.py"), [str(folder)])
+    return leading_imports.Leading(str(folder / "job.py"), [str(folder)])
 
 
 @pytest.mark.parametrize("source", SET_FIRST)
 def test_a_library_that_a_job_imports_after_it_set_something_is_not_imported_ahead(folder: Path, source: str) -> None:
-    found = _find(folder, source)
-    assert not [statement for statement in found.imports if "library" in statement]
-    assert found.end
+    leading = _find(folder, source)
+    assert not [statement for statement in leading.imports if "library" in statement]
+    assert leading.end
 
 
 def test_imports_lead_in_their_order_and_those_of_the_users_modules_in_their_place(folder: Path) -> None:
     source = '"""A job."""\nfrom __future__ import annotations\nimport os, library\nfrom model import Net\nN: int = 2\nimport more as m\n'
     function = "def main():\n    os.environ['A'] = '1'\nif __name__ == '__main__':\n    main()\n"
-    found = _find(folder, source + function)
-    assert found.imports == ("import os", "import library", "import math", "from torch import nn", "import more as m")
-    assert found.files == (str(folder / "job.py"), str(folder / "model.py"))
-    assert found.end == "job.py:9: if __name__ == '__main__':"
+    leading = _find(folder, source + function)
+    assert leading.imports == ["import os", "import library", "import math", "from torch import nn", "import more as m"]
+    assert leading.files == [str(folder / "job.py"), str(folder / "model.py")]
+    assert leading.end == "job.py:9: if __name__ == '__main__':"
 
 
 def test_a_dataclass_and_a_function_without_gradients_change_nothing(folder: Path) -> None:

@@ -234,8 +234,7 @@ class RankProcesses:
         """Turn a reserve into a rank, one that has imported what the script imports if there is one. ``who`` gets why not."""
         chosen = None
         if spec.workload == SCRIPT:
-            rank = script_reserves.Rank(spec=spec, rank=who["rank"], node=self._node, incarnation=self._incarnation)
-            chosen, who["imports"] = self._reserves.choose(rank)
+            chosen, who["imports"] = self._reserves.choose(spec, who["rank"])
         return self._reserves.order({"spec": codec.plain(spec), **who}, chosen)
 
     def _fork(self, spec: GangSpec, who: Mapping[str, Any]) -> tuple[int, int]:

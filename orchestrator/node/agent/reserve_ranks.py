@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...model.frozen import dataclass
-from ...model.gang import GangSpec
+from ...model.gang import GangSpec, ImportReport
 from .. import rank_imports, warm_up
 from ..files import label, plain_files
 from ..oslayer import forks, processes
@@ -46,7 +46,7 @@ class Reserve:
     is_ready: bool = False
     script: GangSpec | None = None
     report_fd: int = -1
-    report: script_reserves.Report | None = None
+    report: ImportReport | None = None
 
 
 class ReserveRanks:
@@ -64,7 +64,7 @@ class ReserveRanks:
         self._node, self._incarnation = identity
         self._last_script = script_reserves.LastScript(shared)
         #: The script for which imports failed here, and why.
-        self._refused: tuple[GangSpec, str] | None = None
+        self._refused: tuple[GangSpec | None, str] = None, ""
         self._reserves: dict[int, Reserve] = {}
         self._idle_since = time.monotonic()
         #: The first failure is the last attempt of this agent: the next one would fail as well.
@@ -102,39 +102,37 @@ class ReserveRanks:
     def import_ahead(self, count: int, *, may_fork: bool) -> bool:
         """Fork, one after the other, reserves that import what the last script imports; False while some are missing."""
         spec = self._last_script.find()
-        if self._has_failed or spec is None or not may_fork or not rank_imports.is_same_code(spec.payload):
+        if spec is None or self._has_failed or self._is_refused(spec) or not rank_imports.is_same_code(spec.payload):
             return True
-        if self._refused and script_reserves.begins_like(self._refused[0], spec):
-            return True
-        ahead = {pid: reserve for pid, reserve in self._reserves.items() if reserve.script}
-        for pid, reserve in ahead.items():
-            if not script_reserves.begins_like(reserve.script, spec):
+        for_scripts = {pid: reserve for pid, reserve in self._reserves.items() if reserve.script}
+        for pid, reserve in for_scripts.items():
+            if reserve.script and not script_reserves.begins_like(reserve.script, spec):
                 self._end(pid)
-                return False
-        if len(ahead) < count and all(reserve.is_ready for reserve in ahead.values()):
+        if may_fork and len(for_scripts) < count and all(reserve.is_ready for reserve in for_scripts.values()):
             self._write_count(len(self._reserves) + 1)
             self._fork(spec)
             self._write_count(len(self._reserves))
-        return len(ahead) >= count
+        return len(for_scripts) >= count
 
     def stop_imports(self, spec: GangSpec) -> None:
         """Ranks of ``spec`` start: they get the CPU time of what imports now."""
         self._last_script.note(spec)
-        for pid, reserve in list(self._reserves.items()):
-            if reserve.script and not reserve.is_ready:
-                self._end(pid)
+        for pid in [pid for pid, reserve in self._reserves.items() if reserve.script and not reserve.is_ready]:
+            self._end(pid)
 
-    def choose(self, rank: script_reserves.Rank) -> tuple[int | None, str]:
-        """The pid of a reserve that has imported what the script of this rank imports, and how much; or None, and why there is none."""
-        why = self._last_script.why or "no reserve has imported ahead yet"
-        if self._refused and script_reserves.begins_like(self._refused[0], rank.spec):
-            why = self._refused[1]
+    def choose(self, spec: GangSpec, rank: int) -> tuple[int | None, str]:
+        """The pid of a reserve that has imported what the script of a rank imports, and how much; or None, and why there is none."""
+        why = self._refused[1] if self._is_refused(spec) else self._last_script.why or "no reserve has imported yet"
         for pid, reserve in self._reserves.items():
             if reserve.is_ready and reserve.script and reserve.report:
-                why = script_reserves.refusal(reserve.report, reserve.script, rank)
+                before, who = reserve.script, (self._node, self._incarnation)
+                why = script_reserves.refusal(reserve.report, before, spec, rank, *who)
                 if not why:
-                    return pid, f"{reserve.report.modules} modules; the first other statement is {reserve.report.end}"
+                    return pid, f"{reserve.report.modules} modules; what follows them is {reserve.report.end}"
         return None, f"none: {why}"
+
+    def _is_refused(self, spec: GangSpec) -> bool:
+        return self._refused[0] is not None and script_reserves.begins_like(self._refused[0], spec)
 
     def order(self, order: Mapping[str, Any], chosen: int | None = None) -> tuple[int, int] | None:
         """Make a reserve the rank of this order; its pid and the descriptor that releases its holds. None: there is none.

@@ -13,13 +13,11 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ...model import codec
-from ...model.frozen import dataclass, replace
-from ...model.gang import GangSpec
+from ...model.frozen import replace
+from ...model.gang import GangSpec, ImportReport
 from ...model.trial import SCRIPT
 from .. import rank_imports
 from ..files import plain_files
@@ -28,8 +26,8 @@ from ..files import plain_files
 LAST_SCRIPT, IMPORT_LOCK = "script.json", "imports.lock"
 #: A script has run for so long, in seconds, before reserves import what it imports.
 RUNS_S = 5.0
-#: The nodes of a host, which look four times a second, can read it for so long.
-SHOWN_S = 2.0
+#: The nodes of a host, which poll four times a second, can read it for so long: it has the user's environment.
+SHARED_S = 2.0
 #: What differs between the ranks and the attempts of a job.
 OF_RANK = re.compile(
     r"CCBED_\w+|(LOCAL_|GROUP_|NODE_|ROLE_)?RANK|(\w+_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+"
@@ -38,40 +36,12 @@ OF_RANK = re.compile(
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a reserve says of its imports (``rank/runtime/imports_ahead.py``)."""
-
-    modules: int
-    end: str
-    problem: str
-    read: tuple[str, ...]
-    files: Mapping[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
-    """A rank of a gang, with the names of its node."""
-
-    spec: GangSpec
-    rank: int
-    node: str
-    incarnation: str
-
-
 def may_use_reserve(spec: GangSpec) -> bool:
     """Does a recovery of this gang run in the rank's own process, without a GPU? A reserve can use none any more."""
-    params = spec.params
     is_elsewhere = spec.workload == SCRIPT and (
-        any(params.get(name) for name in ("launcher", "exec_", "cold")) or any(map(os.path.exists, GPU_FILES))
+        any(spec.params.get(name) for name in ("launcher", "exec_", "cold")) or any(map(os.path.exists, GPU_FILES))
     )
     return not is_elsewhere and spec.backend == "gloo"
-
-
-def has_imports(spec: GangSpec) -> bool:
-    """May a reserve import what this script imports? A module that runs as a program, and a parsed output, begin in another way."""
-    begins_otherwise = spec.params.get("module") or spec.params.get("step_regex") or spec.isolation
-    return spec.workload == SCRIPT and may_use_reserve(spec) and not begins_otherwise
 
 
 class LastScript:
@@ -81,75 +51,68 @@ class LastScript:
         self._path = shared / LAST_SCRIPT
         self._spec: GangSpec | None = None
         self._own: GangSpec | None = None
-        self._since, self._seen = 0.0, 0
+        self._since, self._version = 0.0, 0
         #: Why no reserve imports for it.
         self.why = ""
 
     def note(self, spec: GangSpec) -> None:
-        """The ranks of a gang start on this node; the first of its nodes tells the others, of which a spare may have to import.
+        """The ranks of a gang start on this node; the first of its nodes tells the others: a spare among them may replace any.
 
-        The file has the user's environment, so it is removed as soon as they have read it.
+        A module that runs as a program, a parsed output and a reference run begin in another way.
         """
         self._own = spec
-        if spec.group_rank == 0 and spec.epoch == 0 and has_imports(spec):
+        begins_otherwise = spec.params.get("module") or spec.params.get("step_regex") or spec.isolation or spec.epoch
+        if spec.group_rank == 0 and spec.workload == SCRIPT and may_use_reserve(spec) and not begins_otherwise:
             with contextlib.suppress(OSError):
                 plain_files.write_json(self._path, codec.plain(spec))
-        self._read()
 
     def find(self) -> GangSpec | None:
         """The script, once it has run for ``RUNS_S``, if reserves have something to import; as the rank of this node in it."""
-        self._read()
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            self._read()
         spec, own = self._spec, self._own
         if spec is None or self.why or time.monotonic() - self._since < RUNS_S:
             return None
         return replace(spec, group_rank=own.group_rank, ranks=own.ranks) if own and own.run == spec.run else spec
 
     def _read(self) -> None:
-        try:
-            status = self._path.stat()
-            if status.st_mtime_ns != self._seen:
-                self._seen, self._since = status.st_mtime_ns, time.monotonic()
-                self._spec = codec.build(GangSpec, plain_files.read_json(self._path))
-                ahead = importlib.import_module("orchestrator.rank.runtime.imports_ahead")
-                self.why = ahead.find_obstacle(self._spec)
-            elif time.time() - status.st_mtime > SHOWN_S:
-                self._path.unlink()
-        except (OSError, ValueError, KeyError, TypeError):
-            return
+        status = self._path.stat()
+        if status.st_mtime_ns != self._version:
+            self._version, self._since = status.st_mtime_ns, time.monotonic()
+            self._spec = codec.build(GangSpec, plain_files.read_json(self._path))
+            self.why = importlib.import_module("orchestrator.rank.runtime.imports_ahead").find_obstacle(self._spec)
+        elif time.time() - status.st_mtime > SHARED_S:
+            self._path.unlink()
 
 
 def import_ahead(spec: GangSpec, node: str, incarnation: str, lock: Path, report: int) -> None:
     """In a reserve: import, one reserve of this host at a time, and write the report into the descriptor."""
-    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    rank_imports.adopt(spec.payload)
-    ahead = importlib.import_module("orchestrator.rank.runtime.imports_ahead")
-    text = json.dumps(codec.plain(ahead.prepare(spec, spec.ranks[0], node, incarnation)))
-    os.close(fd)
-    with os.fdopen(report, "w") as file:
-        file.write(text)
+    with lock.open("w") as file, os.fdopen(report, "w") as answer:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        rank_imports.adopt(spec.payload)
+        module = importlib.import_module("orchestrator.rank.runtime.imports_ahead")
+        json.dump(codec.plain(module.prepare(spec, spec.ranks[0], node, incarnation)), answer)
 
 
-def read_report(fd: int) -> Report:
+def read_report(fd: int) -> ImportReport:
     with os.fdopen(fd) as file:
         file.seek(0)
-        return codec.build(Report, json.load(file))
+        return codec.build(ImportReport, json.load(file))
 
 
-def refusal(report: Report, ahead: GangSpec, order: Rank) -> str:
-    """Why a reserve that imported for ``ahead`` cannot run the script of an order; empty if it can."""
-    spec = order.spec
+def refusal(report: ImportReport, before: GangSpec, spec: GangSpec, rank: int, node: str, incarnation: str) -> str:
+    """Why a reserve that has imported for ``before`` cannot run a rank of ``spec``; empty if it can."""
     for name in ("params", "payload", "work_dir", "isolation", "umask"):
-        if getattr(spec, name) != getattr(ahead, name):
+        if getattr(spec, name) != getattr(before, name):
             return f"another {name}"
-    environment = importlib.import_module("orchestrator.rank.runtime.environment")
-    before = environment.complete(ahead, ahead.ranks[0], order.node, order.incarnation, os.environ)
-    now = environment.complete(spec, order.rank, order.node, order.incarnation, os.environ)
-    differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    if counted := sorted(name for name in differing if name in report.read or not OF_RANK.fullmatch(name)):
+    complete = importlib.import_module("orchestrator.rank.runtime.environment").complete
+    old = complete(before, before.ranks[0], node, incarnation, os.environ)
+    new = complete(spec, rank, node, incarnation, os.environ)
+    differing = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
+    if counted := [name for name in differing if name in report.read or not OF_RANK.fullmatch(name)]:
         return f"another value of {', '.join(counted)}"
-    changed = (file for file, stamp in report.files.items() if _stamp(file) != tuple(stamp))
-    return "".join(f"{file} has changed" for file in [next(changed, "")] if file)
+    changed = (f"{file} has changed" for file, stamp in report.files.items() if _stamp(file) != tuple(stamp))
+    return next(changed, "")
 
 
 def _stamp(file: str) -> tuple[int, int] | None:
@@ -160,7 +123,7 @@ def _stamp(file: str) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def begins_like(first: Any, second: GangSpec) -> bool:
+def begins_like(first: GangSpec, second: GangSpec) -> bool:
     """Do two scripts begin with the same imports, as far as their gangs tell?"""
     names = ("params", "payload", "environment", "env", "threads", "work_dir")
-    return first is not None and all(getattr(first, name) == getattr(second, name) for name in names)
+    return all(getattr(first, name) == getattr(second, name) for name in names)

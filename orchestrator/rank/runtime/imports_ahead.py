@@ -6,15 +6,12 @@ imports, as in any attempt. What an import may only do in the rank itself makes 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import re
 import signal
 import sys
 import sysconfig
-import tempfile
-import threading
 import time
 import types
 from collections.abc import Iterator, Mapping
@@ -23,7 +20,7 @@ from typing import Any
 
 from ...model import codec
 from ...model import gang as gang_model
-from ...model.frozen import dataclass, field
+from ...model.gang import ImportReport
 from . import environment, interpreter, leading_imports, program, work_dir
 
 #: After each import of a module it rests for so many times the CPU time that it took: the job trains meanwhile.
@@ -31,20 +28,6 @@ REST = 1.0
 #: The watcher would act on these at once, in a process that is no rank yet.
 OF_WATCHER = ("CCBED_WATCH_HOLDS", "CCBED_CHECKPOINT_GLOBS")
 _LIBRARIES = ("site-packages", "dist-packages")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What was imported. ``problem``: why no script may run in this process; ``end``: the statement that ended the imports.
-
-    ``read``: the variables that the imports have read; ``files``: name -> (time of the last change in ns, bytes).
-    """
-
-    modules: int = 0
-    end: str = ""
-    problem: str = ""
-    read: tuple[str, ...] = ()
-    files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class _Unusable(Exception):
@@ -56,7 +39,7 @@ def find_obstacle(gang: gang_model.GangSpec) -> str:
     script = work_dir.on_node(gang.work_dir, str(gang.params["file"]))
     path = (gang.environment or os.environ).get("PYTHONPATH", "")
     try:
-        leading = leading_imports.find(script, [str(Path(script).parent), *filter(None, path.split(os.pathsep))])
+        leading = leading_imports.Leading(script, [str(Path(script).parent), *filter(None, path.split(os.pathsep))])
     except (OSError, SyntaxError, ValueError) as error:
         return f"{script}: {error}"
     names = {re.split(r"[ .]", statement)[1] for statement in leading.imports}
@@ -64,15 +47,21 @@ def find_obstacle(gang: gang_model.GangSpec) -> str:
     return "" if new else f"no library is imported before {leading.end or 'its end'}"
 
 
-def prepare(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> Report:
-    """Become a process at the first line of the script of ``gang``, after the imports with which it begins. Never raises."""
+def prepare(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> ImportReport:
+    """Become a process at the first line of the script of ``gang``, after the imports with which it begins. Never raises.
+
+    What the imports write goes into a file that is gone: a rank has its log for it.
+    """
     cwd, before, main = Path.cwd(), dict(os.environ), sys.modules["__main__"]
+    output = os.memfd_create("output")
+    for fd in (1, 2):
+        os.dup2(output, fd)
+    os.close(output)
     try:
         return _prepare(gang, environment.complete(gang, rank, node, incarnation, os.environ))
-    except _Unusable as error:
-        return Report(problem=str(error))
     except BaseException as error:  # noqa: BLE001 the script shows it by itself
-        return Report(problem=f"{type(error).__name__}: {error}"[:200])
+        kind = "" if isinstance(error, _Unusable) else f"{type(error).__name__}: "
+        return ImportReport(problem=f"{kind}{error}"[:200])
     finally:
         os.chdir(cwd)
         os.environ.clear()
@@ -80,7 +69,7 @@ def prepare(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -
         sys.modules["__main__"] = main
 
 
-def _prepare(gang: gang_model.GangSpec, wanted: Mapping[str, str]) -> Report:
+def _prepare(gang: gang_model.GangSpec, wanted: Mapping[str, str]) -> ImportReport:
     import torch
 
     params = codec.build(importlib.import_module(f"{interpreter.OWN}.workloads.script").Params, dict(gang.params))
@@ -94,30 +83,36 @@ def _prepare(gang: gang_model.GangSpec, wanted: Mapping[str, str]) -> Report:
     torch.set_num_threads(environment.threads(gang, os.environ))
     torch.distributed.set_debug_level_from_env()  # type: ignore[attr-defined]
     script, user = work_dir.on_node(gang.work_dir, params.file), Path(interpreter.__file__).parents[1] / "user"
-    with _silent():
-        interpreter.imitate_start(script, params.args, gang.payload, user, at_start)
-        program.prepare()
-        watcher = interpreter.load_watcher(user.parent / "watcher")
-        hidden = interpreter.hide_modules()
-        try:
-            watcher.install_ahead()
-            leading, modules, read = _import_leading(script)
-        finally:
-            sys.modules.update(hidden)
-    files = [*leading.files, *modules]
-    return Report(modules=len(modules), end=leading.end, read=tuple(sorted(read)), files=_stamps(files))
+    interpreter.imitate_start(script, params.args, gang.payload, user, at_start)
+    program.prepare()
+    watcher = interpreter.load_watcher(user.parent / "watcher")
+    hidden = interpreter.hide_modules()
+    try:
+        watcher.install_ahead()
+        return _import_leading(script)
+    finally:
+        sys.modules.update(hidden)
 
 
-def _import_leading(script: str) -> tuple[leading_imports.Leading, list[str], set[str]]:
-    """What leads the script, the files of the modules that are new, and the variables that were read. Raises _Unusable."""
-    entries = [path for path in sys.path if not _is_library(path) and not path.endswith(".zip")]
-    leading = leading_imports.find(script, entries)
-    with _unchanged(), _observed() as read:
-        modules = _import(leading.imports, script)
-    return leading, modules, read
+def _import_leading(script: str) -> ImportReport:
+    """Raises _Unusable if the imports have changed what the start of a rank sets anew, or have started something."""
+    search_path = [path for path in sys.path if not _is_library(path) and not path.endswith(".zip")]
+    leading = leading_imports.Leading(script, search_path)
+    environ: Any = os.environ
+    environ._data = variables = _Variables(environ._data)
+    before = _state()
+    variables.read.clear()
+    files = _import(leading.imports, script)
+    read = tuple(sorted(variables.read))
+    if changed := [name for name, value in _state().items() if value != before[name]]:
+        raise _Unusable(f"its imports change {', '.join(changed)}")
+    environ._data = dict(variables.items())
+    statuses = {file: Path(file).stat() for file in (*leading.files, *files)}
+    stamps = {file: (status.st_mtime_ns, status.st_size) for file, status in statuses.items()}
+    return ImportReport(modules=len(files), end=leading.end, read=read, files=stamps)
 
 
-def _import(statements: tuple[str, ...], script: str) -> list[str]:
+def _import(statements: list[str], script: str) -> list[str]:
     """The files of the modules that the statements have imported."""
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = script
@@ -145,94 +140,39 @@ class _Pace:
         self._used_s = time.process_time()
 
 
-@contextlib.contextmanager
-def _unchanged() -> Iterator[None]:
-    """Raises _Unusable if the block has changed what the start of a rank sets anew, or has started a thread."""
-    before = _state()
-    yield
-    changed = [name for name, value in _state().items() if value != before[name]]
-    if changed:
-        raise _Unusable(f"its imports change {', '.join(changed)}")
-
-
-def _state() -> dict[str, Any]:
+def _state() -> dict[str, object]:
     import torch
 
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        has_children = True
+    except ChildProcessError:
+        has_children = False
     return {
         "os.environ": dict(os.environ), "sys.path": list(sys.path), "sys.argv": list(sys.argv), "the directory": Path.cwd(),
-        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
-        "sys.stdout": sys.stdout, "sys.stderr": sys.stderr, "threads of torch": torch.get_num_threads(),
-        "threads": (len(os.listdir("/proc/self/task")), threading.active_count()),
-        "descriptors": os.listdir("/proc/self/fd"), "children": _has_children(),
+        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()], "children": has_children,
+        "streams": (sys.stdout, sys.stderr), "the output": os.fstat(1).st_size, "descriptors": os.listdir("/proc/self/fd"),
+        "threads": len(os.listdir("/proc/self/task")), "threads of torch": torch.get_num_threads(),
         "CUDA": torch.cuda.is_initialized(), "process groups": torch.distributed.is_initialized(),  # type: ignore[no-untyped-call]
     }  # fmt: skip
 
 
-def _has_children() -> bool:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-class _Read(dict[Any, Any]):
-    """The variables of os.environ; ``names`` are those that were read."""
+class _Variables(dict[Any, Any]):
+    """The variables of os.environ; ``read`` are the names of those that were read, also if they are not set."""
 
     def __init__(self, values: Mapping[Any, Any]) -> None:
         super().__init__(values)
-        self.names: set[str] = set()
+        self.read: set[str] = set()
 
     def __getitem__(self, name: Any) -> Any:
-        self.names.add(os.fsdecode(name))
+        self.read.add(os.fsdecode(name))
         return super().__getitem__(name)
 
-    def __contains__(self, name: object) -> bool:
-        self.names.add(os.fsdecode(name))  # type: ignore[arg-type]
-        return super().__contains__(name)
-
     def __iter__(self) -> Iterator[Any]:
-        self.names.update(map(os.fsdecode, super().keys()))
+        self.read.update(map(os.fsdecode, super().keys()))
         return super().__iter__()
-
-
-@contextlib.contextmanager
-def _observed() -> Iterator[set[str]]:
-    """The names of the variables that are read in the block, also of those that are not set."""
-    environ: Any = os.environ
-    environ._data = seen = _Read(environ._data)
-    names: set[str] = set()
-    try:
-        yield names
-    finally:
-        names.update(seen.names)
-        environ._data = dict(seen.items())
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Raises _Unusable if the block writes to the output: what a script's imports write belongs to the log of the rank."""
-    kept = [os.dup(fd) for fd in (1, 2)]
-    with tempfile.TemporaryFile() as output:
-        for fd in (1, 2):
-            os.dup2(output.fileno(), fd)
-        try:
-            yield
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            for fd, original in zip((1, 2), kept, strict=True):
-                os.dup2(original, fd)
-                os.close(original)
-        output.seek(0)
-        if text := output.read(200):
-            raise _Unusable(f"its imports write {text.decode(errors='replace').strip()!r}")
 
 
 def _is_library(path: str) -> bool:
     standard = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     return path.startswith(standard) or any(part in Path(path).parts for part in _LIBRARIES)
-
-
-def _stamps(files: list[str]) -> dict[str, tuple[int, int]]:
-    return {file: (status.st_mtime_ns, status.st_size) for file in files for status in (Path(file).stat(),)}

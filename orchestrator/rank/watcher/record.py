@@ -131,30 +131,15 @@ class Recorder:
 
 
 class Draft:
-    """Keeps what is recorded and reported in a process that is no rank yet."""
+    """Keeps the calls for the record of a process that is no rank yet."""
 
     def __init__(self) -> None:
         self.pid, self.notified_at = os.getpid(), 0.0
         self.off: set[str] = set()
-        self._calls: list[tuple[str, tuple[str, ...], ranges.Fields]] = []
+        self.calls: list[tuple[str, tuple[Any, ...], ranges.Fields]] = []
 
-    def line(self, *names: str, **fields: Any) -> None:
-        self._calls.append(("line", names, fields))
-
-    def unknown(self, *names: str, **fields: Any) -> None:
-        self._calls.append(("unknown", names, fields))
-
-    def notify(self, *names: str, **fields: Any) -> None:
-        self._calls.append(("notify", names, fields))
-
-    def replace_old(self, n: int, offset: int) -> bool:
-        return False
-
-    def copy_to(self, recorder: Recorder) -> None:
-        """Do in ``recorder`` what was done here."""
-        recorder.off |= self.off
-        for function, names, fields in self._calls:
-            getattr(recorder, function)(*names, **fields)
+    def __getattr__(self, name: str) -> Any:
+        return lambda *values, **fields: self.calls.append((name, values, fields))
 
 
 _recorder: Recorder | Draft | None = None
@@ -166,7 +151,9 @@ def begin(directory: str, *, via: str, notify: Callable[..., None] | None = None
     draft, _recorder = _recorder, Recorder(directory, notify)
     _recorder.line("begin", **_process(via))
     if isinstance(draft, Draft):
-        draft.copy_to(_recorder)
+        _recorder.off |= draft.off
+        for name, values, fields in draft.calls:
+            getattr(_recorder, name)(*values, **fields)
     else:
         os.register_at_fork(after_in_child=_forget)
 
