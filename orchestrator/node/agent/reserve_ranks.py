@@ -7,7 +7,6 @@ belongs to no gang: it has no port, no file of a run, and no child. It ends with
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import json
 import os
@@ -39,13 +38,12 @@ _READY = b"ready"
 class Reserve:
     """``fd``: this agent's end of its socket. ``is_ready``: it has rehearsed and waits.
 
-    ``script``: what it imports for; ``report``: what it says of that, first as the descriptor of a file in memory.
+    ``script``: what it imports for; ``report``: what it has imported.
     """
 
     fd: int
     is_ready: bool = False
     script: GangSpec | None = None
-    report_fd: int = -1
     report: ImportReport | None = None
 
 
@@ -170,10 +168,8 @@ class ReserveRanks:
         """Fork a reserve. It imports what ``script`` imports, or nothing."""
         agent = os.getpid()
         own, other = socket.socketpair(type=socket.SOCK_SEQPACKET)  # one message: the order, or the release of a hold
-        report = os.memfd_create("ccbed-imports") if script else -1
         try:
-            body = functools.partial(self._wait_for_order, agent, other.fileno(), script, report)
-            pid = forks.fork(self._loop, {other.fileno(), report}, body)
+            pid = forks.fork(self._loop, {other.fileno()}, lambda: self._wait_for_order(agent, other.fileno(), script))
         except (OSError, RuntimeError):
             self._has_failed = True
             traceback.print_exc()
@@ -182,17 +178,15 @@ class ReserveRanks:
         finally:
             other.close()
         own.setblocking(False)
-        reserve = self._reserves[pid] = Reserve(fd=own.detach(), script=script, report_fd=report)
+        reserve = self._reserves[pid] = Reserve(fd=own.detach(), script=script)
         self._loop.add_reader(reserve.fd, lambda: self._take_report(pid, reserve))
 
     def _take_report(self, pid: int, reserve: Reserve) -> None:
         """It is ready; nothing is read where it has ended, and its exit follows."""
-        if os.read(reserve.fd, 64) != _READY:
-            return
-        reserve.is_ready = True
-        if reserve.script:
-            reserve.report = script_reserves.read_report(reserve.report_fd)
-            reserve.report_fd = -1
+        text = os.read(reserve.fd, ORDER_BYTES)
+        reserve.is_ready = bool(text)
+        if text and reserve.script:
+            reserve.report = script_reserves.read_report(text)
             if reserve.report.problem:
                 self._refused = reserve.script, reserve.report.problem
                 self._end(pid)
@@ -212,18 +206,16 @@ class ReserveRanks:
             return False
         self._loop.remove_reader(reserve.fd)
         os.close(reserve.fd)
-        if reserve.report_fd >= 0:
-            os.close(reserve.report_fd)
         return True
 
-    def _wait_for_order(self, agent: int, fd: int, script: GangSpec | None, report: int) -> int:
+    def _wait_for_order(self, agent: int, fd: int, script: GangSpec | None) -> int:
         os.setpgid(0, 0)
         forks.die_with_parent(agent)
         _rehearse()
+        lock, report = self._shared / script_reserves.IMPORT_LOCK, _READY
         if script:
-            lock = self._shared / script_reserves.IMPORT_LOCK
-            script_reserves.import_ahead(script, self._node, self._incarnation, lock, report)
-        os.write(fd, _READY)
+            report = script_reserves.import_ahead(script, self._node, self._incarnation, lock)
+        os.write(fd, report)
         text = os.read(fd, ORDER_BYTES)
         return self._run(json.loads(text), fd) if text else 0
 

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import time
+import zlib
 from pathlib import Path
 
 from ...model import codec
@@ -85,19 +86,18 @@ class LastScript:
             self._path.unlink()
 
 
-def import_ahead(spec: GangSpec, node: str, incarnation: str, lock: Path, report: int) -> None:
-    """In a reserve: import, one reserve of this host at a time, and write the report into the descriptor."""
-    with lock.open("w") as file, os.fdopen(report, "w") as answer:
+def import_ahead(spec: GangSpec, node: str, incarnation: str, lock: Path) -> bytes:
+    """In a reserve: import, one reserve of this host at a time, and return the report."""
+    with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         rank_imports.adopt(spec.payload)
         module = importlib.import_module("orchestrator.rank.runtime.imports_ahead")
-        json.dump(codec.plain(module.prepare(spec, spec.ranks[0], node, incarnation)), answer)
+        report = codec.plain(module.prepare(spec, spec.ranks[0], node, incarnation))
+    return zlib.compress(json.dumps(report).encode())
 
 
-def read_report(fd: int) -> ImportReport:
-    with os.fdopen(fd) as file:
-        file.seek(0)
-        return codec.build(ImportReport, json.load(file))
+def read_report(text: bytes) -> ImportReport:
+    return codec.build(ImportReport, json.loads(zlib.decompress(text)))
 
 
 def refusal(report: ImportReport, before: GangSpec, spec: GangSpec, rank: int, node: str, incarnation: str) -> str:
@@ -115,12 +115,11 @@ def refusal(report: ImportReport, before: GangSpec, spec: GangSpec, rank: int, n
     return next(changed, "")
 
 
-def _stamp(file: str) -> tuple[int, int] | None:
-    try:
+def _stamp(file: str) -> tuple[int, ...]:
+    with contextlib.suppress(OSError):
         status = os.stat(file)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size
+        return status.st_mtime_ns, status.st_size
+    return ()
 
 
 def begins_like(first: GangSpec, second: GangSpec) -> bool:

@@ -30,10 +30,6 @@ OF_WATCHER = ("CCBED_WATCH_HOLDS", "CCBED_CHECKPOINT_GLOBS")
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
-class _Unusable(Exception):
-    """Why no script may run in this process any more."""
-
-
 def find_obstacle(gang: gang_model.GangSpec) -> str:
     """Why nothing is imported ahead for the script of ``gang``; empty if it begins with libraries that are not imported yet."""
     script = work_dir.on_node(gang.work_dir, str(gang.params["file"]))
@@ -60,8 +56,7 @@ def prepare(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -
     try:
         return _prepare(gang, environment.complete(gang, rank, node, incarnation, os.environ))
     except BaseException as error:  # noqa: BLE001 the script shows it by itself
-        kind = "" if isinstance(error, _Unusable) else f"{type(error).__name__}: "
-        return ImportReport(problem=f"{kind}{error}"[:200])
+        return ImportReport(problem=f"{error}"[:200] or type(error).__name__)
     finally:
         os.chdir(cwd)
         os.environ.clear()
@@ -75,7 +70,7 @@ def _prepare(gang: gang_model.GangSpec, wanted: Mapping[str, str]) -> ImportRepo
     params = codec.build(importlib.import_module(f"{interpreter.OWN}.workloads.script").Params, dict(gang.params))
     at_start = interpreter.environment_at_start()
     if names := environment.find_start_only(at_start, wanted):
-        raise _Unusable(f"it starts a new interpreter for {', '.join(names)}")
+        raise RuntimeError(f"it starts a new interpreter for {', '.join(names)}")
     os.umask(gang.umask)
     os.chdir(work_dir.current_directory(gang.work_dir, params.cwd) or Path.cwd())
     os.environ.clear()
@@ -95,38 +90,27 @@ def _prepare(gang: gang_model.GangSpec, wanted: Mapping[str, str]) -> ImportRepo
 
 
 def _import_leading(script: str) -> ImportReport:
-    """Raises _Unusable if the imports have changed what the start of a rank sets anew, or have started something."""
+    """Raises RuntimeError if the imports have changed what the start of a rank sets anew, or have started something."""
     search_path = [path for path in sys.path if not _is_library(path) and not path.endswith(".zip")]
     leading = leading_imports.Leading(script, search_path)
-    environ: Any = os.environ
-    environ._data = variables = _Variables(environ._data)
-    before = _state()
-    variables.read.clear()
-    files = _import(leading.imports, script)
-    read = tuple(sorted(variables.read))
-    if changed := [name for name, value in _state().items() if value != before[name]]:
-        raise _Unusable(f"its imports change {', '.join(changed)}")
-    environ._data = dict(variables.items())
-    statuses = {file: Path(file).stat() for file in (*leading.files, *files)}
-    stamps = {file: (status.st_mtime_ns, status.st_size) for file, status in statuses.items()}
-    return ImportReport(modules=len(files), end=leading.end, read=read, files=stamps)
-
-
-def _import(statements: list[str], script: str) -> list[str]:
-    """The files of the modules that the statements have imported."""
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = script
-    before, pace = set(sys.modules), _Pace()
+    environ: Any = os.environ
+    before, modules, pace = _state(), set(sys.modules), _Pace()
+    environ._data = variables = _Variables(environ._data)
     sys.meta_path.insert(0, pace)
-    try:
-        exec(compile("\n".join(statements), "<imports ahead>", "exec", dont_inherit=True), {})  # noqa: S102
-    finally:
-        sys.meta_path.remove(pace)
-    imported = [getattr(sys.modules[name], "__dict__", {}).get("__file__") for name in sys.modules.keys() - before]
+    exec(compile("\n".join(leading.imports), "<imports ahead>", "exec", dont_inherit=True), {})  # noqa: S102
+    sys.meta_path.remove(pace)
+    environ._data = dict(variables.items())
+    if changed := [name for name, value in _state().items() if value != before[name]]:
+        raise RuntimeError(f"its imports change {', '.join(changed)}")
+    imported = (getattr(sys.modules[name], "__dict__", {}).get("__file__") for name in sys.modules.keys() - modules)
     files = [file for file in imported if isinstance(file, str)]
     if own := next((file for file in files if not _is_library(file)), None):
-        raise _Unusable(f"a library imports {own}")
-    return files
+        raise RuntimeError(f"a library imports {own}")
+    statuses = {file: Path(file).stat() for file in (*leading.files, *files)}
+    stamps = {file: (status.st_mtime_ns, status.st_size) for file, status in statuses.items()}
+    return ImportReport(modules=len(files), end=leading.end, read=tuple(sorted(variables.read)), files=stamps)
 
 
 class _Pace:
@@ -143,14 +127,9 @@ class _Pace:
 def _state() -> dict[str, object]:
     import torch
 
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        has_children = True
-    except ChildProcessError:
-        has_children = False
     return {
         "os.environ": dict(os.environ), "sys.path": list(sys.path), "sys.argv": list(sys.argv), "the directory": Path.cwd(),
-        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()], "children": has_children,
+        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()], "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text(),
         "streams": (sys.stdout, sys.stderr), "the output": os.fstat(1).st_size, "descriptors": os.listdir("/proc/self/fd"),
         "threads": len(os.listdir("/proc/self/task")), "threads of torch": torch.get_num_threads(),
         "CUDA": torch.cuda.is_initialized(), "process groups": torch.distributed.is_initialized(),  # type: ignore[no-untyped-call]

@@ -40,7 +40,7 @@ class Leading:
         is_plain = isinstance(node, ast.Import)
         for single in [ast.Import(names=[name]) for name in node.names] if is_plain else [node]:
             name = single.names[0].name if isinstance(single, ast.Import) else single.module
-            if name is None or getattr(single, "level", 0):
+            if name is None or (isinstance(single, ast.ImportFrom) and single.level):
                 return False
             spec = PathFinder.find_spec(name.partition(".")[0], self._search_path)
             if spec is None:

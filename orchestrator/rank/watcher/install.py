@@ -21,7 +21,7 @@ from .measures import batches, inputs, losses, time_split
 
 _installed: list[int] = []
 #: Has something once the process is hooked and its record has no place yet.
-_ahead: list[bool] = []
+_drafts: list[bool] = []
 #: Begins the record of this process; whether it has one.
 _starters: list[Callable[[], bool]] = []
 
@@ -31,8 +31,8 @@ def install(directory: str, *, via: str, notify: Callable[..., None] | None = No
 
     ``via``: ``warm`` or ``site``. ``notify(name, **value)`` reports events live.
     """
-    if _ahead:
-        _ahead.clear()
+    if _drafts:
+        _drafts.clear()
         _begin_record(directory, via, notify)
         _hook_rank(directory)
     if _installed:
@@ -56,7 +56,7 @@ def install(directory: str, *, via: str, notify: Callable[..., None] | None = No
 def install_ahead() -> None:
     """Hook a process that has imported torch before it is known for which rank; ``install`` then begins its record."""
     _installed.append(os.getpid())
-    _ahead.append(True)
+    _drafts.append(True)
     record.begin_draft()
     _hook(sys.modules["torch"])
 
@@ -113,7 +113,7 @@ def _hook(torch: Any) -> None:
 def _hook_rank(directory: str) -> None:
     """Observe what the environment and the orders of this rank ask for."""
     points.install(directory)
-    live.progress.begin()
+    live.begin()
     states.begin()
     file_globs.install()
     save_moments.watch_random_states()

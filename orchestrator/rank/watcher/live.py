@@ -97,10 +97,6 @@ class Progress:
 
     def __init__(self) -> None:
         self._reported: float | None = None
-        self.begin()
-
-    def begin(self) -> None:
-        """Read the environment of this rank."""
         self._least_s = PAUSES_S[os.environ.get("RANK", "0") != "0"]
         self._pauses = Pauses(self._least_s)
 
@@ -118,14 +114,14 @@ class Progress:
             record.notify("rank.step", step=steps.completed(), mark=mark, pid=os.getpid(), offset=before, **later)
 
 
-#: The reports of this process.
-progress = Progress()
-
-
 def watch() -> None:
-    """Report steps, and the first process group that this process joins."""
-    steps.measure("live", progress.report)
+    """Report the first process group that this process joins."""
     imports.when_imported("torch.distributed.distributed_c10d", _watch_joining)
+
+
+def begin() -> None:
+    """Report the steps of this rank, as its environment asks for."""
+    steps.measure("live", Progress().report)
 
 
 @record.guarded("joined")
