@@ -224,18 +224,15 @@ class RankProcesses:
         spec = gang.spec
         events = self._directory / "runs" / run / f"rank-{rank}.e{spec.epoch}.{self._incarnation}.jsonl"
         who = {"rank": rank, "events_path": str(events), "node": self._node, "incarnation": self._incarnation}
-        reserve = self._order_reserve(spec, who) if _may_use_reserve(spec) else None
+        pid, reserve = None, None
+        if _may_use_reserve(spec):
+            if spec.workload == SCRIPT:
+                pid, who["imports"] = self._reserves.choose(spec, rank)
+            reserve = self._reserves.order({"spec": codec.plain(spec), **who}, pid)
         pid, release = reserve or self._fork(spec, who)
         gang.alive[pid] = rank
         gang.pids[rank] = pid
         gang.release[rank] = release
-
-    def _order_reserve(self, spec: GangSpec, who: dict[str, Any]) -> tuple[int, int] | None:
-        """Turn a reserve into a rank, one that has imported what the script imports if there is one. ``who`` gets why not."""
-        chosen = None
-        if spec.workload == SCRIPT:
-            chosen, who["imports"] = self._reserves.choose(spec, who["rank"])
-        return self._reserves.order({"spec": codec.plain(spec), **who}, chosen)
 
     def _fork(self, spec: GangSpec, who: Mapping[str, Any]) -> tuple[int, int]:
         """Fork a rank; its pid and the descriptor that releases its holds."""
@@ -346,16 +343,8 @@ def _may_use_reserve(spec: GangSpec) -> bool:
 
 
 def run_rank(
-    gang: GangSpec,
-    rank: int,
-    parent: int,
-    *,
-    events_path: str,
-    release_fd: int,
-    node: str,
-    incarnation: str,
-    imports: str = "",
-) -> int:
+    gang: GangSpec, rank: int, parent: int, *, events_path: str, release_fd: int, node: str, incarnation: str, imports: str = ""
+) -> int:  # fmt: skip
     """The body of a forked rank: leave the agent's process group, log to a file, load the payload, run the rank.
 
     ``imports``: what a reserve has imported ahead, or why it has not.

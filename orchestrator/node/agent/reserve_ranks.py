@@ -184,13 +184,14 @@ class ReserveRanks:
     def _take_report(self, pid: int, reserve: Reserve) -> None:
         """It is ready; nothing is read where it has ended, and its exit follows."""
         text = os.read(reserve.fd, ORDER_BYTES)
-        reserve.is_ready = bool(text)
         if text and reserve.script:
             reserve.report = script_reserves.read_report(text)
             if reserve.report.problem:
                 self._refused = reserve.script, reserve.report.problem
                 self._end(pid)
-        self._write_count(len(self._reserves))
+        if text:
+            reserve.is_ready = True
+            self._write_count(len(self._reserves))
 
     def _end(self, pid: int) -> None:
         """End a reserve; its exit is no failure."""

@@ -129,7 +129,8 @@ def _state() -> dict[str, object]:
 
     return {
         "os.environ": dict(os.environ), "sys.path": list(sys.path), "sys.argv": list(sys.argv), "the directory": Path.cwd(),
-        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()], "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text(),
+        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
+        "children": Path("/proc/thread-self/children").read_text(),
         "streams": (sys.stdout, sys.stderr), "the output": os.fstat(1).st_size, "descriptors": os.listdir("/proc/self/fd"),
         "threads": len(os.listdir("/proc/self/task")), "threads of torch": torch.get_num_threads(),
         "CUDA": torch.cuda.is_initialized(), "process groups": torch.distributed.is_initialized(),  # type: ignore[no-untyped-call]

@@ -28,15 +28,8 @@ WARM = ("torch", "torch.distributed", "torch._dynamo")
 
 
 def main(
-    gang: gang_model.GangSpec,
-    rank: int,
-    *,
-    events_path: str,
-    release_fd: int,
-    node: str,
-    incarnation: str,
-    imports: str = "",
-) -> int:
+    gang: gang_model.GangSpec, rank: int, *, events_path: str, release_fd: int, node: str, incarnation: str, imports: str = ""
+) -> int:  # fmt: skip
     """Run the workload of ``gang`` as ``rank`` and return the exit code. The caller exits by ``os._exit`` with it.
 
     ``imports``: what this process has imported ahead for a script, or why it has not.
