@@ -138,3 +138,62 @@ def test_a_file_that_has_changed_is_imported_anew(folder: Path, reports: dict[st
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
         assert _refusal(folder, reports, "plain") == f"{file} has changed"
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _last(folder: Path, gang: GangSpec, monkeypatch: pytest.MonkeyPatch) -> script_reserves.LastScript:
+    monkeypatch.setattr(script_reserves, "RUNS_S", 0.0)
+    monkeypatch.setattr(script_reserves, "GPU_FILES", ())
+    last = script_reserves.LastScript(folder)
+    last.note(gang)
+    return last
+
+
+def test_a_spare_learns_the_script_from_a_file_that_stays_for_two_seconds(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = _gang(folder, "plain")
+    assert _last(tmp_path, gang, monkeypatch).find() == gang
+    spare = script_reserves.LastScript(tmp_path)
+    assert spare.find() == gang
+    path = tmp_path / script_reserves.LAST_SCRIPT
+    assert path.stat().st_mode & 0o77 == 0, "it has the environment of the user"
+    os.utime(path, (1, 1))
+    assert spare.find() == gang and path.exists(), "another file"
+    assert spare.find() == gang and not path.exists()
+
+
+def test_a_script_that_has_just_begun_is_left_alone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = _last(tmp_path, _gang(folder, "plain"), monkeypatch)
+    monkeypatch.setattr(script_reserves, "RUNS_S", 60.0)
+    assert last.find() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"params": {"module": "m"}}, {"params": {"file": "f", "step_regex": "(1)"}}, {"workload": "train-dp"}, {"backend": "nccl"}],
+    ids=str,
+)  # fmt: skip
+def test_nothing_is_imported_ahead_for_what_begins_in_another_way(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    assert _last(tmp_path, replace(_gang(folder, "plain"), **change), monkeypatch).find() is None
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("import os\nos.environ['A'] = '1'\nimport plain\n", "no library is imported before job.py:2: os.environ['A'] = '1'"),
+        ("import os, json\n", "no library is imported before its end"),
+        ("import os,\n", "trailing comma not allowed"),
+        ("x = " + "(" * 500 + ")" * 500, "too many nested parentheses"),
+    ],
+)  # fmt: skip
+def test_the_history_says_why_nothing_is_imported_ahead(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, why: str
+) -> None:
+    (tmp_path / "job.py").write_text(source)
+    last = _last(tmp_path, replace(_gang(folder, "plain"), params={"file": str(tmp_path / "job.py")}), monkeypatch)
+    assert last.find() is None
+    assert why in (last.why or "")

@@ -135,8 +135,7 @@ class RankProcesses:
         running = [gang for gang in self._gangs.values() if gang.alive]
         has_recovered = all(gang.spec.epoch and time.monotonic() - gang.began > RECOVERED_S for gang in running)
         is_prepared = self._reserves.prepare(self._count, is_idle=has_recovered)
-        has_settled = all(time.monotonic() - gang.began > RECOVERED_S for gang in running)
-        return self._reserves.import_ahead(self._count, may_fork=has_settled) and is_prepared
+        return self._reserves.import_ahead(self._count) and is_prepared
 
     def release(self, run: str, epoch: int, rank: int, hold: str) -> str:
         """End the hold of a rank; the problem, or an empty string."""

@@ -97,7 +97,7 @@ class ReserveRanks:
             self._write_count(len(self._reserves))
         return True
 
-    def import_ahead(self, count: int, *, may_fork: bool) -> bool:
+    def import_ahead(self, count: int) -> bool:
         """Fork, one after the other, reserves that import what the last script imports; False while some are missing."""
         spec = self._last_script.find()
         if spec is None or self._has_failed or self._is_refused(spec) or not rank_imports.is_same_code(spec.payload):
@@ -106,7 +106,7 @@ class ReserveRanks:
         for pid, reserve in for_scripts.items():
             if reserve.script and not script_reserves.begins_like(reserve.script, spec):
                 self._end(pid)
-        if may_fork and len(for_scripts) < count and all(reserve.is_ready for reserve in for_scripts.values()):
+        if len(for_scripts) < count and all(reserve.is_ready for reserve in for_scripts.values()):
             self._write_count(len(self._reserves) + 1)
             self._fork(spec)
             self._write_count(len(self._reserves))

@@ -17,7 +17,6 @@ import zlib
 from pathlib import Path
 
 from ...model import codec
-from ...model.frozen import replace
 from ...model.gang import GangSpec, ImportReport
 from ...model.trial import SCRIPT
 from .. import rank_imports
@@ -51,37 +50,40 @@ class LastScript:
     def __init__(self, shared: Path) -> None:
         self._path = shared / LAST_SCRIPT
         self._spec: GangSpec | None = None
-        self._own: GangSpec | None = None
         self._since, self._version = 0.0, 0
-        #: Why no reserve imports for it.
-        self.why = ""
+        #: Why no reserve imports for it; None: not known yet.
+        self.why: str | None = None
 
     def note(self, spec: GangSpec) -> None:
         """The ranks of a gang start on this node; the first of its nodes tells the others: a spare among them may replace any.
 
         A module that runs as a program, a parsed output and a reference run begin in another way.
         """
-        self._own = spec
-        begins_otherwise = spec.params.get("module") or spec.params.get("step_regex") or spec.isolation or spec.epoch
-        if spec.group_rank == 0 and spec.workload == SCRIPT and may_use_reserve(spec) and not begins_otherwise:
-            with contextlib.suppress(OSError):
-                plain_files.write_json(self._path, codec.plain(spec))
+        self._since = time.monotonic()
+        begins_otherwise = spec.params.get("module") or spec.params.get("step_regex") or spec.isolation
+        if spec.workload == SCRIPT and may_use_reserve(spec) and not begins_otherwise:
+            self._spec, self.why = spec, None
+            if spec.group_rank == 0 and spec.epoch == 0:
+                with contextlib.suppress(OSError):
+                    plain_files.write_json(self._path, codec.plain(spec))
 
     def find(self) -> GangSpec | None:
-        """The script, once it has run for ``RUNS_S``, if reserves have something to import; as the rank of this node in it."""
+        """The script, once it has run for ``RUNS_S``, if reserves have something to import."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             self._read()
-        spec, own = self._spec, self._own
-        if spec is None or self.why or time.monotonic() - self._since < RUNS_S:
+        if self._spec is None or time.monotonic() - self._since < RUNS_S:
             return None
-        return replace(spec, group_rank=own.group_rank, ranks=own.ranks) if own and own.run == spec.run else spec
+        if self.why is None:
+            self.why = importlib.import_module("orchestrator.rank.runtime.imports_ahead").find_obstacle(self._spec)
+        return None if self.why else self._spec
 
     def _read(self) -> None:
         status = self._path.stat()
         if status.st_mtime_ns != self._version:
-            self._version, self._since = status.st_mtime_ns, time.monotonic()
-            self._spec = codec.build(GangSpec, plain_files.read_json(self._path))
-            self.why = importlib.import_module("orchestrator.rank.runtime.imports_ahead").find_obstacle(self._spec)
+            self._version = status.st_mtime_ns
+            spec = codec.build(GangSpec, plain_files.read_json(self._path))
+            if self._spec is None or self._spec.run != spec.run:
+                self._spec, self.why, self._since = spec, None, time.monotonic()
         elif time.time() - status.st_mtime > SHARED_S:
             self._path.unlink()
 

@@ -36,7 +36,7 @@ def find_obstacle(gang: gang_model.GangSpec) -> str:
     path = (gang.environment or os.environ).get("PYTHONPATH", "")
     try:
         leading = leading_imports.Leading(script, [str(Path(script).parent), *filter(None, path.split(os.pathsep))])
-    except (OSError, SyntaxError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 the script shows it by itself
         return f"{script}: {error}"
     names = {re.split(r"[ .]", statement)[1] for statement in leading.imports}
     new = names - sys.modules.keys() - sys.stdlib_module_names
