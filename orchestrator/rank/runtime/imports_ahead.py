@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import time
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,9 @@ _LIBRARIES = ("site-packages", "dist-packages")
 def find_obstacle(gang: gang_model.GangSpec) -> str:
     """Why nothing is imported ahead for the script of ``gang``; empty if it begins with libraries that are not imported yet."""
     script = work_dir.on_node(gang.work_dir, str(gang.params["file"]))
-    path = (gang.environment or os.environ).get("PYTHONPATH", "")
+    entries = (gang.environment or os.environ).get("PYTHONPATH", "").split(os.pathsep)
     try:
-        leading = leading_imports.Leading(script, [str(Path(script).parent), *filter(None, path.split(os.pathsep))])
+        leading = leading_imports.Leading(script, _of_user((str(Path(script).parent), *filter(None, entries))))
     except Exception as error:  # noqa: BLE001 the script shows it by itself
         return f"{script}: {error}"
     names = {re.split(r"[ .]", statement)[1] for statement in leading.imports}
@@ -91,8 +91,7 @@ def _prepare(gang: gang_model.GangSpec, wanted: Mapping[str, str]) -> ImportRepo
 
 def _import_leading(script: str) -> ImportReport:
     """Raises RuntimeError if the imports have changed what the start of a rank sets anew, or have started something."""
-    search_path = [path for path in sys.path if not _is_library(path) and not path.endswith(".zip")]
-    leading = leading_imports.Leading(script, search_path)
+    leading = leading_imports.Leading(script, _of_user(sys.path))
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = script
     environ: Any = os.environ
@@ -151,6 +150,11 @@ class _Variables(dict[Any, Any]):
     def __iter__(self) -> Iterator[Any]:
         self.read.update(map(os.fsdecode, super().keys()))
         return super().__iter__()
+
+
+def _of_user(search_path: Iterable[str]) -> list[str]:
+    """The entries where modules of the user may be."""
+    return [path for path in search_path if not _is_library(path) and not path.endswith(".zip")]
 
 
 def _is_library(path: str) -> bool:
