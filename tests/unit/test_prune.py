@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.bed import prune
 from orchestrator.core.bed.prune import Leftover
-from orchestrator.node.hostlink import host_operations, prunable_files
+from orchestrator.node.hostlink import bed_files, prunable_files
 from orchestrator.store import leftovers
 
 DAY = 86_400.0
@@ -112,7 +112,7 @@ def test_a_host_removes_what_it_lists_and_nothing_else(host: Path) -> None:
 
 
 def test_of_a_run_whose_files_were_gathered_checkpoints_and_outcomes_stay(host: Path) -> None:
-    host_operations.remove_run(str(host), str(host / "shared"), RUN, is_gathered=True)
+    bed_files.remove_run(str(host), str(host / "shared"), RUN, is_gathered=True)
     left = [str(path.relative_to(host)) for path in sorted(host.rglob("*")) if path.is_file() and RUN in str(path)]
     assert left == [f"keeper/done/{RUN}.k.json", f"nodes/n0/done/{RUN}.k.json", f"shared/{RUN}/checkpoints/a.pt"]
     assert ("run", RUN) in listed(host)

@@ -134,15 +134,44 @@ class Recorder:
                 self.notified_at = time.monotonic()
 
 
-_recorder: Recorder | None = None
+class Draft:
+    """Keeps the calls for the record of a process that is no rank yet."""
+
+    def __init__(self) -> None:
+        self.pid, self.notified_at = os.getpid(), 0.0
+        self.off: set[str] = set()
+        self.calls: list[tuple[str, tuple[Any, ...], ranges.Fields]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *values, **fields: self.calls.append((name, tuple(map(_own, values)), fields))
+
+
+def _own(value: Any) -> Any:
+    """A copy of what the caller may change later."""
+    return dict(value) if isinstance(value, dict) else value
+
+
+_recorder: Recorder | Draft | None = None
 
 
 def begin(directory: str, *, via: str, notify: Callable[..., None] | None = None) -> None:
-    """Create the record of this process and write its first line. Raises OSError."""
+    """Create the record of this process and write its first line, and those of its draft. Raises OSError."""
     global _recorder
-    _recorder = Recorder(directory, notify)
-    os.register_at_fork(after_in_child=_forget)
+    draft, _recorder = _recorder, Recorder(directory, notify)
     _recorder.write("begin", _process(via))
+    if isinstance(draft, Draft):
+        _recorder.off |= draft.off
+        for name, values, fields in draft.calls:
+            getattr(_recorder, name)(*values, **fields)
+    else:
+        os.register_at_fork(after_in_child=_forget)
+
+
+def begin_draft() -> None:
+    """Keep lines for the record that ``begin`` creates."""
+    global _recorder
+    _recorder = Draft()
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _forget() -> None:
