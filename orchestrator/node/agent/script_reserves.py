@@ -48,7 +48,7 @@ class LastScript:
     def __init__(self, shared: Path) -> None:
         self._path = shared / LAST_SCRIPT
         self._spec: GangSpec | None = None
-        self._since, self._seen = 0.0, ""
+        self._since, self._published_run = 0.0, ""
         self._memory: int | None = None
         #: Why no reserve imports for it; None: not known yet.
         self.why: str | None = None
@@ -88,10 +88,10 @@ class LastScript:
 
     def _read(self) -> None:
         published = plain_files.read_json(self._path)
-        if published["run"] == self._seen:
+        if published["run"] == self._published_run:
             return
-        self._seen = published["run"]
-        if self._spec is None or self._spec.run != self._seen:
+        self._published_run = published["run"]
+        if self._spec is None or self._spec.run != self._published_run:
             spec = codec.build(GangSpec, json.loads(Path(published["memory"]).read_bytes()))
             self._spec, self.why, self._since = spec, None, time.monotonic()
 
