@@ -77,10 +77,6 @@ def of_bed(**extra: Any) -> Wrapper:
     return click.argument("bed", **{"required": False, "shell_complete": completions.beds, **extra})
 
 
-def force(text: str) -> Wrapper:
-    return click.option("--force", is_flag=True, help=text)
-
-
 def vault(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for the inventory's vault; their values go to the session, not to the verb."""
     files = click.option(

@@ -55,7 +55,8 @@ def _settings(made: Option, kind: Any, default: Any) -> dict[str, Any]:
     if made.choices:
         settings |= {"type": click.Choice(made.choices)}
     if kind in (Path, Path | None):
-        settings |= {"type": click.Path(path_type=Path, exists=made.exists, file_okay=not made.is_folder)}
+        kinds = {"file_okay": not made.is_folder, "dir_okay": not made.is_file}
+        settings |= {"type": click.Path(path_type=Path, exists=made.exists, **kinds)}
     if kind in (int, int | None):
         settings |= {"type": click.IntRange(min=made.least, max=made.most)}
     return settings | ({"show_default": True} if default not in (None, (), "") else {})
