@@ -224,9 +224,8 @@ def run(
                 f"{source.label} takes no arguments of its own (got {shlex.join(args)})", hint="use params"
             )
         ref = requests.TrialRef(name=name, args=args, content=trial if isinstance(trial, Mapping) else None)
-        request = requests.build(
-            requests.RunRequest, {**given, "trial": ref, "params": dict(params or {}), "tee": "none"}
-        )
+        wanted = {name: value for name, value in (params or {}).items() if f"param_{name}" in given}
+        request = requests.build(requests.RunRequest, {**given, "trial": ref, "params": wanted, "tee": "none"})
         result = run_trial.run(session, request, source)
         if result.code == EXIT_INTERRUPTED:
             raise Interrupted(f"{result.directory}: interrupted", hint=f"ccbed resume {result.directory}")

@@ -175,10 +175,12 @@ def test_one_text_is_one_secret_one_folder_and_the_arguments_of_a_shell(
     script.write_text("")
     (tmp_path / "faults").mkdir()
     for secret, args, folder in (("PIN", "--pin '1 2'", tmp_path), ({"PIN"}, ["--pin", "1 2"], [str(tmp_path)])):
+        params = {"batch": 8, "lr": None}
         with pytest.raises(api.UsageError, match="not now"):
-            api.run(script, secret=secret, args=args, plugins=folder)  # type: ignore[arg-type]
+            api.run(script, secret=secret, args=args, plugins=folder, params=params)  # type: ignore[arg-type]
         session, source, request = calls.pop()
         assert request.process.secret == ("PIN",) and session.plugins == (tmp_path,)
+        assert request.params == {"batch": 8}, "a parameter without a value is not given"
         assert session.argv[2:4] == ("--secret", "PIN") and session.argv[-2:] == ("--pin", "1 2")
         assert "1 2" in json.dumps(source.document, default=str)
     with api._invocation(["up"], vault_password_files="pass.txt") as session:
