@@ -215,15 +215,12 @@ def run(
         from .app import requests, trials
         from .app import run as run_trial
 
-        if isinstance(trial, Mapping):
-            source = trials.from_mapping(trial)
-        else:
-            source = trials.open_source(name, args, session.catalogue)
+        ref = requests.TrialRef(name=name, args=args, content=trial if isinstance(trial, Mapping) else None)
+        source = trials.opened(ref, session.catalogue)
         if args and not source.is_script:
             raise UsageError(
                 f"{source.label} takes no arguments of its own (got {shlex.join(args)})", hint="use params"
             )
-        ref = requests.TrialRef(name=name, args=args, content=trial if isinstance(trial, Mapping) else None)
         wanted = {name: value for name, value in (params or {}).items() if f"param_{name}" in given}
         request = requests.build(requests.RunRequest, {**given, "trial": ref, "params": wanted, "tee": "none"})
         result = run_trial.run(session, request, source)

@@ -140,8 +140,7 @@ class Rounds(repeats.Repeats):
             raise self.error
         results = tuple(self.results)
         if self._broken:
-            broken = self._broken[0]
-            return Swept(directory=self.directory, results=results, code=broken.code, broken=broken)
+            return Swept(directory=self.directory, results=results, code=self._broken[0].code, broken=self._broken[0])
         ended = [row.run for row in night_files.read_rows(self.directory) if row.run]
         if lost := set(ended) - {result.run for result in self.results}:
             raise paths.TornBundleError(
