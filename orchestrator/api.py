@@ -273,7 +273,7 @@ def _invocation(
 ) -> Iterator[Session]:
     """The session of one call. ``words``: the command line that does the same. An error has its next step as a note."""
     from .app import session as sessions
-    from .cli.inputs.session import Session
+    from .cli.inputs.session import OnTerminal, Session
     from .cli.render import terminal
     from .prepare.vault import Vault
 
@@ -284,6 +284,7 @@ def _invocation(
     session = Session(
         state=sessions.state_dir(),
         terminal=terminal.Terminal(out=_LogStream(logging.INFO), err=_LogStream(logging.WARNING)),
+        follow=OnTerminal(results=False),
         argv=tuple(words),
         umask=os.umask(0o077),
         plugins=tuple(map(Path, _texts(plugins))),

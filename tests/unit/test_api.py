@@ -17,6 +17,7 @@ from orchestrator import api
 from orchestrator.app import requests
 from orchestrator.app import run as run_trial
 from orchestrator.cli import main
+from orchestrator.model.launch import Result
 from orchestrator.store import seal
 
 from . import collective_runs
@@ -142,6 +143,15 @@ def test_a_bundle_is_judged_as_by_the_command_line(bundle: Path, capfd: pytest.C
         api.check(bundle)
     assert raised.value.exit_code == 2, "evidence that was changed allows no conclusion"
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_log_has_no_result_of_a_run_which_the_caller_gets(bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ended = Result(run="r", directory=str(bundle), code=0, verdicts=())
+    with caplog.at_level("INFO", "ccbed"), api._invocation(["run", "dp-ring"]) as session:
+        session.run_observer(requests.OutputRequest(), is_script=False).judged(ended)
+        assert caplog.messages == []
+        session.terminal.line("attempt 0")
+    assert caplog.messages == ["attempt 0"], "the control"
 
 
 def test_variables_of_the_command_line_do_not_change_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
