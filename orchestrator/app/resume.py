@@ -14,7 +14,7 @@ from ..model.plan import Plan
 from ..run import judging
 from ..store import beds as store
 from ..store import bundle, index, paths
-from . import announcement, audited_runs, beds, check, ephemeral_bed, observers
+from . import announcement, audited, beds, check, ephemeral_bed, observers
 from .places import short_path
 from .session import Session
 
@@ -49,7 +49,7 @@ def _continue(session: Session, bed: BedSpec, plan: Plan, directory: Path, histo
     trial = bundle.load_trial(directory)
     observer = session.follow.resumed(session, trial, plan.slots, history)
     with ephemeral_bed.of_resumed_run(session, bed, quiet=session.is_json):
-        return audited_runs.launch(
+        return audited.launch(
             session,
             session.request(
                 trial, bed, directory.parent, data_dir=plan.data, resume=str(directory), **observers.callbacks(observer)

@@ -21,7 +21,7 @@ from ..model.trial import THEIRS, Trial
 from ..providers import files
 from ..store import beds as store
 from ..store import bundle, secrets
-from . import audited_runs, beds, ephemeral_bed, leftovers, observers, spare_probe, trials
+from . import audited, beds, ephemeral_bed, leftovers, observers, spare_probe, trials
 from .observers import PlannedRun
 from .places import short_path
 from .requests import BedRef, RunRequest
@@ -318,7 +318,7 @@ def run_once(
     observer.planned(_planned(session, checked, bed))
     choice, runs = twin_choice(request, source), runs or request.output.runs_dir
     is_local_script = source.is_script and bed.shares_file_system
-    result = audited_runs.launch(
+    result = audited.launch(
         session,
         session.request(
             trial,

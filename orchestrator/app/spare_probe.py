@@ -16,7 +16,7 @@ from ..model.frozen import dataclass, replace
 from ..model.launch import Result
 from ..model.plan import Placement
 from ..store import bundle
-from . import audited_runs, trials
+from . import audited, trials
 from .session import Session
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class SpareProbe:
     def _launch(self, names: Sequence[str]) -> Result:
         """Raises CcbedError where the probe cannot run, or did not end."""
         source = trials.open_source(TRIAL, (), self.session.catalogue)
-        result = audited_runs.launch(
+        result = audited.launch(
             self.session,
             self.session.request(
                 parse_trial.build(source.document, self.session.catalogue, self._overrides(names), None),

@@ -27,16 +27,17 @@ NO_TWIN_AFTER = (
 
 def check(run: Run, params: Params) -> Verdict:
     """By losses of kept steps as ``float.hex`` and by SHA-256 of each tensor; a missing tensor is a failure."""
-    if training.is_observed(run):
+    lines = training.lineage_of(run)
+    if not lines.is_exact:
         return _script(run)
     doubts = [*_not_shown(run), *views.not_ended(run.history)]
     if run.twin is None:
         return views.conclude("bit-exact", "", doubts=[views.finding("no twin to compare with"), *doubts])
     if any(views.not_ended(run.history)):
         return views.conclude("bit-exact", "", doubts=doubts)
-    losses, digests = _losses(run), _digests(run)
+    losses, digests = training.kept_facts(lines).losses, training.final_digests(lines)
     doubts += _incomplete(run.twin, {*losses, *digests})
-    if changes := _size_changes(run):
+    if changes := lines.size_changes:
         return _resized(run, run.twin, losses, doubts, changes)
     failures = [*_different_losses(losses, run.twin), *_different_states(digests, run.twin)]
     if failures and (moved := [*_moved(run)]):
@@ -48,18 +49,12 @@ def check(run: Run, params: Params) -> Verdict:
     return views.conclude("bit-exact", _text(run, digests), failures=failures, doubts=doubts, evidence=evidence)
 
 
-def _size_changes(run: Run) -> tuple[tuple[int, int], ...]:
-    """(step, ranks) of each change of the gang's size on the kept lineage."""
-    sizes = views.world_sizes(run.history)
-    return sizes[max(sizes)][1:] if sizes else ()
-
-
 def _resized(
     run: Run,
     twin: Twin,
-    losses: dict[str, dict[str, str]],
+    losses: Mapping[str, Mapping[str, str]],
     doubts: list[views.Finding],
-    changes: tuple[tuple[int, int], ...],
+    changes: training.Sizes,
 ) -> Verdict:
     """Only the steps before the first change have the bits of the twin: later sums are over another number of ranks."""
     until, ranks = changes[0]
@@ -120,7 +115,7 @@ def _script(run: Run) -> Verdict:
     if facts.base is None:
         doubts.append(views.finding("the step that the last attempt resumed from is not known"))
     common = _common_facts(facts, run.twin)
-    change = training.world_sizes.first_change(lines)
+    change = next((step for step, _ in lines.size_changes), None)
     if change is not None:
         # the resumed attempt recorded the state of that step, in shards of another size
         is_sharded = any(process.is_sharded for attempt in lines.attempts for process in attempt.ranks.values())
@@ -320,20 +315,7 @@ def _harmless(run: Run) -> bool:
     return all(trace.is_proved for trace in views.traces(run.trial, run.history))
 
 
-def _losses(run: Run) -> dict[str, dict[str, str]]:
-    losses: dict[str, dict[str, str]] = {}
-    for record in views.kept_steps(run.files.steps(), run.history):
-        losses.setdefault(str(record.rank), {})[str(record.step)] = record.loss
-    return losses
-
-
-def _digests(run: Run) -> dict[str, Mapping[str, object]]:
-    gangs = views.gangs(run.history)
-    ends = gangs[-1].by_rank(events.RankFinished) if gangs else {}
-    return {str(rank): event.data.digest or {} for rank, event in sorted(ends.items())}
-
-
-def _different_losses(losses: dict[str, dict[str, str]], twin: Twin) -> Iterator[views.Finding]:
+def _different_losses(losses: Mapping[str, Mapping[str, str]], twin: Twin) -> Iterator[views.Finding]:
     """Per rank the first step whose loss differs from the twin's; a step that only one of them has is a difference."""
     for rank in sorted(rank for rank in {*losses, *twin.losses} if twin.losses.get(rank)):
         own, other = losses.get(rank, {}), twin.losses.get(rank, {})

@@ -18,12 +18,10 @@ class Params:
 
 def check(run: Run, params: Params) -> Verdict:
     """By the comparison that rank 0 makes after it has computed the result alone."""
-    if run.trial.workload == "script":
-        text = "a script has no reference of one process; bit-exact compares it with an undisturbed run (--twin)"
-        return views.unknown("equals-reference", text)
     compared, doubts = run.history.last(events.ReferenceCompared), [*views.not_ended(run.history)]
     if compared is None:
-        doubts = [views.finding("the result was not compared with that of one process"), *doubts]
+        text = "the result was not compared with that of one process; bit-exact compares it with an undisturbed run (--twin)"
+        doubts = [views.finding(text), *doubts]
         return views.conclude("equals-reference", "", doubts=doubts)
     difference, steps = views.number(compared.data.difference), compared.data.steps
     if difference is None:

@@ -35,11 +35,11 @@ def check(run: Run, params: Params) -> Verdict:
 
 
 def _without_end(run: Run) -> Iterator[views.Finding]:
-    """Ranks of a script that an error ended, or that did not end as Python ends, after other steps than their peers.
+    """Ranks that the watcher saw: those that an error ended, or that did not end as Python ends, after other steps than their peers.
 
     A process records a step when the next one begins. So one without an end may have done one more than its peers with an end know.
     """
-    attempts = training.lineage_of(run).attempts if training.is_observed(run) else ()
+    attempts = training.attempts(run)
     ranks = tuple(attempts[-1].ranks.values()) if attempts else ()
     for process in ranks:
         line = next((line for line in process.file.of(watch.Raised) if line.n >= process.last), None)

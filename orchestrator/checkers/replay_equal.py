@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from .. import views
 from ..model import watch
 from ..model.plugin import NoParams as Params
-from ..model.run import Run, StepRecord
+from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
 from ..views.training import completeness
@@ -16,47 +16,48 @@ SKIPS = True
 NEXT = "a restart control tells whether that belongs to the job: --twin"
 
 
+@training.by_rank
 def check(run: Run, params: Params) -> Verdict:
     """By the executions of this run, without a twin; losses are compared as ``float.hex``.
+
+    Own workloads promise the same bits each time.
 
     A script's steps may differ although all of its state is known to have resumed: DDP, for example, sums its first step after
     a start in another order. A restart control judges that; without one the size of the differences does.
     """
-    if training.is_observed(run):
-        return _script(run)
-    executions: dict[tuple[int, int], list[StepRecord]] = {}
-    for record in run.files.steps():
-        executions.setdefault((record.rank, record.step), []).append(record)
-    if not executions:
-        return views.conclude(
-            "replay-equal", "", doubts=[views.finding("no step was recorded"), *views.not_ended(run.history)]
-        )
-    sizes = views.world_sizes(run.history)
-    repeated = [records for _, records in sorted(executions.items()) if len(records) > 1]
-    failures = [finding for records in repeated for finding in _differences(records, sizes)]
-    steps = len({records[0].step for records in repeated})
-    resized = len({records[0].step for records in repeated if len({sizes.get(r.epoch) for r in records}) > 1})
-    doubts = [*_expected(run, steps), *views.not_ended(run.history)]
+    lines = training.lineage_of(run)
+    return _exact(run, lines) if lines.is_exact else _explained(run, lines)
+
+
+def _exact(run: Run, lines: training.Lineage) -> Verdict:
+    """Each difference is a failure."""
+    repeated = [replay for attempt in lines.attempts[1:] for replay in training.replays(lines, attempt)]
+    steps, resized = ({r.step for r in repeated if r.is_resized >= least} for least in (False, True))
+    failures = [
+        views.finding(_differs(replay)) for replay in repeated if replay.batches is False or replay.is_equal is False
+    ]
+    doubts = [*training.job_doubts(run, lines)]
+    if not any(process.steps for attempt in lines.attempts for process in attempt.ranks.values()):
+        doubts.append(views.finding("no step was recorded"))
+    lost = {step for failover in views.failovers(run.trial, run.history) for step in failover.lost_steps}
+    if lost and not steps:
+        doubts.append(views.finding(f"{len(lost)} steps were done again, but no record shows both executions"))
+    equal = (
+        f"{_steps(len(steps - resized))} done again, equal each time" if steps - resized else "no step was done twice"
+    )
     if resized and not failures and not doubts:
-        return _resized(steps, resized)
-    text = f"{_steps(steps)} done again, equal each time" if repeated else "no step was done twice"
-    return views.conclude("replay-equal", text, failures=failures, doubts=doubts)
+        reason = f"{_steps(len(resized))} done again after the gang had changed its size, on the same batches"
+        text = f"not applicable: {reason}: bits are not comparable" + (f"; {equal}" if steps - resized else "")
+        return Verdict(check="replay-equal", outcome="skipped", text=text)
+    return views.conclude("replay-equal", equal, failures=failures, doubts=doubts)
 
 
 def _steps(count: int) -> str:
     return f"{count} step{'s' * (count != 1)}"
 
 
-def _resized(steps: int, resized: int) -> Verdict:
-    """Sums over another number of ranks have other last bits, and a rank has another share of the batch."""
-    reason = f"{_steps(resized)} done again after the gang had changed its size, on the same batches: bits are not comparable"
-    equal = f"; {_steps(steps - resized)} done again, equal each time" if steps > resized else ""
-    return Verdict(check="replay-equal", outcome="skipped", text=f"not applicable: {reason}{equal}")
-
-
-@training.by_rank
-def _script(run: Run) -> Verdict:
-    lines = training.lineage_of(run)
+def _explained(run: Run, lines: training.Lineage) -> Verdict:
+    """A difference is a failure where a lost part of the state, or no sum in another order, explains it."""
     facts = training.kept_facts(lines)
     unrepeated = training.unrepeated(run.twin, facts)
     is_each_shown = training.restarts_shown(facts, run.twin.control if run.twin else None) == facts.restarts
@@ -130,33 +131,12 @@ def _is_as_restarted(run: Run, lines: training.Lineage) -> bool:
 
 
 def _differs(replay: training.Replay) -> str:
-    what = "the loss" if replay.loss is False else "the weights"
+    what = (
+        "the loss" if replay.loss is False else "the weights" if replay.weights is False else "the samples of the batch"
+    )
     return f"{replay.rank}, step {replay.step}: {replay.after} differs from {replay.before} in {what}"
 
 
 def _cause(parts: Mapping[str, completeness.Row]) -> str:
     """The part of the state that was not resumed; empty if none is known to differ."""
     return next((f"{part} not resumed" for part, row in parts.items() if row.result == "fail"), "")
-
-
-def _differences(records: list[StepRecord], sizes: Mapping[int, object]) -> Iterator[views.Finding]:
-    """``sizes``: the world sizes of each attempt's lineage. If they differ, only the batches are compared."""
-    for record in records[1:]:
-        where = (
-            f"rank {record.rank}, step {record.step}: attempt {record.epoch} differs from attempt {records[0].epoch}"
-        )
-        if record.batch != records[0].batch:
-            yield views.finding(f"{where} in the samples of the batch")
-        first = next(other for other in records if sizes.get(other.epoch) == sizes.get(record.epoch))
-        where = f"rank {record.rank}, step {record.step}: attempt {record.epoch} differs from attempt {first.epoch}"
-        if record.loss != first.loss:
-            yield views.finding(f"{where} in the loss, {record.loss} and {first.loss}")
-        elif record.digest and first.digest and record.digest != first.digest:
-            yield views.finding(f"{where} in the weights")
-
-
-def _expected(run: Run, steps: int) -> Iterator[views.Finding]:
-    """Lost steps that were done again, of which no step has two records."""
-    lost = {step for failover in views.failovers(run.trial, run.history) for step in failover.lost_steps}
-    if lost and not steps:
-        yield views.finding(f"{len(lost)} steps were done again, but no record shows both executions")

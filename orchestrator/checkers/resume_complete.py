@@ -30,7 +30,7 @@ def check(run: Run, params: Params) -> Verdict:
         if run.twin is not None and "RNG" in parts:
             facts, is_drawn_equally = training.kept_facts(lines), parts["RNG"].result in ("pass", "not applicable")
             rounds = is_drawn_equally and training.repeats(run.twin, facts)
-            same_size = training.world_sizes.first_change(lines) is None
+            same_size = not lines.size_changes
             saved = training.saved_state.row(facts, run.twin, rounds=rounds, same_size=same_size)
             if _has_kept_steps(resumption, lines):
                 parts = training.saved_state.with_copies(parts, saved)

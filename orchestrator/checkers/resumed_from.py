@@ -1,4 +1,4 @@
-"""Every rank of a user's job resumed from the same recorded step, and trains with what it loaded."""
+"""Every rank resumed from the same recorded step, the one that was chosen if ccbed chose it, and trains with what it loaded."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from ..views import training
 
 @training.by_rank
 def check(run: Run, params: Params) -> Verdict:
-    """By the digest of the weights before the first step of each attempt, or by the SHA-256 of the file that was loaded."""
+    """By the digest of the weights before the first step of each attempt, or by the SHA-256 of the file that was loaded.
+
+    Ranks of own workloads report what they restored, also in the first attempt.
+    """
     lines = training.lineage_of(run)
-    failures = [finding for resumption in lines.resumptions for finding in _wrong(resumption)]
+    failures = [finding for resumption in lines.starts for finding in _wrong(resumption)]
     doubts = [*training.job_doubts(run, lines), *training.nothing_to_resume(run, lines)]
-    doubts += [finding for resumption in lines.resumptions for finding in _unknown(resumption)]
+    doubts += [finding for resumption in lines.starts for finding in _unknown(resumption)]
+    if lines.first and not any(start.ranks for start in lines.starts):
+        doubts.append(views.finding("no rank reported the checkpoint that it restored"))
     steps = {item.attempt.name: item.step for item in lines.resumptions}
     sources = {
         item.attempt.name: {rank.name: rank.source for rank in item.ranks if rank.source}
@@ -52,9 +57,10 @@ def _steps(resumption: training.Resumption) -> str:
 
 def _wrong(resumption: training.Resumption) -> Iterator[views.Finding]:
     name = resumption.attempt.name
+    yield from resumption.commands
     for rank in resumption.ranks:
         if rank.failure:
-            yield views.finding(f"{name}: {rank.failure}")
+            yield views.Finding(text=f"{name}: {rank.failure}", seqs=rank.seqs)
         if rank.contradiction:
             yield views.finding(f"{name}: {rank.contradiction}")
     known = [rank for rank in resumption.ranks if rank.steps]
@@ -74,7 +80,7 @@ def _wrong(resumption: training.Resumption) -> Iterator[views.Finding]:
 def _unknown(resumption: training.Resumption) -> Iterator[views.Finding]:
     for rank in resumption.ranks:
         if rank.doubt:
-            yield views.finding(f"{resumption.attempt.name}: {rank.doubt}")
+            yield views.Finding(text=f"{resumption.attempt.name}: {rank.doubt}", seqs=rank.seqs)
     if resumption.is_fresh and not resumption.newest and not resumption.reported:
         yield views.finding(f"{resumption.attempt.name}: began at step 0, {_nothing_to_load(resumption)}")
 

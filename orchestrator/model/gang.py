@@ -142,3 +142,17 @@ class GangSpec:
     steps_awaited: bool | None = None
     environment: Mapping[str, str] | None = field(default=None, repr=False)
     links: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportReport:
+    """What a reserve has imported for a script. ``problem``: why no script may run in it; ``end``: what ended the imports.
+
+    ``read``: the variables that the imports have read; ``files``: name -> (time of the last change in ns, bytes).
+    """
+
+    modules: int = 0
+    end: str = ""
+    problem: str = ""
+    read: tuple[str, ...] = ()
+    files: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

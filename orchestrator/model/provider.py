@@ -113,8 +113,8 @@ class Provider(Protocol):
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
         """Fetch several (path, target) of a node in order, ``limit`` bytes in all, with one request to its host."""
 
-    def forget(self, bed: BedSpec, run: str) -> None:
-        """Remove the files of a run from the nodes, once its bundle is sealed."""
+    def forget(self, bed: BedSpec, run: str, *, is_gathered: bool = False) -> None:
+        """Remove the files of a run from the nodes, once its bundle is sealed. ``is_gathered``: only those that it has as well."""
 
     def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """(host, ``{kind, name, size_bytes, age_s}``) of the leftovers of runs on the bed's hosts. Raises InfrastructureError."""

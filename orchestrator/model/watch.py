@@ -255,6 +255,7 @@ class Load(Line):
     """A checkpoint was read after ``n`` steps, or could not be read (``error``). ``sha256``: of the file; ``fs``: its file system's type.
 
     ``folder``: names and bytes of what its directory held before it was read, -1 of other directories; None if that is too much.
+    ``parts``: the same of what could not be read, where that is a directory.
     It is written again with the same ``id`` once more of it is known.
     """
 
@@ -268,6 +269,7 @@ class Load(Line):
     bytes: int | None = None
     fs: str = ""
     folder: Mapping[str, int] | None = None
+    parts: Mapping[str, int] | None = None
     weights: str | None = None
     matched: float | None = None
     contents: Mapping[str, Any] = field(default_factory=dict)

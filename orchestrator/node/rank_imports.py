@@ -23,7 +23,7 @@ WATCHER = "_ccbed_watch"
 MODULES = (
     f"{PACKAGE}.runtime.main", f"{PACKAGE}.runtime.context", f"{PACKAGE}.runtime.program", f"{PACKAGE}.runtime.work_dir",
     f"{PACKAGE}.reference_models.training_loop", f"{PACKAGE}.reference_models.module_facts",
-    f"{PACKAGE}.exchange.communicator", f"{WORKLOADS}.script",
+    f"{PACKAGE}.runtime.imports_ahead", f"{PACKAGE}.exchange.communicator", f"{WORKLOADS}.script",
 )  # fmt: skip
 #: What was imported, each with its path in a payload, without ``.py``. A rank that walked through ``sys.modules`` would copy a
 #: page for each of 2,500 modules.

@@ -297,12 +297,13 @@ class HostsProvider:
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
         return self._site_of(node).fetch_all(node, wanted, limit)
 
-    def forget(self, bed: BedSpec, run: str) -> None:
+    def forget(self, bed: BedSpec, run: str, *, is_gathered: bool = False) -> None:
         """Remove the run's files. On an unreachable host they stay until the bed goes down; that is no error."""
 
         def forget(host: HostSpec) -> None:
             hostdir = bed.directory_on(host.name)
-            self._site(bed, host).call("forget", hostdir=hostdir, shared_dir=bed.shared_dir, run=run)
+            only = {"is_gathered": True} if is_gathered else {}
+            self._site(bed, host).call("forget", hostdir=hostdir, shared_dir=bed.shared_dir, run=run, **only)
 
         self._try_on_all_hosts(bed, forget)
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from .. import views
 from ..core.verdict import judge, metrics
+from ..model.errors import EXIT_PASS
+from ..model.events import GatherDone
 from ..model.launch import Request, Result
 from ..model.plugin import Catalogue
 from ..model.run import Run
@@ -26,6 +28,13 @@ Sign = Callable[[str], Mapping[str, str]]
 def signer(request: Request) -> Sign:
     """What the keepers of the bed sign a bundle with."""
     return functools.partial(request.provider.sign, request.bed)
+
+
+def forget(request: Request, directory: Path, code: int) -> None:
+    """Remove the files of a sealed run from its nodes; of one that did not pass those that its bundle has as well."""
+    gathered = None if code == EXIT_PASS else bundle.read_history(directory).last(GatherDone)
+    if code == EXIT_PASS or (gathered and not gathered.data.missing and not gathered.data.capped):
+        request.provider.forget(request.bed, directory.name, is_gathered=code != EXIT_PASS)
 
 
 def _no_keeper(digest: str) -> Mapping[str, str]:

@@ -179,7 +179,7 @@ def _finish(request: Request, directory: Path) -> Result:
         request.catalogue, directory, Path(request.bed.workdir), judging.signer(request), request.on_stage
     )
     beds.end_run(Path(request.bed.workdir), directory.name)
+    judging.forget(request, directory, result.code)
     if result.code == EXIT_PASS:
-        request.provider.forget(request.bed, directory.name)
         twin_runs.remove_copies(directory)
     return result

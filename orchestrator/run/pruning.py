@@ -18,10 +18,14 @@ from ..store import beds, leftovers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Keep everything younger than ``older_than_s``, and up to ``keep_bytes`` in each directory. ``age`` and ``size`` format."""
+    """Keep everything younger than ``older_than_s``, up to ``keep_bytes`` in each directory and up to ``keep`` runs and nights.
+
+    ``age`` and ``size`` format.
+    """
 
     older_than_s: float = OLDER_THAN_S
     keep_bytes: int = KEEP_BYTES
+    keep: int | None = None
     age: Callable[[float], str] = lambda seconds: f"{seconds:.0f} s"
     size: Callable[[int], str] = lambda count: f"{count} bytes"
 
@@ -93,7 +97,8 @@ def prune_bed(report: Report, bed: BedSpec, provider: Provider, limits: Limits, 
 
 def prune_local(report: Report, listed: Sequence[leftovers.LocalLeftover], limits: Limits, *, dry_run: bool) -> None:
     """Remove the leftovers in the controller's own directories."""
-    chosen = limits.choose(local.leftover for local in listed)
+    keep = None if limits.keep is None else dict.fromkeys((leftovers.RUN, leftovers.NIGHT), limits.keep)
+    chosen = limits.choose((local.leftover for local in listed), keep)
     paths = {id(local.leftover): local for local in listed}
     removed = []
     for removal in chosen:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from ..core.verdict import twin as twins
 from ..model import codec
-from ..model.errors import EXIT_PASS, Interrupted
+from ..model.errors import Interrupted
 from ..model.event import History
 from ..model.events import FaultInjected, RunEnd, RunInterrupted, RunResumed
 from ..model.launch import Request
@@ -26,6 +26,8 @@ from . import abandon, drive, judging, preparation
 SHORT_S = 60.0
 #: The variable by which a rank's watcher knows at how many steps it records the state. The user's own value stays.
 INTERVAL = "CCBED_WATCH_EVERY"
+#: Saves of a reference run whose files stay until the run passes: for whoever looks into a difference. Records judge.
+KEPT_SAVES = 2
 #: The one by which the ranks of a restart control put their random states back.
 PUT_BACK = "CCBED_PUT_RANDOM_STATES_BACK"
 
@@ -88,6 +90,30 @@ def remove_copies(directory: Path) -> None:
             shutil.rmtree(directory.parent / Path(run).name / name, ignore_errors=True)
 
 
+def keep_newest_saves(directory: Path) -> None:
+    """Remove the files of all but the newest saves of a reference run that has ended, within its own copy of the project."""
+    plan, saves = bundle.load_plan(directory), dict[tuple[int, int], set[str]]()
+    for attempt in training.lineage_of(bundle.load(directory)).attempts:
+        for write in training.saves_of(attempt):
+            saves.setdefault((attempt.index, write.n), set()).add(write.path)
+    kept = set[str]().union(*(saves[moment] for moment in sorted(saves)[-KEPT_SAVES:]))
+    own = directory.resolve()
+    moved = {own / paths.WORK: own / paths.WORK, own / paths.OUT: own / paths.OUT}
+    if plan.work_dir:
+        moved[Path(plan.work_dir.root).resolve()] = own / paths.WORK
+    for path in sorted(set[str]().union(*saves.values()) - kept):
+        for root, target in moved.items():
+            if Path(path).is_relative_to(root) and not any(Path(other).is_relative_to(path) for other in kept):
+                _remove_below(target, target / Path(path).relative_to(root))
+
+
+def _remove_below(directory: Path, path: Path) -> None:
+    """Remove a file or a directory unless a link leads it out of ``directory``."""
+    if path.resolve().is_relative_to(directory) and path.resolve() != directory:
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def _is_comparable(directory: Path) -> bool:
     """Whether the run finished in time; without a fault that was injected there is nothing to compare."""
     history = bundle.read_history(directory)
@@ -111,8 +137,6 @@ def _store(twin: Twin | None, directory: Path) -> None:
 
 def with_interval(request: Request, origin: Path) -> Request:
     """A request whose ranks record states at the same steps as the run ``origin``, or its twin if that was first, did."""
-    if not twins.is_script(request.trial):
-        return request
     if (origin / bundle.TWIN).exists():
         return _at_interval(request, paths.document(origin, bundle.TWIN).get("every"))
     if not bundle.has_ended(origin):
@@ -211,7 +235,8 @@ def _run_control(request: Request, origin: Path, hidden: Sequence[str]) -> Contr
     beds.end_twin(Path(request.bed.workdir))
     request = replace(_without_faults(request), trial=trial, reason=f"restart control of trial {request.trial.id}")
     directory = _run(request, origin, "twin-control", hidden)
-    judging.finish(request.catalogue, directory, Path(request.bed.workdir), judging.signer(request))
+    result = judging.finish(request.catalogue, directory, Path(request.bed.workdir), judging.signer(request))
+    _free(request, directory, result.code)
     return twins.make_control(bundle.load(directory))
 
 
@@ -259,6 +284,12 @@ def _judge_and_cache(request: Request, directory: Path) -> Twin | None:
         request.on_note(f"the run is compared with no twin: {twins.unfit(bundle.load(directory))}")
     if twin is not None and not twins.is_script(request.trial):
         cache.put(Path(request.state), twin)
-    if result.code == EXIT_PASS:
-        request.provider.forget(request.bed, directory.name)
+    _free(request, directory, result.code)
     return twin
+
+
+def _free(request: Request, directory: Path, code: int) -> None:
+    """Free the disk of a reference run that was judged."""
+    if twins.is_script(request.trial):
+        keep_newest_saves(directory)
+    judging.forget(request, directory, code)

@@ -33,7 +33,6 @@ from .lineage import (
     is_kept,
     kept_steps,
     resume_steps,
-    world_sizes,
 )
 from .order import disorder
 from .overview import RunView, bed_end, counts_steps, ending, is_collective, view

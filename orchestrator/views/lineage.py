@@ -33,22 +33,6 @@ def resume_steps(history: History) -> Mapping[int, int]:
     return {gang.epoch: _resume_step(gang, chosen.get(gang.epoch)) for gang in gangs(history)}
 
 
-def world_sizes(history: History) -> Mapping[int, tuple[tuple[int, int], ...]]:
-    """Attempt -> (step, ranks) of its lineage: from that step on the gang had so many ranks.
-
-    Two executions of a step can be equal bit by bit only if these are equal: another number of ranks sums in another order.
-    """
-    resumes, sizes = resume_steps(history), dict[int, tuple[tuple[int, int], ...]]()
-    parts: tuple[tuple[int, int], ...] = ()
-    for gang in gangs(history):
-        begin = resumes.get(gang.epoch, 0)
-        parts = tuple(part for part in parts if part[0] < begin)
-        if not parts or parts[-1][1] != gang.world:
-            parts += ((begin, gang.world or 0),)
-        sizes[gang.epoch] = parts
-    return sizes
-
-
 def is_kept(epoch: int, step: int, resumes: Mapping[int, int]) -> bool:
     """Whether step ``step`` of attempt ``epoch`` still counts: no later attempt resumed from an earlier step."""
     return all(step <= resume for later, resume in resumes.items() if later > epoch)

@@ -331,6 +331,8 @@ def a_run_and_a_payload_are_left_over_until_they_are_removed(stage: Stage, tmp_p
     entries = [(host, str(e["kind"]), str(e["name"])) for host, e in stage.provider.leftovers(stage.bed)]
     stage.provider.remove_leftovers(stage.bed, [entry for entry in entries if entry[2] == Path(path).name])
     assert Path(path).name not in names("payload") and RUN in names("run")
+    stage.provider.forget(stage.bed, RUN, is_gathered=True)
+    assert RUN in names("run"), "it may have checkpoints"
     stage.provider.forget(stage.bed, RUN)
     assert RUN not in names("run")
 

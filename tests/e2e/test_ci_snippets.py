@@ -60,7 +60,6 @@ def test_the_snippet_runs_a_night_and_leaves_its_report(
         "summary.md",
         "junit.xml",
         "metrics.prom",
-        "grafana.json",
     }
     assert ("<failure" in (report / "junit.xml").read_text()) == bool(code)
     assert f'ccbed_night_exit_code{{bed="local",suite="tiny"}} {code}\n' in (report / "metrics.prom").read_text()

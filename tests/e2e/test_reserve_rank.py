@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.model.bed import NodeStatus
-from orchestrator.node.agent import rank_processes
+from orchestrator.node.agent import script_reserves
 from orchestrator.node.oslayer import processes
 from orchestrator.providers.process import process_provider
 from orchestrator.store import bundle, index
@@ -87,7 +90,7 @@ def test_a_reserve_ends_with_its_node(bed: Bed) -> None:
 
 
 SCRIPT = """
-import gc, json, logging, multiprocessing, os, random, signal, sys, tempfile, threading, time, warnings
+import atexit, gc, json, logging, multiprocessing, os, random, signal, sys, tempfile, threading, time, warnings
 import torch, torch.distributed as dist
 from torch import nn
 
@@ -103,7 +106,9 @@ notices = {
     "environment": {name: value for name, value in os.environ.items() if name not in own and not name.startswith("CCBED_")},
     "signals": [str(signal.getsignal(number)) for number in signals] + sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
     "threads": [len(os.listdir("/proc/self/task")), threading.active_count(), torch.get_num_threads(), multiprocessing.active_children()],
-    "hooks": [str(sys.excepthook), str(sys.gettrace()), tempfile.tempdir, len(sys.meta_path), len(gc.callbacks)],
+    "hooks": [str(sys.excepthook), str(sys.gettrace()), tempfile.tempdir, len(sys.meta_path), len(gc.callbacks), atexit._ncallbacks()],
+    "streams": [[str(s), s.line_buffering, s.write_through] for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)],
+    "flags": [torch.backends.mkldnn.enabled, torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()],
     "warnings": [str(item) for item in warnings.filters] + [str(item) for item in logging.root.handlers],
     "modules": sorted(set(sys.modules)),
     "torch": [torch.is_grad_enabled(), str(torch.get_default_dtype()), dist.is_initialized(), torch.cuda.is_initialized()],
@@ -138,19 +143,58 @@ dist.barrier()
 """
 
 
-@pytest.mark.skipif(any(map(os.path.exists, rank_processes.GPU_FILES)), reason="where it may use a GPU it is forked")
+NO_GPU = pytest.mark.skipif(
+    any(map(os.path.exists, script_reserves.GPU_FILES)), reason="where it may use a GPU it is forked"
+)
+
+
+@NO_GPU
 def test_a_script_that_recovers_in_a_reserve_finds_what_its_first_attempt_found(bed: Bed, tmp_path: Path) -> None:
     pids = _reserves(bed)
-    script, out = tmp_path / "job.py", tmp_path / "out"
-    script.write_text(SCRIPT)
-    out.mkdir()
-    options = ("--fail-node", "2", "--no-twin", "--runs-dir", str(tmp_path / "runs"))
-    code, output = bed.ccbed("run", *options, str(script), "--", str(out))
-    assert code == 0, output
-    ran = Ran(code=code, run=bundle.load(index.resolve("latest", tmp_path / "runs")))
-    assert ran.bad() == []
+    ran, reports = _drill(bed, tmp_path, SCRIPT)
     assert _starts(ran, 1) == {node: pid for node, pid in pids.items() if node != "n2"}
-    reports = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
+    _compare(reports)
+    assert bed.unchanged()
+
+
+@NO_GPU
+def test_so_does_one_whose_libraries_a_reserve_imported_ahead(bed: Bed, tmp_path: Path) -> None:
+    """The second run of a script finds reserves that have imported what the first one imported."""
+    script = f"import jinja2.sandbox, pytest\nfrom rich import progress, traceback\n{SCRIPT}"
+    _reserves(bed)
+    ran, _ = _drill(bed, tmp_path, script)
+    assert {event.value["imports"] for event in ran.of("rank.start") if event.epoch} == {
+        "none: no reserve has imported yet"
+    }
+    _wait(lambda: all(_has_imported(bed, node) for node in _nodes(bed) if node.name != "n2"))
+    ran, reports = _drill(bed, tmp_path, script)
+    imports = {event.value["imports"] for event in ran.of("rank.start") if event.epoch}
+    assert len(imports) == 1 and re.match(r"\d{2,} modules; what follows them is job.py", *imports), imports
+    _compare(reports)
+    assert bed.unchanged()
+
+
+def _has_imported(bed: Bed, node: NodeStatus) -> bool:
+    """Does the node have a reserve for any rank, and one for the script?"""
+    return len(reserves.ready(bed.spec.workdir, node.name, node.incarnation)) == 2
+
+
+def _drill(bed: Bed, folder: Path, script: str) -> tuple[Ran, dict[str, Any]]:
+    """Lose a node; return the run, and what the ranks have found: rank-attempt -> report."""
+    job, out = folder / "job.py", folder / "out"
+    if not job.exists():
+        job.write_text(script)
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    options = ("--fail-node", "2", "--no-twin", "--runs-dir", str(folder / "runs"))
+    code, output = bed.ccbed("run", *options, str(job), "--", str(out))
+    assert code == 0, output
+    ran = Ran(code=code, run=bundle.load(index.resolve("latest", folder / "runs")))
+    assert ran.bad() == []
+    return ran, {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
+
+
+def _compare(reports: Mapping[str, Any]) -> None:
     for rank in (0, 1, 3):
         first, second = reports[f"{rank}-0"], reports[f"{rank}-1"]
         own = [notices["notices"].pop("files") for notices in (first, second)]
@@ -161,4 +205,3 @@ def test_a_script_that_recovers_in_a_reserve_finds_what_its_first_attempt_found(
         }
         assert second["notices"] == first["notices"]
         assert not {*first["drawn"]} & {*second["drawn"]}, "new random numbers, as in any other process"
-    assert bed.unchanged()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from orchestrator.model import events
 from orchestrator.store import bundle, index
 
@@ -51,3 +53,29 @@ def test_where_nothing_is_saved_there_is_nothing_to_prove(bed: Bed, tmp_path: Pa
     assert ran.code == 2, ran.bad()
     assert ran.outcome("fault-verified") == "unknown"
     assert "nothing to prove" in ran.verdict("fault-verified").text
+
+
+RESTARTED = 'os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"'
+#: What the example of a ring loses -> a line of it, what stands there instead, and the check that fails.
+LOST = {
+    "nothing": ("", "", None),
+    "the optimizer": ('        optimizer.load_state_dict(snapshot["optimizer"])\n', "", "resume-complete"),
+    "the weights": ('        model.load_state_dict(snapshot["model"])\n', "", "resumed-from"),
+    "the position of the data": ("manual_seed(2 +", f"manual_seed(({RESTARTED}) + 2 +", "resume-complete"),
+    "the checkpoint": ("if args.checkpoint.exists():", "if False:", "resumed-from"),
+    "a turn of the ring": ("2 * (world - 1))", f"2 * (world - 1) - ({RESTARTED}))", "replay-equal"),
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_the_example_of_a_ring_passes_only_with_all_that_it_restores(bed: Bed, tmp_path: Path, lost: str) -> None:
+    before, instead, check = LOST[lost]
+    source = (ROOT / "orchestrator/examples/dp_ring.py").read_text()
+    assert before in source
+    (tmp_path / "job.py").write_text(source.replace(before, instead) if before else source)
+    options = ("--fail-node", "2", "--no-twin", "--runs-dir", str(tmp_path / "runs"))
+    checkpoint = ("--checkpoint", str(tmp_path / "ring.pt"))
+    code, output = bed.ccbed("run", *options, str(tmp_path / "job.py"), "--", *checkpoint)
+    ran = Ran(code=code, run=bundle.load(index.resolve("latest", tmp_path / "runs")))
+    assert code == bool(check), output
+    assert ran.bad() == [] if check is None else ran.outcome(check) == "fail", output

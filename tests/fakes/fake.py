@@ -176,8 +176,8 @@ class FakeBed:
             results.append(self.fetch(node, path, to, max(0, limit - sum(result.size for result in results))))
         return results
 
-    def forget(self, bed: BedSpec, run: str) -> None:
-        self.runs = [name for name in self.runs if name != run]
+    def forget(self, bed: BedSpec, run: str, *, is_gathered: bool = False) -> None:
+        self.runs = [name for name in self.runs if name != run or is_gathered]
 
     def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
         names = [*(("payload", name) for name in self.payloads), *(("run", run) for run in self.runs if run != "bed")]

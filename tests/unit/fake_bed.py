@@ -104,8 +104,8 @@ class FakeProvider:
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
         return {}
 
-    def forget(self, bed: BedSpec, run: str) -> None:
-        self.commands.append(f"forget {run}")
+    def forget(self, bed: BedSpec, run: str, *, is_gathered: bool = False) -> None:
+        self.commands.append(f"forget {'what was gathered of ' if is_gathered else ''}{run}")
 
     def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
         return [("", entry) for entry in self.left]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.app import audited, audited_runs
+from orchestrator.app import audited
 from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
@@ -37,7 +37,7 @@ ACTING = {
     "prune": ("prune", "lab"),
     "quarantine": ("quarantine", "--release", "n1"),
 }
-#: Verb -> the module that runs its trials by ``audited_runs.launch``.
+#: Verb -> the module that runs its trials by ``audited.launch``.
 RUNNING = {
     "run": "app/run.py", "nightly": "app/nightly/night_trials.py", "sweep": "app/run.py", "resume": "app/resume.py",
 }  # fmt: skip
@@ -53,8 +53,8 @@ WITHOUT = {
 CHANGING = {"retire", "retire_hosts", "remove_leftovers", "perform", "launch", "mend"}
 #: Files of use cases and of the command line that call one of them; each records its acts.
 RECORDING = {
-    "app/audited_runs.py": "for each event of a run that concerns a host",
-    "app/session.py": "it defines launch; audited_runs calls it",
+    "app/audited.py": "for each event of a run that concerns a host",
+    "app/session.py": "it defines launch; audited calls it",
     "app/slurm/slurm_jobs.py": "it ends a job that `up` began; `up` records that",
     "app/down.py": "", "cli/verbs/exec_.py": "", "app/heal.py": "", "app/up.py": "", "app/run.py": "",
     "app/nightly/night_trials.py": "", "app/spare_probe.py": "", "app/resume.py": "",
@@ -175,10 +175,10 @@ def test_only_files_that_record_acts_change_something_on_hosts() -> None:
     files = [*(PRODUCT / "app").rglob("*.py"), *(PRODUCT / "cli").rglob("*.py")]
     calling = {str(file.relative_to(PRODUCT)) for file in files if _calls(file) & CHANGING}
     assert calling == set(RECORDING)
-    for file in calling - {"app/session.py", "app/slurm/slurm_jobs.py"}:
+    for file in calling - {"app/audited.py", "app/session.py", "app/slurm/slurm_jobs.py"}:
         assert "audited" in (PRODUCT / file).read_text(), f"{file} records nothing"
     for module in RUNNING.values():
-        assert "audited_runs.launch(" in (PRODUCT / module).read_text()
+        assert "audited.launch(" in (PRODUCT / module).read_text()
 
 
 def _calls(file: Path) -> set[str]:
@@ -213,7 +213,7 @@ def test_a_run_records_the_hosts_with_its_ranks_and_each_fault(desk: Desk) -> No
     own = session.Session(
         state=desk.folder, terminal=terminal.Terminal(out=io.StringIO(), err=io.StringIO()), launch=launch
     )
-    audited_runs.launch(own, request)
+    audited.launch(own, request)
     assert forwarded == events
     assert [(row["host"], row["act"], row["result"]) for row in desk.acts()] == [
         ("h1", "run r1", "ok"), ("h2", "run r1", "ok"), ("h2", "fault crash-node on n1: run r1", "ok"),

@@ -46,8 +46,9 @@ def test_one_rank_that_restored_something_else_fails(value: dict[str, object]) -
     )
 
 
-def test_ranks_with_different_weights_fail() -> None:
-    run = history.changed(history.reference(), "rank.restored", 6, value={"weights": "0" * 64})
+@pytest.mark.parametrize("weights", ["0" * 64, None])
+def test_ranks_with_different_weights_fail(weights: str | None) -> None:
+    run = history.changed(history.reference(), "rank.restored", 6, value={"weights": weights})
     assert ask(run, "replicas-identical").outcome == "fail"
 
 
@@ -87,11 +88,13 @@ def test_a_gap_between_two_epochs_fails() -> None:
 
 
 @pytest.mark.parametrize("change", [{"loss": (0.5).hex()}, {"digest": "0" * 64}])
-def test_a_replayed_step_that_came_out_differently_fails(change: dict[str, str]) -> None:
+def test_a_replayed_step_that_came_out_differently_fails_also_within_an_attempt(change: dict[str, str]) -> None:
     run = history.reference()
     where = (2, 27, 1)
     records = [dataclasses.replace(r, **change) if (r.rank, r.step, r.epoch) == where else r for r in run.files.steps()]  # type: ignore[arg-type]
     assert ask(history.with_records(run, records), "replay-equal").outcome == "fail"
+    twice = [*run.files.steps(), next(r for r in records if (r.rank, r.step, r.epoch) == where)]
+    assert ask(history.with_records(run, twice), "replay-equal").outcome == "fail"
 
 
 def test_a_twin_of_another_seed_is_not_equal() -> None:

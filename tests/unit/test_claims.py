@@ -296,7 +296,7 @@ def test_a_rank_that_gets_its_weights_from_one_that_loaded_names_it() -> None:
 
 
 def test_ranks_of_a_script_resume_from_the_same_step() -> None:
-    assert ask(right().run(), "same-resume-step").text == "every rank resumed from step 15"
+    assert ask(right().run(), "same-resume-step").text == "step 15 on 2 ranks"
     apart = Job().attempt(0, 0, 18).attempt(1, 15, 30, forgets=("weights",), ranks=(1,), ends=True)
     assert ask(apart.run(), "same-resume-step").outcome == "fail"
     assert ask(talking().run(), "same-resume-step").text.endswith("by the script's own word")

@@ -67,6 +67,20 @@ def test_the_leftovers_of_many_runs_are_pruned_and_no_bundle_is(ccbed: Desk) -> 
     assert all(directory.exists() for directory in bundles)
 
 
+def test_prune_keeps_the_newest_runs_by_their_number_and_those_that_a_person_named(ccbed: Desk) -> None:
+    archive = Archive(ccbed.root / "runs")
+    bundles = [archive.run() for _ in range(5)]
+    named = bundles[0].rename(bundles[0].with_name("before-the-upgrade"))
+    (ccbed.root / "ccbed.toml").write_text("[prune]\nkeep = 2\n")
+    assert ccbed("prune") == 0
+    assert all(directory.exists() for directory in bundles[1:]), "without --runs"
+    assert ccbed("prune", "--runs", "--dry-run") == 0
+    assert ccbed.out.count(": not of the newest 2") == 2
+    assert ccbed("prune", "--runs") == 0
+    assert [directory.exists() for directory in bundles[1:]] == [False, False, True, True]
+    assert named.exists()
+
+
 def test_an_up_that_fails_says_what_is_left_running_and_how_to_remove_it(ccbed: Desk) -> None:
     ccbed.bed.broken = ("n1",)
     assert ccbed("up", "local.yml") == 4

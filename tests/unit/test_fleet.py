@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.app import audited, audited_runs, prepared_hosts, up
+from orchestrator.app import audited, prepared_hosts, up
 from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
@@ -321,7 +321,7 @@ def test_every_act_is_recorded_with_its_host_who_when_and_how_it_ended(
 def test_a_run_does_not_begin_while_the_bed_is_changed(
     ccbed: Verb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audited_runs, "CHANGE_S", 0.05)
+    monkeypatch.setattr(audited, "CHANGE_S", 0.05)
     ccbed("up")
     with store.lock(tmp_path, "lab"):
         code, output = ccbed("run", "dp-ring", "--nodes", "3")
@@ -430,10 +430,10 @@ def test_a_run_waits_for_a_short_change_of_its_bed_and_is_rejected_during_a_long
         trial=Trial(name="t", workload="w"), bed=beds.local(), provider=Fleet(), catalogue=desk.catalogue, runs="", state="",
         command="",
     )  # fmt: skip
-    monkeypatch.setattr(audited_runs, "CHANGE_S", 0.05)
+    monkeypatch.setattr(audited, "CHANGE_S", 0.05)
     with contextlib.ExitStack() as change:
         change.enter_context(store.lock(tmp_path, request.bed.name))
         monkeypatch.setattr(time, "sleep", lambda seconds: change.close() if is_short else None)
         with contextlib.nullcontext() if is_short else pytest.raises(UsageError, match="is being changed by another"):
-            audited_runs.launch(desk, request)
+            audited.launch(desk, request)
     assert len(requests) == is_short

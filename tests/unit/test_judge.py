@@ -141,13 +141,12 @@ def test_the_reason_why_a_run_is_no_twin_is_named() -> None:
     run = history.changed(history.clean(), "rank.exit", 2, value={"code": 3})
     failed = history.changed(run, "run.end", value={"outcome": "failed", "reason": "the budget is spent"})
     assert twin.unfit(failed) == f"{history.RUN} failed: rank 2 left with exit code 3"
-    script = dataclasses.replace(failed, trial=dataclasses.replace(failed.trial, workload="script"))
-    assert twin.unfit(script).endswith(
+    isolated = dataclasses.replace(failed, extras={**failed.extras, "plan.json": {"isolation": {"writable": []}}})
+    assert twin.unfit(isolated).endswith(
         "; it may write only in its copy of the project, and --root names what belongs to it"
     )
     assert twin.unfit(history.reference()) == "it was disturbed"
-    bare = dataclasses.replace(history.clean(), trial=script.trial)
-    assert twin.unfit(bare) == "it recorded no digest of its weights"
+    assert twin.unfit(history.clean()) == "it recorded no digest of its weights, or not its whole state"
 
 
 def test_the_key_of_a_twin_leaves_out_what_disturbs_or_judges_and_nothing_else() -> None:

@@ -95,7 +95,7 @@ def test_write_links_the_page_of_each_run_that_has_one(tmp_path: Path) -> None:
     (tmp_path / "runs" / with_page / "report" / "index.html").touch()
     (tmp_path / "runs" / without).mkdir()
     paths = reports.write(tmp_path, report.night, report.rows, report.judgement, report.records)
-    assert [path.name for path in paths] == ["summary.md", "junit.xml", "metrics.prom", "grafana.json", "index.html"]
+    assert [path.name for path in paths] == ["summary.md", "junit.xml", "metrics.prom", "index.html"]
     text = paths[-1].read_text()
     links = set(re.findall(r'href="(\.\./runs/[^"]*)"', text))
     assert links == {f"../runs/{with_page}/report/index.html", f"../runs/{without}/"}
@@ -113,7 +113,7 @@ def test_a_report_that_cannot_be_made_does_not_take_the_others_with_it(
     with pytest.raises(InfrastructureError, match=r"junit\.xml: ZeroDivisionError"):
         reports.write(tmp_path, report.night, report.rows, report.judgement, report.records)
     names = {path.name for path in (tmp_path / "report").iterdir()}
-    assert names == {"summary.md", "metrics.prom", "grafana.json", "index.html"}
+    assert names == {"summary.md", "metrics.prom", "index.html"}
 
 
 # --- the page -----------------------------------------------------------------------------------------------------------

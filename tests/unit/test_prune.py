@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.bed import prune
 from orchestrator.core.bed.prune import Leftover
-from orchestrator.node.hostlink import prunable_files
+from orchestrator.node.hostlink import bed_files, prunable_files
 from orchestrator.store import leftovers
 
 DAY = 86_400.0
@@ -58,7 +58,9 @@ def test_the_newest_of_each_kind_stay_whatever_their_age_and_others_are_not_coun
         ("run", "r3", "not of the newest 2"), ("run", "r2", "not of the newest 2"),
     ]  # fmt: skip
     held = [replace(runs[3], in_use="it is open"), *runs[:3]]
-    assert [item.leftover.name for item in prune.removals(held, keep={"run": 2})] == ["r2", "r1"]
+    assert [item.leftover.name for item in prune.removals(held, keep={"run": 2})] == ["r2"], (
+        "what is in use is no part of it"
+    )
 
 
 def test_every_removal_has_its_reason() -> None:
@@ -107,6 +109,13 @@ def test_a_host_removes_what_it_lists_and_nothing_else(host: Path) -> None:
     rest = {str(path.relative_to(host)) for path in host.rglob("*") if path.is_file()}
     assert not [path for path in rest if RUN in path]
     assert {"shared/of-the-user/file", "shared/data.bin", "nodes/n0/agent.log", "nodes/n0/home/.cache/x"} <= rest
+
+
+def test_of_a_run_whose_files_were_gathered_checkpoints_and_outcomes_stay(host: Path) -> None:
+    bed_files.remove_run(str(host), str(host / "shared"), RUN, is_gathered=True)
+    left = [str(path.relative_to(host)) for path in sorted(host.rglob("*")) if path.is_file() and RUN in str(path)]
+    assert left == [f"keeper/done/{RUN}.k.json", f"nodes/n0/done/{RUN}.k.json", f"shared/{RUN}/checkpoints/a.pt"]
+    assert ("run", RUN) in listed(host)
 
 
 def test_a_shared_directory_outside_of_the_bed_keeps_what_is_of_other_beds_and_of_the_user(host: Path) -> None:

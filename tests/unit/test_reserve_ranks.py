@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.model.gang import GangSpec
 from orchestrator.node import rank_imports
-from orchestrator.node.agent import rank_processes, reserve_ranks
+from orchestrator.node.agent import rank_processes, reserve_ranks, script_reserves
 from orchestrator.node.agent.rank_processes import RankProcesses
 from orchestrator.node.files import label, plain_files
 from orchestrator.node.files.event_log import EventLog
@@ -113,7 +113,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     )
     monkeypatch.setattr(rank_imports, "has_imported", lambda: True)
     monkeypatch.setattr(rank_imports, "is_same_code", lambda payload: payload == "same")
-    monkeypatch.setattr(rank_processes, "GPU_FILES", ())
+    monkeypatch.setattr(script_reserves, "GPU_FILES", ())
     monkeypatch.setattr(rank_processes, "run_rank", lambda spec, **who: run_rank("forked", who))
     agent.ranks._reserves._run = lambda order, fd: run_rank("reserve", order)
     yield agent
@@ -186,7 +186,7 @@ def test_a_script_that_may_use_a_gpu_recovers_in_a_new_fork(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rehearsal hides the GPUs, and torch counts the devices of autograd once."""
-    monkeypatch.setattr(rank_processes, "GPU_FILES", (str(tmp_path),))
+    monkeypatch.setattr(script_reserves, "GPU_FILES", (str(tmp_path),))
     (reserve,) = agent.prepare()
     assert agent.start(spec(tmp_path, workload="script", params={"file": "job.py"}))[1] == "forked 0 n0"
     agent.stop(1)

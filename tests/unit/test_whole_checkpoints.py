@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from orchestrator.core.verdict.sentence import sentence
 from orchestrator.model import watch
 from orchestrator.views import view
@@ -54,9 +56,23 @@ def test_files_of_one_checkpoint_are_whole_when_each_rank_has_written_its_own() 
     assert ask(job.run(), "resumed-newest").outcome == "pass"
 
 
-def test_a_load_of_a_torn_file_that_ends_all_ranks_is_named_with_the_step_that_was_whole() -> None:
+@pytest.mark.parametrize(
+    ("parts", "lack"),
+    [
+        (None, ""),
+        (
+            {"__0_0.distcp": 9, "__1_0.distcp": 9},
+            " (.metadata is missing beside 2 shards: the save was cut before its end)",
+        ),
+        ({"__0_0.distcp": 9, ".metadata": 9}, ""),
+        ({"model-00001-of-00003.safetensors": 9}, " (2 of the 3 files model-*.safetensors are missing)"),
+    ],
+)
+def test_a_load_of_a_torn_file_that_ends_all_ranks_is_named_with_the_step_that_was_whole(
+    parts: dict[str, int] | None, lack: str
+) -> None:
     job = Job().attempt(0, 0, 15).attempt(1, 10, 11)
-    error = watch.Load(t=200.0, id=1, api="torch.load", path=TORN, error="RuntimeError: not a ZIP archive")
+    error = watch.Load(t=200.0, id=1, api="torch.load", path=TORN, error="RuntimeError: no archive", parts=parts)
     job.files = [
         dataclasses.replace(
             file,
@@ -70,8 +86,8 @@ def test_a_load_of_a_torn_file_that_ends_all_ranks_is_named_with_the_step_that_w
     job.files = [dataclasses.replace(file, attempt=0) for file in job.files]
     verdict = ask(job.run(), "resumed-newest")
     assert verdict.outcome == "fail"
-    assert f"ranks 0-1 tried step 15 ({TORN}), whose save was cut; step 10 was whole" in verdict.text
-    assert f"ranks 0-1 could not load {TORN}, and made no step" in ask(job.run(), "resume-complete").text
+    assert f"ranks 0-1 tried step 15 ({TORN}), whose save was cut{lack}; step 10 was whole" in verdict.text
+    assert f"ranks 0-1 could not load {TORN}{lack}, and made no step" in ask(job.run(), "resume-complete").text
     checks = [ask(job.run(), name) for name in ("finished", "resume-complete", "resumed-newest")]
     assert "resumed-newest fails: attempt 0, restart 1: ranks 0-1 tried step 15" in sentence(
         job.run().trial, view(job.run().trial, job.run().history), checks

@@ -27,7 +27,7 @@ from ...nightly.runner import Attempt
 from ...nightly.suite import RUNS, Cell, Night
 from ...run import judging
 from ...store import beds, bundle, paths, secrets
-from .. import audited_runs, places, repeats, spare_probe, trials
+from .. import audited, places, repeats, spare_probe, trials
 from .. import beds as bed_inputs
 from .. import run as run_trial
 from ..session import Session
@@ -312,7 +312,7 @@ class NightTrials:
             if not places.is_twin(directory):
                 begun.append(directory)
 
-        return audited_runs.launch(
+        return audited.launch(
             session,
             session.request(
                 trial,

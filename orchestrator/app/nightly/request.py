@@ -10,17 +10,6 @@ from ..requests import BASELINES, BASELINES_HELP, INCLUDE_QUARANTINED, RUNS, RUN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimerRequest:
-    """A timer of systemd that runs a night."""
-
-    install_timer: str | None = option(
-        None, "Print a systemd service and timer that run this night at WHEN, such as 02:00.", metavar="WHEN"
-    )
-    system: bool = option(False, "With --install-timer: for the whole system, not for this user.")
-    yes: bool = option(False, "With --install-timer: write the units and start the timer.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NightRequest:
     """What `ccbed nightly` does. ``suite``: None for a night that is resumed."""
 
@@ -64,6 +53,5 @@ class NightRequest:
         choices=("fail", "warn"),
     )
     apply: bool = option(False, "With --on-culprit: call the command.")
-    timer: TimerRequest = TimerRequest()
     dry_run: bool = option(False, "Print the cells in their order, and stop.")
     runs_dir: Path = option(RUNS, RUNS_HELP, is_folder=True)

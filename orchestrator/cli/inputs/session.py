@@ -22,14 +22,14 @@ class OnTerminal:
     results: bool = True
 
     def run(self, session: Any, output: OutputRequest, *, is_script: bool) -> RunObserver:
-        from ..render import run_screen
+        from ..render import live
 
-        return run_screen.RunScreen(session=session, output=output, is_script=is_script, shows_result=self.results)
+        return live.RunScreen(session=session, output=output, is_script=is_script, shows_result=self.results)
 
     def resumed(self, session: Any, trial: Trial, slots: tuple[str, ...], history: History) -> RunObserver:
-        from ..render import run_screen
+        from ..render import live
 
-        return run_screen.resumed(session, trial, slots, history)
+        return live.resumed(session, trial, slots, history)
 
     def bed(self, session: Any) -> BedObserver:
         from ..render import bed_view

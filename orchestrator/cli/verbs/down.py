@@ -9,13 +9,13 @@ import click
 from ...app import down, requests
 from ...app.requests import DownRequest
 from ...model import codec
-from ..inputs import completions, options, request_options
+from ..inputs import completions, options
 from ..inputs.session import Session
 
 
 @options.command()
 @options.of_bed(metavar="[BED|INVENTORY]", shell_complete=completions.beds_and_inventories)
-@request_options.of(DownRequest)
+@options.of_request(DownRequest)
 @options.vault
 @options.as_json
 @click.pass_obj

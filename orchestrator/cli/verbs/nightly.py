@@ -8,14 +8,13 @@ import click
 
 from ...app import requests
 from ...app.nightly.request import NightRequest
-from ...model.errors import UsageError
-from ..inputs import completions, options, request_options
+from ..inputs import completions, options
 from ..inputs.session import Session
 
 
 @options.command()
 @click.argument("suite", required=False, metavar="SUITE|FILE.yml", shell_complete=completions.suites)
-@request_options.of(NightRequest)
+@options.of_request(NightRequest)
 @options.slurm_job
 @options.as_json
 @click.pass_obj
@@ -29,14 +28,6 @@ def command(session: Session, /, as_json: bool, **values: Any) -> int:
     from ...app.nightly import nights
 
     request = requests.build(NightRequest, values)
-    timer = request.timer
-    if not timer.install_timer and (timer.yes or timer.system):
-        raise UsageError("--yes and --system are for --install-timer", hint="--install-timer 02:00 --yes")
-    if timer.install_timer and request.suite and not request.resume:
-        from ...app.nightly import install_timer
-
-        install_timer.run(session, request.suite, request)
-        return 0
     if request.dry_run and not request.resume:
         from ..render import night_lines
 

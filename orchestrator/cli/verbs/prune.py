@@ -34,22 +34,25 @@ if TYPE_CHECKING:
     help="Keep this much on each host and in each directory.",
 )
 @click.option("--runs", is_flag=True, help="Also remove sealed bundles and closed runs of the runs directory.")
+@click.option(
+    "--keep", type=click.IntRange(min=1), metavar="N", help="With --runs: keep the newest N runs, and nights, at most."
+)
 @options.baselines
 @options.runs_dir
 @options.as_json
 @click.pass_obj
 def command(
-    session: Session, bed: str | None, dry_run: bool, older_than: str, keep_size: str, runs: bool, baselines: Path,
-    runs_dir: Path, as_json: bool,
+    session: Session, bed: str | None, dry_run: bool, older_than: str, keep_size: str, runs: bool,
+    keep: int | None, baselines: Path, runs_dir: Path, as_json: bool,
 ) -> int:  # fmt: skip
     """Remove the leftovers of ended runs on BED (without BED: on all beds), in the state directory, and beside runs.
 
-    Files that an open run needs stay; without --runs every run stays.
+    Files that an open run needs stay, and runs that a person named; without --runs every run stays.
     """
     from ...run.pruning import Limits
 
     limits = Limits(
-        older_than_s=times.age_s("--older-than", older_than), keep_bytes=_size(keep_size), age=age, size=size
+        older_than_s=times.age_s("--older-than", older_than), keep_bytes=_size(keep_size), keep=keep, age=age, size=size
     )
     report = leftovers.prune(
         session,

@@ -14,7 +14,7 @@ from ...app import beds, requests
 from ...app.requests import RunRequest, TrialRef
 from ...model.errors import CcbedError, UsageError
 from ...model.frozen import dataclass
-from ..inputs import completions, options, request_options
+from ..inputs import completions, options
 from ..inputs.session import Session
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _completed_source(session: Session, known: _Known) -> Source | None:
 
 @click.command(cls=RunCommand, context_settings={"help_option_names": list(_HELP), "auto_envvar_prefix": "CCBED"})
 @click.argument("trial", metavar="TRIAL|FILE.yml|FILE.py|example:NAME [-- ARGS]", shell_complete=completions.trials)
-@request_options.of(RunRequest)
+@options.of_request(RunRequest)
 @options.slurm_job
 @options.as_json
 @click.pass_context

@@ -9,13 +9,13 @@ import click
 from ...app import requests
 from ...app.collectives import size
 from ...app.collectives.request import SizeRequest
-from ..inputs import options, request_options
+from ..inputs import options
 from ..inputs.session import Session
 from ..render import size_view
 
 
 @options.command()
-@request_options.of(SizeRequest)
+@options.of_request(SizeRequest)
 @options.as_json
 @click.pass_obj
 def command(session: Session, /, as_json: bool, **values: Any) -> int:

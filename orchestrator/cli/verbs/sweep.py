@@ -8,13 +8,13 @@ import click
 
 from ...app import requests
 from ...app.collectives.request import SweepRequest
-from ..inputs import completions, options, request_options
+from ..inputs import completions, options
 from ..inputs.session import Session
 
 
 @options.command()
 @click.argument("trial", metavar="TRIAL|FILE.yml", shell_complete=completions.trials)
-@request_options.of(SweepRequest)
+@options.of_request(SweepRequest)
 @options.slurm_job
 @options.as_json
 @click.pass_obj

@@ -8,14 +8,14 @@ import click
 
 from ...app import beds, prepared_hosts, requests, up
 from ...app.requests import UpRequest
-from ..inputs import options, request_options
+from ..inputs import options
 from ..inputs.session import Session
 from ..render import bed_view
 
 
 @options.command()
 @options.inventory
-@request_options.of(UpRequest)
+@options.of_request(UpRequest)
 @options.vault
 @options.slurm_job
 @options.as_json

@@ -47,12 +47,13 @@ def removals(
     age: Callable[[float], str] = lambda seconds: f"{seconds:.0f} s",
     size: Callable[[int], str] = lambda count: f"{count} bytes",
 ) -> tuple[Removal, ...]:
-    """The removals, oldest first. ``keep_bytes``, and ``keep``, the number by kind: per location; ``age`` and ``size`` format
-    the limits for messages.
+    """The removals, oldest first. ``keep_bytes``, and ``keep``, the number by kind of those that are not in use: per location.
+
+    ``age`` and ``size`` format the limits for messages.
     """
     oldest_first = sorted(leftovers, key=lambda leftover: (-leftover.age_s, leftover.kind, leftover.name))
     total: dict[str, int] = {}
-    count = Counter((leftover.location, leftover.kind) for leftover in oldest_first)
+    count = Counter((leftover.location, leftover.kind) for leftover in oldest_first if not leftover.in_use)
     for leftover in oldest_first:
         total[leftover.location] = total.get(leftover.location, 0) + leftover.size_bytes
     result = []

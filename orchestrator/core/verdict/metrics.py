@@ -109,7 +109,7 @@ def _checkpoints(run: Run) -> Iterator[Metric]:
 
 def _reported(run: Run) -> Iterator[Metric]:
     """The figures that a script reports itself: each point, and the last value of each result, by process."""
-    for file in run.files.watch() if run.trial.workload == "script" else ():
+    for file in run.files.watch():
         counts: Counter[str] = Counter()
         finals = {claim.name: claim for claim in file.of(watch.Claim) if claim.what == "final"}
         for claim in (*(claim for claim in file.of(watch.Claim) if claim.what == "point"), *finals.values()):

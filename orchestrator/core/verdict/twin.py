@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ... import views
 from ...model import codec
-from ...model.event import Event, History
+from ...model.event import History
 from ...model.events import (
     FaultInjected,
     FaultPlanned,
@@ -50,23 +50,23 @@ def is_script(trial: Trial) -> bool:
 
 def make_twin(run: Run) -> Twin | None:
     """The twin from a finished run; None if the run was disturbed or did not record enough."""
-    if is_script(run.trial):
-        return _script_twin(run)
-    gangs = views.gangs(run.history)
+    lines = training.lineage_of(run)
     outcome, _, _ = views.ending(run.history)
-    if outcome != "finished" or len(gangs) != 1 or _disturbed(run):
+    if outcome != "finished" or len(lines.attempts) != 1 or _disturbed(run):
         return None
-    ends = gangs[0].by_rank(RankFinished)
-    losses = _losses(run)
-    digests = {str(rank): cast(dict[str, str], dict(event.data.digest or {})) for rank, event in ends.items()}
-    ranks = {str(rank) for rank in gangs[0].ranks}
-    if set(losses) != ranks or set(digests) != ranks or not all(digests.values()):
+    facts = training.kept_facts(lines)
+    digests, ranks = facts.digests, lines.attempts[0].ranks
+    if lines.is_exact:
+        digests = cast(dict[str, dict[str, str]], training.final_digests(lines))
+        if set(digests) != {*map(str, ranks)} or not all(digests.values()) or not all(p.steps for p in ranks.values()):
+            return None
+    if not facts.steps or not digests:
         return None
-    fingerprint = views.mapping(run.extras.get("fingerprint.json"))
     return Twin(
-        key=twin_key(run.trial, fingerprint), run=_name(run), losses=losses, digests=digests,
-        steps=max(len(steps) for steps in losses.values()), faults=0, restarts=0, final_loss=_final_loss(ends),
+        key=twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))), run=_name(run), losses=facts.losses,
+        digests=digests, steps=facts.steps, faults=0, restarts=0, final_loss=_final_loss(run), saves=facts.saves,
         batch_losses={str(step): loss for step, loss in views.batch_losses(run.files.steps()).items()},
+        every=training.cost.state_interval(lines), generators=facts.generators,
     )  # fmt: skip
 
 
@@ -77,30 +77,12 @@ def unfit(run: Run) -> str:
         gangs = views.gangs(run.history)
         cause = views.root_cause(run.history, gangs[-1]) if gangs else None
         why = f"rank {cause.rank} {cause.how}" if cause else reason
-        hint = (
-            "; it may write only in its copy of the project, and --root names what belongs to it"
-            if is_script(run.trial)
-            else ""
-        )
+        is_isolated = views.mapping(run.extras.get("plan.json")).get("isolation") is not None
+        hint = "; it may write only in its copy of the project, and --root names what belongs to it" * is_isolated
         return f"{_name(run)} {outcome}: {why}{hint}"
     if _disturbed(run):
         return "it was disturbed"
-    return "it recorded no digest of its weights" if is_script(run.trial) else "it did not record its whole state"
-
-
-def _script_twin(run: Run) -> Twin | None:
-    lines = training.lineage_of(run)
-    outcome, _, _ = views.ending(run.history)
-    if outcome != "finished" or len(lines.attempts) != 1 or _disturbed(run):
-        return None
-    facts = training.kept_facts(lines)
-    if not facts.steps or not facts.digests:
-        return None
-    return Twin(
-        key=twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))), run=_name(run), losses=facts.losses,
-        digests=facts.digests, steps=facts.steps, faults=0, restarts=0, final_loss=0.0, every=training.cost.state_interval(lines),
-        saves=facts.saves, generators=facts.generators,
-    )  # fmt: skip
+    return "it recorded no digest of its weights, or not its whole state"
 
 
 def restarting(history: History) -> frozenset[str]:
@@ -180,19 +162,13 @@ def _disturbed(run: Run) -> bool:
     return bool(run.trial.faults) or bool(run.history.of(*disturbances)) or losses
 
 
-def _losses(run: Run) -> dict[str, dict[str, str]]:
-    losses: dict[str, dict[str, str]] = {}
-    for record in run.files.steps():
-        losses.setdefault(str(record.rank), {})[str(record.step)] = record.loss
-    return losses
-
-
 def _name(run: Run) -> str:
     begin = run.history.first(RunBegin)
     return (begin.data.run or "") if begin else ""
 
 
-def _final_loss(ends: Mapping[int, Event[RankFinished]]) -> float:
-    """The mean loss over ranks, as the terminal shows it; the loss of the first rank if no mean was reported."""
-    finished = ends[min(ends)].data
-    return views.number(finished.loss_mean) or views.number(finished.loss) or 0.0
+def _final_loss(run: Run) -> float:
+    """The mean loss over ranks, as the terminal shows it; the loss of the first rank if no mean was reported, 0 without one."""
+    ends = views.gangs(run.history)[0].by_rank(RankFinished)
+    finished = ends[min(ends)].data if ends else None
+    return (views.number(finished.loss_mean) or views.number(finished.loss) or 0.0) if finished else 0.0

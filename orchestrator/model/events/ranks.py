@@ -14,6 +14,7 @@ class RankStart(Payload):
     """A rank started. ``ppid``: of the agent, as the rank sees it; ``files``: name -> SHA-256.
 
     ``cold``: variables that a running interpreter cannot apply, so that the rank's script starts a new one.
+    ``imports``: what a reserve has imported for the script before its order, or why it has not.
     """
 
     rank: Rank
@@ -23,6 +24,7 @@ class RankStart(Payload):
     preloaded: tuple[str, ...] | None = None
     files: Mapping[str, str] | None = None
     cold: tuple[str, ...] | None = None
+    imports: str | None = None
 
 
 @payload("rank.joined", writer="rank")

@@ -1,4 +1,4 @@
-"""The reports of a night: a page, a summary for a chat, JUnit XML, metrics for Prometheus, and a dashboard for Grafana."""
+"""The reports of a night: a page, a summary for a chat, JUnit XML, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -58,13 +58,12 @@ def render(report: NightReport) -> Mapping[str, bytes]:
 
 def renderers() -> Mapping[str, Callable[[NightReport], bytes]]:
     """The files of a report. The page comes last: what fails in it leaves the files for programs."""
-    from . import grafana, junit, metrics, page, summary
+    from . import junit, metrics, page, summary
 
     return {
         "summary.md": summary.render,
         "junit.xml": junit.render,
         "metrics.prom": metrics.render,
-        "grafana.json": lambda report: grafana.render(),
         "index.html": page.render,
     }
 

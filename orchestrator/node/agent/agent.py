@@ -90,6 +90,7 @@ class Agent:
         self._ranks = RankProcesses(
             self._loop, directory, (self._node, self._incarnation), self._log, self._reap,
             has_reserves=node_label.get("spec", {}).get("has_reserves", True),
+            shared=self._workdir if "spec" in node_label else None,
         )  # fmt: skip
         self._stores = RendezvousStores(self._loop)
         self._programs = ExecPrograms(self._loop)

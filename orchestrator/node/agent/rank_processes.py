@@ -28,7 +28,7 @@ from ..files.inbox import Respond
 from ..oslayer import cgroups, forks, launched_workers, processes
 from ..oslayer.event_loop import Loop, Timer
 from ..oslayer.processes import Process
-from . import inspection
+from . import inspection, script_reserves
 from . import stacks as rank_stacks
 from .reserve_ranks import ReserveRanks
 
@@ -40,8 +40,6 @@ RECOVERED_S = 5.0
 #: An error file is read up to this size, and its message up to this length.
 ERROR_BYTES = 1 << 20
 ERROR_LETTERS = 500
-#: Files of GPU drivers. A rehearsal hides the GPUs, and autograd then knows the CPU alone, for good; a script on gloo may use a GPU.
-GPU_FILES = ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
 #: The end of a watcher's record that is read for a save that has not ended.
 RECORD_BYTES = 1 << 16
 
@@ -94,14 +92,16 @@ class RankProcesses:
         reap: Callable[[], None],
         *,
         has_reserves: bool = True,
+        shared: Path | None = None,
     ) -> None:
+        """``shared``: the directory that the nodes of this host share, if it does."""
         self._loop = loop
         self._directory = directory
         self._node, self._incarnation = identity
         self._log = log
         self._reap = reap
         self._gangs: dict[tuple[str, int], Gang] = {}
-        self._reserves = ReserveRanks(loop, directory, self._incarnation, run_order)
+        self._reserves = ReserveRanks(loop, directory, identity, run_order, shared or directory)
         #: Ranks that run no more code and are not reaped yet.
         self._exiting: set[int] = set()
         self._has_reserves = has_reserves
@@ -117,6 +117,7 @@ class RankProcesses:
         gang = Gang(spec=spec)
         Path(spec.out).mkdir(parents=True, exist_ok=True)
         self._gangs[run, spec.epoch] = gang
+        self._reserves.stop_imports(spec)
         self._count = len(spec.ranks)
         for rank in spec.ranks:
             self._begin_rank(run, gang, rank)
@@ -133,7 +134,8 @@ class RankProcesses:
             return True
         running = [gang for gang in self._gangs.values() if gang.alive]
         has_recovered = all(gang.spec.epoch and time.monotonic() - gang.began > RECOVERED_S for gang in running)
-        return self._reserves.prepare(self._count, is_idle=has_recovered)
+        is_prepared = self._reserves.prepare(self._count, is_idle=has_recovered)
+        return self._reserves.import_ahead(self._count) and is_prepared
 
     def release(self, run: str, epoch: int, rank: int, hold: str) -> str:
         """End the hold of a rank; the problem, or an empty string."""
@@ -221,7 +223,11 @@ class RankProcesses:
         spec = gang.spec
         events = self._directory / "runs" / run / f"rank-{rank}.e{spec.epoch}.{self._incarnation}.jsonl"
         who = {"rank": rank, "events_path": str(events), "node": self._node, "incarnation": self._incarnation}
-        reserve = self._reserves.order({"spec": codec.plain(spec), **who}) if _may_use_reserve(spec) else None
+        pid, reserve = None, None
+        if _may_use_reserve(spec):
+            if spec.workload == SCRIPT:
+                pid, who["imports"] = self._reserves.choose(spec, rank)
+            reserve = self._reserves.order({"spec": codec.plain(spec), **who}, pid)
         pid, release = reserve or self._fork(spec, who)
         gang.alive[pid] = rank
         gang.pids[rank] = pid
@@ -331,17 +337,17 @@ def run_order(order: Mapping[str, Any], release_fd: int) -> int:
 
 
 def _may_use_reserve(spec: GangSpec) -> bool:
-    """A recovery with the code that the reserve has rehearsed, in the rank's own process. A reserve can use no GPU any more."""
-    is_elsewhere = spec.workload == SCRIPT and (
-        any(spec.params.get(name) for name in ("launcher", "exec_", "cold")) or any(map(os.path.exists, GPU_FILES))
-    )
-    return bool(spec.epoch and not is_elsewhere and spec.backend == "gloo" and rank_imports.is_same_code(spec.payload))
+    """A recovery with the code that the reserve has rehearsed."""
+    return bool(spec.epoch and script_reserves.may_use_reserve(spec) and rank_imports.is_same_code(spec.payload))
 
 
 def run_rank(
-    gang: GangSpec, rank: int, parent: int, *, events_path: str, release_fd: int, node: str, incarnation: str
-) -> int:
-    """The body of a forked rank: leave the agent's process group, log to a file, load the payload, run the rank."""
+    gang: GangSpec, rank: int, parent: int, *, events_path: str, release_fd: int, node: str, incarnation: str, imports: str = ""
+) -> int:  # fmt: skip
+    """The body of a forked rank: leave the agent's process group, log to a file, load the payload, run the rank.
+
+    ``imports``: what a reserve has imported ahead, or why it has not.
+    """
     os.setpgid(0, 0)
     forks.die_with_parent(parent)
     forks.redirect_output(Path(gang.out) / f"rank-{rank}.log")
@@ -356,6 +362,7 @@ def run_rank(
             release_fd=release_fd,
             node=node,
             incarnation=incarnation,
+            imports=imports,
         )
         or 0
     )

@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from ...model.frozen import dataclass
+from ...model.gang import GangSpec, ImportReport
 from .. import rank_imports, warm_up
 from ..files import label, plain_files
 from ..oslayer import forks, processes
 from ..oslayer.event_loop import Loop
+from . import script_reserves
 
 #: The node is idle for this long before a reserve is forked, in seconds.
 IDLE_S = 0.5
@@ -34,19 +36,33 @@ _READY = b"ready"
 
 @dataclass(slots=True, kw_only=True)
 class Reserve:
-    """``fd``: this agent's end of its socket. ``is_ready``: it has rehearsed and waits."""
+    """``fd``: this agent's end of its socket. ``is_ready``: it has rehearsed and waits.
+
+    ``script``: what it imports for; ``report``: what it has imported.
+    """
 
     fd: int
     is_ready: bool = False
+    script: GangSpec | None = None
+    report: ImportReport | None = None
 
 
 class ReserveRanks:
     """The reserves of this agent. ``run``: the body of a rank, called in the reserve with its order and its end of the socket."""
 
     def __init__(
-        self, loop: Loop, directory: Path, incarnation: str, run: Callable[[Mapping[str, Any], int], int]
+        self,
+        loop: Loop,
+        directory: Path,
+        identity: tuple[str, str],
+        run: Callable[[Mapping[str, Any], int], int],
+        shared: Path,
     ) -> None:
-        self._loop, self._directory, self._incarnation, self._run = loop, directory, incarnation, run
+        self._loop, self._directory, self._run, self._shared = loop, directory, run, shared
+        self._node, self._incarnation = identity
+        self._last_script = script_reserves.LastScript(shared)
+        #: The script for which imports failed here, and why.
+        self._refused: tuple[GangSpec | None, str] = None, ""
         self._reserves: dict[int, Reserve] = {}
         self._idle_since = time.monotonic()
         #: The first failure is the last attempt of this agent: the next one would fail as well.
@@ -72,20 +88,58 @@ class ReserveRanks:
             return True
         if not has_rested:
             return False
-        missing = count - len(self._reserves)
+        missing = count - sum(reserve.script is None for reserve in self._reserves.values())
         if missing > 0:
-            self._write_count(count)
+            self._write_count(len(self._reserves) + missing)
         for _ in range(missing):
             self._fork()
         if missing > 0:
             self._write_count(len(self._reserves))
         return True
 
-    def order(self, order: Mapping[str, Any]) -> tuple[int, int] | None:
-        """Make a reserve the rank of this order; its pid and the descriptor that releases its holds. None: there is none."""
+    def import_ahead(self, count: int) -> bool:
+        """Fork, one after the other, reserves that import what the last script imports; False while some are missing."""
+        spec = self._last_script.find()
+        if spec is None or self._has_failed or self._is_refused(spec) or not rank_imports.is_same_code(spec.payload):
+            return True
+        for_scripts = {pid: reserve for pid, reserve in self._reserves.items() if reserve.script}
+        for pid, reserve in for_scripts.items():
+            if reserve.script and not script_reserves.begins_like(reserve.script, spec):
+                self._end(pid)
+        if len(for_scripts) < count and all(reserve.is_ready for reserve in for_scripts.values()):
+            self._write_count(len(self._reserves) + 1)
+            self._fork(spec)
+            self._write_count(len(self._reserves))
+        return len(for_scripts) >= count
+
+    def stop_imports(self, spec: GangSpec) -> None:
+        """Ranks of ``spec`` start: they get the CPU time of what imports now."""
+        self._last_script.note(spec)
+        for pid in [pid for pid, reserve in self._reserves.items() if reserve.script and not reserve.is_ready]:
+            self._end(pid)
+
+    def choose(self, spec: GangSpec, rank: int) -> tuple[int | None, str]:
+        """The pid of a reserve that has imported what the script of a rank imports, and how much; or None, and why there is none."""
+        why = self._refused[1] if self._is_refused(spec) else self._last_script.why or "no reserve has imported yet"
+        for pid, reserve in self._reserves.items():
+            if reserve.is_ready and reserve.script and reserve.report:
+                before, who = reserve.script, (self._node, self._incarnation)
+                why = script_reserves.refusal(reserve.report, before, spec, rank, *who)
+                if not why:
+                    return pid, f"{reserve.report.modules} modules; what follows them is {reserve.report.end}"
+        return None, f"none: {why}"
+
+    def _is_refused(self, spec: GangSpec) -> bool:
+        return self._refused[0] is not None and script_reserves.begins_like(self._refused[0], spec)
+
+    def order(self, order: Mapping[str, Any], chosen: int | None = None) -> tuple[int, int] | None:
+        """Make a reserve the rank of this order; its pid and the descriptor that releases its holds. None: there is none.
+
+        ``chosen``: of those that have imported ahead, which run nothing but their script.
+        """
         text = json.dumps(order).encode()
-        ready = (pid for pid, reserve in self._reserves.items() if reserve.is_ready)
-        pid = next(ready, None) if len(text) <= ORDER_BYTES else None
+        ready = (pid for pid, reserve in self._reserves.items() if reserve.is_ready and not reserve.script)
+        pid = (chosen or next(ready, None)) if len(text) <= ORDER_BYTES else None
         if pid is None:
             return None
         fd = self._reserves.pop(pid).fd
@@ -100,20 +154,22 @@ class ReserveRanks:
 
     def exited(self, pid: int) -> bool:
         """A child was reaped: was it a reserve?"""
-        reserve = self._reserves.pop(pid, None)
-        if reserve is None:
+        reserve = self._reserves.get(pid)
+        if not self._forget(pid) or reserve is None:
             return False
-        self._has_failed = True
-        self._loop.remove_reader(reserve.fd)
-        os.close(reserve.fd)
+        if reserve.script:
+            self._refused = reserve.script, "a reserve ended while it imported"
+        else:
+            self._has_failed = True
         self._write_count(len(self._reserves))
         return True
 
-    def _fork(self) -> None:
+    def _fork(self, script: GangSpec | None = None) -> None:
+        """Fork a reserve. It imports what ``script`` imports, or nothing."""
         agent = os.getpid()
         own, other = socket.socketpair(type=socket.SOCK_SEQPACKET)  # one message: the order, or the release of a hold
         try:
-            pid = forks.fork(self._loop, {other.fileno()}, lambda: self._wait_for_order(agent, other.fileno()))
+            pid = forks.fork(self._loop, {other.fileno()}, lambda: self._wait_for_order(agent, other.fileno(), script))
         except (OSError, RuntimeError):
             self._has_failed = True
             traceback.print_exc()
@@ -122,20 +178,45 @@ class ReserveRanks:
         finally:
             other.close()
         own.setblocking(False)
-        reserve = self._reserves[pid] = Reserve(fd=own.detach())
-        self._loop.add_reader(reserve.fd, lambda: self._take_report(reserve))
+        reserve = self._reserves[pid] = Reserve(fd=own.detach(), script=script)
+        self._loop.add_reader(reserve.fd, lambda: self._take_report(pid, reserve))
 
-    def _take_report(self, reserve: Reserve) -> None:
+    def _take_report(self, pid: int, reserve: Reserve) -> None:
         """It is ready; nothing is read where it has ended, and its exit follows."""
-        if os.read(reserve.fd, 64) == _READY:
+        text = os.read(reserve.fd, ORDER_BYTES)
+        if text and reserve.script:
+            reserve.report = script_reserves.read_report(text)
+            if reserve.report.problem:
+                self._refused = reserve.script, reserve.report.problem
+                self._end(pid)
+        if text:
             reserve.is_ready = True
             self._write_count(len(self._reserves))
 
-    def _wait_for_order(self, agent: int, fd: int) -> int:
+    def _end(self, pid: int) -> None:
+        """End a reserve; its exit is no failure."""
+        self._forget(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        self._write_count(len(self._reserves))
+
+    def _forget(self, pid: int) -> bool:
+        """Close what this agent has of a reserve; whether it was one."""
+        reserve = self._reserves.pop(pid, None)
+        if reserve is None:
+            return False
+        self._loop.remove_reader(reserve.fd)
+        os.close(reserve.fd)
+        return True
+
+    def _wait_for_order(self, agent: int, fd: int, script: GangSpec | None) -> int:
         os.setpgid(0, 0)
         forks.die_with_parent(agent)
         _rehearse()
-        os.write(fd, _READY)
+        lock, report = self._shared / script_reserves.IMPORT_LOCK, _READY
+        if script:
+            report = script_reserves.import_ahead(script, self._node, self._incarnation, lock)
+        os.write(fd, report)
         text = os.read(fd, ORDER_BYTES)
         return self._run(json.loads(text), fd) if text else 0
 

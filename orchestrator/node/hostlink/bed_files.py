@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import label, plain_files
+from . import prunable_files
 
 #: What ccbed creates in a bed's directory, and removes.
 BED_FILES = ("keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json", "run-secrets.json", "hosts")
@@ -37,10 +38,18 @@ def remove_bed_files(hostdir: str) -> None:
         root.rmdir()
 
 
-def remove_run(hostdir: str, shared_dir: str, run: str) -> None:
-    """Remove the files of a run: those of its nodes, checkpoints, kept outcomes."""
+def remove_run(hostdir: str, shared_dir: str, run: str, is_gathered: bool = False) -> None:
+    """Remove the files of a run: those of its nodes, checkpoints, kept outcomes.
+
+    ``is_gathered``: only those of its nodes, which were copied; their empty directories say that checkpoints are still there.
+    """
     root = Path(hostdir)
-    for directory in (*root.glob(f"nodes/*/runs/{run}"), Path(shared_dir) / run):
+    own = tuple(root.glob(f"nodes/*/runs/{run}"))
+    if is_gathered:
+        for path in (path for directory in own for path in directory.iterdir()):
+            prunable_files.remove(path)
+        return
+    for directory in (*own, Path(shared_dir) / run):
         shutil.rmtree(directory, ignore_errors=True)
     for outcome in (*root.glob(f"nodes/*/done/{run}.*"), *root.glob(f"keeper/done/{run}.*")):
         outcome.unlink(missing_ok=True)

@@ -29,7 +29,7 @@ def remove_prunable(hostdir: str, shared_dir: str, entries: Sequence[Sequence[st
     chosen = [(str(kind), str(name)) for kind, name in entries if (str(kind), str(name)) in known]
     for entry in chosen:
         for path in known[entry]:
-            _remove(path)
+            remove(path)
     return len(chosen)
 
 
@@ -85,7 +85,7 @@ def _below(path: Path) -> Iterator[Path]:
             yield from (Path(directory, name) for name in (*folders, *files))
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

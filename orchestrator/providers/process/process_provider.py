@@ -151,9 +151,9 @@ class ProcessProvider:
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
         return files.fetch_each(self.fetch, node, wanted, limit)
 
-    def forget(self, bed: BedSpec, run: str) -> None:
+    def forget(self, bed: BedSpec, run: str, *, is_gathered: bool = False) -> None:
         """Remove node files, checkpoints and outcomes of the run."""
-        bed_files.remove_run(bed.workdir, bed.shared_dir, run)
+        bed_files.remove_run(bed.workdir, bed.shared_dir, run, is_gathered)
 
     def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
         return [("", entry) for entry in prunable_files.list_prunable(bed.workdir, bed.shared_dir)]

@@ -28,6 +28,8 @@ OWN = __name__.partition(".")[0]
 WATCHER = "_ccbed_watch"
 #: The finders of modules that the process used before the script. To free them would copy their memory.
 _finders: list[object] = []
+#: The script's streams, by descriptor: a reserve may have made them before its order, and what it imported uses them.
+_of_script: dict[int, io.TextIOWrapper] = {}
 
 
 def environment_at_start() -> dict[str, str]:
@@ -62,16 +64,18 @@ def imitate_start(script: str, args: tuple[str, ...], payload: str, modules: Pat
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
         signal.signal(number, handler)
     for fd, name in ((1, "stdout"), (2, "stderr")):
-        stream = _unbuffered(fd, getattr(sys, name))
+        stream = _of_script.get(fd) or _unbuffered(fd, getattr(sys, name))
+        stream.reconfigure(line_buffering=False)
+        _of_script[fd] = stream
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
 
-def hide_modules() -> None:
-    """Remove ccbed's modules from sys.modules: a user's module of the same name is theirs. Loaded code keeps working."""
+def hide_modules() -> dict[str, ModuleType]:
+    """Remove ccbed's modules from sys.modules, and return them: a user's module of the same name is theirs. Loaded code keeps working."""
     later = itertools.islice(reversed(sys.modules), len(sys.modules) - _before_fork.count)
-    for name in (*_before_fork.own, *_own(later)):
-        sys.modules.pop(name, None)
+    names = dict.fromkeys((*_before_fork.own, *_own(later)))
+    return {name: sys.modules.pop(name) for name in names if name in sys.modules}
 
 
 def remember_modules() -> None:
@@ -116,7 +120,7 @@ def _entries(path: str) -> list[str]:
     return [os.path.normpath(Path.cwd() / entry) for entry in path.split(os.pathsep)] if path else []
 
 
-def _unbuffered(fd: int, stream: TextIO) -> TextIO:
+def _unbuffered(fd: int, stream: TextIO) -> io.TextIOWrapper:
     """A text stream that writes at once, as with ``python -u``."""
     with contextlib.suppress(OSError, ValueError):
         stream.flush()

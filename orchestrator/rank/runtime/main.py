@@ -28,9 +28,12 @@ WARM = ("torch", "torch.distributed", "torch._dynamo")
 
 
 def main(
-    gang: gang_model.GangSpec, rank: int, *, events_path: str, release_fd: int, node: str, incarnation: str
-) -> int:
-    """Run the workload of ``gang`` as ``rank`` and return the exit code. The caller exits by ``os._exit`` with it."""
+    gang: gang_model.GangSpec, rank: int, *, events_path: str, release_fd: int, node: str, incarnation: str, imports: str = ""
+) -> int:  # fmt: skip
+    """Run the workload of ``gang`` as ``rank`` and return the exit code. The caller exits by ``os._exit`` with it.
+
+    ``imports``: what this process has imported ahead for a script, or why it has not.
+    """
     preloaded = [name for name in WARM if name in sys.modules]
     threads = len(os.listdir("/proc/self/task"))
     print(f"ccbed: run {gang.run} node {node} incarnation {incarnation} epoch {gang.epoch} rank {rank}", flush=True)
@@ -47,7 +50,7 @@ def main(
         notes.note(
             RankStart(
                 rank=rank, pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=tuple(preloaded), files=files,
-                cold=start_only or None,
+                cold=start_only or None, imports=imports or None,
             )
         )  # fmt: skip
         return start_only

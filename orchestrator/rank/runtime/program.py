@@ -34,6 +34,10 @@ _STREAM: type = io.IOBase.__mro__[1]
 BACKSTOP_S = 5.0
 
 
+#: The process in which exit handlers are those of the script.
+_prepared: list[int] = []
+
+
 class ScriptFailed(Exception):
     """An exception ended the script. ``kind``: its type. The traceback is in the log."""
 
@@ -50,7 +54,10 @@ class _CannotStart(ScriptFailed):
 
 
 def prepare() -> None:
-    """Drop the exit handlers that were registered before the fork, except those of the standard library."""
+    """Drop the exit handlers that were registered before the fork, except those of the standard library; once in a process."""
+    if os.getpid() in _prepared:
+        return
+    _prepared.append(os.getpid())
     atexit._clear()
     omit_finalizers()
     for handler in (logging.shutdown, util._exit_function, weakref.finalize._exitfunc):  # type: ignore[attr-defined]

@@ -48,6 +48,8 @@ class Budget:
         #: At the last choice: steps, and CPU time of the watcher without states and batches.
         self._n, self._rest_s = 0, 0.0
         self._chosen_s = 0.0
+        #: The time of all steps of this process, as it counts for the share.
+        self._total_s = 0.0
         self._next = 1
         self._window = 0
         #: Steps of the job before the first one of this process.
@@ -66,6 +68,7 @@ class Budget:
         """
         self._elapsed.append(elapsed_s)
         self._steps.append(min(elapsed_s, cpu_s))
+        self._total_s += self._steps[-1]
 
     def add_cost(self, kind: str, seconds: float) -> None:
         """One of ``KINDS`` was recorded."""
@@ -120,9 +123,13 @@ class Budget:
         moment_s = self._cost_s("batch") + self._cost_s("generators")
         least = ranges.interval(n + int(self.offset)) // KEPT or 1
         self.moments_every = _interval(moment_s, SHARE * statistics.median(self._elapsed), least)
-        spare_s = SHARE * step_s - each_s - moment_s / self.moments_every
+        spare_s = SHARE * step_s - each_s - moment_s / self.moments_every - self._debt_s() / (self._next - n)
         self.every = self._fixed or _interval(state_s, max(spare_s, LEAST * SHARE * step_s), least)
         return self._fields(step_s, each_s)
+
+    def _debt_s(self) -> float:
+        """What the watcher has used beyond its share: the first state, and the window after the start, cost more."""
+        return max(0.0, record.cpu_s() - SHARE * self._total_s)
 
     def _each_step_s(self, n: int) -> float:
         """What the watcher does at every step, on average since the last choice."""

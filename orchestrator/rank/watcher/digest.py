@@ -164,15 +164,15 @@ def signed_sums(items: Iterable[Any]) -> list[int]:
     """
     import torch
 
-    sums = []
-    for item in items:
-        if not has_floats(item) or not item.is_contiguous():
-            continue
-        flat = item.detach().view(-1)
-        some = flat[:: flat.numel() // SAMPLE | 1][:SAMPLE]
-        units = (some.double().clamp(-(2**11), 2**11) * 2**40).round().to(torch.int64)
-        sums.append((_signs(item.device)[:, : units.numel()] * units).sum(1))
-    return torch.cat(sums).tolist() if sums else []
+    plain = [item.detach().view(-1) for item in items if has_floats(item) and item.is_contiguous()]
+    if not plain:
+        return []
+    some = [flat[:: flat.numel() // SAMPLE | 1][:SAMPLE] for flat in plain]
+    rows = torch.zeros(len(some), SAMPLE, dtype=torch.float64, device=some[0].device)
+    torch._foreach_copy_([row[: part.numel()] for row, part in zip(rows, some)], some)
+    units = rows.clamp_(-(2**11), 2**11).mul_(2**40).round_().to(torch.int64)
+    sums: list[int] = (_signs(rows.device) * units.unsqueeze(1)).sum(2).flatten().tolist()
+    return sums
 
 
 def norms(items: Sequence[Any]) -> Iterator[float]:

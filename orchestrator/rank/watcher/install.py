@@ -13,13 +13,15 @@ from types import ModuleType
 from typing import Any
 
 from . import importlib_bootstrap, imports, live, record, states, steps, tracing
+from .checkpoints import file_globs, save_moments, saves
 from .checkpoints import install as checkpoints
-from .checkpoints import save_moments, saves
 from .engines import deepspeed, master_weights, megatron
 from .holds import points, stack_signal
 from .measures import batches, inputs, losses, time_split
 
 _installed: list[int] = []
+#: Has something once the process is hooked and its record has no place yet.
+_drafts: list[bool] = []
 #: Begins the record of this process; whether it has one.
 _starters: list[Callable[[], bool]] = []
 
@@ -29,26 +31,43 @@ def install(directory: str, *, via: str, notify: Callable[..., None] | None = No
 
     ``via``: ``warm`` or ``site``. ``notify(name, **value)`` reports events live.
     """
+    if _drafts:
+        _drafts.clear()
+        _begin_record(directory, via, notify)
+        _hook_rank(directory)
     if _installed:
         return
     _installed.append(os.getpid())
 
     def start() -> bool:
         if os.getpid() == _installed[0] and not record.is_active():
-            try:
-                record.begin(directory, via=via, notify=notify or _event_file())
-            except OSError as error:
-                print(f"ccbed: the watcher cannot write into {directory}: {error.strerror}", file=sys.stderr)
-            else:
-                atexit.register(end)
+            _begin_record(directory, via, notify)
         return record.is_active()
 
     def begin(torch: ModuleType) -> None:
         if start():
-            _hook(torch, directory)
+            _hook(torch)
+            _hook_rank(directory)
 
     _starters.append(start)
     imports.when_imported("torch", begin)
+
+
+def install_ahead() -> None:
+    """Hook a process that has imported torch before it is known for which rank; ``install`` then begins its record."""
+    _installed.append(os.getpid())
+    _drafts.append(True)
+    record.begin_draft()
+    _hook(sys.modules["torch"])
+
+
+def _begin_record(directory: str, via: str, notify: Callable[..., None] | None) -> None:
+    try:
+        record.begin(directory, via=via, notify=notify or _event_file())
+    except OSError as error:
+        print(f"ccbed: the watcher cannot write into {directory}: {error.strerror}", file=sys.stderr)
+    else:
+        atexit.register(end)
 
 
 def start_record() -> None:
@@ -67,21 +86,21 @@ def _event_file() -> Callable[..., None] | None:
 
 
 @record.guarded("install")
-def _hook(torch: Any, directory: str) -> None:
+def _hook(torch: Any) -> None:
+    """Observe what imports may keep a reference to, and what is the same in every rank."""
+    record.stay_out_of(torch._C._dynamo.eval_frame.set_eval_frame)
     optimizer = importlib.import_module("torch.optim.optimizer")
     optimizer.register_optimizer_step_pre_hook(_before_step)
     optimizer.register_optimizer_step_post_hook(_after_step)
     _watch_backward(torch.autograd)
     checkpoints.install(torch)
     states.watch()
-    points.install(directory)
     if "CCBED_INCARNATION" in os.environ:  # a bed may ask for stacks
         _set_signal_aside()
     live.watch()
     losses.watch()
     batches.watch()
     inputs.watch()
-    save_moments.watch_random_states()
     time_split.watch()
     deepspeed.watch()
     megatron.watch()
@@ -91,14 +110,24 @@ def _hook(torch: Any, directory: str) -> None:
     )  # fmt: skip
 
 
+@record.guarded("install")
+def _hook_rank(directory: str) -> None:
+    """Observe what the environment and the orders of this rank ask for."""
+    points.install(directory)
+    live.begin()
+    states.begin()
+    file_globs.install()
+    save_moments.watch_random_states()
+
+
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not tracing.is_traced() and not master_weights.is_stepping():
-        tracing.call_eagerly(_begin_step, optimizer, sys._getframe(1))
+        _begin_step(optimizer, sys._getframe(1))
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not tracing.is_traced() and not master_weights.is_stepping():
-        tracing.call_eagerly(_end_step, optimizer, sys._getframe(1))
+        _end_step(optimizer, sys._getframe(1))
 
 
 _begin_step = record.guarded("steps")(steps.groups.begin_step)
@@ -116,7 +145,7 @@ def _enter_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the backward pass is observed."""
     is_observed = not tracing.is_traced()
     if is_observed:
-        tracing.call_eagerly(_begin_pass, args[0] if args else kwargs.get("tensors"))
+        _begin_pass(args[0] if args else kwargs.get("tensors"))
     return is_observed
 
 
@@ -132,15 +161,14 @@ def _begin_pass(tensors: Any) -> None:
 
 def _leave_backward(is_observed: bool, result: None, error: BaseException | None) -> None:
     if is_observed and error is None:
-        if time_split.split.is_computing():
-            tracing.call_eagerly(time_split.end_backward)
+        time_split.end_backward()
     elif error is not None:
         _note_error("the backward pass", error)
 
 
 def _enter_grad(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if not tracing.is_traced():
-        tracing.call_eagerly(_begin_backward)
+        _begin_backward()
 
 
 @record.guarded("end")

@@ -115,10 +115,13 @@ class Progress:
 
 
 def watch() -> None:
-    """Report steps, and the first process group that this process joins."""
-    progress = Progress()
-    steps.measure("live", progress.report)
+    """Report the first process group that this process joins."""
     imports.when_imported("torch.distributed.distributed_c10d", _watch_joining)
+
+
+def begin() -> None:
+    """Report the steps of this rank, as its environment asks for."""
+    steps.measure("live", Progress().report)
 
 
 @record.guarded("joined")

@@ -67,6 +67,10 @@ class Recorder:
         self._tail: ranges.Tail | None = ranges.Tail(os.fstat(self._fd).st_size)
 
     def line(self, kind: str, **fields: Any) -> None:
+        """Append one line, as ``write`` does."""
+        self.write(kind, fields)
+
+    def write(self, kind: str, fields: ranges.Fields) -> None:
         """Append one line; fields that are None stay, because null means something.
 
         ``sum``: CRC-32 of the line and all before it, so that a line that was changed or left out shows.
@@ -130,15 +134,44 @@ class Recorder:
                 self.notified_at = time.monotonic()
 
 
-_recorder: Recorder | None = None
+class Draft:
+    """Keeps the calls for the record of a process that is no rank yet."""
+
+    def __init__(self) -> None:
+        self.pid, self.notified_at = os.getpid(), 0.0
+        self.off: set[str] = set()
+        self.calls: list[tuple[str, tuple[Any, ...], ranges.Fields]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *values, **fields: self.calls.append((name, tuple(map(_own, values)), fields))
+
+
+def _own(value: Any) -> Any:
+    """A copy of what the caller may change later."""
+    return dict(value) if isinstance(value, dict) else value
+
+
+_recorder: Recorder | Draft | None = None
 
 
 def begin(directory: str, *, via: str, notify: Callable[..., None] | None = None) -> None:
-    """Create the record of this process and write its first line. Raises OSError."""
+    """Create the record of this process and write its first line, and those of its draft. Raises OSError."""
     global _recorder
-    _recorder = Recorder(directory, notify)
+    draft, _recorder = _recorder, Recorder(directory, notify)
+    _recorder.write("begin", _process(via))
+    if isinstance(draft, Draft):
+        _recorder.off |= draft.off
+        for name, values, fields in draft.calls:
+            getattr(_recorder, name)(*values, **fields)
+    else:
+        os.register_at_fork(after_in_child=_forget)
+
+
+def begin_draft() -> None:
+    """Keep lines for the record that ``begin`` creates."""
+    global _recorder
+    _recorder = Draft()
     os.register_at_fork(after_in_child=_forget)
-    _recorder.line("begin", **_process(via))
 
 
 def _forget() -> None:
@@ -154,8 +187,13 @@ def is_active() -> bool:
 
 def line(kind: str, **fields: Any) -> None:
     """Append a line to the record of this process, if it has one."""
+    write(kind, fields)
+
+
+def write(kind: str, fields: ranges.Fields) -> None:
+    """Append a line with these fields, which are not copied."""
     if _recorder is not None:
-        _recorder.line(kind, **fields)
+        _recorder.write(kind, fields)
 
 
 def replace_old(n: int, offset: int) -> bool:
@@ -188,6 +226,14 @@ class _CpuTime(threading.local):
 
 
 _cpu = _CpuTime()
+#: Sets what evaluates frames in place of Python, and returns what did so. Torch has one for torch.compile, once it is imported.
+_set_eval_frame: Callable[[Any], Any] = lambda callback: None  # noqa: E731
+
+
+def stay_out_of(set_eval_frame: Callable[[Any], Any]) -> None:
+    """Guarded functions are not compiled by torch.compile, although the user's compiled function calls them."""
+    global _set_eval_frame
+    _set_eval_frame = set_eval_frame
 
 
 def cpu_s() -> float:
@@ -207,7 +253,7 @@ def guarded(where: str) -> Callable[[_F], _F]:
             if _recorder is None or where in _recorder.off:
                 return None
             is_nested, _cpu.is_inside = _cpu.is_inside, True
-            begin = 0.0 if is_nested else time.thread_time()
+            callback, begin = (None, 0.0) if is_nested else (_set_eval_frame(None), time.thread_time())
             try:
                 return function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 the user's script goes on
@@ -217,6 +263,7 @@ def guarded(where: str) -> Callable[[_F], _F]:
                 if not is_nested:
                     _cpu.used_s += time.thread_time() - begin
                     _cpu.is_inside = False
+                    _set_eval_frame(callback)
 
         return wrapper  # type: ignore[return-value]
 

@@ -303,9 +303,13 @@ def watch() -> None:
     torch: Any = sys.modules["torch"]
     restore = importlib_bootstrap.observe(torch.set_rng_state, lambda *_: _note_place("restored"))
     torch.set_rng_state = torch.random.set_rng_state = restore
-    budget.fix(os.environ.get("CCBED_WATCH_EVERY", "auto"))
-    states.saves = save_moments.SaveMoments()
     steps.measure("states", states.take_moment)
     steps.groups.releases.append(states.release)
     steps.groups.boundaries.append(record.guarded("states")(states.record_boundary))
     steps.on_step(states.replace_old)
+
+
+def begin() -> None:
+    """Read the environment of this rank."""
+    budget.fix(os.environ.get("CCBED_WATCH_EVERY", "auto"))
+    states.saves = save_moments.SaveMoments()

@@ -112,11 +112,11 @@ class StepGroups:
         """Write the line of a step that is complete."""
         if self._pending is None:
             return
-        fields, self._pending = self._pending, None
         self.n += 1
+        fields, self._pending = {"n": self.n, **self._pending}, None
         if not self.n % ACCOUNTED or self.n < ACCOUNTED:
             fields.update(watcher_cpu_s=record.cpu_s(), cpu_s=time.process_time())
-        record.line("step", n=self.n, **fields)
+        record.write("step", fields)
         self._last_end = fields["end"]
         for callback in self.completions:
             callback(self.n)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from . import record
@@ -24,22 +23,3 @@ def has_compiled() -> bool:
     """Has torch.compile made a graph in this process?"""
     utils: Any = sys.modules.get("torch._dynamo.utils")
     return utils is not None and utils.counters["stats"].get("unique_graphs", 0) > 0
-
-
-def call_eagerly(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function of the watcher that torch.compile shall not compile, although the user's compiled function calls it."""
-    set_eval_frame = _set_eval_frame[0] if _set_eval_frame else _find()
-    callback = set_eval_frame(None)
-    try:
-        return function(*args)
-    finally:
-        set_eval_frame(callback)
-
-
-#: The function of torch that installs what evaluates frames, once it is known.
-_set_eval_frame: list[Any] = []
-
-
-def _find() -> Any:
-    _set_eval_frame.append(sys.modules["torch"]._C._dynamo.eval_frame.set_eval_frame)
-    return _set_eval_frame[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...model.errors import UsageError
 from ...model.frozen import dataclass, field
+from ...views.training import file_names
 from . import dcp, part_files, pickled
 from .part_files import PartFile
 
@@ -28,8 +29,6 @@ _POINTER = re.compile(r"(latest|last)(_checkpoint|_checkpointed_iteration)?(\.tx
 #: Files that change with each update: weights and states of optimizers.
 _MOVES = re.compile(r"(?!base).*(model|weight|optim|adapter|\.distcp)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
-_RANK = re.compile(r"((?:rank|shard|rng_state|random_states|process)[-_=]?)(\d+)", re.IGNORECASE)
-_OF_COUNT = re.compile(r"(?!.*(?:epoch|step|iter|iteration)[-_= ]?\d+-of-)(.*?)(\d+)-of-(\d+)(.*)", re.IGNORECASE)
 #: Words that say which part of a checkpoint a file is: files with other words, as best and last, are checkpoints of their own.
 _ROLES = re.compile(
     r"(?<![a-z])(pytorch|model|net|weights?|params?|optimi[sz]ers?|optim|opt|lr|sched|scheduler|states?|dict|scaler|ema|rng|random"
@@ -96,9 +95,16 @@ def audit(root: Path, *, world: int | None = None, whole: bool = True) -> Audit:
         raise UsageError(f"{root}: no such file or directory", hint="name the directory that your job saves into")
     listing = _Listing(root)
     checkpoints = list(_checkpoints(root, listing, whole))
+    left = _left(checkpoints, root)
+    checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint not in left]
+    listing.unfinished += (checkpoint.place for checkpoint in left)
     if not checkpoints:
         raise UsageError(
-            (*listing.unread, f"{root}: no file of a known form of checkpoint")[0],
+            (
+                *listing.unread,
+                *(f"{path}: what a save left that did not end, and nothing else" for path in listing.unfinished),
+                f"{root}: no file of a known form of checkpoint",
+            )[0],
             hint="known forms: torch.save, safetensors, torch.distributed.checkpoint, and those of Hugging Face, DeepSpeed and Lightning",
         )
     checkpoints.sort(
@@ -169,6 +175,16 @@ def _is_unfinished(entry: os.DirEntry[str], has_checkpoints: bool) -> bool:
     is_named = part_files.UNFINISHED.match(entry.name) is not None
     is_run = entry.name.lower().startswith("tmp") and entry.is_dir() and not _OF_SAVE.fullmatch(entry.name)
     return is_named and (has_checkpoints or not is_run)
+
+
+def _left(checkpoints: Sequence[Checkpoint], root: Path) -> list[Checkpoint]:
+    """The checkpoints that are not whole and lie alone in a directory such as ``tmp_a8f``, with none beside it: one save's."""
+    inside: dict[Path, list[Checkpoint]] = {}
+    for checkpoint in checkpoints:
+        below = checkpoint.place.relative_to(root).parts if checkpoint.place.is_relative_to(root) else ()
+        if below and part_files.UNFINISHED.match(below[0]) and (root / below[0]).is_dir():
+            inside.setdefault(root / below[0], []).append(checkpoint)
+    return [held[0] for held in inside.values() if len(held) == 1 and held[0].problems]
 
 
 def _is_pointer(path: Path, entry: os.DirEntry[str]) -> bool:
@@ -251,8 +267,8 @@ def _loose(files: Iterable[Path], top: Path, whole: bool) -> Iterator[Checkpoint
 
 def _moment(path: Path) -> tuple[int, list[str], str]:
     """Return what of a file's name tells checkpoints apart, not ranks and roles: the step, or -1; all numbers; other words."""
-    name = _RANK.sub(r"\1", path.stem)
-    if match := _OF_COUNT.fullmatch(name):
+    name = file_names.RANK.sub(r"\1", path.stem)
+    if match := file_names.OF_COUNT.fullmatch(name):
         name = match[1] + match[4]
     numbers = _NUMBER.findall(re.sub(r"\d+\.\d+|[-_]v\d+$", "", name))  # not of a loss, or of a version
     words = re.sub(r"[\W\d_]+", "", _ROLES.sub("", name)).lower()
@@ -291,10 +307,10 @@ def _made(name: str, form: str, place: Path, parts: Sequence[PartFile]) -> Check
     if counted and sum(len(part.updates) for part in parts) == len(counted):
         if len(set(counted.values())) == 1:
             made.updates = next(iter(counted.values()))
-        elif len({_family(name) for name in counted}) == 1:
+        elif len({file_names.family(name) for name in counted}) == 1:
             made.problems.append("parts of different steps: " + _listed(counted, "updates"))
-    made.problems += _gaps([part.path.name for part in parts])
-    families = _families(part.path.name for part in parts)
+    made.problems += file_names.gaps([part.path.name for part in parts])
+    families = file_names.families(part.path.name for part in parts)
     made.world = max((max(ranks) + 1 for ranks in families.values()), default=None)
     for family, ranks in sorted(families.items()):
         if min(ranks):
@@ -306,33 +322,6 @@ def _listed(stated: Mapping[str, float], word: str) -> str:
     return ", ".join(f"{name} says {word} {value:g}" for name, value in sorted(stated.items())[:4])
 
 
-def _family(name: str) -> str:
-    return _RANK.sub(r"\1*", name)
-
-
-def _families(names: Iterable[str]) -> dict[str, set[int]]:
-    """Return the ranks of each family of files whose names differ by one number of a rank."""
-    families: dict[str, set[int]] = {}
-    for name in names:
-        numbers = _RANK.findall(name)
-        if len(numbers) == 1 and not _OF_COUNT.fullmatch(name):
-            families.setdefault(_family(name), set()).add(int(numbers[0][1]))
-    return families
-
-
-def _gaps(names: Sequence[str]) -> Iterator[str]:
-    """Say which of numbered files are missing: between two ranks, and of "3 of 5"."""
-    for family, ranks in sorted(_families(names).items()):
-        if missing := list(itertools.islice((rank for rank in range(min(ranks), max(ranks)) if rank not in ranks), 8)):
-            yield f"{family} is missing for rank {', '.join(map(str, missing))}"
-    counted: dict[tuple[str, int, str], set[int]] = {}
-    for match in filter(None, map(_OF_COUNT.fullmatch, names)):
-        counted.setdefault((match[1], int(match[3]), match[4]), set()).add(int(match[2]))
-    for (before, count, after), numbers in sorted(counted.items()):
-        if len(numbers) < count:
-            yield f"{count - len(numbers)} of the {count} files {before}*{after} are missing"
-
-
 def _read_dcp(made: Checkpoint, place: Path, files: Sequence[Path], whole: bool) -> None:
     shards = [path for path in files if path.suffix == ".distcp"]
     made.files = (*made.files, *(PartFile(path=path, form="DCP", size=_stat(path).st_size) for path in shards))
@@ -342,9 +331,7 @@ def _read_dcp(made: Checkpoint, place: Path, files: Sequence[Path], whole: bool)
         made.doubts.append(f"{prefix}{own[0].name} is the metadata of one rank, saved with use_collectives=False")
         return
     if not (place / dcp.METADATA).is_file():
-        made.problems.append(
-            f"{prefix}{dcp.METADATA} is missing beside {len(shards)} shards: the save was cut before its end"
-        )
+        made.problems.append(f"{prefix}{file_names.without_metadata(len(shards))}")
         return
     try:
         pieces = dcp.pieces(place)
@@ -389,7 +376,7 @@ def _compare(checkpoints: Sequence[Checkpoint], world: int | None) -> None:
         if checkpoint.place.is_dir():
             groups.setdefault(_NUMBER.sub("*", str(checkpoint.place)), []).append(checkpoint)
     for group in groups.values():
-        names = [{_family(part.path.name) for part in checkpoint.files} for checkpoint in group]
+        names = [{file_names.family(part.path.name) for part in checkpoint.files} for checkpoint in group]
         for place, checkpoint in enumerate(group):
             others = [held for other, held in enumerate(names) if other != place]
             if others and (missing := sorted(set.intersection(*others) - names[place])):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import lost_pages
+from . import torch_files
 from .pickled import DamagedError
 
 #: The format's own limit for a header.
@@ -47,5 +47,5 @@ def read(path: Path) -> Mapping[str, Mapping[str, Any]]:
         raise DamagedError(f"it is cut: its tensors end at byte {8 + length + at:,}, the file at {size:,}")
     if 8 + length + at < size:
         raise DamagedError(f"it has {size - 8 - length - at:,} bytes behind its last tensor")
-    lost_pages.check(path, [(8 + length + start, 8 + length + end) for start, end in places])
+    torch_files.check_last_pages(path, [(8 + length + start, 8 + length + end) for start, end in places])
     return tensors

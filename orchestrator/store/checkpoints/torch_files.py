@@ -12,15 +12,17 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 from ...model.frozen import dataclass
-from . import lost_pages, pickled
+from . import pickled
 
+#: What a file system writes at once.
+_PAGE = 4096
 #: Bytes of an element, by the class of the storage in the pickle.
 SIZES: Mapping[str, int] = {
     "DoubleStorage": 8, "FloatStorage": 4, "HalfStorage": 2, "BFloat16Storage": 2, "LongStorage": 8, "IntStorage": 4, "ShortStorage": 2,
@@ -167,7 +169,7 @@ class TorchFile:
             self.small |= {key: part.read(storage.size)} if storage.size <= 16 else {}
             part.seek(place + storage.size)
             places.append((place, place + storage.size))
-        lost_pages.check(self.path, places)
+        check_last_pages(self.path, places)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,3 +275,30 @@ class _Part(io.RawIOBase):
         buffer[: len(content)] = content
         self._at += len(content)
         return len(content)
+
+
+def check_last_pages(path: Path, tensors: Iterable[tuple[int, int]]) -> None:
+    """Look at the end of a file whose tensors lie from one byte to another: without power, what was not synchronised is lost.
+
+    Raises:
+        DamagedError: a tensor becomes zero at the beginning of a page, and all bytes from there on are zeros.
+    """
+    size = path.stat().st_size
+    end = _end_of_data(path, size)
+    page = -(-end // _PAGE) * _PAGE
+    if size - page >= _PAGE and any(start < end <= page < stop for start, stop in tensors):
+        raise pickled.DamagedError(f"from byte {page:,} on it is all zeros: its data never reached the disk")
+
+
+def _end_of_data(path: Path, size: int) -> int:
+    """Return the number of bytes up to the last one that is not zero."""
+    with path.open("rb") as file:
+        at = size
+        while at:
+            start = max(0, at - _CHUNK)
+            file.seek(start)
+            kept = len(file.read(at - start).rstrip(b"\0"))
+            if kept:
+                return start + kept
+            at = start
+    return 0

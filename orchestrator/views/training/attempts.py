@@ -33,6 +33,7 @@ class Process:
     """The record of one training process by kind; steps, states, fingerprints and learning rates by ``n``, its completed steps.
 
     ``claims``: what the script reports itself. ``origin``: where only the script reports steps, the number that it counts from.
+    ``final``: name of each tensor -> digest, as an own workload reports them at its end; ``seqs``: its events in the history.
     """
 
     rank: int
@@ -47,6 +48,8 @@ class Process:
     end: watch.End | None
     claims: tuple[watch.Claim, ...] = ()
     origin: int | None = None
+    final: Mapping[str, str | None] | None = None
+    seqs: tuple[int, ...] = ()
 
     @property
     def is_claimed(self) -> bool:
@@ -115,7 +118,8 @@ class Process:
 class Attempt:
     """One start of the job. ``index`` counts from 0; ``missing``: rank -> why it has no record of its training.
 
-    ``is_restarted``: the launcher started it again within the same attempt of ccbed.
+    ``is_restarted``: the launcher started it again within the same attempt of ccbed. ``size``: its ranks, where the
+    orchestrator states them. ``are_replicas``: all ranks hold the same parameters, as an own workload says by its checks.
     """
 
     index: int
@@ -124,6 +128,8 @@ class Attempt:
     ranks: Mapping[int, Process]
     missing: Mapping[int, str] = field(default_factory=dict)
     is_restarted: bool = False
+    size: int | None = None
+    are_replicas: bool = False
 
     @property
     def name(self) -> str:
@@ -131,7 +137,7 @@ class Attempt:
 
     @property
     def world(self) -> int:
-        return len(self.ranks) + len(self.missing)
+        return self.size or len(self.ranks) + len(self.missing)
 
     def total(self, n: int, of: Process | None = None) -> str | None:
         """The digest of all weights after ``n`` steps: of shards their sum; None if one of them is not known."""
@@ -363,11 +369,19 @@ def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None, *, was_w
     if file is None:
         return f"{name} has no record: {_UNWATCHED}"
     if failed := failed_load(file):
-        return f"{name} could not load {failed.path}, and made no step"
+        return f"{name} could not load {failed.path}{lacking(failed)}, and made no step"
     reasons = [f"{line.what}: {line.why}" for line in file.of(watch.NotObserved)]
     reasons += [f"{line.where}: {line.error}" for line in file.of(watch.Problem)]
     reasons.append("no optimizer of torch made one in this process; programs that it starts are seen with --cold")
     return f"{name} recorded no step ({reasons[0]})"
+
+
+def lacking(load: watch.Load) -> str:
+    """The words for what a checkpoint that could not be read lacked, by the names of its files."""
+    from . import file_names  # a run without such a load starts without it
+
+    lack = file_names.missing(load.parts or ())
+    return f" ({lack})" if lack else ""
 
 
 def failed_load(file: watch.WatchFile) -> watch.Load | None:

@@ -9,7 +9,6 @@ from ...model import watch
 from ...model.frozen import dataclass, replace
 from ...model.run import Twin
 from ...model.verdict import Verdict
-from . import world_sizes
 from .attempts import Attempt, Process, add
 from .checkpoints import Write
 from .kept import drawn_from
@@ -42,7 +41,7 @@ def rows(lines: Lineage, resumption: Resumption, twin: Twin | None = None) -> tu
     """
     repeated = replays(lines, resumption.attempt)
     step = resumption.step
-    is_resized = step is not None and not world_sizes.have_same(lines, lines.attempts[0], resumption.attempt, step + 1)
+    is_resized = step is not None and not lines.have_same_sizes(lines.attempts[0], resumption.attempt, step + 1)
     sizes = f"world size {resumption.attempt.world} instead of {lines.attempts[0].world}" if is_resized else ""
     return tuple(
         _by_twin(row, process, step, twin.digests.get(str(process.rank), {}) if twin else {}, sizes)
@@ -226,7 +225,7 @@ def _moment(
     """
     for old in reversed(lines.earlier(attempt)):
         n = lines.n_of(step, old)
-        if n is not None and not world_sizes.have_same(lines, old, attempt, step):
+        if n is not None and not lines.have_same_sizes(old, attempt, step):
             continue
         states = (
             {p.rank: p.states[n] for p in old.ranks.values() if n in p.states and _is_replica(p, process, old)}

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from ...model import watch
 from ...model.events import FaultInjected
 from ...model.run import Run
-from ...model.trial import SAVE_PHASES, SCRIPT, FaultPlan
-from ..findings import Finding, not_ended
+from ...model.trial import SAVE_PHASES, FaultPlan
+from ..findings import Finding, not_ended, not_started
 from ..gangs import gangs
 from ..step_ranges import Steps
-from .attempts import Attempt, Process, failed_load, reload_of, replica_groups
+from .attempts import Attempt, Process, failed_load, lacking, reload_of, replica_groups
 from .checkpoints import saves_of
 from .resumption import Lineage
 
@@ -25,9 +25,10 @@ _RANK = re.compile(r"rank (?P<rank>\d+)(?: \([^)]*\))? (?P<rest>.*)", re.DOTALL)
 
 
 def job_doubts(run: Run, lines: Lineage) -> Iterator[Finding]:
-    """The run has not ended; nothing was recorded; ranks have no record in an attempt that others trained in."""
-    if run.history.events:
+    """The run has not begun or ended; nothing was recorded; ranks have no record in an attempt that others trained in."""
+    if run.history.events or lines.is_exact:  # without a bed there is no history
         yield from not_ended(run.history)
+        yield from not_started(run.history)
     groups = replica_groups(run.files.watch())
     if groups:
         yield Finding(text=groups)
@@ -77,14 +78,15 @@ def failed_loads(run: Run, lines: Lineage) -> Iterator[Finding]:
     """Starts that made no step because they tried a file whose save had not been completed."""
     for item in lines.resumptions:
         begun = (file for file in run.files.watch() if file.attempt == item.attempt.number and not item.attempt.ranks)
-        tried = {file.rank: load.path for file in begun if (load := failed_load(file)) is not None}
+        tried = {file.rank: load for file in begun if (load := failed_load(file)) is not None}
         torn = [(old, write) for old in lines.earlier(item.attempt) for write in saves_of(old) if not write.committed]
         for old, write in torn:
-            ranks, base = [rank for rank, path in tried.items() if path == write.path], lines.bases.get(old.index)
+            ranks, base = [rank for rank, load in tried.items() if load.path == write.path], lines.bases.get(old.index)
             if ranks and base is not None:
                 cut = "the fault cut" if run.history.first(FaultInjected) else "was cut"
                 whole = "no older one was whole" if item.newest is None else f"step {item.newest} was whole"
-                text = f"{_ranks(ranks)} tried step {base + write.n} ({write.path}), whose save {cut}; {whole}"
+                lack = lacking(tried[ranks[0]])
+                text = f"{_ranks(ranks)} tried step {base + write.n} ({write.path}), whose save {cut}{lack}; {whole}"
                 yield Finding(text=f"{item.attempt.name}: {text}")
 
 
@@ -155,7 +157,7 @@ def unobserved(attempts: Iterable[Attempt], what: str) -> Iterator[Finding]:
 
 def why_unreached(run: Run, fault: FaultPlan) -> str:
     """Why a fault that waits for a checkpoint was not reached: what the ranks did, and what to do next; empty if that is not known."""
-    files = tuple(run.files.watch()) if run.trial.workload == SCRIPT else ()
+    files = tuple(run.files.watch())
     if fault.at.phase in SAVE_PHASES:
         return _of_phase(run, fault, files)
     return _of_checkpoint(files) if fault.at.after_save else ""

@@ -65,7 +65,7 @@ class KeptLosses(Mapping[str, str]):
 
     def __iter__(self) -> Iterator[str]:
         for base, last, steps in self._parts:
-            yield from (str(base + n) for n, _ in steps.losses() if base + n <= last and _is_whole(steps, n))
+            yield from (str(base + n) for n, _ in steps.losses() if base < base + n <= last and _is_whole(steps, n))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -112,6 +112,12 @@ def kept_facts(lines: Lineage) -> KeptFacts:
         losses=losses, digests=digests, steps=steps, base=lines.bases.get(newest), undisturbed=undisturbed,
         restarts=restarts, saves={str(step): keys for step, keys in saves.items() if keys}, generators=generators,
     )  # fmt: skip
+
+
+def final_digests(lines: Lineage) -> dict[str, Mapping[str, str | None]]:
+    """Rank -> name -> digest of each tensor at its end, of the ranks of the last attempt that report them."""
+    ranks = next((attempt.ranks for attempt in reversed(lines.attempts) if attempt.size and not attempt.restart), {})
+    return {str(rank): process.final for rank, process in ranks.items() if process.final is not None}
 
 
 def _is_whole(steps: Steps, n: int) -> bool:

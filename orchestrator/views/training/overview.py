@@ -1,4 +1,4 @@
-"""A run at a glance with the steps of a user's job, as the watcher recorded them."""
+"""A run at a glance, with the steps of a user's job as the watcher recorded them, and its attempts by either source of facts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ...model.events import RecoveryReplaced
 from ...model.run import Run, StepRecord
+from ...model.trial import SCRIPT
 from ..lineage import kept_steps as lineage_of_steps
 from ..overview import RunView
 from ..overview import view as run_view
@@ -19,10 +20,7 @@ from .worker_returns import with_return, worker_returns
 
 
 def view(run: Run) -> RunView:
-    lines = watched(run)
-    if lines is None:
-        return run_view(run.trial, run.history, run.files.steps())
-    shown = run_view(run.trial, run.history, _records(lines, is_summed=True), resumes(lines))
+    shown = run_view(run.trial, run.history, *_counted(run, is_summed=True))
     if not run.history.first(RecoveryReplaced):
         return shown
     returns = {item.id: item for item in worker_returns(run)}
@@ -31,14 +29,19 @@ def view(run: Run) -> RunView:
 
 def steps(run: Run) -> Iterator[StepRecord]:
     """The steps of all ranks; of a watched script numbered from the beginning of the run."""
-    lines = watched(run)
-    return iter(run.files.steps()) if lines is None else _records(lines)
+    return _counted(run)[0]
 
 
 def kept_steps(run: Run) -> tuple[StepRecord, ...]:
     """The steps of the kept lineage, in order of attempt, rank and step."""
+    records, known = _counted(run)
+    return lineage_of_steps(records, run.history, known)
+
+
+def _counted(run: Run, *, is_summed: bool = False) -> tuple[Iterator[StepRecord], Mapping[int, int] | None]:
+    """The steps of all ranks, and where the watcher recorded them the step that each attempt of ccbed began from."""
     lines = watched(run)
-    return lineage_of_steps(steps(run), run.history, None if lines is None else resumes(lines))
+    return (iter(run.files.steps()), None) if lines is None else (_records(lines, is_summed=is_summed), resumes(lines))
 
 
 def watched(run: Run) -> Lineage | None:
@@ -46,33 +49,15 @@ def watched(run: Run) -> Lineage | None:
 
     Also None where the script prints its steps, or reports them and not what it resumed from: then those are shown as reported.
     """
-    return _lineage_of(_Job(run)) if run.trial.workload == "script" else None
-
-
-class _Job:
-    """A run, equal to another one with the same files and history: metrics, reports and the terminal ask a dozen times."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Job) and self.run.files is other.run.files and self.run.history is other.run.history
-
-    def __hash__(self) -> int:
-        return id(self.run.files)
-
-
-@functools.lru_cache(maxsize=1)
-def _lineage_of(job: _Job) -> Lineage | None:
-    run = job.run
-    lines = lineage(attempts(run), damages(run.history))
+    if not is_observed(run):
+        return None
+    lines = lineage_of(run)
     trained = [attempt for attempt in lines.attempts if attempt.ranks]
-    if any(True for _ in run.files.steps()) and not all(
+    is_reported = any(True for _ in run.files.steps()) and not all(
         attempt.index in lines.bases and any(process.claims for process in attempt.ranks.values())
         for attempt in trained
-    ):
-        return None
-    return lines if trained else None
+    )
+    return lines if trained and not is_reported else None
 
 
 def resumes(lines: Lineage) -> Mapping[int, int]:
@@ -129,3 +114,40 @@ def _steps(attempt: Attempt, base: int, last: int, redone: Sequence[tuple[int, i
                 epoch=attempt.number, node=process.node, rank=process.rank, step=base + n, loss=step.loss or "",
                 start=step.start, end=step.end, digest=state.weights if state and not process.is_sharded else None,
             )  # fmt: skip
+
+
+def is_observed(run: Run) -> bool:
+    """Whether the run is judged by the watcher's records: that of a user's script."""
+    return run.trial.workload == SCRIPT
+
+
+def lineage_of(run: Run) -> Lineage:
+    """The attempts of the run, and where each resumed from."""
+    return _lineage_of(_Job(run))
+
+
+class _Job:
+    """A run, equal to another one with the same files and history: checkers, metrics, reports and the terminal ask two dozen times."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Job)
+            and self.run.files is other.run.files
+            and self.run.history is other.run.history
+            and self.run.trial.workload == other.run.trial.workload
+        )
+
+    def __hash__(self) -> int:
+        return id(self.run.files)
+
+
+@functools.lru_cache(maxsize=1)
+def _lineage_of(job: _Job) -> Lineage:
+    if is_observed(job.run):
+        return lineage(attempts(job.run), damages(job.run.history))
+    from .own_records import own_lineage  # no run of a script loads it
+
+    return own_lineage(job.run)

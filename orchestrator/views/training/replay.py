@@ -10,7 +10,6 @@ from typing import Any
 
 from ...model import watch
 from ...model.frozen import dataclass
-from . import world_sizes
 from .attempts import Attempt, Process
 from .resumption import Lineage, Step
 
@@ -32,6 +31,7 @@ class Replay:
     ``began_equal``: whether weights, optimizer and random states before it are known to be equal.
     ``share``: by how much the weights differ, of what the steps since the resumption changed.
     ``is_first``: the first step of the later attempt. ``is_loaded``: the rank fetches batches from a DataLoader.
+    ``is_resized``: by another number of ranks, so that only the samples of the whole batch are compared.
     """
 
     rank: str
@@ -52,6 +52,7 @@ class Replay:
     is_first: bool = False
     is_loaded: bool = False
     is_mixed: bool = False
+    is_resized: bool = False
 
     @property
     def has_close_losses(self) -> bool:
@@ -86,7 +87,8 @@ def redone(lines: Lineage) -> tuple[Step, ...]:
 def replays(lines: Lineage, attempt: Attempt) -> tuple[Replay, ...]:
     """The steps of ``attempt`` that the same rank had executed in the newest attempt before that reached them.
 
-    None where another number of ranks led there: then they share the work of a step in another way.
+    None where another number of ranks led there: then they share the work of a step in another way. Own workloads record the
+    samples of the whole batch, which are compared nevertheless.
     """
     return tuple(replay for process in attempt.ranks.values() for replay in _replays(lines, attempt, process))
 
@@ -110,10 +112,17 @@ def _replays(lines: Lineage, attempt: Attempt, process: Process) -> Iterator[Rep
         for old in earlier:
             before = lines.n_of((base or 0) + n, old)
             other = old.ranks.get(process.rank)
-            is_same_size = before is not None and world_sizes.have_same(lines, old, attempt, (base or 0) + n)
-            if is_same_size and other is not None and before is not None and before in other.steps:
+            if other is None or before is None or before not in other.steps:
+                continue
+            if lines.have_same_sizes(old, attempt, (base or 0) + n):
                 yield _replay((base or 0) + n, (old, other, before), (attempt, process, n))
                 break
+            if lines.is_exact:
+                batches = other.steps[before].batches, process.steps[n].batches
+                yield Replay(
+                    rank=process.name, step=(base or 0) + n, before=old.name, after=attempt.name, loss=None, weights=None,
+                    batches=_same_batches(*batches), is_resized=True,
+                )  # fmt: skip
 
 
 def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attempt, Process, int]) -> Replay:

@@ -6,21 +6,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...model import watch
 from ...model.frozen import dataclass, field, replace
+from ..findings import Finding
 from .attempts import Attempt, Process, reload_of
 from .checkpoints import Checkpoint, Damage, Write, checkpoints, committed_writes, reported, usable
 from .claims import Numbering, contradiction, numbering
 
 #: A step counts from the beginning of the run: its number in its attempt, and the step that the attempt resumed from.
 Step = int
+#: (step, ranks): from that step on the job had so many ranks.
+Sizes = tuple[tuple[Step, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResume:
-    """``steps``: whose state the rank has as it begins, several where states are equal. ``how``: digest | file | scratch | claim.
+    """``steps``: whose state the rank has as it begins, several where states are equal. ``how``: digest | file | scratch | claim | report.
 
     ``failure``: what is wrong; ``doubt``: why the steps are not known. ``loaded``: the steps of the checkpoints that it loaded.
     ``claim``: the step that the script says it resumed from, ``contradiction``: why that is not true. ``source``: where the
-    weights come from, if that is known: ``file`` or ``memory``, with the rank that gave them.
+    weights come from, if that is known: ``file`` or ``memory``, with the rank that gave them. ``seqs``: events of the history.
     """
 
     rank: int
@@ -33,6 +36,7 @@ class RankResume:
     claim: int | None = None
     contradiction: str = ""
     source: str = ""
+    seqs: tuple[int, ...] = ()
 
     @property
     def is_from_memory(self) -> bool:
@@ -47,7 +51,8 @@ class Resumption:
     ``newest``: the step of the newest checkpoint that it could have loaded; None if there was none. ``damaged``: the steps of
     those that a planned fault had damaged. ``reported``: checkpoints whose contents the watcher does not know, with the step that
     was counted when they were reported; ``counted``: how the script counts. ``writes``: all that had been saved before;
-    ``undated``: checkpoints of copies of the state, of which the step is not known.
+    ``undated``: checkpoints of copies of the state, of which the step is not known. ``commands``: orders to nodes that name another
+    checkpoint than the one that the engine chose.
     """
 
     attempt: Attempt
@@ -60,6 +65,7 @@ class Resumption:
     counted: Numbering = field(default_factory=Numbering)
     writes: tuple[Write, ...] = ()
     undated: tuple[Checkpoint, ...] = ()
+    commands: tuple[Finding, ...] = ()
 
     @property
     def is_fresh(self) -> bool:
@@ -68,11 +74,21 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """The attempts of a job with the step that each began from; ``bases``: index of the attempt -> step, if it is known."""
+    """The attempts of a job with the step that each began from; ``bases``: index of the attempt -> step, if it is known.
+
+    ``first``: how the first attempt began, where its ranks report that. ``is_exact``: an own workload, which computes the same
+    bits in every execution, numbers its steps itself and records all of them: each difference is a failure.
+    """
 
     attempts: tuple[Attempt, ...]
     resumptions: tuple[Resumption, ...] = ()
     bases: Mapping[int, Step] = field(default_factory=dict)
+    first: Resumption | None = None
+    is_exact: bool = False
+
+    @property
+    def starts(self) -> tuple[Resumption, ...]:
+        return ((self.first,) if self.first else ()) + self.resumptions
 
     def earlier(self, attempt: Attempt) -> tuple[Attempt, ...]:
         return self.attempts[: attempt.index]
@@ -81,6 +97,28 @@ class Lineage:
         """The steps that ``attempt`` had completed when the run was at ``step``."""
         base = self.bases.get(attempt.index)
         return None if base is None or step < base else step - base
+
+    @property
+    def size_changes(self) -> Sizes:
+        """On the kept lineage, after the first size: sums over another number of ranks have other last bits."""
+        known = [attempt for attempt in self.attempts if attempt.index in self.bases]
+        return self._sizes(known[-1])[1:] if known else ()
+
+    def have_same_sizes(self, first: Attempt, second: Attempt, step: Step) -> bool:
+        """Whether the same numbers of ranks led to ``step`` in both attempts. Both began from a known step."""
+        own, other = ([size for size in self._sizes(item) if size[0] < step] for item in (first, second))
+        return own == other
+
+    def _sizes(self, attempt: Attempt) -> Sizes:
+        sizes: Sizes = ()
+        for item in (*self.earlier(attempt), attempt):
+            base = self.bases.get(item.index)
+            if base is None:
+                continue
+            sizes = tuple(size for size in sizes if size[0] < base)
+            if not sizes or sizes[-1][1] != item.world:
+                sizes += ((base, item.world),)
+        return sizes
 
 
 def lineage(known: Sequence[Attempt], damage: Sequence[Damage] = ()) -> Lineage:

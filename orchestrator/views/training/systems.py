@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...model.frozen import dataclass, field
 from ...model.run import Run
-from .attempts import attempts
-from .checkpoints import damages
+from .overview import lineage_of
 from .replay import redone
-from .resumption import lineage
 from .worker_returns import Return, worker_returns
 
 
@@ -45,7 +43,7 @@ def jobs_differ(columns: Sequence[System]) -> bool:
 
 def _system(run: Run, name: str) -> System:
     world = run.trial.world
-    lines = lineage(attempts(run), damages(run.history))
+    lines = lineage_of(run)
     steps = tuple(resumption.step for resumption in lines.resumptions)
     return System(
         run=posixpath.basename(run.directory.rstrip("/")),

@@ -241,6 +241,19 @@ def test_what_a_save_left_beside_checkpoints_is_no_damage(made: Callable[[str], 
     assert audits.audit(root).unfinished == ["tmp_a8f"]
 
 
+def test_a_lone_directory_of_a_save_that_did_not_end_is_no_damaged_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "tmp_a8f").mkdir()
+    (tmp_path / "tmp_a8f" / "__0_0.distcp").write_bytes(b"cut")
+    with pytest.raises(UsageError, match="tmp_a8f: what a save left that did not end, and nothing else"):
+        audits.audit(tmp_path)
+    assert audits.audit(tmp_path / "tmp_a8f").newest.outcome == "damaged", "where it is named"
+    (tmp_path / "tmp_b").mkdir()
+    torch.save({"model": {"weight": torch.ones(3)}}, tmp_path / "tmp_b" / "model.pt")
+    audit = audits.audit(tmp_path)
+    assert [checkpoint.outcome for checkpoint in audit.checkpoints] == ["whole"], "the directory of a job"
+    assert audit.unfinished == ["tmp_a8f"]
+
+
 def test_a_file_of_another_form_is_unknown_not_damaged(made: Callable[[str], Path]) -> None:
     root = made("snapshots")
     (root / "model_30.bin").write_bytes(b"something else")

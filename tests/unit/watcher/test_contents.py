@@ -173,9 +173,10 @@ class Fused(torch.nn.Module):
         return self.out(self.wqkv(x))  # type: ignore[no-any-return]
 
 
+@pytest.mark.parametrize("prefix", ["", "model."])
 @pytest.mark.parametrize("flaw", ["", "row", "missing"])
 def test_a_parameter_that_is_saved_as_several_tensors_matches_by_content(
-    monkeypatch: pytest.MonkeyPatch, flaw: str
+    monkeypatch: pytest.MonkeyPatch, flaw: str, prefix: str
 ) -> None:
     model = Fused()
     optimizer = torch.optim.Adam(model.parameters())
@@ -190,6 +191,7 @@ def test_a_parameter_that_is_saved_as_several_tensors_matches_by_content(
         saved["wk.weight"][1, 2] += 1e-6
     elif flaw == "missing":
         del saved["wv.weight"]
+    saved = {prefix + name: item for name, item in saved.items()}
     assert describe({"model": saved}, saved_owner)["weights"] == (None if flaw else live.weights()[0])
 
 

@@ -174,6 +174,15 @@ def test_a_load_without_metadata_is_recorded_with_its_error(observed: Observed, 
     with pytest.raises(CheckpointException):
         dcp.load({"weight": torch.ones(3)}, checkpoint_id=tmp_path / "missing", no_dist=True)
     assert observed.merged("load")["error"].startswith("CheckpointException")
+    assert "parts" not in observed.merged("load"), "there is no such directory"
+
+
+def test_a_load_that_fails_is_recorded_with_the_files_that_were_there(observed: Observed, tmp_path: Path) -> None:
+    dcp.save({"weight": torch.ones(3)}, checkpoint_id=tmp_path / "cut", no_dist=True)
+    (tmp_path / "cut" / ".metadata").unlink()
+    with pytest.raises(CheckpointException):
+        dcp.load({"weight": torch.ones(3)}, checkpoint_id=tmp_path / "cut", no_dist=True)
+    assert list(observed.merged("load")["parts"]) == ["__0_0.distcp"]
 
 
 class _Application:

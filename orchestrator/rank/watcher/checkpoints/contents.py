@@ -20,6 +20,8 @@ MAX_DEPTH = 8
 MAX_ITEMS = 200_000
 #: Larger numbers are recorded as hashes.
 MAX_NUMBER = 1e18
+#: Names that are sought behind a prefix.
+PATTERNS = 16
 #: Tensors of a mapping of which the norm is recorded: where all else rounds, it compares and a digest does not.
 NORMS = 16
 
@@ -451,7 +453,12 @@ def align_names(saved: tuple[str, ...], owner: tuple[str, ...]) -> Mapping[str, 
         return {}
     known = set(saved)
     pattern = max(owner, key=len)
-    prefixes = {""} | {name[: -len(pattern)] for name in saved if name.endswith("." + pattern)}
+    ends = {
+        tuple(name.split(".")[-2:]): name for name in sorted(owner, key=len)
+    }  # the longest may be saved in several tensors
+    longest = sorted(ends.values(), key=len, reverse=True)[:PATTERNS]
+    before = ({key[: -len(name)] for key in saved if key.endswith("." + name)} for name in longest)
+    prefixes = {""} | next(filter(None, before), set())
     cuts = {""} | {pattern[: -len(name)] for name in saved if pattern.endswith("." + name)}
     added = [{name: prefix + name for name in owner if prefix + name in known} for prefix in sorted(prefixes, key=len)]
     removed = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import imports, record, states, steps
-from . import contents, dcp, file_globs, loads, renames, safetensors_files, save_moments, saves, torch_files
+from . import contents, dcp, loads, renames, safetensors_files, save_moments, saves, torch_files
 
 
 @record.guarded("saves")
@@ -23,7 +23,6 @@ def install(torch: Any) -> None:
     saves.observe("committed", _request_full_state)  # also of files that something else writes
     loads.observe("after", _request_full_state)
     contents.owner.observers.append(loads.match)
-    file_globs.install()
 
 
 def _announce(number: int) -> None:

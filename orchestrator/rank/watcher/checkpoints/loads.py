@@ -79,7 +79,8 @@ def fail(load: Load | None, error: BaseException) -> None:
     """The load raised."""
     if load is not None:
         fields = _fields(load, time.monotonic())
-        _write(load, {**fields, "error": f"{type(error).__name__}: {error}"[:500]})
+        parts = {"parts": _entries(load.path)} if load.path and os.path.isdir(load.path) else {}
+        _write(load, {**fields, **parts, "error": f"{type(error).__name__}: {error}"[:500]})
 
 
 @record.guarded("loads")

@@ -31,12 +31,16 @@ class Inputs:
         #: ``callback()`` before the outermost forward pass with gradients.
         self.observers: list[Callable[[], None]] = []
 
-    def enter(self, value: Any) -> None:
-        """A wrapper is called. Those inside of it get what the outer one computes."""
+    def enter(self) -> bool:
+        """A wrapper is called; whether it is to be observed. Those inside of it get what the outer one computes."""
         self._depth += 1
+        return self._depth == 1 and (bool(self.observers) or not batches.batches.is_used())
+
+    def begin(self, value: Any) -> None:
+        """A wrapper that is observed is called with ``value``."""
         import torch
 
-        if self._depth > 1 or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return
         for callback in self.observers:
             callback()
@@ -66,20 +70,19 @@ def _is_on_device(item: Any) -> bool:
 
 
 inputs = Inputs()
-_enter = record.guarded("inputs")(inputs.enter)
-_leave = record.guarded("inputs")(inputs.leave)
+_begin_call = record.guarded("inputs")(inputs.begin)
 
 
 def _begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     is_observed = not tracing.is_traced()
-    if is_observed:
-        tracing.call_eagerly(_enter, (args[1:], kwargs))
+    if is_observed and inputs.enter():
+        _begin_call((args[1:], kwargs))
     return is_observed
 
 
 def _end(is_observed: bool, result: Any, error: BaseException | None) -> None:
     if is_observed:
-        tracing.call_eagerly(_leave)
+        inputs.leave()
 
 
 def watch() -> None:

@@ -97,10 +97,9 @@ def watch() -> None:
     imports.when_imported("torch.distributed.distributed_c10d", _watch_collectives)
 
 
-@record.guarded("times")
 def end_backward() -> None:
-    """A backward pass has returned."""
-    if not sys.modules["torch"].cuda.is_initialized():  # there it has been issued only
+    """A backward pass has returned. On a GPU it has been issued only."""
+    if split.is_computing() and not sys.modules["torch"].cuda.is_initialized():
         split.end_backward()
 
 

@@ -1,0 +1,162 @@
+"""Imports in a reserve rank what a script imports first, so that its recovery does not wait for that.
+
+The process is as at the script's first line then: arguments, environment, sys.path, streams and the watcher's hooks come before the
+imports, as in any attempt. What an import may only do in the rank itself makes the reserve useless, and the report says why.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+import sys
+import sysconfig
+import time
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...model import codec
+from ...model import gang as gang_model
+from ...model.gang import ImportReport
+from . import environment, interpreter, leading_imports, program, work_dir
+
+#: After each import of a module it rests for so many times the CPU time that it took: the job trains meanwhile.
+REST = 1.0
+#: The watcher would act on these at once, in a process that is no rank yet.
+OF_WATCHER = ("CCBED_WATCH_HOLDS", "CCBED_CHECKPOINT_GLOBS")
+_LIBRARIES = ("site-packages", "dist-packages")
+
+
+def find_obstacle(gang: gang_model.GangSpec) -> str:
+    """Why nothing is imported ahead for the script of ``gang``; empty if it begins with libraries that are not imported yet."""
+    script = work_dir.on_node(gang.work_dir, str(gang.params["file"]))
+    entries = (gang.environment or os.environ).get("PYTHONPATH", "").split(os.pathsep)
+    try:
+        leading = leading_imports.Leading(script, _of_user((str(Path(script).parent), *filter(None, entries))))
+    except Exception as error:  # noqa: BLE001 the script shows it by itself
+        return f"{script}: {error}"
+    names = {re.split(r"[ .]", statement)[1] for statement in leading.imports}
+    new = names - sys.modules.keys() - sys.stdlib_module_names
+    return "" if new else f"no library is imported before {leading.end or 'its end'}"
+
+
+def prepare(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> ImportReport:
+    """Become a process at the first line of the script of ``gang``, after the imports with which it begins. Never raises.
+
+    What the imports write goes into a file that is gone: a rank has its log for it.
+    """
+    cwd, before, main = Path.cwd(), dict(os.environ), sys.modules["__main__"]
+    output = os.memfd_create("output")
+    for fd in (1, 2):
+        os.dup2(output, fd)
+    os.close(output)
+    try:
+        return _prepare(gang, environment.complete(gang, rank, node, incarnation, os.environ))
+    except BaseException as error:  # noqa: BLE001 the script shows it by itself
+        return ImportReport(problem=f"{error}"[:200] or type(error).__name__)
+    finally:
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(before)
+        sys.modules["__main__"] = main
+
+
+def _prepare(gang: gang_model.GangSpec, wanted: Mapping[str, str]) -> ImportReport:
+    import torch
+
+    params = codec.build(importlib.import_module(f"{interpreter.OWN}.workloads.script").Params, dict(gang.params))
+    at_start = interpreter.environment_at_start()
+    if names := environment.find_start_only(at_start, wanted):
+        raise RuntimeError(f"it starts a new interpreter for {', '.join(names)}")
+    os.umask(gang.umask)
+    os.chdir(work_dir.current_directory(gang.work_dir, params.cwd) or Path.cwd())
+    os.environ.clear()
+    os.environ.update({name: value for name, value in wanted.items() if name not in OF_WATCHER})
+    torch.set_num_threads(environment.threads(gang, os.environ))
+    torch.distributed.set_debug_level_from_env()  # type: ignore[attr-defined]
+    script, user = work_dir.on_node(gang.work_dir, params.file), Path(interpreter.__file__).parents[1] / "user"
+    interpreter.imitate_start(script, params.args, gang.payload, user, at_start)
+    program.prepare()
+    watcher = interpreter.load_watcher(user.parent / "watcher")
+    hidden = interpreter.hide_modules()
+    try:
+        watcher.install_ahead()
+        return _import_leading(script)
+    finally:
+        sys.modules.update(hidden)
+
+
+def _import_leading(script: str) -> ImportReport:
+    """Raises RuntimeError if the imports have changed what the start of a rank sets anew, or have started something."""
+    leading = leading_imports.Leading(script, _of_user(sys.path))
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = script
+    environ: Any = os.environ
+    before, modules, pace = _state(), set(sys.modules), _Pace()
+    environ._data = variables = _Variables(environ._data)
+    sys.meta_path.insert(0, pace)
+    exec(compile("\n".join(leading.imports), "<imports ahead>", "exec", dont_inherit=True), {})  # noqa: S102
+    sys.meta_path.remove(pace)
+    environ._data = dict(variables.items())
+    if changed := [name for name, value in _state().items() if value != before[name]]:
+        raise RuntimeError(f"its imports change {', '.join(changed)}")
+    imported = (getattr(sys.modules[name], "__dict__", {}).get("__file__") for name in sys.modules.keys() - modules)
+    files = [file for file in imported if isinstance(file, str)]
+    if own := next((file for file in files if not _is_library(file)), None):
+        raise RuntimeError(f"a library imports {own}")
+    statuses = {file: Path(file).stat() for file in (*leading.files, *files)}
+    stamps = {file: (status.st_mtime_ns, status.st_size) for file, status in statuses.items()}
+    return ImportReport(modules=len(files), end=leading.end, read=tuple(sorted(variables.read)), files=stamps)
+
+
+class _Pace:
+    """Finds no module, and rests before each one."""
+
+    def __init__(self) -> None:
+        self._used_s = time.process_time()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        time.sleep(REST * (time.process_time() - self._used_s))
+        self._used_s = time.process_time()
+
+
+def _state() -> dict[str, object]:
+    import torch
+
+    return {
+        "os.environ": dict(os.environ), "sys.path": list(sys.path), "sys.argv": list(sys.argv), "the directory": Path.cwd(),
+        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
+        "children": Path("/proc/thread-self/children").read_text(),
+        "streams": (sys.stdout, sys.stderr), "the output": os.fstat(1).st_size, "descriptors": os.listdir("/proc/self/fd"),
+        "threads": len(os.listdir("/proc/self/task")), "threads of torch": torch.get_num_threads(),
+        "CUDA": torch.cuda.is_initialized(), "process groups": torch.distributed.is_initialized(),  # type: ignore[no-untyped-call]
+    }  # fmt: skip
+
+
+class _Variables(dict[Any, Any]):
+    """The variables of os.environ; ``read`` are the names of those that were read, also if they are not set."""
+
+    def __init__(self, values: Mapping[Any, Any]) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: Any) -> Any:
+        self.read.add(os.fsdecode(name))
+        return super().__getitem__(name)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.read.update(map(os.fsdecode, super().keys()))
+        return super().__iter__()
+
+
+def _of_user(search_path: Iterable[str]) -> list[str]:
+    """The entries where modules of the user may be."""
+    return [path for path in search_path if not _is_library(path) and not path.endswith(".zip")]
+
+
+def _is_library(path: str) -> bool:
+    standard = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    return path.startswith(standard) or any(part in Path(path).parts for part in _LIBRARIES)

@@ -1,0 +1,202 @@
+"""What a reserve imports ahead is used only if nothing tells it from what the script would import by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.model import codec
+from orchestrator.model.gang import GangSpec, ImportReport
+from orchestrator.node.agent import script_reserves
+
+from .test_reserve_ranks import spec
+
+ROOT = Path(__file__).parents[2]
+#: Library -> its text, and what the report says of it.
+LIBRARIES = {
+    "plain": ("import json, wave\nwave.CHECKED = True\n", ""),
+    "reads_rank": ("import os\nRANK = os.environ.get('RANK')\n", ""),
+    "sets_variable": ("import os\nos.environ['LIBRARY'] = '1'\n", "its imports change os.environ"),
+    "extends_path": ("import sys\nsys.path.append('/more')\n", "its imports change sys.path"),
+    "starts_thread": ("import _thread, time\n_thread.start_new_thread(time.sleep, (60,))\n", "its imports change threads"),
+    "handles_signal": ("import signal\nsignal.signal(signal.SIGUSR1, print)\n", "its imports change signal handlers"),
+    "opens_file": ("FILE = open('/dev/null')\n", "its imports change descriptors"),
+    "starts_program": ("import subprocess\nP = subprocess.Popen(['sleep', '60'])\n", "its imports change children"),
+    "writes": ("print('hello')\n", "its imports change the output"),
+    "fails": ("raise ImportError('not built')\n", "not built"),
+    "imports_own": ("import own\n", "a library imports"),
+}  # fmt: skip
+DRIVER = """
+import json, os, sys
+from pathlib import Path
+from orchestrator.model import codec
+from orchestrator.model.gang import GangSpec
+from orchestrator.rank.runtime import imports_ahead
+import torch, torch.distributed, torch._dynamo, torch.optim
+cases = json.load(sys.stdin)
+for name, plain in cases.items():
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.setpgid(0, 0)
+        before = dict(os.environ), os.getcwd()
+        report = codec.plain(imports_ahead.prepare(codec.build(GangSpec, plain), 0, "n0", "i"))
+        is_back = before == (dict(os.environ), os.getcwd()) and "orchestrator.model" in sys.modules
+        os.write(write, json.dumps([report, is_back, name in sys.modules]).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        print(json.dumps([name, *json.load(answer)]), flush=True)
+    os.killpg(pid, 9)
+    os.waitpid(pid, 0)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ahead")
+    libraries = folder / "lib" / "site-packages"
+    libraries.mkdir(parents=True)
+    (folder / "own.py").write_text("A = 1\n")
+    for name, (text, _) in LIBRARIES.items():
+        (libraries / f"{name}.py").write_text(text)
+        (folder / f"job_{name}.py").write_text(f"import {name}\nprint(1)\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reports(folder: Path) -> dict[str, Any]:
+    """Library -> (report, whether the process is as before, whether the library is imported)."""
+    cases = {name: codec.plain(_gang(folder, name)) for name in LIBRARIES}
+    path = os.pathsep.join((str(ROOT), str(folder / "lib/site-packages")))
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER], input=json.dumps(cases), env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+        text=True, check=False, cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
+
+
+def _gang(folder: Path, name: str) -> GangSpec:
+    environment = {**os.environ, "PYTHONPATH": str(folder / "lib/site-packages")}
+    return spec(
+        folder, workload="script", params={"file": str(folder / f"job_{name}.py")}, environment=environment, epoch=0
+    )
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_whose_import_reaches_beyond_its_module_is_imported_by_the_rank_itself(
+    reports: dict[str, Any], library: str
+) -> None:
+    report, is_back, is_imported = reports[library]
+    assert is_back
+    assert LIBRARIES[library][1] in report["problem"] and bool(report["problem"]) == bool(LIBRARIES[library][1])
+    assert is_imported or report["problem"]
+
+
+def _refusal(folder: Path, reports: dict[str, Any], library: str, rank: int = 0, **change: Any) -> str:
+    report, before = codec.build(ImportReport, reports[library][0]), _gang(folder, library)
+    environment = {**(before.environment or {}), **change.pop("environment", {})}
+    order = replace(before, epoch=1, ranks=(rank,), environment=environment, **change)
+    return script_reserves.refusal(report, before, order, rank, "n0", "i")
+
+
+def test_another_attempt_of_the_same_job_may_use_the_imports(folder: Path, reports: dict[str, Any]) -> None:
+    assert _refusal(folder, reports, "plain", rank=1, group_rank=1, world_size=2, nodes=2, master_port=9) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"environment": {"HF_HUB_OFFLINE": "1"}}, "another value of HF_HUB_OFFLINE"),
+        ({"threads": 4}, "another value of OMP_NUM_THREADS"),
+        ({"umask": 0o22}, "another umask"),
+        ({"params": {"file": "other.py"}}, "another params"),
+    ],
+)
+def test_another_environment_or_job_may_not(
+    folder: Path, reports: dict[str, Any], change: dict[str, Any], why: str
+) -> None:
+    assert _refusal(folder, reports, "plain", **change) == why
+
+
+def test_a_variable_of_the_rank_counts_once_an_import_has_read_it(folder: Path, reports: dict[str, Any]) -> None:
+    assert _refusal(folder, reports, "reads_rank", world_size=2) == ""
+    assert _refusal(folder, reports, "reads_rank", rank=1) == "another value of RANK"
+
+
+def test_a_file_that_has_changed_is_imported_anew(folder: Path, reports: dict[str, Any]) -> None:
+    for file in (folder / "job_plain.py", folder / "lib/site-packages/plain.py"):
+        status = file.stat()
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+        assert _refusal(folder, reports, "plain") == f"{file} has changed"
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _last(folder: Path, gang: GangSpec, monkeypatch: pytest.MonkeyPatch) -> script_reserves.LastScript:
+    monkeypatch.setattr(script_reserves, "RUNS_S", 0.0)
+    monkeypatch.setattr(script_reserves, "GPU_FILES", ())
+    last = script_reserves.LastScript(folder)
+    last.note(gang)
+    return last
+
+
+def test_a_spare_learns_the_script_whose_environment_is_on_no_disk(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = replace(_gang(folder, "plain"), env={"TOKEN": "hunter2-abc"})
+    last = _last(tmp_path, gang, monkeypatch)
+    assert last.find() == gang
+    assert script_reserves.LastScript(tmp_path).find() == gang
+    assert not [
+        path for path in tmp_path.rglob("*") if path.is_file() and "hunter2" in path.read_text(errors="replace")
+    ]
+    second = replace(gang, run="r2", env={"TOKEN": "another"})
+    last.note(second)
+    assert script_reserves.LastScript(tmp_path).find() == second
+    (tmp_path / script_reserves.LAST_SCRIPT).write_text('{"memory": "/proc/1/fd/99999", "run": "r3"}')
+    assert script_reserves.LastScript(tmp_path).find() is None, "its node has ended"
+
+
+def test_a_script_that_has_just_begun_is_left_alone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = _last(tmp_path, _gang(folder, "plain"), monkeypatch)
+    monkeypatch.setattr(script_reserves, "RUNS_S", 60.0)
+    assert last.find() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"params": {"module": "m"}}, {"params": {"file": "f", "step_regex": "(1)"}}, {"workload": "train-dp"}, {"backend": "nccl"}],
+    ids=str,
+)  # fmt: skip
+def test_nothing_is_imported_ahead_for_what_begins_in_another_way(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    assert _last(tmp_path, replace(_gang(folder, "plain"), **change), monkeypatch).find() is None
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("import os\nos.environ['A'] = '1'\nimport plain\n", "no library is imported before job.py:2: os.environ['A'] = '1'"),
+        ("import os, json\n", "no library is imported before its end"),
+        ("import os,\n", "job.py: "),
+        ("x = " + "(" * 500 + ")" * 500, "too many nested parentheses"),
+    ],
+)  # fmt: skip
+def test_the_history_says_why_nothing_is_imported_ahead(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, why: str
+) -> None:
+    (tmp_path / "job.py").write_text(source)
+    last = _last(tmp_path, replace(_gang(folder, "plain"), params={"file": str(tmp_path / "job.py")}), monkeypatch)
+    assert last.find() is None
+    assert why in (last.why or "")
