@@ -215,18 +215,14 @@ def run(
         from .app import requests, trials
         from .app import run as run_trial
 
-        if isinstance(trial, Mapping):
-            source = trials.from_mapping(trial)
-        else:
-            source = trials.open_source(name, args, session.catalogue)
+        ref = requests.TrialRef(name=name, args=args, content=trial if isinstance(trial, Mapping) else None)
+        source = trials.opened(ref, session.catalogue)
         if args and not source.is_script:
             raise UsageError(
                 f"{source.label} takes no arguments of its own (got {shlex.join(args)})", hint="use params"
             )
-        ref = requests.TrialRef(name=name, args=args, content=trial if isinstance(trial, Mapping) else None)
-        request = requests.build(
-            requests.RunRequest, {**given, "trial": ref, "params": dict(params or {}), "tee": "none"}
-        )
+        wanted = {name: value for name, value in (params or {}).items() if f"param_{name}" in given}
+        request = requests.build(requests.RunRequest, {**given, "trial": ref, "params": wanted, "tee": "none"})
         result = run_trial.run(session, request, source)
         if result.code == EXIT_INTERRUPTED:
             raise Interrupted(f"{result.directory}: interrupted", hint=f"ccbed resume {result.directory}")
@@ -277,7 +273,7 @@ def _invocation(
 ) -> Iterator[Session]:
     """The session of one call. ``words``: the command line that does the same. An error has its next step as a note."""
     from .app import session as sessions
-    from .cli.inputs.session import Session
+    from .cli.inputs.session import OnTerminal, Session
     from .cli.render import terminal
     from .prepare.vault import Vault
 
@@ -288,6 +284,7 @@ def _invocation(
     session = Session(
         state=sessions.state_dir(),
         terminal=terminal.Terminal(out=_LogStream(logging.INFO), err=_LogStream(logging.WARNING)),
+        follow=OnTerminal(results=False),
         argv=tuple(words),
         umask=os.umask(0o077),
         plugins=tuple(map(Path, _texts(plugins))),

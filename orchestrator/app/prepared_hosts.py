@@ -54,11 +54,6 @@ def due(
     return preparation.work(session.state, bed, force=wanted is True, hosts=hosts).due
 
 
-def plan(session: Session, bed: BedSpec, *, wanted: bool | None = None, hosts: Collection[str] | None = None) -> None:
-    """Print which of ``hosts`` (None: all) `up` would prepare, and why."""
-    show_due(session, due(session, bed, wanted=wanted, hosts=hosts))
-
-
 def show_due(session: Session, due_hosts: Sequence[Due]) -> None:
     for reason in dict.fromkeys(host.reason for host in due_hosts):
         hosts = short_list(host.host for host in due_hosts if host.reason == reason)

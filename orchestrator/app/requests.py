@@ -25,7 +25,7 @@ INCLUDE_QUARANTINED = "Give ranks to nodes in quarantine too (see ccbed quaranti
 class Option:
     """How a field is given on a command line. ``flags``: in place of its name; ``completes``: the kind of values that a shell proposes.
 
-    ``optional``: the value of the option without one. ``least``, ``most``: of a number. ``exists``, ``is_folder``: of a path.
+    ``optional``: the value of the option without one. ``least``, ``most``: of a number. ``exists``, ``is_folder``, ``is_file``: of a path.
     ``splits``: a variable of the environment has several, as words of a shell.
     """
 
@@ -39,6 +39,7 @@ class Option:
     choices: tuple[str, ...] = ()
     exists: bool = False
     is_folder: bool = False
+    is_file: bool = False
     splits: bool = False
 
 

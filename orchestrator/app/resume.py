@@ -19,11 +19,6 @@ from .places import short_path
 from .session import Session
 
 
-def named(session: Session, run: str | None, runs_dir: Path) -> str:
-    """Return the run that is meant: without a name the one that this shell announced, else the only open one. Raises UsageError."""
-    return run or _last_run(session, runs_dir)
-
-
 def run(session: Session, name: str, runs_dir: Path) -> Result:
     """Resume a run where its history ends, or judge one that has ended. Raises UsageError, InfrastructureError, TornBundleError."""
     directory = _requested_run(index.resolve(name, runs_dir))
@@ -62,7 +57,7 @@ def _continue(session: Session, bed: BedSpec, plan: Plan, directory: Path, histo
         )
 
 
-def _last_run(session: Session, runs_dir: Path) -> str:
+def last_run(session: Session, runs_dir: Path) -> str:
     """Return the run that this shell announced, else the only open one. Raises UsageError where there is none."""
     announced = announcement.last(session.state, announcement.current_shell(os.environ))
     if announced is None:

@@ -63,9 +63,11 @@ class Plan:
 
 
 def plan(session: Session, request: UpRequest) -> Plan:
-    """Return what `up` would do; nothing is changed. Raises UsageError, InfrastructureError."""
+    """Return what `up` would do; nothing is changed. Raises UsageError, InfrastructureError: hosts to prepare are shown before."""
     bed, hosts = _meant(session, request)
     due = prepared_hosts.due(session, bed, wanted=request.prepare, hosts=hosts)
+    if not session.is_json:
+        prepared_hosts.show_due(session, due)
     status, diff, _ = compare(session, bed, hosts)
     lost = prepared_hosts.lost(session, bed, status) if request.prepare is None else ()
     return Plan(bed=bed, hosts=hosts, diff=diff, due=due, lost=lost)

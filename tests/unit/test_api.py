@@ -17,6 +17,7 @@ from orchestrator import api
 from orchestrator.app import requests
 from orchestrator.app import run as run_trial
 from orchestrator.cli import main
+from orchestrator.model.launch import Result
 from orchestrator.store import seal
 
 from . import collective_runs
@@ -144,6 +145,15 @@ def test_a_bundle_is_judged_as_by_the_command_line(bundle: Path, capfd: pytest.C
     assert capfd.readouterr() == ("", "")
 
 
+def test_the_log_has_no_result_of_a_run_which_the_caller_gets(bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ended = Result(run="r", directory=str(bundle), code=0, verdicts=())
+    with caplog.at_level("INFO", "ccbed"), api._invocation(["run", "dp-ring"]) as session:
+        session.run_observer(requests.OutputRequest(), is_script=False).judged(ended)
+        assert caplog.messages == []
+        session.terminal.line("attempt 0")
+    assert caplog.messages == ["attempt 0"], "the control"
+
+
 def test_variables_of_the_command_line_do_not_change_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     main.Verbs().get_command(
         click.Context(click.Command("ccbed")), "run"
@@ -175,10 +185,12 @@ def test_one_text_is_one_secret_one_folder_and_the_arguments_of_a_shell(
     script.write_text("")
     (tmp_path / "faults").mkdir()
     for secret, args, folder in (("PIN", "--pin '1 2'", tmp_path), ({"PIN"}, ["--pin", "1 2"], [str(tmp_path)])):
+        params = {"batch": 8, "lr": None}
         with pytest.raises(api.UsageError, match="not now"):
-            api.run(script, secret=secret, args=args, plugins=folder)  # type: ignore[arg-type]
+            api.run(script, secret=secret, args=args, plugins=folder, params=params)  # type: ignore[arg-type]
         session, source, request = calls.pop()
         assert request.process.secret == ("PIN",) and session.plugins == (tmp_path,)
+        assert request.params == {"batch": 8}, "a parameter without a value is not given"
         assert session.argv[2:4] == ("--secret", "PIN") and session.argv[-2:] == ("--pin", "1 2")
         assert "1 2" in json.dumps(source.document, default=str)
     with api._invocation(["up"], vault_password_files="pass.txt") as session:

@@ -190,6 +190,7 @@ def test_a_trace_becomes_a_trial(size: Desk) -> None:
         ("--trace . --batch 3", "--batch: not with --trace"),
         ("--trace bare", "no trace: that folder has"),
         ("--trace odd.json", "odd.json: neither a PARAM comms trace nor a Chakra execution trace"),
+        ("--model mnist-mlp --emit .", "--emit: File '.' is a directory"),
         ("--model mnist-mlp --emit no/such/folder.yml", "--emit no/such/folder.yml: no such directory: no/such"),
     ],
 )

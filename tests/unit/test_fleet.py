@@ -237,6 +237,12 @@ def test_a_plan_has_the_changes_of_its_hosts(ccbed: Verb, fleet: Fleet) -> None:
     assert "--limit h2" in ccbed("plan", "--limit", "h2")[1]
 
 
+def test_a_plan_names_the_hosts_to_prepare_also_where_one_cannot_be_reached(ccbed: Verb, fleet: Fleet) -> None:
+    fleet.away = ("h2",)
+    code, output = ccbed("plan")
+    assert (code, output.count("prepare: h1 h2 h3 (never prepared)")) == (4, 1), output
+
+
 def test_up_with_a_limit_removes_old_files_of_these_hosts_only(ccbed: Verb, fleet: Fleet) -> None:
     ccbed("up")
     fleet.pruned.clear()

@@ -73,7 +73,7 @@ def printed(session: Session) -> list[str]:
 
 
 def test_hosts_are_prepared_once(session: Session, ansible: Ansible) -> None:
-    prepared_hosts.plan(session, bed())
+    prepared_hosts.show_due(session, prepared_hosts.due(session, bed()))
     assert printed(session) == ["prepare: h1 h2 (never prepared)"]
     prepared_hosts.ready(session, bed())
     lines = printed(session)
@@ -82,17 +82,17 @@ def test_hosts_are_prepared_once(session: Session, ansible: Ansible) -> None:
     assert lines[3:] == ["warning: h1 h2: the clock is not synchronised"]
     assert ansible.played[0].hosts == ["h1", "h2"]
     prepared_hosts.ready(session, bed())
-    prepared_hosts.plan(session, bed())
+    prepared_hosts.show_due(session, prepared_hosts.due(session, bed()))
     assert (printed(session), len(ansible.played)) == ([], 1)
 
 
 def test_it_can_be_asked_for_or_left_out(session: Session, ansible: Ansible) -> None:
     prepared_hosts.ready(session, bed(), wanted=False)
-    prepared_hosts.plan(session, bed(), wanted=False)
+    prepared_hosts.show_due(session, prepared_hosts.due(session, bed(), wanted=False))
     assert (printed(session), ansible.played) == ([], [])
     prepared_hosts.ready(session, bed())
     printed(session)
-    prepared_hosts.plan(session, bed(), wanted=True)
+    prepared_hosts.show_due(session, prepared_hosts.due(session, bed(), wanted=True))
     assert printed(session) == ["prepare: h1 h2 (asked for)"]
     prepared_hosts.ready(session, bed(), wanted=True)
     assert len(ansible.played) == 2

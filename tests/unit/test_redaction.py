@@ -197,3 +197,9 @@ def test_entropy_meets_random_values_and_few_names() -> None:
         "".join(RANDOM.sample(words, 4)) for _ in range(400)
     ]
     assert rate(names) < 0.02
+
+
+def test_a_line_for_display_hides_the_values_of_what_it_declares_secret() -> None:
+    line = ["ccbed", "run", "train.py", "--secret", "PLAN", "--env", "PLAN=autumn-9", "--", "--plan", "autumn-9"]
+    shown = "ccbed run train.py --secret PLAN --env 'PLAN=<redacted>' -- --plan '<redacted>'"
+    assert redact.command_line(line) == shown

@@ -177,3 +177,12 @@ def test_a_suspect_of_a_sweep_is_confirmed_once(tmp_path: Path, suspect: bool, c
     lost.carry_out(night)
     with pytest.raises(TornBundleError, match="r1: this round cannot be read"):
         lost.finish()
+
+
+def test_a_sweep_without_a_judgement_is_recorded_as_it_was_printed(tmp_path: Path) -> None:
+    ccbed = desk(tmp_path, (4,))
+    assert ccbed("sweep", "gemm", "--each-node", "--json") == 4
+    printed = json.loads(ccbed.out)
+    (directory,) = (tmp_path / "runs").glob("*-sweep-gemm-*")
+    assert ccbed("resume", str(directory), "--json") == 4
+    assert json.loads(ccbed.out) == printed

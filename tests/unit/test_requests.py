@@ -15,6 +15,7 @@ import pytest
 from orchestrator.app import down, requests, run, up
 from orchestrator.app.collectives import sweep
 from orchestrator.app.collectives.request import SizeRequest, SweepRequest
+from orchestrator.app.nightly import nights
 from orchestrator.app.nightly.request import NightRequest
 from orchestrator.app.requests import DownRequest, RunRequest, TrialRef, UpRequest
 from orchestrator.app.session import Session
@@ -198,6 +199,7 @@ def test_use_cases_work_without_a_terminal_and_tell_their_progress_in_order(desk
         (requests.build(RunRequest, {"trial": TrialRef(name="dp-ring"), "params": {"epoch": 1}}), "--epoch: "),
         (requests.build(RunRequest, {"trial": TrialRef(content={"trial": "x", "workload": "dd"})}), "workload: "),
         (requests.build(SweepRequest, {"trial": "gemm"}), "either --each-node or --each-pair"),
+        (requests.build(NightRequest, {"inventory": Path("nothing.yml")}), "no suite is named"),
         (DownRequest(all=True, limit=("h1",)), "--limit excludes --all"),
         (UpRequest(inventory=Path("nothing.yml")), "nothing.yml: cannot be read"),
     ],
@@ -205,7 +207,9 @@ def test_use_cases_work_without_a_terminal_and_tell_their_progress_in_order(desk
 def test_a_bad_value_is_one_error_of_the_use_case_and_nothing_is_started(
     desk: Desk, request_: Any, problem: str
 ) -> None:
-    cases: dict[type, Any] = {RunRequest: run.run, SweepRequest: sweep.run, DownRequest: down.run, UpRequest: up.run}
+    cases: dict[type, Any] = {
+        RunRequest: run.run, SweepRequest: sweep.run, NightRequest: nights.run, DownRequest: down.run, UpRequest: up.run,
+    }  # fmt: skip
     up.run(desk.session(), UpRequest(inventory=Path("local.yml")))
     with pytest.raises(UsageError) as raised:
         cases[type(request_)](desk.session(), request_)

@@ -113,5 +113,5 @@ class SizeRequest:
     algorithm: str | None = option(
         None, "The algorithm whose cost counts: a file of algorithms/, auto.  [default: ring if possible]"
     )
-    emit: Path | None = option(None, "Write a trial that replays the collectives.")
+    emit: Path | None = option(None, "Write a trial that replays the collectives.", is_file=True)
     force: bool = option(False, "Overwrite the file of --emit.")

@@ -36,8 +36,9 @@ Judged = tuple[sweeps.PairSweep | None, tuple[Finding, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What all rounds together say. ``broken``: a run without a judgement, such as after a failure of the bed."""
+    """What all rounds together say. ``broken``: a run without a judgement, such as after a failure of the bed; who shows it records it."""
 
+    directory: Path
     results: tuple[Result, ...]
     code: int
     sweep: sweeps.PairSweep | None = None
@@ -137,13 +138,9 @@ class Rounds(repeats.Repeats):
                 document = {"findings": [], "error": list(self.error.problems), "exit": self.error.exit_code}
                 repeats.write_document(self.directory, "sweep", document)
             raise self.error
-        swept = self._swept()
-        repeats.write_document(self.directory, "sweep", swept.document)
-        return swept
-
-    def _swept(self) -> Swept:
+        results = tuple(self.results)
         if self._broken:
-            return Swept(results=tuple(self.results), code=self._broken[0].code, broken=self._broken[0])
+            return Swept(directory=self.directory, results=results, code=self._broken[0].code, broken=self._broken[0])
         ended = [row.run for row in night_files.read_rows(self.directory) if row.run]
         if lost := set(ended) - {result.run for result in self.results}:
             raise paths.TornBundleError(
@@ -152,7 +149,9 @@ class Rounds(repeats.Repeats):
         sweep, findings = self.judge(self._directories)
         codes = [*(result.code for result in self.results), sweeps.exit_code(findings)]
         code = next(code for code in PRECEDENCE if code in codes)
-        return Swept(results=tuple(self.results), code=code, sweep=sweep, findings=tuple(findings))
+        swept = Swept(directory=self.directory, results=results, code=code, sweep=sweep, findings=tuple(findings))
+        repeats.write_document(self.directory, "sweep", swept.document)
+        return swept
 
     @property
     def _directories(self) -> list[Path]:

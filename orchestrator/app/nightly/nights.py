@@ -45,8 +45,7 @@ class NightPlan:
 
 def plan(session: Session, request: NightRequest) -> NightPlan:
     """Return what a night would run; nothing is started. Raises UsageError."""
-    bed = beds.meant(session, request.bed)
-    suite, _ = _checked(session, request, bed)
+    bed, suite, _ = _checked(session, request)
     past = _past(session, request.runs_dir, bed, suite)
     beds.without_drained_hosts(session, bed)
     return NightPlan(suite=suite, order=selector.order(suite, past), past=past)
@@ -61,24 +60,30 @@ def run(session: Session, request: NightRequest) -> Finished:
         raise UsageError("--resume takes the suite of its night", hint=f"ccbed nightly --resume {request.resume}")
     if request.resume:
         return resume(session, request.resume, request)
+    _suite(request)
     with ephemeral_bed.of_inventory(session, request.bed.inventory, quiet=session.is_json):
         return begin(session, request)
 
 
-def _checked(session: Session, request: NightRequest, bed: BedSpec) -> tuple[Suite, float]:
-    """The suite as the request wants it, and how long spares are probed. Raises UsageError for anything that is wrong."""
+def _suite(request: NightRequest) -> str:
+    """Raises UsageError where none is named."""
     if not request.suite:
         raise UsageError("no suite is named", hint="ccbed nightly quick; the others: ccbed list suites")
-    suite = suites.as_asked(suites.open_suite(session, request.suite, bed), request)
+    return request.suite
+
+
+def _checked(session: Session, request: NightRequest) -> tuple[BedSpec, Suite, float]:
+    """The bed, the suite as the request wants it, and how long spares are probed. Raises UsageError for anything that is wrong."""
+    name, bed = _suite(request), beds.meant(session, request.bed)
+    suite = suites.as_asked(suites.open_suite(session, name, bed), request)
     baselines.read_all(request.baselines)
     hook.check(request.on_culprit)
-    return suite, spare_probe.parse_limit(request.probe_spares)
+    return bed, suite, spare_probe.parse_limit(request.probe_spares)
 
 
 def begin(session: Session, request: NightRequest) -> Finished:
     """Start a night, and run it to its end. Raises UsageError, InfrastructureError, Interrupted."""
-    bed = beds.meant(session, request.bed)
-    suite, probe_spares_s = _checked(session, request, bed)
+    bed, suite, probe_spares_s = _checked(session, request)
     runs = request.runs_dir
     past = _past(session, runs, bed, suite)
     if not request.bed.inventory:

@@ -83,10 +83,6 @@ def of_bed(**extra: Any) -> Wrapper:
     return click.argument("bed", **{"required": False, "shell_complete": completions.beds, **extra})
 
 
-def force(text: str) -> Wrapper:
-    return click.option("--force", is_flag=True, help=text)
-
-
 def vault(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for the inventory's vault; their values go to the session, not to the verb."""
     files = click.option(
@@ -191,7 +187,8 @@ def _settings(made: Option, kind: Any, default: Any) -> dict[str, Any]:
     if made.choices:
         settings |= {"type": click.Choice(made.choices)}
     if kind in (Path, Path | None):
-        settings |= {"type": click.Path(path_type=Path, exists=made.exists, file_okay=not made.is_folder)}
+        kinds = {"file_okay": not made.is_folder, "dir_okay": not made.is_file}
+        settings |= {"type": click.Path(path_type=Path, exists=made.exists, **kinds)}
     if kind in (int, int | None):
         settings |= {"type": click.IntRange(min=made.least, max=made.most)}
     return settings | ({"show_default": True} if default not in (None, (), "") else {})

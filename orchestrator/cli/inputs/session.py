@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from ...model.trial import Trial
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OnTerminal:
-    """Opens what prints a run or a change of a bed; what prints is imported when it is used."""
+    """Opens what prints a run or a change of a bed; what prints is imported when it is used. ``results``: also how runs ended."""
+
+    results: bool = True
 
     def run(self, session: Any, output: OutputRequest, *, is_script: bool) -> RunObserver:
         from ..render import live
 
-        return live.RunScreen(session=session, output=output, is_script=is_script)
+        return live.RunScreen(session=session, output=output, is_script=is_script, shows_result=self.results)
 
     def resumed(self, session: Any, trial: Trial, slots: tuple[str, ...], history: History) -> RunObserver:
         from ..render import live

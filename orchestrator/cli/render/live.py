@@ -110,6 +110,7 @@ class RunScreen:
     session: Session = field(repr=False)
     output: OutputRequest = OutputRequest()
     is_script: bool = False
+    shows_result: bool = True
     printer: Printer = field(init=False, repr=False)
     _tee: rank_output.Tee | None = field(default=None, repr=False)
 
@@ -153,7 +154,7 @@ class RunScreen:
             rank_output.copy_logs(Path(result.directory), self.output.log_dir, self.printer.note)
 
     def judged(self, result: Result) -> None:
-        if not self.session.is_json:
+        if self.shows_result and not self.session.is_json:
             summary.show(self.session, result)
 
 

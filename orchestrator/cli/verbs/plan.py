@@ -28,7 +28,6 @@ def command(session: Session, inventory: Path, limit: tuple[str, ...], as_json: 
     if as_json:
         session.terminal.json(planned.document)
         return 0
-    prepared_hosts.show_due(session, planned.due)
     slurm_jobs.show_plan(session, bed)
     prepared_hosts.show_due(session, planned.lost)
     bed_view.away(session.terminal, bed, diff)

@@ -28,7 +28,7 @@ def command(session: Session, run: str | None, runs_dir: Path, as_json: bool) ->
     In a shell without one, the only open run. RUN may be the directory of `ccbed run --repeat` or `ccbed sweep`: the runs that
     are missing follow.
     """
-    run = resume.named(session, run, runs_dir)
+    run = run or resume.last_run(session, runs_dir)
     if night := index.night(run, runs_dir):
         return _resume_several(session, night, as_json=as_json)
     return summary.show(session, resume.run(session, run, runs_dir), as_json=as_json)

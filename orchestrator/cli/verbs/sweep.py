@@ -27,11 +27,13 @@ def command(session: Session, /, as_json: bool, **values: Any) -> int:
 
     Exit 0: nothing is odd. 1: a check of a run fails, such as different bits. 2: a suspect, or nothing could be judged.
     """
+    from ...app import repeats
     from ...app.collectives import sweep
     from ..render import summary, sweep_view
 
     swept = sweep.run(session, requests.build(SweepRequest, values))
     if swept.broken:
+        repeats.write_document(swept.directory, "sweep", summary.document(swept.broken))
         return summary.show(session, swept.broken, as_json=as_json)
     if as_json:
         session.terminal.json(swept.document)

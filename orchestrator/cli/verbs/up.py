@@ -40,7 +40,7 @@ def _dry_run(session: Session, request: UpRequest, *, as_json: bool) -> int:
     if as_json:
         session.terminal.json(planned.document)
         return 0
-    prepared_hosts.show_due(session, (*planned.due, *planned.lost))
+    prepared_hosts.show_due(session, planned.lost)
     beds.mention_drains(session, planned.bed)
     bed_view.plan(session.terminal, planned.bed, planned.diff)
     return 0

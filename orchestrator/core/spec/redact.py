@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -117,7 +118,8 @@ class Redaction:
 
 def command_line(arguments: Sequence[str]) -> str:
     """A command line for display; its secrets cannot be revealed."""
-    return shlex.join(Redaction(mask=lambda secret: "<redacted>").arguments(arguments))
+    names = [name for option, name in itertools.pairwise(arguments) if option == OPTION]
+    return shlex.join(Redaction(mask=lambda secret: "<redacted>", names=names).arguments(arguments))
 
 
 def contains_secret(content: bytes, secrets: Iterable[str]) -> bool:
