@@ -26,6 +26,14 @@ LIBRARIES = {
     "sets_variable": ("import os\nos.environ['LIBRARY'] = '1'\n", "its imports change os.environ"),
     "extends_path": ("import sys\nsys.path.append('/more')\n", "its imports change sys.path"),
     "starts_thread": ("import _thread, time\n_thread.start_new_thread(time.sleep, (60,))\n", "its imports change threads"),
+    "sets_umask": ("import os\nos.umask(0o027)\n", "its imports change umask"),
+    "sets_tempfile": ("import tempfile\ntempfile.tempdir = '/var/tmp'\n", "its imports change tempfile"),
+    "stops_bytecode": ("import sys\nsys.dont_write_bytecode = True\n", "its imports change the writing of bytecode"),
+    "debugs": (
+        "import torch.distributed as d\nd.set_debug_level(d.DebugLevel.DETAIL)\n",
+        "its imports change the debug level of torch.distributed",
+    ),
+    "ran_program": ("import subprocess\nsubprocess.run(['true'])\n", "its imports change children"),
     "handles_signal": ("import signal\nsignal.signal(signal.SIGUSR1, print)\n", "its imports change signal handlers"),
     "opens_file": ("FILE = open('/dev/null')\n", "its imports change descriptors"),
     "starts_program": ("import subprocess\nP = subprocess.Popen(['sleep', '60'])\n", "its imports change children"),
@@ -163,6 +171,12 @@ def test_a_spare_learns_the_script_whose_environment_is_on_no_disk(
     assert script_reserves.LastScript(tmp_path).find() == second
     (tmp_path / script_reserves.LAST_SCRIPT).write_text('{"memory": "/proc/1/fd/99999", "run": "r3"}')
     assert script_reserves.LastScript(tmp_path).find() is None, "its node has ended"
+    with (tmp_path / "other").open("w+") as other:
+        json.dump(codec.plain(gang), other, default=str)
+        other.flush()
+        published = {"memory": f"/proc/self/fd/{other.fileno()}", "run": "r4"}
+        (tmp_path / script_reserves.LAST_SCRIPT).write_text(json.dumps(published))
+        assert script_reserves.LastScript(tmp_path).find() is None, "its pid and descriptor are those of another process"
 
 
 def test_a_script_that_has_just_begun_is_left_alone(
@@ -200,3 +214,52 @@ def test_the_history_says_why_nothing_is_imported_ahead(
     last = _last(tmp_path, replace(_gang(folder, "plain"), params={"file": str(tmp_path / "job.py")}), monkeypatch)
     assert last.find() is None
     assert why in (last.why or "")
+
+
+#: Becomes a reserve that has imported, then the rank; prints what the library finds, as a fork that imports by itself does.
+RANK = """
+import json, os, sys
+from pathlib import Path
+from orchestrator.model import codec
+from orchestrator.model.gang import GangSpec
+from orchestrator.rank.runtime import imports_ahead, main, context, program
+import torch, torch.distributed, torch._dynamo, torch.optim
+gang = codec.build(GangSpec, json.load(sys.stdin))
+sys.modules["__main__"].__file__ = None
+if sys.argv[1] == "ahead":
+    report = imports_ahead.prepare(gang, 0, "n0", "i")
+    assert not report.problem, report
+    again = os.open(gang.out + "/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(again, 1), os.dup2(again, 2)
+code = main.main(gang, 0, events_path=gang.out + "/events", release_fd=0, node="n0", incarnation="i")
+os._exit(code or 0)
+"""
+KEEPS = """
+import __main__ as main, atexit, os, random, sys, torch
+random.seed(42)
+torch.manual_seed(7)
+os.getenv("UNSET")
+def find():
+    os.environ["LATE"] = "1"
+    return [random.random(), float(torch.rand(1)), vars(main).get("NAME"), os.getenvb(b"LATE") == b"1"]
+"""
+
+
+@pytest.mark.parametrize("way", ["ahead", "itself"])
+def test_a_rank_finds_what_its_libraries_have_seeded_and_kept(tmp_path: Path, way: str) -> None:
+    libraries = tmp_path / "lib" / "site-packages"
+    libraries.mkdir(parents=True)
+    (libraries / "keeps.py").write_text(KEEPS)
+    job = "import keeps\nNAME = 1\nopen('found.json', 'w').write(__import__('json').dumps(keeps.find()))\n"
+    (tmp_path / "job_keeps.py").write_text(job)
+    path = os.pathsep.join((str(ROOT), str(libraries)))
+    environment = {**os.environ, "PYTHONPATH": path}
+    gang = replace(_gang(tmp_path, "keeps"), environment=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", RANK, way], input=json.dumps(codec.plain(gang)), env=environment, capture_output=True,
+        text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "found.json").read_text()) == [
+        0.6394267984578837, pytest.approx(0.5349225401878357), 1, True,
+    ]  # fmt: skip

@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import resource
 import signal
 import sys
 import sysconfig
+import tempfile
 import time
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -94,13 +96,15 @@ def _import_leading(script: str) -> ImportReport:
     leading = leading_imports.Leading(script, _of_user(sys.path))
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = script
-    environ: Any = os.environ
+    program.main_ahead.append(main)
+    texts: Any = os.environ
+    octets: Any = os.environb
     before, modules, pace = _state(), set(sys.modules), _Pace()
-    environ._data = variables = _Variables(environ._data)
+    texts._data = octets._data = variables = _Variables(texts._data)
     sys.meta_path.insert(0, pace)
     exec(compile("\n".join(leading.imports), "<imports ahead>", "exec", dont_inherit=True), {})  # noqa: S102
     sys.meta_path.remove(pace)
-    environ._data = dict(variables.items())
+    texts._data = octets._data = dict(variables.items())
     if changed := [name for name, value in _state().items() if value != before[name]]:
         raise RuntimeError(f"its imports change {', '.join(changed)}")
     imported = (getattr(sys.modules[name], "__dict__", {}).get("__file__") for name in sys.modules.keys() - modules)
@@ -129,10 +133,13 @@ def _state() -> dict[str, object]:
     return {
         "os.environ": dict(os.environ), "sys.path": list(sys.path), "sys.argv": list(sys.argv), "the directory": Path.cwd(),
         "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
-        "children": Path("/proc/thread-self/children").read_text(),
+        "children": (Path("/proc/thread-self/children").read_text(), resource.getrusage(resource.RUSAGE_CHILDREN)),
+        "umask": next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask")),
+        "tempfile": tempfile.tempdir, "the writing of bytecode": sys.dont_write_bytecode,
         "streams": (sys.stdout, sys.stderr), "the output": os.fstat(1).st_size, "descriptors": os.listdir("/proc/self/fd"),
         "threads": len(os.listdir("/proc/self/task")), "threads of torch": torch.get_num_threads(),
         "CUDA": torch.cuda.is_initialized(), "process groups": torch.distributed.is_initialized(),  # type: ignore[no-untyped-call]
+        "the debug level of torch.distributed": torch.distributed.get_debug_level(),  # type: ignore[attr-defined]
     }  # fmt: skip
 
 
