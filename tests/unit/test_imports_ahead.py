@@ -33,10 +33,17 @@ LIBRARIES = {
         "import torch.distributed as d\nd.set_debug_level(d.DebugLevel.DETAIL)\n",
         "its imports change the debug level of torch.distributed",
     ),
-    "ran_program": ("import subprocess\nsubprocess.run(['true'])\n", "its imports change children"),
+    "hides_program": (
+        "import os\ntry:\n    os.system('true')\nexcept RuntimeError:\n    pass\n", "its imports call os.system"
+    ),
+    "writes_file": ("open('/tmp/ccbed-none/x', 'a')\n", "its imports call open of /tmp/ccbed-none/x"),
+    "connects": (
+        "import socket\nsocket.socket().connect(('127.0.0.1', 9))\n", "its imports call socket.connect"
+    ),
+    "reads_file": ("import os\nTEXT = open('settings.txt').read()\nopen(os.devnull, 'w').close()\n", ""),
     "handles_signal": ("import signal\nsignal.signal(signal.SIGUSR1, print)\n", "its imports change signal handlers"),
     "opens_file": ("FILE = open('/dev/null')\n", "its imports change descriptors"),
-    "starts_program": ("import subprocess\nP = subprocess.Popen(['sleep', '60'])\n", "its imports change children"),
+    "starts_program": ("import subprocess\nP = subprocess.Popen(['sleep', '60'])\n", "its imports call subprocess.Popen"),
     "writes": ("print('hello')\n", "its imports change the output"),
     "fails": ("raise ImportError('not built')\n", "not built"),
     "imports_own": ("import own\n", "a library imports"),
@@ -73,6 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     libraries = folder / "lib" / "site-packages"
     libraries.mkdir(parents=True)
     (folder / "own.py").write_text("A = 1\n")
+    (folder / "settings.txt").write_text("one")
     for name, (text, _) in LIBRARIES.items():
         (libraries / f"{name}.py").write_text(text)
         (folder / f"job_{name}.py").write_text(f"import {name}\nprint(1)\n")
@@ -148,6 +156,13 @@ def test_a_file_that_has_changed_is_imported_anew(folder: Path, reports: dict[st
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
+def test_so_is_a_library_whose_settings_have_changed(folder: Path, reports: dict[str, Any]) -> None:
+    settings = folder / "settings.txt"
+    assert _refusal(folder, reports, "reads_file") == ""
+    settings.write_text("another")
+    assert _refusal(folder, reports, "reads_file") == f"{settings} has changed"
+
+
 def _last(folder: Path, gang: GangSpec, monkeypatch: pytest.MonkeyPatch) -> script_reserves.LastScript:
     monkeypatch.setattr(script_reserves, "RUNS_S", 0.0)
     monkeypatch.setattr(script_reserves, "GPU_FILES", ())
@@ -176,7 +191,9 @@ def test_a_spare_learns_the_script_whose_environment_is_on_no_disk(
         other.flush()
         published = {"memory": f"/proc/self/fd/{other.fileno()}", "run": "r4"}
         (tmp_path / script_reserves.LAST_SCRIPT).write_text(json.dumps(published))
-        assert script_reserves.LastScript(tmp_path).find() is None, "its pid and descriptor are those of another process"
+        assert script_reserves.LastScript(tmp_path).find() is None, (
+            "its pid and descriptor are those of another process"
+        )
 
 
 def test_a_script_that_has_just_begun_is_left_alone(
