@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...model import codec
+from ...model import codec, redaction, vaulted
 from ...model import gang as gang_model
 from ...model.gang import ImportReport
 from . import environment, interpreter, leading_imports, program, work_dir
@@ -55,14 +55,16 @@ def prepare(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -
     What the imports write goes into a file that is gone: a rank has its log for it.
     """
     cwd, before, main = Path.cwd(), dict(os.environ), sys.modules["__main__"]
+    wanted = environment.complete(gang, rank, node, incarnation, os.environ)
     output = os.memfd_create("output")
     for fd in (1, 2):
         os.dup2(output, fd)
     os.close(output)
     try:
-        return _prepare(gang, environment.complete(gang, rank, node, incarnation, os.environ))
+        return _prepare(gang, wanted)
     except BaseException as error:  # noqa: BLE001 the script shows it by itself
-        return ImportReport(problem=f"{error}"[:200] or type(error).__name__)
+        text = vaulted.hide(f"{error}", redaction.secret_values(wanted, gang.secret_names))
+        return ImportReport(problem=text[:200] or type(error).__name__)
     finally:
         os.chdir(cwd)
         os.environ.clear()
@@ -148,7 +150,7 @@ class _Guard:
         if path.startswith(("/proc/", "/sys/", "/dev/")) or "__pycache__" in path or (event == "open" and not path):
             return
         if event in ACTS or values[2] & (os.O_WRONLY | os.O_RDWR):
-            self.acts.append(f"its imports call {event}{path and ' of '}{path}")
+            self.acts.append(f"its imports call {event}{' of ' + path if event == 'open' else ''}")
             raise RuntimeError(self.acts[0])
         if not _is_library(path):
             self.files.append(path)
