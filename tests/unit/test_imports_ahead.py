@@ -257,12 +257,14 @@ import __main__ as main, atexit, os, random, sys, torch
 random.seed(42)
 torch.manual_seed(7)
 os.getenv("UNSET")
+atexit.register(torch.save, {"a": torch.ones(1)}, "late.pt")
 def find():
     os.environ["LATE"] = "1"
     return [random.random(), float(torch.rand(1)), vars(main).get("NAME"), os.getenvb(b"LATE") == b"1"]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["ahead", "itself"])
 def test_a_rank_finds_what_its_libraries_have_seeded_and_kept(tmp_path: Path, way: str) -> None:
     libraries = tmp_path / "lib" / "site-packages"
@@ -281,3 +283,6 @@ def test_a_rank_finds_what_its_libraries_have_seeded_and_kept(tmp_path: Path, wa
     assert json.loads((tmp_path / "found.json").read_text()) == [
         0.6394267984578837, pytest.approx(0.5349225401878357), 1, True,
     ]  # fmt: skip
+    (record,) = tmp_path.glob("watch-r0-*.jsonl")
+    kinds = [json.loads(line)["k"] for line in record.read_text().splitlines()]
+    assert "saved" in kinds and kinds[-1] == "end", "the record ends after the exit handlers of libraries"
