@@ -26,10 +26,26 @@ LIBRARIES = {
     "sets_variable": ("import os\nos.environ['LIBRARY'] = '1'\n", "its imports change os.environ"),
     "extends_path": ("import sys\nsys.path.append('/more')\n", "its imports change sys.path"),
     "starts_thread": ("import _thread, time\n_thread.start_new_thread(time.sleep, (60,))\n", "its imports change threads"),
+    "sets_umask": ("import os\nos.umask(0o027)\n", "its imports change umask"),
+    "sets_tempfile": ("import tempfile\ntempfile.tempdir = '/var/tmp'\n", "its imports change tempfile"),
+    "stops_bytecode": ("import sys\nsys.dont_write_bytecode = True\n", "its imports change the writing of bytecode"),
+    "debugs": (
+        "import torch.distributed as d\nd.set_debug_level(d.DebugLevel.DETAIL)\n",
+        "its imports change the debug level of torch.distributed",
+    ),
+    "hides_program": (
+        "import os\ntry:\n    os.system('true')\nexcept RuntimeError:\n    pass\n", "its imports call os.system"
+    ),
+    "writes_file": ("open('/tmp/ccbed-none/x', 'a')\n", "its imports call open of /tmp/ccbed-none/x"),
+    "connects": (
+        "import socket\nsocket.socket().connect(('127.0.0.1', 9))\n", "its imports call socket.connect"
+    ),
+    "reads_file": ("import os\nTEXT = open('settings.txt').read()\nopen(os.devnull, 'w').close()\n", ""),
     "handles_signal": ("import signal\nsignal.signal(signal.SIGUSR1, print)\n", "its imports change signal handlers"),
     "opens_file": ("FILE = open('/dev/null')\n", "its imports change descriptors"),
-    "starts_program": ("import subprocess\nP = subprocess.Popen(['sleep', '60'])\n", "its imports change children"),
+    "starts_program": ("import subprocess\nP = subprocess.Popen(['sleep', '60'])\n", "its imports call subprocess.Popen"),
     "writes": ("print('hello')\n", "its imports change the output"),
+    "tells": ("import os\nraise ValueError('no ' + os.environ['API_TOKEN'])\n", "no ***"),
     "fails": ("raise ImportError('not built')\n", "not built"),
     "imports_own": ("import own\n", "a library imports"),
 }  # fmt: skip
@@ -65,6 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     libraries = folder / "lib" / "site-packages"
     libraries.mkdir(parents=True)
     (folder / "own.py").write_text("A = 1\n")
+    (folder / "settings.txt").write_text("one")
     for name, (text, _) in LIBRARIES.items():
         (libraries / f"{name}.py").write_text(text)
         (folder / f"job_{name}.py").write_text(f"import {name}\nprint(1)\n")
@@ -85,7 +102,7 @@ def reports(folder: Path) -> dict[str, Any]:
 
 
 def _gang(folder: Path, name: str) -> GangSpec:
-    environment = {**os.environ, "PYTHONPATH": str(folder / "lib/site-packages")}
+    environment = {**os.environ, "PYTHONPATH": str(folder / "lib/site-packages"), "API_TOKEN": "hunter2-abcdef"}
     return spec(
         folder, workload="script", params={"file": str(folder / f"job_{name}.py")}, environment=environment, epoch=0
     )
@@ -140,6 +157,13 @@ def test_a_file_that_has_changed_is_imported_anew(folder: Path, reports: dict[st
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
+def test_so_is_a_library_whose_settings_have_changed(folder: Path, reports: dict[str, Any]) -> None:
+    settings = folder / "settings.txt"
+    assert _refusal(folder, reports, "reads_file") == ""
+    settings.write_text("another")
+    assert _refusal(folder, reports, "reads_file") == f"{settings} has changed"
+
+
 def _last(folder: Path, gang: GangSpec, monkeypatch: pytest.MonkeyPatch) -> script_reserves.LastScript:
     monkeypatch.setattr(script_reserves, "RUNS_S", 0.0)
     monkeypatch.setattr(script_reserves, "GPU_FILES", ())
@@ -163,6 +187,14 @@ def test_a_spare_learns_the_script_whose_environment_is_on_no_disk(
     assert script_reserves.LastScript(tmp_path).find() == second
     (tmp_path / script_reserves.LAST_SCRIPT).write_text('{"memory": "/proc/1/fd/99999", "run": "r3"}')
     assert script_reserves.LastScript(tmp_path).find() is None, "its node has ended"
+    with (tmp_path / "other").open("w+") as other:
+        json.dump(codec.plain(gang), other, default=str)
+        other.flush()
+        published = {"memory": f"/proc/self/fd/{other.fileno()}", "run": "r4"}
+        (tmp_path / script_reserves.LAST_SCRIPT).write_text(json.dumps(published))
+        assert script_reserves.LastScript(tmp_path).find() is None, (
+            "its pid and descriptor are those of another process"
+        )
 
 
 def test_a_script_that_has_just_begun_is_left_alone(
@@ -187,7 +219,7 @@ def test_nothing_is_imported_ahead_for_what_begins_in_another_way(
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ("import os\nos.environ['A'] = '1'\nimport plain\n", "no library is imported before job.py:2: os.environ['A'] = '1'"),
+        ("import os\nos.environ['A'] = '1'\nimport plain\n", "no library is imported before job.py:2: os.environ['…'] = '…'"),
         ("import os, json\n", "no library is imported before its end"),
         ("import os,\n", "job.py: "),
         ("x = " + "(" * 500 + ")" * 500, "too many nested parentheses"),
@@ -200,3 +232,57 @@ def test_the_history_says_why_nothing_is_imported_ahead(
     last = _last(tmp_path, replace(_gang(folder, "plain"), params={"file": str(tmp_path / "job.py")}), monkeypatch)
     assert last.find() is None
     assert why in (last.why or "")
+
+
+#: Becomes a reserve that has imported, then the rank; prints what the library finds, as a fork that imports by itself does.
+RANK = """
+import json, os, sys
+from pathlib import Path
+from orchestrator.model import codec
+from orchestrator.model.gang import GangSpec
+from orchestrator.rank.runtime import imports_ahead, main, context, program
+import torch, torch.distributed, torch._dynamo, torch.optim
+gang = codec.build(GangSpec, json.load(sys.stdin))
+sys.modules["__main__"].__file__ = None
+if sys.argv[1] == "ahead":
+    report = imports_ahead.prepare(gang, 0, "n0", "i")
+    assert not report.problem, report
+    again = os.open(gang.out + "/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(again, 1), os.dup2(again, 2)
+code = main.main(gang, 0, events_path=gang.out + "/events", release_fd=0, node="n0", incarnation="i")
+os._exit(code or 0)
+"""
+KEEPS = """
+import __main__ as main, atexit, os, random, sys, torch
+random.seed(42)
+torch.manual_seed(7)
+os.getenv("UNSET")
+atexit.register(torch.save, {"a": torch.ones(1)}, "late.pt")
+def find():
+    os.environ["LATE"] = "1"
+    return [random.random(), float(torch.rand(1)), vars(main).get("NAME"), os.getenvb(b"LATE") == b"1"]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["ahead", "itself"])
+def test_a_rank_finds_what_its_libraries_have_seeded_and_kept(tmp_path: Path, way: str) -> None:
+    libraries = tmp_path / "lib" / "site-packages"
+    libraries.mkdir(parents=True)
+    (libraries / "keeps.py").write_text(KEEPS)
+    job = "import keeps\nNAME = 1\nopen('found.json', 'w').write(__import__('json').dumps(keeps.find()))\n"
+    (tmp_path / "job_keeps.py").write_text(job)
+    path = os.pathsep.join((str(ROOT), str(libraries)))
+    environment = {**os.environ, "PYTHONPATH": path}
+    gang = replace(_gang(tmp_path, "keeps"), environment=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", RANK, way], input=json.dumps(codec.plain(gang)), env=environment, capture_output=True,
+        text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "found.json").read_text()) == [
+        0.6394267984578837, pytest.approx(0.5349225401878357), 1, True,
+    ]  # fmt: skip
+    (record,) = tmp_path.glob("watch-r0-*.jsonl")
+    kinds = [json.loads(line)["k"] for line in record.read_text().splitlines()]
+    assert "saved" in kinds and kinds[-1] == "end", "the record ends after the exit handlers of libraries"

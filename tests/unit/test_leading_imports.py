@@ -62,7 +62,7 @@ def test_imports_lead_in_their_order_and_those_of_the_users_modules_in_their_pla
     leading = _find(folder, source + function)
     assert leading.imports == ["import os", "import library", "import math", "from torch import nn", "import more as m"]
     assert leading.files == [str(folder / "job.py"), str(folder / "model.py")]
-    assert leading.end == "job.py:9: if __name__ == '__main__':"
+    assert leading.end == "job.py:9: if __name__ == '…':"
 
 
 def test_a_dataclass_and_a_function_without_gradients_change_nothing(folder: Path) -> None:

@@ -194,10 +194,11 @@ class ReserveRanks:
             self._write_count(len(self._reserves))
 
     def _end(self, pid: int) -> None:
-        """End a reserve; its exit is no failure."""
+        """End a reserve, and what its imports have started; its exit is no failure."""
         self._forget(pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        for kill in (os.killpg, os.kill):  # it has no group of its own yet if it has just been forked
+            with contextlib.suppress(ProcessLookupError):
+                kill(pid, signal.SIGKILL)
         self._write_count(len(self._reserves))
 
     def _forget(self, pid: int) -> bool:

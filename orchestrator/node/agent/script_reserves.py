@@ -91,7 +91,9 @@ class LastScript:
         if published["run"] == self._published_run:
             return
         self._published_run = published["run"]
-        if self._spec is None or self._spec.run != self._published_run:
+        # else its node has ended, and another process has its pid
+        is_there = LAST_SCRIPT in os.readlink(published["memory"])
+        if is_there and (self._spec is None or self._spec.run != self._published_run):
             spec = codec.build(GangSpec, json.loads(Path(published["memory"]).read_bytes()))
             self._spec, self.why, self._since = spec, None, time.monotonic()
 

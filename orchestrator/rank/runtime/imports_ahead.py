@@ -12,13 +12,14 @@ import re
 import signal
 import sys
 import sysconfig
+import tempfile
 import time
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...model import codec
+from ...model import codec, redaction, vaulted
 from ...model import gang as gang_model
 from ...model.gang import ImportReport
 from . import environment, interpreter, leading_imports, program, work_dir
@@ -27,6 +28,11 @@ from . import environment, interpreter, leading_imports, program, work_dir
 REST = 1.0
 #: The watcher would act on these at once, in a process that is no rank yet.
 OF_WATCHER = ("CCBED_WATCH_HOLDS", "CCBED_CHECKPOINT_GLOBS")
+#: Audit events of what others notice.
+ACTS = (
+    "subprocess.Popen", "os.system", "os.posix_spawn", "os.fork", "os.forkpty", "os.remove", "os.rename", "socket.bind",
+    "socket.connect", "socket.sendto", "os.kill", "os.killpg", "signal.pthread_kill",
+)  # fmt: skip
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
@@ -49,14 +55,16 @@ def prepare(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -
     What the imports write goes into a file that is gone: a rank has its log for it.
     """
     cwd, before, main = Path.cwd(), dict(os.environ), sys.modules["__main__"]
+    wanted = environment.complete(gang, rank, node, incarnation, os.environ)
     output = os.memfd_create("output")
     for fd in (1, 2):
         os.dup2(output, fd)
     os.close(output)
     try:
-        return _prepare(gang, environment.complete(gang, rank, node, incarnation, os.environ))
+        return _prepare(gang, wanted)
     except BaseException as error:  # noqa: BLE001 the script shows it by itself
-        return ImportReport(problem=f"{error}"[:200] or type(error).__name__)
+        text = vaulted.hide(f"{error}", redaction.secret_values(wanted, gang.secret_names))
+        return ImportReport(problem=text[:200] or type(error).__name__)
     finally:
         os.chdir(cwd)
         os.environ.clear()
@@ -94,20 +102,26 @@ def _import_leading(script: str) -> ImportReport:
     leading = leading_imports.Leading(script, _of_user(sys.path))
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = script
-    environ: Any = os.environ
-    before, modules, pace = _state(), set(sys.modules), _Pace()
-    environ._data = variables = _Variables(environ._data)
+    program.main_ahead.append(main)
+    texts: Any = os.environ
+    octets: Any = os.environb
+    before, modules, pace, guard = _state(), set(sys.modules), _Pace(), _Guard()
+    texts._data = octets._data = variables = _Variables(texts._data)
     sys.meta_path.insert(0, pace)
+    sys.addaudithook(guard)
     exec(compile("\n".join(leading.imports), "<imports ahead>", "exec", dont_inherit=True), {})  # noqa: S102
     sys.meta_path.remove(pace)
-    environ._data = dict(variables.items())
+    guard.is_on = False
+    texts._data = octets._data = dict(variables.items())
+    if guard.acts:
+        raise RuntimeError(guard.acts[0])
     if changed := [name for name, value in _state().items() if value != before[name]]:
         raise RuntimeError(f"its imports change {', '.join(changed)}")
     imported = (getattr(sys.modules[name], "__dict__", {}).get("__file__") for name in sys.modules.keys() - modules)
     files = [file for file in imported if isinstance(file, str)]
     if own := next((file for file in files if not _is_library(file)), None):
         raise RuntimeError(f"a library imports {own}")
-    statuses = {file: Path(file).stat() for file in (*leading.files, *files)}
+    statuses = {file: Path(file).stat() for file in (*leading.files, *files, *filter(os.path.isfile, guard.files))}
     stamps = {file: (status.st_mtime_ns, status.st_size) for file, status in statuses.items()}
     return ImportReport(modules=len(files), end=leading.end, read=tuple(sorted(variables.read)), files=stamps)
 
@@ -123,6 +137,25 @@ class _Pace:
         self._used_s = time.process_time()
 
 
+class _Guard:
+    """An audit hook: imports may read files, ``files``, and not do what others notice: no rank does it. None can be removed."""
+
+    def __init__(self) -> None:
+        self.is_on, self.files, self.acts = True, list[str](), list[str]()
+
+    def __call__(self, event: str, values: tuple[Any, ...]) -> None:
+        if not self.is_on or (event != "open" and event not in ACTS):
+            return
+        path = str(Path(os.fsdecode(values[0])).absolute()) if values and isinstance(values[0], str | bytes) else ""
+        if path.startswith(("/proc/", "/sys/", "/dev/")) or "__pycache__" in path or (event == "open" and not path):
+            return
+        if event in ACTS or values[2] & (os.O_WRONLY | os.O_RDWR):
+            self.acts.append(f"its imports call {event}{' of ' + path if event == 'open' else ''}")
+            raise RuntimeError(self.acts[0])
+        if not _is_library(path):
+            self.files.append(path)
+
+
 def _state() -> dict[str, object]:
     import torch
 
@@ -130,9 +163,12 @@ def _state() -> dict[str, object]:
         "os.environ": dict(os.environ), "sys.path": list(sys.path), "sys.argv": list(sys.argv), "the directory": Path.cwd(),
         "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
         "children": Path("/proc/thread-self/children").read_text(),
+        "umask": next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask")),
+        "tempfile": tempfile.tempdir, "the writing of bytecode": sys.dont_write_bytecode,
         "streams": (sys.stdout, sys.stderr), "the output": os.fstat(1).st_size, "descriptors": os.listdir("/proc/self/fd"),
         "threads": len(os.listdir("/proc/self/task")), "threads of torch": torch.get_num_threads(),
         "CUDA": torch.cuda.is_initialized(), "process groups": torch.distributed.is_initialized(),  # type: ignore[no-untyped-call]
+        "the debug level of torch.distributed": torch.distributed.get_debug_level(),  # type: ignore[attr-defined]
     }  # fmt: skip
 
 

@@ -31,7 +31,7 @@ class Leading:
         for node in ast.parse(Path(file).read_bytes(), file).body:
             is_harmless = self._import(node) if isinstance(node, ast.Import | ast.ImportFrom) else _is_harmless(node)
             if not is_harmless:
-                self.end = self.end or f"{Path(file).name}:{node.lineno}: {ast.unparse(node)}".partition("\n")[0][:80]
+                self.end = self.end or f"{Path(file).name}:{node.lineno}: {_shown(node)}".partition("\n")[0][:80]
             if self.end:
                 return
 
@@ -52,6 +52,14 @@ class Leading:
             if self.end:
                 return True
         return True
+
+
+def _shown(node: ast.AST) -> str:
+    """The text of a statement; strings in it may be secret."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str | bytes):
+            part.value = "…"
+    return ast.unparse(node)
 
 
 def _is_harmless(node: ast.AST) -> bool:

@@ -116,16 +116,6 @@ def reseed(gang: gang_model.GangSpec, rank: int) -> None:
         sys.modules["numpy"].random.seed(seeds.derive(gang.seed, "numpy", rank) % 2**32)
 
 
-def _unseed() -> None:
-    """Seed Python, numpy and torch from the system's entropy, as in a new interpreter."""
-    import torch
-
-    random.seed()
-    torch.default_generator.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
-
-
 def _work(
     gang: gang_model.GangSpec, rank: int, notes: recorder.Notes, release_fd: int, start_only: tuple[str, ...]
 ) -> int:
@@ -142,8 +132,6 @@ def _work(
         torch.distributed.set_debug_level_from_env()  # type: ignore[attr-defined]
     if getattr(workload, "SEEDED", True):
         reseed(gang, rank)
-    else:
-        _unseed()
     ctx: context.RankContext = context.RankContext(
         gang, rank, params=codec.build(workload.Params, dict(gang.params)), notes=notes, release_fd=release_fd
     )

@@ -14,6 +14,7 @@ import gc
 import io
 import logging
 import os
+import random
 import runpy
 import sys
 import threading
@@ -34,8 +35,10 @@ _STREAM: type = io.IOBase.__mro__[1]
 BACKSTOP_S = 5.0
 
 
-#: The process in which exit handlers are those of the script.
+#: The process in which exit handlers and random states are those of the script.
 _prepared: list[int] = []
+#: The script's module, if a reserve has made it before its order: what it imported may keep it.
+main_ahead: list[types.ModuleType] = []
 
 
 class ScriptFailed(Exception):
@@ -54,14 +57,27 @@ class _CannotStart(ScriptFailed):
 
 
 def prepare() -> None:
-    """Drop the exit handlers that were registered before the fork, except those of the standard library; once in a process."""
+    """Drop the exit handlers that were registered before the fork, except those of the standard library, and draw new random states.
+
+    Only once in a process: what a reserve imported may have registered and seeded.
+    """
     if os.getpid() in _prepared:
         return
     _prepared.append(os.getpid())
+    _unseed()
     atexit._clear()
     omit_finalizers()
     for handler in (logging.shutdown, util._exit_function, weakref.finalize._exitfunc):  # type: ignore[attr-defined]
         atexit.register(handler)
+
+
+def _unseed() -> None:
+    """Seed Python, numpy and torch from the system's entropy, as in a new interpreter."""
+    random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
 
 
 def omit_finalizers() -> None:
@@ -78,7 +94,7 @@ def execute(script: str, module_name: str = "") -> SystemExit | ScriptFailed | N
 
     ``__main__`` stays its module; the code of a SystemExit is an int.
     """
-    module = types.ModuleType(MAIN)
+    module = main_ahead.pop() if main_ahead else types.ModuleType(MAIN)
     if sys.version_info < (3, 14):
         vars(module)["__annotations__"] = {}
     sys.modules[MAIN] = module

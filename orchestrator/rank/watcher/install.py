@@ -42,6 +42,8 @@ def install(directory: str, *, via: str, notify: Callable[..., None] | None = No
     def start() -> bool:
         if os.getpid() == _installed[0] and not record.is_active():
             _begin_record(directory, via, notify)
+            atexit.unregister(end)  # of an earlier attempt, which failed
+            atexit.register(end)
         return record.is_active()
 
     def begin(torch: ModuleType) -> None:
@@ -57,6 +59,7 @@ def install_ahead() -> None:
     """Hook a process that has imported torch before it is known for which rank; ``install`` then begins its record."""
     _installed.append(os.getpid())
     _drafts.append(True)
+    atexit.register(end)
     record.begin_draft()
     _hook(sys.modules["torch"])
 
@@ -66,8 +69,6 @@ def _begin_record(directory: str, via: str, notify: Callable[..., None] | None) 
         record.begin(directory, via=via, notify=notify or _event_file())
     except OSError as error:
         print(f"ccbed: the watcher cannot write into {directory}: {error.strerror}", file=sys.stderr)
-    else:
-        atexit.register(end)
 
 
 def start_record() -> None:
