@@ -133,6 +133,7 @@ def test_another_attempt_of_the_same_job_may_use_the_imports(folder: Path, repor
     ("change", "why"),
     [
         ({"environment": {"HF_HUB_OFFLINE": "1"}}, "another value of HF_HUB_OFFLINE"),
+        ({"environment": {"OLDPWD": "/elsewhere", "SHLVL": "3", "_": "/bin/ccbed"}}, ""),
         ({"threads": 4}, "another value of OMP_NUM_THREADS"),
         ({"umask": 0o22}, "another umask"),
         ({"params": {"file": "other.py"}}, "another params"),

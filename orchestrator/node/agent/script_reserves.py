@@ -26,9 +26,9 @@ from ..files import plain_files
 LAST_SCRIPT, IMPORT_LOCK = "script.json", "imports.lock"
 #: A script has run for so long, in seconds, before reserves import what it imports.
 RUNS_S = 5.0
-#: What differs between the ranks and the attempts of a job.
-OF_RANK = re.compile(
-    r"CCBED_\w+|(LOCAL_|GROUP_|NODE_|ROLE_)?RANK|(\w+_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+"
+#: What differs between the ranks and the attempts of a job, and what a shell counts for itself.
+MAY_DIFFER = re.compile(
+    r"CCBED_\w+|(LOCAL_|GROUP_|NODE_|ROLE_)?RANK|(\w+_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|_|OLDPWD|SHLVL"
 )
 #: Files of GPU drivers. A rehearsal hides the GPUs, and autograd then knows the CPU alone, for good; a script on gloo may use a GPU.
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
@@ -121,7 +121,7 @@ def refusal(report: ImportReport, before: GangSpec, spec: GangSpec, rank: int, n
     old = complete(before, before.ranks[0], node, incarnation, os.environ)
     new = complete(spec, rank, node, incarnation, os.environ)
     differing = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
-    if counted := [name for name in differing if name in report.read or not OF_RANK.fullmatch(name)]:
+    if counted := [name for name in differing if name in report.read or not MAY_DIFFER.fullmatch(name)]:
         return f"another value of {', '.join(counted)}"
     changed = (f"{file} has changed" for file, stamp in report.files.items() if _stamp(file) != tuple(stamp))
     return next(changed, "")
