@@ -116,7 +116,7 @@ class Announcer:
         self._write(process=process)
         from ..core.spec import redact
 
-        self._write(command=redact.command_line(["ccbed", *arguments]))
+        self._write(command=redact.command_line(["ccbed", *arguments], os.environ))
 
     def run(self, directory: Path) -> None:
         """The run has a name, and is about to be prepared."""

@@ -76,7 +76,8 @@ def check(session: Session, request: RunRequest, source: trials.Source) -> Check
     include = request.spares.include_quarantined
     placement = beds.placement(session, bed, include_quarantined=include) if bed else Placement()
     names = (*request.process.secret, *source.secret_names)
-    redaction = redact.Redaction(mask=secrets.mask(session.state), names=names)
+    values = redact.values_of(request.process.secret, request.process.env, os.environ)
+    redaction = redact.Redaction(mask=secrets.mask(session.state), names=names, values=values)
     trial = redacted(source, redaction, _trial(session, request, source, bed, data_dir, placement))
     if bed is None:
         raise missing_bed or RuntimeError("neither a bed nor the reason why there is none")

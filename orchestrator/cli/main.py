@@ -244,7 +244,9 @@ def _save_traceback(state: Path) -> str:
     file = state / f"crash-{os.getpid()}.txt"
     try:
         state.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"ccbed {__version__}: {redact.command_line(sys.argv[1:])}\n{text}", encoding="utf-8")
+        file.write_text(
+            f"ccbed {__version__}: {redact.command_line(sys.argv[1:], os.environ)}\n{text}", encoding="utf-8"
+        )
     except OSError:
         return f"this text, as {file} cannot be written:\n{text}"
     return str(file)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from orchestrator.core.spec import redact
 from orchestrator.model import codec
 
@@ -72,3 +74,20 @@ def test_the_file_of_a_trial_that_holds_a_secret_is_run_all_the_same(ccbed: Desk
     )
     ccbed("run", "t.yml")
     assert set(ccbed.launched[-1].secrets.values()) == {"hunter2"}
+
+
+def test_the_value_of_a_secret_variable_is_redacted_in_any_argument(
+    ccbed: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ccbed("up", "local.yml")
+    (ccbed.root / "train.py").write_text("print(1)")
+    monkeypatch.setenv("ACCOUNT", "hunter2-abc")
+    options = ("--secret", "ACCOUNT", "--secret", "SECOND", "--env", "SECOND=some.body")
+    ccbed("run", "train.py", *options, "--", "slow", "hunter2-abc", "--user", "x-some.body")
+    request = ccbed.launched[-1]
+    assert redact.reveal(list(request.trial.params["args"]), request.secrets) == [
+        "slow", "hunter2-abc", "--user", "x-some.body",
+    ]  # fmt: skip
+    announced = "".join(path.read_text() for path in (ccbed.root / "state" / "announced").glob("*.json"))
+    for text in (f"{request.trial} {request.command} {ccbed.out} {ccbed.err}", announced):
+        assert text and "hunter2-abc" not in text and "some.body" not in text

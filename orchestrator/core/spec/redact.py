@@ -33,11 +33,12 @@ Mask = Callable[[str], str]
 class Redaction:
     """Replaces secrets and records them. ``mask``: secret -> placeholder; ``names``: options and variables that are secret.
 
-    ``secrets``: placeholder -> secret.
+    ``values``: of variables that are secret; an argument that has one is redacted under any name. ``secrets``: placeholder -> secret.
     """
 
     mask: Mask
     names: Collection[str] = ()
+    values: Collection[str] = ()
     secrets: dict[str, str] = field(default_factory=dict)
 
     def trial(self, trial: Trial) -> Trial:
@@ -65,6 +66,11 @@ class Redaction:
         return value
 
     def _argument(self, argument: str, option: str) -> str:
+        shown = self._by_name(argument, option)
+        has_value = any(len(value) >= vaulted.SHORTEST and value in shown for value in self.values)
+        return self._placeholder(argument) if has_value else shown
+
+    def _by_name(self, argument: str, option: str) -> str:
         if option and not argument.startswith("--") and self._is_secret(argument, option):
             return self._placeholder(argument)
         head = ""
@@ -116,10 +122,19 @@ class Redaction:
         return placeholder
 
 
-def command_line(arguments: Sequence[str]) -> str:
-    """A command line for display; its secrets cannot be revealed."""
+def command_line(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """A command line for display; its secrets cannot be revealed. ``environment``: has the values of variables that --secret names."""
     names = [name for option, name in itertools.pairwise(arguments) if option == OPTION]
-    return shlex.join(Redaction(mask=lambda secret: "<redacted>", names=names).arguments(arguments))
+    values = values_of(names, arguments, environment or {})
+    return shlex.join(Redaction(mask=lambda secret: "<redacted>", names=names, values=values).arguments(arguments))
+
+
+def values_of(names: Iterable[str], assignments: Iterable[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of variables: of ``NAME=VALUE`` among ``assignments``, else of the environment."""
+    given = dict(environment) | {
+        name: value for name, _, value in (text.partition("=") for text in assignments) if value
+    }
+    return tuple(given[name] for name in names if given.get(name))
 
 
 def contains_secret(content: bytes, secrets: Iterable[str]) -> bool:
