@@ -4,7 +4,7 @@
 #: ``bare``: and one that has lost its environment as well.
 RANK = '''
 import json, os, subprocess, sys, time
-def main(gang, rank, *, events_path, release_fd, node, incarnation):
+def main(gang, rank, *, events_path, release_fd, node, incarnation, imports=""):
     print("rank", rank, "torch" in sys.modules, os.environ["CCBED_NODE"], flush=True)
     with open(os.path.join(gang.out, f"steps-r{rank}.jsonl"), "w") as steps:
         for step in range(1, int(gang.params.get("steps", 0)) + 1):

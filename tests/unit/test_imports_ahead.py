@@ -140,8 +140,9 @@ def test_another_attempt_of_the_same_job_may_use_the_imports(folder: Path, repor
     ],
 )
 def test_another_environment_or_job_may_not(
-    folder: Path, reports: dict[str, Any], change: dict[str, Any], why: str
+    folder: Path, reports: dict[str, Any], monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], why: str
 ) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert _refusal(folder, reports, "plain", **change) == why
 
 
