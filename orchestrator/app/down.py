@@ -26,7 +26,7 @@ _ORCHESTRATOR_S = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What ended of a bed. ``hosts``: None where it is all of the bed."""
+    """The processes of a bed that were ended. ``hosts``: None where it is all of the bed."""
 
     bed: str
     ended: tuple[int, ...]
@@ -150,7 +150,7 @@ def _end_orchestrator(session: Session, bed: BedSpec) -> None:
 
 
 def is_ccbed(program: str) -> bool:
-    """Whether a command line is that of ``ccbed``, not of a program that uses it as a library."""
+    """Tell whether a command line is that of ``ccbed``, not of a program that uses it as a library."""
     return any(Path(word).name == "ccbed" for word in program.split()[:2]) or "-m orchestrator.cli" in program
 
 

@@ -1,4 +1,4 @@
-"""What is left running on a bed after a change of it failed or was interrupted."""
+"""The processes that are left on a bed after a change of it failed or was interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What use cases tell while they work: to a terminal, to a log of a program, or to a test that keeps the order."""
+"""Interfaces for the progress of use cases: a terminal, the log of a program, or a test that keeps the order implements them."""
 
 from __future__ import annotations
 

@@ -54,5 +54,5 @@ def duration(seconds: float) -> str:
 
 
 def is_twin(path: str) -> bool:
-    """Whether the directory is that of a run to compare with."""
+    """Tell whether the directory is that of a run to compare with."""
     return "-twin-" in Path(path).name

@@ -152,7 +152,7 @@ class LimitsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRequest:
-    """What the ranks' processes get, and what of it is secret."""
+    """Variables and data of the ranks' processes, and which of them are secret."""
 
     secret: tuple[str, ...] = option(
         (), "Redact this environment variable or option of the script. Repeatable.", metavar="NAME"
@@ -194,7 +194,7 @@ class OutputRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What `ccbed run` does. ``params``: parameters of the workload; ``repeat``: so many runs; ``resume``: a directory of such runs."""
+    """The request of `ccbed run`. ``params``: parameters of the workload; ``repeat``: so many runs; ``resume``: a directory of such runs."""
 
     trial: TrialRef
     fault: FaultRequest = FaultRequest()
@@ -231,7 +231,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpRequest:
-    """What `ccbed up` does. ``limit``: hosts; empty: all that are not drained."""
+    """The request of `ccbed up`. ``limit``: hosts; empty: all that are not drained."""
 
     inventory: Path
     dry_run: bool = option(False, "Print the plan and stop.")
@@ -248,7 +248,7 @@ class UpRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownRequest:
-    """What `ccbed down` does. ``bed``: a bed or an inventory; None: the only bed that is up."""
+    """The request of `ccbed down`. ``bed``: a bed or an inventory; None: the only bed that is up."""
 
     bed: str | None = None
     all: bool = option(False, "End every bed that is up.")
@@ -261,7 +261,7 @@ class DownRequest:
 
 
 def is_request(kind: Any) -> bool:
-    """Whether a type is that of a request, or of a value in one."""
+    """Tell whether a type is that of a request, or of a value in one."""
     return hasattr(kind, "__dataclass_fields__")
 
 

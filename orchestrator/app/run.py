@@ -232,13 +232,13 @@ def _implies_recovery(request: RunRequest) -> str:
 
 
 def twin_choice(request: RunRequest, source: trials.Source) -> bool | None:
-    """Whether the run has a twin, as the user chooses. A drill with a shipped example has one, so it begins afresh in a copy."""
+    """Tell whether the run has a twin, as the user chooses. A drill with a shipped example has one, so it begins afresh in a copy."""
     is_drill = request.twin is None and bool(request.fault.fail_node)
     return True if is_drill and trials.is_example(source) else request.twin
 
 
 def _may_shrink(request: RunRequest) -> bool:
-    """Whether the request lets the gang go on with fewer nodes: then no bits are promised."""
+    """Tell whether the request lets the gang go on with fewer nodes: then no bits are promised."""
     return ":" in (request.world.nodes or "") or "shrink" in (request.recovery.recovery or "")
 
 
@@ -266,7 +266,7 @@ def all_nodes(source: trials.Source, bed: BedSpec, placement: Placement) -> tria
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What a run would do and where; nothing was started. ``notes``: of the workload."""
+    """The plan of a run that was not started. ``notes``: of the workload."""
 
     trial: Trial
     plan: Plan

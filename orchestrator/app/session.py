@@ -94,7 +94,7 @@ class Observers(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """Of a bed's Slurm job. ``wait_s``: how long it may wait in the queue; None: without limit. ``job_id``: an existing job
+    """Options of a bed's Slurm job. ``wait_s``: how long it may wait in the queue; None: without limit. ``job_id``: an existing job
     to use instead. ``is_ephemeral``: the job ends with this command. ``is_resumed``: so does that of the run it resumes."""
 
     wait_s: float | None = None
@@ -177,7 +177,7 @@ class Session:
             self.announcer.run(directory)
 
     def releases(self, bed: str) -> bool:
-        """Whether the bed goes down when this command ends: its Slurm job was obtained for the command alone."""
+        """Tell whether the bed goes down when this command ends: its Slurm job was obtained for the command alone."""
         return self.job.is_ephemeral and bed in self.obtained
 
     def close(self) -> None:

@@ -169,7 +169,7 @@ def absolute_paths(source: Source, workload_values: Mapping[str, str]) -> list[t
 
 
 def is_example(source: Source) -> bool:
-    """Whether the script is one that ccbed ships."""
+    """Tell whether the script is one that ccbed ships."""
     return Path(script_path(source)) in shipped.examples().values()
 
 

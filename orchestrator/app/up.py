@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What `up` would do to a bed on ``hosts``. ``due``: hosts that would be prepared; ``lost``: those that lost their preparation."""
+    """The changes that `up` would make to a bed on ``hosts``. ``due``: hosts that would be prepared; ``lost``: those that lost their preparation."""
 
     bed: BedSpec
     hosts: tuple[str, ...]
@@ -308,7 +308,7 @@ def _refuse_moved(bed: BedSpec, before: BedSpec) -> None:
 
 
 def _identity(bed: BedSpec) -> dict[str, str]:
-    """What a bed cannot change while it is up, as an error names it."""
+    """The properties that a bed cannot change while it is up, as an error names them."""
     network = f"the {bed.network} network" if bed.provider == "docker" else ""
     engines = {f"engine of {host.name}": f"the engine {host.engine} of {host.name}" for host in bed.hosts}
     places = {"workdir": bed.workdir, "hostdir": bed.hostdir or bed.workdir, "provider": f"provider {bed.provider}"}

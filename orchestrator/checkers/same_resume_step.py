@@ -13,7 +13,7 @@ from . import resumed_from
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """As resumed-from; unknown of a script that was not restarted."""
+    """Judge as resumed-from does; unknown for a script that was not restarted."""
     verdict = replace(resumed_from.check(run, params), check="same-resume-step")
     if verdict.outcome == "pass" and not training.lineage_of(run).starts:
         return views.unknown("same-resume-step", "no failover, no rank restored a state")

@@ -1,4 +1,4 @@
-"""What users ask of a sweep, and of an estimate."""
+"""Requests of a sweep and of an estimate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..requests import RUNS, RUNS_HELP, BedRef, option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRequest:
-    """What `ccbed sweep` does."""
+    """The request of `ccbed sweep`."""
 
     trial: str
     each_node: bool = option(False, "Compare the figures of every node with those of its peers.")
@@ -100,7 +100,7 @@ class LayoutRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRequest:
-    """What `ccbed size` does."""
+    """The request of `ccbed size`."""
 
     model: ModelRequest = ModelRequest()
     layout: LayoutRequest = LayoutRequest()

@@ -1,4 +1,4 @@
-"""What users ask of a night."""
+"""The request of a night."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..requests import BASELINES, BASELINES_HELP, INCLUDE_QUARANTINED, RUNS, RUN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightRequest:
-    """What `ccbed nightly` does. ``suite``: None for a night that is resumed."""
+    """The request of `ccbed nightly`. ``suite``: None for a night that is resumed."""
 
     suite: str | None = None
     bed: BedRef = BedRef()

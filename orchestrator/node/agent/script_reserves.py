@@ -1,4 +1,4 @@
-"""For which script reserves import ahead, and whether what they imported is what the script of an order would import.
+"""The script for which reserves import ahead, and the rules by which a recovery may use what they imported.
 
 It is the script that the nodes of this host ran last. An order must have its parameters, its files and its environment: of that
 only what differs between ranks and attempts may differ, and only if no import has read it.
@@ -99,7 +99,7 @@ class LastScript:
 
 
 def import_ahead(spec: GangSpec, node: str, incarnation: str, lock: Path) -> bytes:
-    """In a reserve: import, one reserve of this host at a time, and return the report."""
+    """Import for a script, one reserve of this host at a time, and return the report. Called in the reserve."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         rank_imports.adopt(spec.payload)

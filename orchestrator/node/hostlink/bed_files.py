@@ -1,4 +1,4 @@
-"""What a bed has in its directory on this host: made, signed for, removed."""
+"""The files of a bed in its directory on this host: made, signed for, removed."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def _steps(attempt: Attempt, base: int, last: int, redone: Sequence[tuple[int, i
 
 
 def is_observed(run: Run) -> bool:
-    """Whether the run is judged by the watcher's records: that of a user's script."""
+    """Tell whether the run is judged by the watcher's records: that of a user's script."""
     return run.trial.workload == SCRIPT
 
 

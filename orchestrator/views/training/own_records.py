@@ -98,7 +98,7 @@ def _step(record: StepRecord, base: Step) -> watch.Step:
 
 
 def _start(attempt: Attempt, gang: Gang, chosen: Event[ResumeChosen] | None, step: Step) -> Resumption:
-    """What each rank restored, as it reported, beside what was chosen for its gang."""
+    """The checkpoint that each rank reported to have restored, beside the one that was chosen for its gang."""
     sha256 = chosen.data.sha256 if chosen else None
     ranks = []
     for rank, event in sorted(gang.by_rank(events.RankRestored).items()):
