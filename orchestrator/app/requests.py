@@ -194,7 +194,7 @@ class OutputRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """The request of `ccbed run`. ``params``: parameters of the workload; ``repeat``: so many runs; ``resume``: a directory of such runs."""
+    """The request of `ccbed run`. ``params``: those of the workload; ``repeat``: so many runs; ``resume``: a directory of such runs."""
 
     trial: TrialRef
     fault: FaultRequest = FaultRequest()

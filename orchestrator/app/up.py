@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The changes that `up` would make to a bed on ``hosts``. ``due``: hosts that would be prepared; ``lost``: those that lost their preparation."""
+    """The changes that `up` would make to a bed on ``hosts``. ``due``: hosts to prepare; ``lost``: those that lost their preparation."""
 
     bed: BedSpec
     hosts: tuple[str, ...]

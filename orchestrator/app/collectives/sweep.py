@@ -36,7 +36,7 @@ Judged = tuple[sweeps.PairSweep | None, tuple[Finding, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """The judgement of all rounds together. ``broken``: a run without a judgement, such as after a failure of the bed; who shows it records it."""
+    """The judgement of all rounds. ``broken``: a run without one, such as after a failure of the bed; who shows it records it."""
 
     directory: Path
     results: tuple[Result, ...]
