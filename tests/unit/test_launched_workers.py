@@ -131,3 +131,14 @@ def test_only_a_hold_that_was_ordered_late_is_reached_at_a_later_step(is_late: b
     hold = waiting.Hold({"id": "f0", "rank": 0, "phase": "forward", "step": 30}, is_late=is_late)
     assert [hold.is_at("forward", step, passes=1) for step in (29, 30, 31)] == held
     assert not hold.is_at("backward", 30, passes=1)
+
+
+@pytest.mark.parametrize(
+    ("ordered", "every", "held"),
+    [(14, 5, [17, 18, 19, 22]), (11, 5, [16, 17, 18, 19, 21, 22]), (10, 1, [*range(15, 23)]), (12, 0, [*range(15, 23)])],
+)
+def test_an_order_that_comes_late_does_not_hold_a_rank_beside_a_save(ordered: int, every: int, held: list[int]) -> None:
+    """Saved at step 10 and each ``every``: a fault in step 15 or 16 would cost no step, or only the one that it is in."""
+    fields = {"id": "f0", "rank": 0, "phase": "forward", "step": ordered, "saved_at": 10, "saves_every": every}
+    hold = waiting.Hold(fields, is_late=True)
+    assert [step for step in range(15, 23) if hold.is_at("forward", step, passes=1)] == held

@@ -85,6 +85,8 @@ def _holds_later(trial: Trial, state: State, fault: FaultPlan, slot: int) -> tup
         step=saved_at + _steps_later(fault, state),
         phase=fault.at.phase,
         limit_s=trial.liveness.hold_s,
+        saved_at=saved_at,
+        saves_every=_saves_every(state),
     )
     key = f"f/{fault.id}/hold/e{state.epoch}/s{saved_at}"
     return tuple(
@@ -100,9 +102,13 @@ def _steps_later(fault: FaultPlan, state: State) -> int:
     """How long after the newest save a fault acts. Saves of one attempt show when the next one is due."""
     if fault.at.steps_later is not None:
         return fault.at.steps_later
+    return max(0, min(STEPS_LATER, (_saves_every(state) or STEPS_LATER + 1) - 1))
+
+
+def _saves_every(state: State) -> int | None:
+    """Steps between the two newest checkpoints of this attempt; None before the second one, or if that is of an earlier step."""
     steps = [step for epoch, step, _ in state.newest_saves[-2:] if epoch == state.epoch]
-    due = steps[-1] - steps[-2] if len(steps) > 1 else STEPS_LATER + 1
-    return max(0, min(STEPS_LATER, due - 1))
+    return steps[-1] - steps[-2] if len(steps) > 1 and steps[-1] > steps[-2] else None
 
 
 def after_start(trial: Trial, state: State) -> Result:

@@ -299,13 +299,19 @@ class RankReleaseDone(Payload):
 
 @payload("rank.hold", "invoke", writer="ctl")
 class RankHold(Order):
-    """Hold a running rank of a script at ``phase`` of the first step from ``step`` on. ``hold``: id of the fault."""
+    """Hold a running rank of a script at ``phase`` of the first step from ``step`` on. ``hold``: id of the fault.
+
+    ``saved_at``, ``saves_every``: the newest checkpoint and the steps between two. A rank that is past ``step`` already stops where
+    a fault costs steps that are trained again, which may be after a later checkpoint.
+    """
 
     rank: Rank | None = None
     hold: str | None = None
     step: Step | None = None
     phase: str | None = None
     limit_s: Seconds | None = None
+    saved_at: Step | None = None
+    saves_every: Step | None = None
 
 
 @payload("rank.hold", "ok", writer="agent")

@@ -316,6 +316,8 @@ class Agent:
             "step": order.step,
             "phase": order.phase,
             "limit_s": order.limit_s,
+            "saved_at": order.saved_at,
+            "saves_every": order.saves_every,
         }
         problem = self._ranks.order_all(item.run, item.command.epoch or 0, {"hold": hold})
         self._respond(item, *(("fail", CommandFailed(reason=problem)) if problem else ("ok", RankHoldDone())))

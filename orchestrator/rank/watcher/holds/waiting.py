@@ -20,6 +20,8 @@ UNCOUNTED = ("save", "save-during", "save-after", "load")
 SLICE_S = 0.005
 #: The keeper reports its order in this time; a process that goes on earlier would seem to be ahead of it.
 ACT_S = 0.1
+#: A fault that comes later than it was ordered costs so many steps at least, where its order wanted as many.
+REDONE = 2
 
 
 class Hold:
@@ -29,13 +31,20 @@ class Hold:
         self.id, self.rank, self.phase = str(fields["id"]), int(fields["rank"]), str(fields["phase"])
         self.step, self.limit_s = int(fields.get("step") or 0), float(fields.get("limit_s") or 10.0)
         self.nth, self.is_late = int(fields.get("nth") or 1), is_late
+        self._saved_at, self._saves_every = int(fields.get("saved_at") or 0), int(fields.get("saves_every") or 0)
 
     def is_at(self, phase: str, step: int, passes: int) -> bool:
         if phase != self.phase:
             return False
         if phase in UNCOUNTED:
             return passes == self.nth
-        return step == self.step or (self.is_late and step > self.step)
+        return step == self.step or (self.is_late and step > self.step and self._costs_steps(step))
+
+    def _costs_steps(self, step: int) -> bool:
+        """Whether a fault in ``step``, past the step of the order, makes the job train steps again: a checkpoint may just be written."""
+        if self._saves_every < 1:
+            return True
+        return (step - self._saved_at) % self._saves_every >= min(self.step - self._saved_at, REDONE)
 
 
 class Holds:
