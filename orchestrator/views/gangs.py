@@ -14,7 +14,7 @@ from ..model.events import NodeFacts
 from ..model.frozen import dataclass, field
 from ..model.payload import Payload
 from ..model.run import Run
-from . import joining, standing
+from . import standing
 from .clock import clock
 from .command_outcomes import Operation, operations
 
@@ -182,7 +182,7 @@ def _peers(history: History, gang: Gang) -> Iterator[str]:
     if not gang.is_complete(events.RankJoined):
         calls = {rank: event.data for rank, event in gang.by_rank(events.RankJoining).items()}
         port = next((e.data.port for e in history.of(events.StoreOpenDone) if e.epoch == gang.epoch), None)
-        yield from joining.mismatches(calls, len(gang.ranks), port)
+        yield from standing.mismatches(calls, len(gang.ranks), port)
     stops = [event for event in history.of(events.GangStopDone) if event.epoch == gang.epoch]
     stacks = {int(rank): frames for event in stops for rank, frames in (event.data.stacks or {}).items()}
     absent = [rank for rank in standing.absent(stacks) if rank not in gang.by_rank(events.RankError)]

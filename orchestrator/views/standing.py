@@ -1,11 +1,15 @@
-"""Where ranks stand: in which collective, at which line of the user's code. All of it is read from stacks."""
+"""Where the ranks of a script stand: in which collective, at which line of the user's code, and what keeps them from joining."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
 
+from ..model.events import RankJoining
 from ..model.frozen import dataclass
+
+V = TypeVar("V")
 
 #: Frame by frame from the innermost one, each as ``FILE:LINE FUNCTION``.
 Stacks = Mapping[int, tuple[str, ...]]
@@ -70,6 +74,39 @@ def waiting_text(waiting: tuple[Group, ...]) -> Iterator[str]:
         yield f"{rank_names(group.ranks)} {verb(group.ranks, 'waits', 'wait')} for peers at {group.position}"
     elif waiting:
         yield "ranks wait in different collectives: " + ", ".join(group.text for group in waiting)
+
+
+def mismatches(joining: Mapping[int, RankJoining], world: int, port: int | None) -> Iterator[str]:
+    """Yield what keeps the ranks apart. ``joining``: by rank; ``world``, ``port``: of the process group and store that the bed has."""
+    for number, ranks in _grouped({rank: call.number for rank, call in joining.items()}).items():
+        if len(ranks) > 1:
+            yield f"{rank_names(ranks)} join as rank {number}: the script takes its rank from something else than RANK"
+    for size, ranks in _grouped({rank: call.world for rank, call in joining.items()}).items():
+        if size != world:
+            yield f"{rank_names(ranks)} {verb(ranks, 'joins', 'join')} a group of {size}; there are {world} ranks (WORLD_SIZE)"
+    for store, ranks in _grouped({rank: call.store for rank, call in joining.items()}).items():
+        if port is not None and not store.endswith(f":{port}"):
+            searching = f"{rank_names(ranks)} {verb(ranks, 'looks', 'look')} for the store at {store}"
+            yield f"{searching}; that of the bed has port {port} (MASTER_ADDR, MASTER_PORT)"
+
+
+def missing(joining: Collection[int], joined: Collection[int], world: int) -> Iterator[str]:
+    """Yield which ranks wait in ``init_process_group``, and which have not called it."""
+    waiting = sorted(set(joining) - set(joined))
+    if waiting:
+        yield f"{rank_names(waiting)} {verb(waiting, 'waits', 'wait')} in init_process_group"
+    absent = [rank for rank in range(world) if rank not in joining and rank not in joined]
+    if absent:
+        yield f"{rank_names(absent)} {verb(absent, 'has', 'have')} not called it"
+
+
+def _grouped(values: Mapping[int, V | None]) -> dict[V, list[int]]:
+    """Value -> the ranks that have it, without those that have none."""
+    ranks: dict[V, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        if value is not None:
+            ranks.setdefault(value, []).append(rank)
+    return ranks
 
 
 def rank_names(ranks: Iterable[int]) -> str:

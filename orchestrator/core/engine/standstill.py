@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...model.event import Event
 from ...model.events import CommandFailed, GangBusy, GangInspectDone, GangJoining, GangQuiet, GangStalled
 from ...model.trial import Trial
-from ...views import joining, standing
+from ...views import standing
 from ...views.standing import rank_names, verb
 from . import faults, gang
 from .state import Inspection, Result, State, note
@@ -72,7 +72,7 @@ def _on_unjoined(trial: Trial, state: State, quiet: GangQuiet) -> Result:
     if state.stage != "start" or not state.joining:
         return state, ()
     world = state.world_size(trial)
-    parts = (*joining.missing(state.joining, state.joined, world), *_mismatches(trial, state))
+    parts = (*standing.missing(state.joining, state.joined, world), *_mismatches(trial, state))
     reason = f"{len(state.joined)} of {world} ranks have joined after {quiet.since_s:.0f} s: {'; '.join(parts)}"
     report = GangJoining(since_s=quiet.since_s, reason=reason)
     return state, (note(report, f"e{state.epoch}/joining{state.inspections}", epoch=state.epoch),)
@@ -82,7 +82,7 @@ def _mismatches(trial: Trial, state: State) -> tuple[str, ...]:
     """What keeps the ranks apart while they join."""
     if state.stage != "start":
         return ()
-    return tuple(joining.mismatches(state.joining, state.world_size(trial), state.store[1] if state.store else None))
+    return tuple(standing.mismatches(state.joining, state.world_size(trial), state.store[1] if state.store else None))
 
 
 def _has_no_worker(state: State, event: Event[GangInspectDone | CommandFailed]) -> bool:

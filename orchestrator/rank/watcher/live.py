@@ -140,11 +140,11 @@ def _watch_joining(c10d: Any) -> None:
 
 
 @record.guarded("joining")
-def _report_joining(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _report_joining(args: tuple[Any, ...], kwargs: Any) -> None:
     """Report the first call: where ranks look for each other shows why they do not meet."""
     if _joined or _joining:
         return
-    call = dict(zip(("backend", "init_method", "timeout", "world_size", "rank", "store"), args, strict=False), **kwargs)
+    call = dict(zip(("backend", "init_method", "timeout", "world_size", "rank", "store"), args), **kwargs)
     number, world = (call.get(name, -1) for name in ("rank", "world_size"))
     _joining.append(number)
     if number == -1:
