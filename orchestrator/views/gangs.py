@@ -151,8 +151,8 @@ class Cause:
 def root_cause(history: History, gang: Gang) -> Cause | None:
     """The cause of the failure of an attempt; None where no rank failed by itself.
 
-    Of the ranks that failed within ``WINDOW_S`` of the first, a death by signal is the cause, else the earliest error. If that
-    error is a lost peer and a rank had left with code 0 before, that rank is the cause.
+    Of the ranks that failed within ``WINDOW_S`` of the first, a death by signal is the cause, else the earliest error that is no
+    lost peer, else the earliest. If that error is a lost peer and a rank had left with code 0 before, that rank is the cause.
     """
     killed = _killed(history, gang)
     failed = [
@@ -165,29 +165,33 @@ def root_cause(history: History, gang: Gang) -> Cause | None:
     times = {event.data.rank: min(at(event), at(errors.get(event.data.rank, event))) for event in failed}
     begin = min(times.values())
     near = [event for event in failed if times[event.data.rank] <= begin + WINDOW_S]
-    first = min(near, key=lambda event: (not _is_killed(event), times[event.data.rank], event.data.rank))
+    lost = {rank for rank, error in errors.items() if _LOST_PEER.search(error.data.message or "")}
+    order = {event.data.rank: (event.data.rank in lost, times[event.data.rank], event.data.rank) for event in near}
+    first = min(near, key=lambda event: (not _is_killed(event), order[event.data.rank]))
     if leaver := _early_leaver(gang, first, lambda event: at(event) <= begin):
         return Cause(rank=leaver.data.rank, exit=leaver, followers=tuple(sorted(times)))
     rank, error = culprit_of(gang, first.data.rank)
     # A culprit that the stop of the gang ended did not leave by itself: the error that names it is the evidence.
     cause = next((event for event in failed if event.data.rank == rank), first) if error else first
     followers = tuple(sorted(set(times) - {cause.data.rank}))
-    has_timed_out = error is not None and bool(standing.TIMED_OUT.search(error.data.message or ""))
-    peers = "".join(f"; {text}" for text in _peers(history, gang)) if has_timed_out else ""
+    is_of_peers = cause.data.code == -signal.SIGABRT or (error is not None and standing.is_of_peers(error.data.message))
+    peers = "".join(f"; {text}" for text in _peers(history, gang)) if is_of_peers else ""
     return Cause(rank=cause.data.rank, exit=cause, error=error, followers=followers, peers=peers)
 
 
 def _peers(history: History, gang: Gang) -> Iterator[str]:
-    """Yield what kept the ranks apart while they joined, and the lines of those that were in no collective when they were stopped."""
+    """Yield what kept the ranks apart while they joined, and where those without an error were when the attempt was stopped."""
     if not gang.is_complete(events.RankJoined):
         calls = {rank: event.data for rank, event in gang.by_rank(events.RankJoining).items()}
         port = next((e.data.port for e in history.of(events.StoreOpenDone) if e.epoch == gang.epoch), None)
         yield from standing.mismatches(calls, len(gang.ranks), port)
     stops = [event for event in history.of(events.GangStopDone) if event.epoch == gang.epoch]
     stacks = {int(rank): frames for event in stops for rank, frames in (event.data.stacks or {}).items()}
-    absent = [rank for rank in standing.absent(stacks) if rank not in gang.by_rank(events.RankError)]
-    for rank in [rank for rank in absent if standing.is_in_script(stacks[rank])][:_NAMED]:
+    stacks = {rank: frames for rank, frames in stacks.items() if rank not in gang.by_rank(events.RankError)}
+    for rank in [rank for rank in standing.absent(stacks) if standing.is_in_script(stacks[rank])][:_NAMED]:
         yield f"rank {rank} was at {standing.position(stacks[rank])}, in no collective"
+    if len(waiting := standing.groups(stacks)) > 1:
+        yield f"others were in different collectives: {standing.places(waiting)}"
 
 
 def _early_leaver(

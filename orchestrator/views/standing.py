@@ -18,8 +18,8 @@ _WAITING = re.compile(r"torch/distributed/|torch/nn/parallel/distributed\.py|_en
 _LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python3|<frozen|<string>|payloads/\w+/orchestrator/|\.pyz/")
 #: Functions of torch.distributed through which every call goes.
 _WRAPPERS = ("wrapper", "_wrapper", "decorate_context", "func_return")
-#: The error of a rank that has waited in vain for its peers.
-TIMED_OUT = re.compile(r"timed? ?out|timeout", re.IGNORECASE)
+#: Errors of a rank that has waited in vain for its peers, or that met them in another collective.
+_OF_PEERS = re.compile(r"timed? ?out|timeout|EnforceNotMet|op\.preamble", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,11 @@ class Group:
 def is_waiting(frames: tuple[str, ...]) -> bool:
     """Whether a rank with this stack waits for its peers."""
     return any(_WAITING.search(frame) for frame in frames)
+
+
+def is_of_peers(message: str | None) -> bool:
+    """Whether the error of a rank follows from where its peers are."""
+    return bool(_OF_PEERS.search(message or ""))
 
 
 def is_in_script(frames: tuple[str, ...]) -> bool:
@@ -73,7 +78,11 @@ def waiting_text(waiting: tuple[Group, ...]) -> Iterator[str]:
         (group,) = waiting
         yield f"{rank_names(group.ranks)} {verb(group.ranks, 'waits', 'wait')} for peers at {group.position}"
     elif waiting:
-        yield "ranks wait in different collectives: " + ", ".join(group.text for group in waiting)
+        yield f"ranks wait in different collectives: {places(waiting)}"
+
+
+def places(waiting: tuple[Group, ...]) -> str:
+    return ", ".join(group.text for group in waiting)
 
 
 def mismatches(joining: Mapping[int, RankJoining], world: int, port: int | None) -> Iterator[str]:

@@ -134,6 +134,16 @@ def test_the_rank_for_which_the_others_waited_in_vain_is_named_with_its_line() -
     assert (cause.rank, cause.peers) == (2, "; rank 0 was at train.py:49 (save), in no collective")
 
 
+def test_ranks_that_met_in_different_collectives_are_told_apart() -> None:
+    reduce = ("/x/site-packages/torch/distributed/distributed_c10d.py:2900 all_reduce", "/job/train.py:20 step")
+    backward = ("/x/site-packages/torch/autograd/graph.py:829 _engine_run_backward", "/job/train.py:21 step")
+    run = _waiting_in_vain(
+        "[enforce fail at pair.cc:490] op.preamble.length <= op.nbytes. 16 vs 4", {"0": reduce, "1": backward}
+    )
+    places = "rank 0 in all_reduce at train.py:20 (step), rank 1 in backward at train.py:21 (step)"
+    assert _cause(run).peers == f"; others were in different collectives: {places}"
+
+
 @pytest.mark.parametrize(
     ("message", "stacks"), [("no luck", {"0": SAVING}), (TIMED_OUT, {"2": SAVING}), (TIMED_OUT, {})]
 )
@@ -141,6 +151,12 @@ def test_a_rank_elsewhere_explains_only_that_others_waited_in_vain(
     message: str, stacks: dict[str, tuple[str, ...]]
 ) -> None:
     assert _cause(_waiting_in_vain(message, stacks)).peers == ""
+
+
+def test_a_rank_that_aborted_comes_before_those_that_lost_their_peer() -> None:
+    run = _reporting(_failing({1: ABORT, 2: 1}, {1: 1.3, 2: 1.1}), 2, LOST)
+    assert _cause(run).rank == 1
+    assert _cause(_reporting(_failing({1: ABORT, 2: 1}, {1: 1.3, 2: 1.1}), 2, "no luck")).rank == 2
 
 
 def test_without_a_failure_there_is_no_cause() -> None:

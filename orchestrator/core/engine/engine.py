@@ -7,6 +7,7 @@ With the recovery ``theirs`` the attempt continues instead: see ``replacement``.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -101,6 +102,7 @@ def _rank_exit(trial: Trial, state: State, event: Event[events.RankExit]) -> Res
         return replacement.on_exit(trial, state, event)
     rank = event.data.rank
     if event.data.code != 0:
+        state = replace(state, needs_stacks=state.needs_stacks or event.data.code == -signal.SIGABRT)
         return abnormal(trial, recovery.with_failure(replace(state, failed=state.failed | {rank}), event), event)
     state = replace(state, exited=state.exited | {rank})
     if len(state.exited) < state.world_size(trial):
@@ -114,8 +116,7 @@ def _rank_error(trial: Trial, state: State, event: Event[events.RankError]) -> R
     if not is_expected:
         return state, ()
     state = recovery.with_hopeless_error(recovery.with_failure(state, event), event.data)
-    has_timed_out = bool(standing.TIMED_OUT.search(event.data.message or ""))
-    return replace(state, has_timed_out=state.has_timed_out or has_timed_out), ()
+    return replace(state, needs_stacks=state.needs_stacks or standing.is_of_peers(event.data.message)), ()
 
 
 def _held(trial: Trial, state: State, event: Event[events.RankHeld]) -> Result:
@@ -200,7 +201,7 @@ def abnormal(trial: Trial, state: State, event: Event) -> Result:
     if state.ending or state.stage in ("stop", "suspended"):
         return state, ()
     state = replace(faults.release_held(state), stage="stop", detector=event.f)
-    is_dumped = event.kind is events.GangStalled or state.has_timed_out
+    is_dumped = event.kind is events.GangStalled or state.needs_stacks
     return then(gang.stop(trial, state, dump=is_dumped), lambda s: _settle(trial, s))
 
 

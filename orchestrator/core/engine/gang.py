@@ -155,7 +155,7 @@ def next_epoch(state: State) -> State:
     return replace(
         state, epoch=state.epoch + 1, store=None, resume=None, awaited=frozenset(), detector="", vacant=frozenset(),
         started=frozenset(), joining={}, joined=frozenset(), finished=frozenset(), exited=frozenset(), failed=frozenset(),
-        has_timed_out=False, inspection=None, standstill="", is_growing=False, failed_at=None, lost_at={},
+        needs_stacks=False, inspection=None, standstill="", is_growing=False, failed_at=None, lost_at={},
     )  # fmt: skip
 
 

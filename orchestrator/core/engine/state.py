@@ -145,8 +145,8 @@ class State:
     joined: frozenset[int] = frozenset()
     finished: frozenset[int] = frozenset()
     failed: frozenset[int] = frozenset()
-    #: A rank of the attempt has failed since it waited too long for its peers.
-    has_timed_out: bool = False
+    #: A rank of the attempt has failed in a collective: where the other ranks are explains it.
+    needs_stacks: bool = False
     #: When the first rank of the attempt failed, and when nodes exited or fell silent in it, in seconds since the run began.
     failed_at: float | None = None
     lost_at: Mapping[str, float] = field(default_factory=dict)
