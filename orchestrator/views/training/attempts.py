@@ -324,6 +324,8 @@ def _trained(file: watch.WatchFile) -> bool:
     )
 
 
+#: What a process that had nothing left to train did, and the next step.
+FINISHED = "made no step: remove that finished checkpoint, or let it train further"
 #: Why a process of a watched job has no record.
 _UNWATCHED = (
     "either its launcher started it without RANK, as `accelerate launch --cpu` does with one process (--multi_cpu sets it), or the watcher "
@@ -372,6 +374,8 @@ def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None, *, was_w
         return f"{name} could not load {failed.path}{lacking(failed)}, and made no step"
     reasons = [f"{line.what}: {line.why}" for line in file.of(watch.NotObserved)]
     reasons += [f"{line.where}: {line.error}" for line in file.of(watch.Problem)]
+    if not reasons and (loads := [line.path for line in file.of(watch.Load) if line.path and not line.error]):
+        return f"{name} loaded {loads[0]} and {FINISHED}"
     reasons.append("no optimizer of torch made one in this process; programs that it starts are seen with --cold")
     return f"{name} recorded no step ({reasons[0]})"
 

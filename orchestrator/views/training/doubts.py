@@ -13,7 +13,7 @@ from ...model.trial import SAVE_PHASES, FaultPlan
 from ..findings import Finding, not_ended, not_started
 from ..gangs import gangs
 from ..step_ranges import Steps
-from .attempts import Attempt, Process, failed_load, lacking, reload_of, replica_groups
+from .attempts import FINISHED, Attempt, Process, failed_load, lacking, reload_of, replica_groups
 from .checkpoints import saves_of
 from .resumption import Lineage
 
@@ -193,7 +193,7 @@ def _of_checkpoint(files: Sequence[watch.WatchFile]) -> str:
         return f"{unseen[0]}; {WITHOUT}"
     if loads:
         ranks = sorted({rank for rank, path in loads if path == loads[0][1]})
-        return f"{_ranks(ranks)} loaded {loads[0][1]} and made no step: remove that finished checkpoint, or let it train further"
+        return f"{_ranks(ranks)} loaded {loads[0][1]} and {FINISHED}"
     return f"no optimizer of torch made a step; {WITHOUT}" if files else ""
 
 
