@@ -19,7 +19,7 @@ from ..model.events import NodeKill
 from ..model.provider import Cursors, Fetched
 from ..node.files import inbox, label, plain_files
 from ..node.keeper import launch
-from . import archive, bed_leftovers, external_keeper, host_problems, owners, site_connections, sites
+from . import archive, bed_leftovers, external_keeper, host_problems, owners, sites
 from .bed_commands import BED
 from .bounded_threads import BoundedThreads
 from .event_reader import Follower
@@ -55,7 +55,7 @@ class HostsProvider:
         self._run = BED
         self._follower: Follower | None = None
         self._cursors: Cursors = {}
-        self._links = site_connections.Sites()
+        self._links = sites.Sites()
         self._restarts = BoundedThreads("ccbed-restart")
         self._connections: dict[str, int] = {}
         self._unreachable: host_problems.Problems = {}

@@ -25,7 +25,7 @@ from ..model.trial import REPLACE, Trial
 from ..node.files import payloads
 from ..providers import files, preflight
 from ..store import beds, bundle, durable, fingerprint, inputs, paths, payload, secrets
-from . import drive, replacement_hosts, work_dirs
+from . import drive, work_dirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,7 +283,7 @@ def _isolated(
 def _refused_hosts(draft: Draft) -> Mapping[str, str]:
     """Prepare the hosts for replacements; host -> why that failed."""
     may_replace = REPLACE in draft.trial.recovery.policy
-    return replacement_hosts.prepare(draft.request.provider, draft.bed) if may_replace else {}
+    return drive.prepare_replacement_hosts(draft.request.provider, draft.bed) if may_replace else {}
 
 
 def _fingerprint(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ...core.bed import container_requests, engine_kind, gpu_devices
 from ...model import container as names
 from ...model.bed import BedSpec, ContainerSpec, HostSpec
 from ...model.frozen import dataclass
-from ...node.oslayer import process_tag
+from ...node.oslayer import processes
 from .. import owners
 from . import registries
 
@@ -147,7 +147,7 @@ class Engine:
         """Raises EngineProblem if a network of another owner has the name."""
         networks = self.client.networks.list(names=[names.network_name(bed.name)])
         named = [network for network in networks if network.name == names.network_name(bed.name)]
-        if named and (named[0].attrs.get("Labels") or {}).get(names.BED) != process_tag.bed_tag(bed.name, bed.hostdir):
+        if named and (named[0].attrs.get("Labels") or {}).get(names.BED) != processes.bed_tag(bed.name, bed.hostdir):
             raise EngineProblem(_name_taken(bed, (named[0].attrs.get("Labels") or {}).get(names.OWNER, "")))
         return named[0] if named else None
 
@@ -163,7 +163,7 @@ class Engine:
                     names.network_name(bed.name),
                     driver="bridge",
                     ipam=docker.types.IPAMConfig(pool_configs=[pool]),
-                    labels={names.BED: process_tag.bed_tag(bed.name, bed.hostdir), names.OWNER: owners.text(bed)},
+                    labels={names.BED: processes.bed_tag(bed.name, bed.hostdir), names.OWNER: owners.text(bed)},
                 )
                 return str(subnet)
             except docker.errors.APIError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ...model.bed import HostSpec
 from ...model.frozen import dataclass
-from . import destinations, host_keys, proxy
+from . import destinations, proxy
 from .connection_errors import HostError, explain
 from .destinations import Destination
 from .paramiko_import import paramiko
@@ -40,7 +40,7 @@ _DEFINITE = (
     socket.gaierror,
     paramiko.AuthenticationException,
     paramiko.BadHostKeyException,
-    host_keys.UnknownHostKeyError,
+    destinations.UnknownHostKeyError,
     FileNotFoundError,
     PermissionError,
     SilentError,
@@ -201,7 +201,7 @@ def _opened(
             with contextlib.suppress(OSError):
                 client.load_system_host_keys(str(file))
         client.set_missing_host_key_policy(
-            host_keys.Policy(destination.known[0], record=destination.host.first_contact)
+            destinations.HostKeyPolicy(destination.known[0], record=destination.host.first_contact)
         )
         client.connect(
             destination.address,
