@@ -1,4 +1,4 @@
-"""A site gives access to one host of a bed: operations, files and events of its nodes. Each is connected once, in the background if it is begun early."""
+"""A site gives access to one host of a bed: operations, files and events of its nodes; connected once, in the background if begun early."""
 
 from __future__ import annotations
 

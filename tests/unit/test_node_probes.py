@@ -17,7 +17,7 @@ from orchestrator.core.verdict import metrics
 from orchestrator.model.events import ComputedBits, ProbeFigure
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.rank import probes as registry
-from orchestrator.rank.node_probe import ceilings, repeats, results
+from orchestrator.rank.node_probe import ceilings, results
 from orchestrator.rank.node_probe.results import Fact, Missing, Node, Problem
 from orchestrator.rank.probes import clock, cpu, disk, gemm, gpu_health, memory, nic, sdc, versions
 from orchestrator.reports import html, summary
@@ -74,9 +74,9 @@ def test_a_repeat_has_as_many_calls_as_last_its_time() -> None:
         timed.append(count)
         return count * 0.003
 
-    assert repeats.calls_of_a_repeat(time_calls, 0.3) == 100
+    assert results.calls_of_a_repeat(time_calls, 0.3) == 100
     assert max(timed) == 32
-    assert repeats.calls_of_a_repeat(lambda count: 5.0, 0.3) == 1
+    assert results.calls_of_a_repeat(lambda count: 5.0, 0.3) == 1
 
 
 def test_an_interruption_while_calls_are_counted_does_not_make_the_repeats_short(
@@ -88,8 +88,8 @@ def test_an_interruption_while_calls_are_counted_does_not_make_the_repeats_short
         timed.append(count)
         return count * 0.003 + (0.5 if len(timed) == 2 else 0.0)
 
-    monkeypatch.setattr(repeats, "seconds", seconds)
-    measured = repeats.rates(node(tmp_path, repeats=3, repeat_s=0.3), lambda: None, 6.0)
+    monkeypatch.setattr(results, "seconds", seconds)
+    measured = results.rates(node(tmp_path, repeats=3, repeat_s=0.3), lambda: None, 6.0)
     assert measured == pytest.approx([2000.0] * 3)
     assert timed == [1, 1, 1, 2, 4, 8, 16, 32, 64, 64, 64]
 

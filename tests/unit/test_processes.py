@@ -98,11 +98,11 @@ def test_a_mark_that_does_not_fit_is_refused() -> None:
 def test_a_process_can_change_the_mark_that_others_see_and_its_children_inherit() -> None:
     code = """
 import os, subprocess, sys
-from orchestrator.node.oslayer import process_tag, processes
-process_tag.set_own_tag("b-1/n1/bb")
+from orchestrator.node.oslayer import processes
+processes.set_own_tag("b-1/n1/bb")
 own = open("/proc/self/environ", "rb").read()
 child = subprocess.run(["printenv", "CCBED_NODE"], capture_output=True, text=True).stdout
-assert process_tag.tag_in_environment(own) == "b-1/n1/bb", own
+assert processes.tag_in_environment(own) == "b-1/n1/bb", own
 assert child == "b-1/n1/bb\\n", child
 """
     env = {
@@ -114,7 +114,7 @@ assert child == "b-1/n1/bb\\n", child
 
 
 def test_an_environment_without_room_is_not_written_over() -> None:
-    code = "from orchestrator.node.oslayer import process_tag; process_tag.set_own_tag('b-1/n1/bb')"
+    code = "from orchestrator.node.oslayer import processes; processes.set_own_tag('b-1/n1/bb')"
     env = {**os.environ, processes.TAG_VARIABLE: "short", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode and "too short" in done.stderr

@@ -1,4 +1,4 @@
-"""The emulated fabric of a bed of processes: links in the units of tc (``ccbed_link``), addresses, leaf switches, name resolution, kernel support."""
+"""The emulated fabric of a bed of processes: links in the units of tc, addresses, leaf switches, name resolution, kernel support."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import socket
 
 from ...model.bed import HostSpec
 from ...model.requirements import HOST_PYTHON, version_text
-from . import destinations, proxy
+from . import destinations
 from .destinations import Destination
 from .paramiko_import import paramiko
 
@@ -72,7 +72,7 @@ def _login(destination: Destination, error: BaseException) -> str:
 
 def _network(destination: Destination, error: BaseException, deadline_s: float) -> str:
     place = destination.login
-    if isinstance(error, proxy.ProxyError):
+    if isinstance(error, destinations.ProxyError):
         return f"{place} cannot be reached through its proxy: {error}; check ansible_ssh_common_args, or ~/.ssh/config"
     if isinstance(error, socket.gaierror):
         return f"the name {destination.address} does not resolve; set ansible_host to its address"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from ...model.events import ProbeFigure
-from ..node_probe import ceilings, repeats
+from ..node_probe import ceilings, results
 from ..node_probe.results import NO_GPU, Fact, Missing, Node, Result
 
 PER_RANK = True
@@ -27,7 +27,7 @@ def measure(node: Node) -> Iterator[Result]:
     yield Fact(name="copies", text=f"{MIB} MiB, pinned")
     works = {"to device": (device, host), "to host": (host, device)}
     for name, (target, source) in works.items():
-        values = repeats.rates(node, lambda: target.copy_(source, non_blocking=True), (MIB << 20) / 1e9)  # noqa: B023
+        values = results.rates(node, lambda: target.copy_(source, non_blocking=True), (MIB << 20) / 1e9)  # noqa: B023
         yield ProbeFigure(name=f"copy {name}", unit="GB/s", better="higher", values=values, ceiling=ceiling)
 
 

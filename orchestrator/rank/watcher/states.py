@@ -15,7 +15,7 @@ from typing import Any
 from . import digest, importlib_bootstrap, names, owner, record, steps, tracing
 from .budget import budget
 from .checkpoints import contents, live_owner, random_states, save_moments
-from .measures import batches, ddp_timers
+from .measures import batches, time_split
 
 #: After every so many steps it is asked whether lines of old ones are to be replaced.
 OLD = 16
@@ -172,7 +172,7 @@ class States:
 @record.guarded("ddp")
 def _record_ddp(n: int, known: owner.Owner | None) -> None:
     """What DDP has timed itself until now."""
-    for fields in ddp_timers.read(known.modules if known is not None else ()):
+    for fields in time_split.read_ddp_timers(known.modules if known is not None else ()):
         record.line("ddp", n=n, **fields)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..model_description import DTYPES
-from . import dependencies, recording
+from . import recording
 from .recording import Event, Recording, TraceError
 
 #: CollectiveCommType of Chakra's schema, by number.
@@ -61,14 +61,14 @@ def read(document: Any, file: str, rank: int | None) -> Recording:
         raise TraceError("\n".join(problems))
     ranks = [rank_ + 1 for group in groups.values() for rank_ in group]
     ranks += [rank_ + 1 for event in events for rank_ in event.peer or ()]
-    ordered = dependencies.schedule(_tasks(nodes), by_node, file) if convert is _node else None
+    ordered = recording.schedule(_tasks(nodes), by_node, file) if convert is _node else None
     ordered = ordered or tuple(sorted(events, key=lambda event: event.start or 0.0))
     return Recording(file=file, rank=rank, events=ordered, world=max(ranks, default=None))
 
 
-def _tasks(nodes: Sequence[Mapping[str, Any]]) -> list[dependencies.Task]:
+def _tasks(nodes: Sequence[Mapping[str, Any]]) -> list[recording.Task]:
     return [
-        dependencies.Task(
+        recording.Task(
             id=str(_get(node, "id", "Id")),
             needs=tuple(str(id) for keys in _NEEDS for id in _get(node, *keys) or ()),
             seconds=int(_get(node, *_LENGTH) or 0) / 1e6,
