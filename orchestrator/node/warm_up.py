@@ -129,7 +129,7 @@ WORKLOADS = "orchestrator.workloads"
 WATCHER = "_ccbed_watch"
 #: What every rank imports, what a script needs, and what the reference models need.
 RANK_MODULES = (
-    f"{PACKAGE}.runtime.main", f"{PACKAGE}.runtime.context", f"{PACKAGE}.runtime.program", f"{PACKAGE}.runtime.work_dir",
+    f"{PACKAGE}.runtime.main", f"{PACKAGE}.runtime.context", f"{PACKAGE}.runtime.program", f"{PACKAGE}.runtime.isolation",
     f"{PACKAGE}.reference_models.training_loop", f"{PACKAGE}.reference_models.module_facts",
     f"{PACKAGE}.runtime.imports_ahead", f"{PACKAGE}.exchange.communicator", f"{WORKLOADS}.script",
 )  # fmt: skip

@@ -15,7 +15,7 @@ from ..model.bed import BedSpec, HostSpec
 from ..model.errors import OwnedError
 from ..model.frozen import dataclass
 from ..model.requirements import ENGINE_SOCKET
-from ..providers.docker import registries
+from ..providers.docker import engines
 from ..store import beds, shipped
 from . import facts, host_access, playbook_runs, pull
 from .vault import Vault
@@ -69,7 +69,7 @@ def prepare(state: Path, work: Work, vault: Vault, on_step: playbook_runs.OnStep
     }
     if work.images:
         variables["ccbed_image_ids"] = dict(work.images)
-    if logins := registries.logins(preparation.images(bed)):
+    if logins := engines.logins(preparation.images(bed)):
         variables["ccbed_registry_logins"] = logins
     unreachable, labels = host_access.read(
         [bed.host(entry.host) for entry in work.due], f"{bed.hostdir}/keeper/keeper.json"

@@ -96,10 +96,10 @@ class _Trainer:
         import torch
 
         from ..rank.reference_models import experts
-        from ..rank.runtime import random_states
+        from ..rank.runtime import seeds
 
         self._ctx = ctx
-        torch.default_generator.manual_seed(random_states.derive_seed(ctx.seed, "weights", ctx.rank))
+        torch.default_generator.manual_seed(seeds.derive(ctx.seed, "weights", ctx.rank))
         self.model = experts.Model(ctx)
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
 

@@ -27,9 +27,9 @@ from orchestrator.model.event import Command, Event
 from orchestrator.model.payload import Payload
 from orchestrator.node.files import inbox, label
 from orchestrator.node.keeper import host_primitives, launch
-from orchestrator.node.keeper.external_nodes import ExternalNodes
 from orchestrator.node.keeper.fault_lifecycle import FaultLifecycle
 from orchestrator.node.keeper.lease_records import Lease, Leases
+from orchestrator.node.keeper.node_protocol import ExternalNodes
 from orchestrator.node.oslayer import processes
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.providers import event_reader, external_keeper

@@ -34,9 +34,9 @@ from ..hostlink.fork_server import ForkServer
 from ..oslayer import cgroups, gpus, host_facts, processes
 from ..oslayer.event_loop import Loop
 from .container_lifecycle import ContainerLifecycle
-from .external_nodes import ExternalNodes
 from .fault_lifecycle import FaultLifecycle
 from .lease_records import Lease, Leases
+from .node_protocol import ExternalNodes
 from .process_lifecycle import ProcessLifecycle
 
 POLL_S = 0.25

@@ -57,9 +57,8 @@ class ProcessProvider:
         if not bed.fabric:
             return None
         from .. import sites
-        from ..preflight import site_prober  # which other beds do not load
 
-        return site_prober.SiteProber(bed, lambda host: sites.LocalSite(bed, HostSpec(name=host)))
+        return sites.SiteProber(bed, lambda host: sites.LocalSite(bed, HostSpec(name=host)))
 
     def prepare(self, bed: BedSpec) -> None:
         """Create directories and archive, and start a keeper of this archive. Raises InfrastructureError if it does not start."""

@@ -49,7 +49,7 @@ _NOISE = "cluster configuration lacks support for cpu binding"
 class Step:
     """The srun of a host's step, on the machine that started it. ``node``: its name in Slurm.
 
-    ``container``: see ``step_container.fingerprint``. ``options``: see ``_fixed_options``. ``is_ended``: Slurm has no such step any more.
+    ``container``: see ``fingerprint``. ``options``: see ``_fixed_options``. ``is_ended``: Slurm has no such step any more.
     """
 
     job: int

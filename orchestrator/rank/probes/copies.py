@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from ...model.events import ProbeFigure
-from ..node_probe import ceilings, results
+from ..node_probe import results
 from ..node_probe.results import NO_GPU, Fact, Missing, Node, Result
 
 PER_RANK = True
@@ -36,7 +36,7 @@ def _ceiling(node: Node) -> tuple[float | None, str]:
         nvml = node.load_nvml()
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(node.device).uuid}")
         generation, lanes = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
-        return ceilings.pcie_gb_s(generation, lanes), f"PCIe generation {generation} x{lanes} has no known rate"
+        return results.pcie_gb_s(generation, lanes), f"PCIe generation {generation} x{lanes} has no known rate"
     except OSError as error:
         return None, str(error)
     except Exception as error:  # noqa: BLE001 NVMLError is known only where pynvml is installed

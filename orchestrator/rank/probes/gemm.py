@@ -9,7 +9,7 @@ import torch
 
 from ...model.events import ProbeFigure
 from ...workloads.node_probe import DTYPES, ON_CPU
-from ..node_probe import ceilings, results
+from ..node_probe import results
 from ..node_probe.results import Fact, Missing, Node, Result
 
 PER_RANK = True
@@ -67,8 +67,8 @@ def _rows(node: Node, kind: torch.dtype) -> int:
 
 def _ceiling(node: Node, dtype: str) -> float | None:
     if node.has_gpu:
-        return ceilings.gpu_tflops(torch.cuda.get_device_name(node.device), dtype)
-    return ceilings.cpu_tflops(node.system, torch.get_num_threads(), dtype)
+        return results.gpu_tflops(torch.cuda.get_device_name(node.device), dtype)
+    return results.cpu_tflops(node.system, torch.get_num_threads(), dtype)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 
 from ...model import free_memory
 from ...model.events import ProbeFigure
-from ..node_probe import ceilings, results
+from ..node_probe import results
 from ..node_probe.results import Fact, Missing, Node, Result
 
 PER_RANK = True
@@ -85,7 +85,7 @@ def device_ceiling(node: Node) -> tuple[float | None, str]:
         nvml = node.load_nvml()
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(node.device).uuid}")
         clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
-        return ceilings.dram_gb_s(clock, nvml.nvmlDeviceGetMemoryBusWidth(handle)), "NVML reports no clock or width"
+        return results.dram_gb_s(clock, nvml.nvmlDeviceGetMemoryBusWidth(handle)), "NVML reports no clock or width"
     except OSError as error:
         return None, str(error)
     except Exception as error:  # noqa: BLE001 NVMLError is known only where pynvml is installed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model import algorithm as algorithms
 from ...model.frozen import dataclass
-from ..runtime import even_shares, random_states
+from ..runtime import even_shares, seeds
 from . import datasets as rank_data
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Batches:
         if cached != epoch or order is None:
             import torch
 
-            generator = torch.Generator().manual_seed(random_states.derive_seed(self._seed, "data", epoch))
+            generator = torch.Generator().manual_seed(seeds.derive(self._seed, "data", epoch))
             order = torch.randperm(len(self.labels), generator=generator).to(self._device)
             self._order = epoch, order
         return order
@@ -182,7 +182,7 @@ def noisy_batch(ctx: context.RankContext, batches: Batches, step: int) -> tuple[
 def _step_noise(ctx: context.RankContext, step: int, shape: tuple[int, ...]) -> torch.Tensor:
     import torch
 
-    generator = torch.Generator(ctx.device).manual_seed(random_states.derive_seed(ctx.seed, "noise", step))
+    generator = torch.Generator(ctx.device).manual_seed(seeds.derive(ctx.seed, "noise", step))
     return torch.randn(shape, generator=generator, device=ctx.device)
 
 
@@ -206,7 +206,7 @@ def weights(ctx: context.RankContext, rank: int) -> torch.nn.Module:
     """The classifier with weights that ``rank`` draws: they differ by rank, so that sharing those of rank 0 shows."""
     import torch
 
-    torch.default_generator.manual_seed(random_states.derive_seed(ctx.seed, "weights", rank))
+    torch.default_generator.manual_seed(seeds.derive(ctx.seed, "weights", rank))
     return build().to(ctx.device)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..runtime import random_states
+from ..runtime import seeds
 
 if TYPE_CHECKING:
     from ..runtime import context
@@ -19,7 +19,7 @@ class Model(nn.Module):
     def __init__(self, ctx: context.RankContext) -> None:
         super().__init__()
         params = ctx.params
-        shared = torch.Generator().manual_seed(random_states.derive_seed(ctx.seed, "gates"))
+        shared = torch.Generator().manual_seed(seeds.derive(ctx.seed, "gates"))
         gates = torch.randn(params.layers, params.hidden, ctx.world, generator=shared)
         self.register_buffer("gates", gates)
         self.experts = nn.ModuleList(nn.Linear(params.hidden, params.hidden) for _ in range(params.layers))

@@ -24,7 +24,7 @@ from typing import Any
 from ...model import codec, redaction, vaulted
 from ...model import gang as gang_model
 from ...model.gang import ImportReport
-from . import environment, interpreter, program, work_dir
+from . import environment, interpreter, isolation, program
 
 #: After each import of a module it rests for so many times the CPU time that it took: the job trains meanwhile.
 REST = 1.0
@@ -40,7 +40,7 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 def find_obstacle(gang: gang_model.GangSpec) -> str:
     """Why nothing is imported ahead for the script of ``gang``; empty if it begins with libraries that are not imported yet."""
-    script = work_dir.on_node(gang.work_dir, str(gang.params["file"]))
+    script = isolation.on_node(gang.work_dir, str(gang.params["file"]))
     entries = (gang.environment or os.environ).get("PYTHONPATH", "").split(os.pathsep)
     try:
         leading = Leading(script, _of_user((str(Path(script).parent), *filter(None, entries))))
@@ -82,12 +82,12 @@ def _prepare(gang: gang_model.GangSpec, wanted: Mapping[str, str]) -> ImportRepo
     if names := environment.find_start_only(at_start, wanted):
         raise RuntimeError(f"it starts a new interpreter for {', '.join(names)}")
     os.umask(gang.umask)
-    os.chdir(work_dir.current_directory(gang.work_dir, params.cwd) or Path.cwd())
+    os.chdir(isolation.current_directory(gang.work_dir, params.cwd) or Path.cwd())
     os.environ.clear()
     os.environ.update({name: value for name, value in wanted.items() if name not in OF_WATCHER})
     torch.set_num_threads(environment.threads(gang, os.environ))
     torch.distributed.set_debug_level_from_env()  # type: ignore[attr-defined]
-    script, user = work_dir.on_node(gang.work_dir, params.file), Path(interpreter.__file__).parents[1] / "user"
+    script, user = isolation.on_node(gang.work_dir, params.file), Path(interpreter.__file__).parents[1] / "user"
     interpreter.imitate_start(script, params.args, gang.payload, user, at_start)
     program.prepare()
     watcher = interpreter.load_watcher(user.parent / "watcher")

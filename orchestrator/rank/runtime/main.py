@@ -18,7 +18,7 @@ from ...model import gang as gang_model
 from ...model.events import RankError, RankFinished, RankStart, Traffic
 from ..checkpoint import commit
 from ..watcher.holds import stack_signal
-from . import environment, interpreter, isolation, random_states, recorder
+from . import environment, interpreter, isolation, recorder, seeds
 
 if TYPE_CHECKING:
     from . import context
@@ -108,12 +108,12 @@ def reseed(gang: gang_model.GangSpec, rank: int) -> None:
     """Derive new random states from the trial's seed and the rank: a fork inherits those of its parent."""
     import torch
 
-    random.seed(random_states.derive_seed(gang.seed, "random", rank))
-    torch.default_generator.manual_seed(random_states.derive_seed(gang.seed, "torch", rank))
+    random.seed(seeds.derive(gang.seed, "random", rank))
+    torch.default_generator.manual_seed(seeds.derive(gang.seed, "torch", rank))
     if gang.backend == "nccl":  # torch applies it when the rank first uses its GPU
-        torch.cuda.manual_seed_all(random_states.derive_seed(gang.seed, "cuda", rank))
+        torch.cuda.manual_seed_all(seeds.derive(gang.seed, "cuda", rank))
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(random_states.derive_seed(gang.seed, "numpy", rank) % 2**32)
+        sys.modules["numpy"].random.seed(seeds.derive(gang.seed, "numpy", rank) % 2**32)
 
 
 def _work(

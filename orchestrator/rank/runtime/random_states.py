@@ -1,13 +1,13 @@
-"""The random generators of a rank: torch's defaults on the CPU and its GPU, and the workload's; their seeds, saved and restored states."""
+"""The random generators of a rank: torch's defaults on the CPU and its GPU, and the workload's; saved and restored."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 import torch
 
 from ..checkpoint import tensor_digest
+from . import seeds
 
 
 class Generators:
@@ -21,7 +21,7 @@ class Generators:
     def own(self) -> torch.Generator:
         if self._own is None:
             self._own = torch.Generator(self._device)
-            self._own.manual_seed(derive_seed(self._seed, "generator", self._rank))
+            self._own.manual_seed(seeds.derive(self._seed, "generator", self._rank))
         return self._own
 
     def states(self) -> dict[str, torch.Tensor]:
@@ -38,9 +38,3 @@ class Generators:
 
     def digests(self) -> dict[str, str]:
         return {f"rng.{name}": tensor_digest.tensor(state) for name, state in self.states().items()}
-
-
-def derive_seed(seed: int, *purpose: object) -> int:
-    """A 63-bit seed for ``purpose`` (e.g. ``"data", 2``), independent of those for other purposes."""
-    text = "/".join(str(part) for part in (seed, *purpose))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
