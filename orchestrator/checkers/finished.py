@@ -89,7 +89,7 @@ def _first_failure(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | N
     is_stopped = stalled is not None and cause is not None and gangs[-1].began.seq < stalled.seq < cause.exit.seq
     if cause is None or is_stopped or _follows_loss(run, gangs[-1], cause):
         return None
-    return _left(cause.exit, gangs[-1], cause.followers)
+    return _left(cause.exit, gangs[-1], cause.followers, cause.peers)
 
 
 def _follows_loss(run: Run, gang: views.Gang, cause: views.Cause) -> bool:
@@ -112,11 +112,13 @@ def _silent_s(event: Event) -> float:
     return (event.data.silent_s or 0.0) if isinstance(event.data, events.NodeSilent) else 0.0
 
 
-def _left(event: Event[events.RankExit], gang: views.Gang, followers: Sequence[int] = ()) -> views.Finding:
+def _left(
+    event: Event[events.RankExit], gang: views.Gang, followers: Sequence[int] = (), peers: str = ""
+) -> views.Finding:
     culprit, error = views.culprit_of(gang, event.data.rank)
     if error and culprit != event.data.rank:
         return views.finding(f"{error.data.kind} of {gang.ranks[culprit]}: {error.data.message}", event, error)
-    cause = views.Cause(rank=event.data.rank, exit=event, error=error)
+    cause = views.Cause(rank=event.data.rank, exit=event, error=error, peers=peers)
     listed = ", ".join(map(str, followers))
     after = f"; then rank{'s' * (len(followers) > 1)} {listed} failed" if followers else ""
     return views.finding(f"rank {cause.rank} ({cause.node}) {cause.how}{after}", event, error)

@@ -337,9 +337,11 @@ class Loop:
         return [self._event(payloads.GangStalled(since_s=round(since, 3)), epoch=state.epoch)]
 
     def _standstill(self, state: State, now: float) -> list[Event]:
-        """A script that completes no step is inspected; the engine decides whether it has stalled."""
+        """A script that completes no step, or whose ranks do not join, is inspected; the engine decides whether it has stalled."""
         timeout_s = self.trial.params.get("timeout_s")
         quiet = liveness.quiet(self._pace, now, self.trial.liveness, timeout_s)
+        if quiet is None and state.stage == "start":
+            quiet = liveness.unjoined(self._pace, now)
         if quiet is None or not state.active or state.inspection is not None:
             return []
         self._pace = liveness.inspected(self._pace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..model import events
@@ -14,6 +14,7 @@ from ..model.events import NodeFacts
 from ..model.frozen import dataclass, field
 from ..model.payload import Payload
 from ..model.run import Run
+from . import standing
 from .clock import clock
 from .command_outcomes import Operation, operations
 
@@ -39,6 +40,8 @@ _HEAD = "ccbed: run "
 _FRAMES = 60
 #: Characters of a line of a log, and of an error in the text of a finding.
 _LINE, _WHY = 2000, 300
+#: The most ranks whose place is named.
+_NAMED = 3
 #: What colours text on a terminal, and characters that show nothing or turn the order of text around.
 _COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -116,12 +119,16 @@ def culprit_of(gang: Gang, rank: int) -> tuple[int, Event[events.RankError] | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """The rank that failed first. ``error``: what it reported; ``followers``: the ranks that failed after it."""
+    """The rank that failed first. ``error``: what it reported; ``followers``: the ranks that failed after it.
+
+    ``peers``: why it had waited in vain for its peers: where they were, or what kept the ranks apart.
+    """
 
     rank: int
     exit: Event[events.RankExit]
     error: Event[events.RankError] | None = None
     followers: tuple[int, ...] = ()
+    peers: str = ""
 
     @property
     def node(self) -> str:
@@ -138,7 +145,7 @@ class Cause:
         why = self.exit.data.error
         if self.error and reported:
             why = ": ".join(filter(None, (self.error.data.kind, self.error.data.message)))
-        return f"{ended}: {_cut(' '.join(why.split()), _WHY)}" if why else ended
+        return f"{ended}: {_cut(' '.join(why.split()), _WHY)}{self.peers}" if why else ended
 
 
 def root_cause(history: History, gang: Gang) -> Cause | None:
@@ -165,7 +172,22 @@ def root_cause(history: History, gang: Gang) -> Cause | None:
     # A culprit that the stop of the gang ended did not leave by itself: the error that names it is the evidence.
     cause = next((event for event in failed if event.data.rank == rank), first) if error else first
     followers = tuple(sorted(set(times) - {cause.data.rank}))
-    return Cause(rank=cause.data.rank, exit=cause, error=error, followers=followers)
+    has_timed_out = error is not None and bool(standing.TIMED_OUT.search(error.data.message or ""))
+    peers = "".join(f"; {text}" for text in _peers(history, gang)) if has_timed_out else ""
+    return Cause(rank=cause.data.rank, exit=cause, error=error, followers=followers, peers=peers)
+
+
+def _peers(history: History, gang: Gang) -> Iterator[str]:
+    """Yield what kept the ranks apart while they joined, and the lines of those that were in no collective when they were stopped."""
+    if not gang.is_complete(events.RankJoined):
+        calls = {rank: event.data for rank, event in gang.by_rank(events.RankJoining).items()}
+        port = next((e.data.port for e in history.of(events.StoreOpenDone) if e.epoch == gang.epoch), None)
+        yield from standing.mismatches(calls, len(gang.ranks), port)
+    stops = [event for event in history.of(events.GangStopDone) if event.epoch == gang.epoch]
+    stacks = {int(rank): frames for event in stops for rank, frames in (event.data.stacks or {}).items()}
+    absent = [rank for rank in standing.absent(stacks) if rank not in gang.by_rank(events.RankError)]
+    for rank in [rank for rank in absent if standing.is_in_script(stacks[rank])][:_NAMED]:
+        yield f"rank {rank} was at {standing.position(stacks[rank])}, in no collective"
 
 
 def _early_leaver(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core.engine import liveness
 from orchestrator.model.event import Event
 from orchestrator.model.trial import Recovery, Trial, World
 from orchestrator.run import lifecycle
@@ -112,6 +113,53 @@ def test_a_rank_that_stands_still_is_the_cause_and_its_peers_wait(bed: Bed, tmp_
     assert stalled.data.culprit == 1
     text = "rank 1 is stopped by a signal; rank 0 waits for peers at job.py:13 (train)"
     assert text in result.verdict("finished").text
+    assert untouched(bed)
+
+
+SLOW_SAVE = """
+import datetime, time, torch, torch.distributed as dist
+
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=3))
+
+def save():
+    time.sleep(60)
+
+if dist.get_rank() == 0:
+    save()
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_the_verdict_names_the_rank_for_which_its_peers_waited_in_vain(bed: Bed, tmp_path: Path) -> None:
+    result = ran(lifecycle.launch(bed.request(_script(tmp_path, SLOW_SAVE))).directory, bed)
+    assert result.code == 1
+    text = result.verdict("finished").text
+    assert text.startswith("rank 1 (n1) left with exit code 1: RuntimeError")
+    assert text.endswith("; rank 0 was at job.py:7 (save), in no collective"), text
+    assert untouched(bed)
+
+
+OWN_PORT = """
+import datetime, os, torch.distributed as dist
+
+os.environ["MASTER_PORT"] = "1"
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=6))
+"""
+
+
+def test_ranks_that_do_not_meet_are_told_why_before_they_fail(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveness, "JOINED_S", 1.0)
+    result = ran(lifecycle.launch(bed.request(_script(tmp_path, OWN_PORT))).directory, bed)
+    assert result.code == 1
+    reason = result.of("gang.joining")[0].data.reason
+    assert reason.startswith("0 of 2 ranks have joined after ")
+    assert (
+        "ranks 0 and 1 wait in init_process_group; ranks 0 and 1 look for the store at 127.0.0.1:1; that of the bed has port"
+        in reason
+    )
+    assert "ranks 0 and 1 look for the store at 127.0.0.1:1" in result.verdict("finished").text
     assert untouched(bed)
 
 

@@ -117,6 +117,32 @@ def test_a_rank_that_left_with_code_0_is_no_cause_of_another_error(message: str,
     assert _cause(_losing_a_peer(message, end)).rank == 2
 
 
+SAVING = ("/job/train.py:49 save", "/job/train.py:80 <module>")
+EXITING = ("/usr/lib/python3.11/weakref.py:637 <listcomp>",)
+TIMED_OUT = "Timed out waiting 5000ms for send operation to complete"
+
+
+def _waiting_in_vain(message: str, stacks: dict[str, tuple[str, ...]]) -> Run:
+    """Rank 2 fails with ``message``; the stop of the attempt shows ``stacks``."""
+    run = _reporting(_failing({2: 1}, {2: 1.1}), 2, message)
+    stops = [event.type == "ok" and event.node == "n1" for event in run.history.events if event.f == "gang.stop"]
+    return history.changed(run, "gang.stop", stops.index(True), value={"stacks": stacks})
+
+
+def test_the_rank_for_which_the_others_waited_in_vain_is_named_with_its_line() -> None:
+    cause = _cause(_waiting_in_vain(TIMED_OUT, {"0": SAVING, "1": EXITING}))
+    assert (cause.rank, cause.peers) == (2, "; rank 0 was at train.py:49 (save), in no collective")
+
+
+@pytest.mark.parametrize(
+    ("message", "stacks"), [("no luck", {"0": SAVING}), (TIMED_OUT, {"2": SAVING}), (TIMED_OUT, {})]
+)
+def test_a_rank_elsewhere_explains_only_that_others_waited_in_vain(
+    message: str, stacks: dict[str, tuple[str, ...]]
+) -> None:
+    assert _cause(_waiting_in_vain(message, stacks)).peers == ""
+
+
 def test_without_a_failure_there_is_no_cause() -> None:
     run = history.clean()
     assert views.root_cause(run.history, views.gangs(run.history)[-1]) is None

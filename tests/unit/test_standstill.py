@@ -12,7 +12,16 @@ from orchestrator.core.engine.state import FaultState, Inspection, State
 from orchestrator.faults import hang_rank
 from orchestrator.model.act import HostFacts, Target
 from orchestrator.model.event import Clock, Event, Source, event
-from orchestrator.model.events import CommandFailed, GangBusy, GangInspectDone, GangQuiet, GangStalled, Note
+from orchestrator.model.events import (
+    CommandFailed,
+    GangBusy,
+    GangInspectDone,
+    GangJoining,
+    GangQuiet,
+    GangStalled,
+    Note,
+    RankJoining,
+)
 from orchestrator.model.trial import Liveness
 
 from ..sim import world
@@ -64,11 +73,19 @@ QUIET = GangQuiet(since_s=31.0, limit_s=30.0)
 
 
 def test_the_rank_outside_of_the_collective_is_the_culprit() -> None:
-    report = _decide(QUIET, _done({0: REDUCE, 2: BACKWARD}), _done({1: LOAD}))
+    report = _decide(QUIET, _done({0: REDUCE, 2: REDUCE}), _done({1: LOAD}))
     assert isinstance(report, GangStalled)
     assert report.culprit == 1
     text = "no step for 31 s: rank 1 is at train.py:14 (load), in no collective; ranks 0 and 2 wait for peers at train.py:20 (step)"
     assert report.reason == text
+
+
+def test_ranks_in_different_collectives_are_told_apart_the_smallest_group_first() -> None:
+    """No rank is blamed: one that has gone on to the next collective looks the same as one that left the common way."""
+    report = _decide(QUIET, _done({0: REDUCE, 1: BACKWARD}), _done({2: BACKWARD}))
+    places = "rank 0 in all_reduce at train.py:20 (step), ranks 1 and 2 in backward at train.py:21 (step)"
+    assert report.reason == f"no step for 31 s: ranks wait in different collectives: {places}"
+    assert report.culprit is None
 
 
 def test_a_stopped_rank_is_named() -> None:
@@ -176,3 +193,53 @@ def test_ranks_that_left_count_without_steps() -> None:
 def test_a_rank_without_a_stack_is_named_with_the_reason() -> None:
     replies = (replace(_done({0: REDUCE, 1: ()}), no_stack={"1": "it blocks signal 58"}), _done({2: LOAD}))
     assert "; no stack of rank 1: it blocks signal 58" in _decide(QUIET, *replies).reason
+
+
+JOINING = replace(QUIET, is_joining=True)
+
+
+def _waits(joining: dict[int, RankJoining], **fields: Any) -> Any:
+    """The note on ranks of which not all have joined, or None."""
+    state = replace(_running(), **{"stage": "start", "joining": joining, "store": ("127.0.0.1", 41463), **fields})
+    quiet = event(JOINING, at=Clock(boot="b", mono=1.0, wall=1.0), source=Source(writer="ctl", n=1), epoch=0)
+    state, commands = standstill.on_quiet(history.trial(workload="script"), state, quiet)
+    assert state.inspection is None, "a signal would interrupt torch's search for the store"
+    return GangJoining(**commands[0].data.value) if commands else None
+
+
+def _call(rank: int, **fields: Any) -> RankJoining:
+    return RankJoining(rank=rank, **{"number": rank, "world": 4, "store": "127.0.0.1:41463", **fields})
+
+
+def test_ranks_that_do_not_meet_are_told_where_they_wait_and_what_keeps_them_apart() -> None:
+    calls = {rank: _call(rank) for rank in range(3)}
+    head = "0 of 4 ranks have joined after 31 s: ranks 0, 1 and 2 wait in init_process_group; rank 3 has not called it"
+    assert _waits(calls).reason == head
+    ports = {rank: _call(rank, store="localhost:29500") for rank in range(3)}
+    where = "ranks 0, 1 and 2 look for the store at localhost:29500; that of the bed has port 41463 (MASTER_ADDR, MASTER_PORT)"
+    assert _waits(ports).reason == f"{head}; {where}"
+    zeros = {rank: _call(rank, number=0) for rank in range(4)}
+    assert (
+        "ranks 0, 1, 2 and 3 join as rank 0: the script takes its rank from something else than RANK"
+        in _waits(zeros).reason
+    )
+    sizes = {rank: _call(rank, world=8) for rank in range(4)}
+    assert "join a group of 8; there are 4 ranks (WORLD_SIZE)" in _waits(sizes).reason
+    assert _waits({0: RankJoining(rank=0)}).reason.startswith("0 of 4 ranks have joined after 31 s: rank 0 waits"), (
+        "its own store"
+    )
+
+
+def test_ranks_that_wait_for_nobody_are_left_alone() -> None:
+    assert _waits({}) is None, "a script may join no group"
+    assert _waits({0: _call(0)}, stage="run") is None, "all of them have joined"
+
+
+def test_ranks_have_30_seconds_to_join_until_a_step_is_done_or_one_has_left() -> None:
+    pace = liveness.started(liveness.Pace(), 10.0)
+    assert liveness.unjoined(liveness.Pace(), 100.0) is None
+    assert liveness.unjoined(pace, 39.0) is None
+    assert liveness.unjoined(pace, 41.0) == GangQuiet(since_s=31.0, limit_s=30.0, is_joining=True)
+    assert liveness.unjoined(liveness.inspected(pace), 41.0) is None
+    assert liveness.unjoined(liveness.advance(pace, 1, 11.0), 41.0) is None
+    assert liveness.unjoined(liveness.with_exit(pace, 0, 11.0), 41.0) is None

@@ -446,6 +446,7 @@ _TEXTS: Mapping[type[Payload], tuple[str, str]] = {
     events.HoldExpired: ("expired", "the hold of rank {data.rank} on {node} was not released"),
     events.FaultUnreached: ("unreached", "fault {data.id}: {data.reason}"),
     events.GangBusy: ("quiet", "{data.reason}"),
+    events.GangJoining: ("waiting", "{data.reason}"),
     events.CheckpointSkipped: ("skipped", "checkpoint {data.name}: {data.reason}"),
     events.CheckpointFailed: ("lost", "checkpoint {data.name}: {data.reason}"),
     events.CheckpointRefused: ("refused", "a commit of an old attempt: {data.name}"),

@@ -16,6 +16,7 @@ from ...model.event import Event
 from ...model.payload import Payload
 from ...model.plan import Plan, PlanNode
 from ...model.trial import Trial
+from ...views import standing
 from . import faults, gang, growth, host_choice, planned_stop, recovery, replacement, shutdown, standstill
 from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then
 
@@ -67,6 +68,12 @@ def _rank_started(trial: Trial, state: State, event: Event[events.RankStart]) ->
     return faults.after_start(trial, state) if len(state.started) == state.world_size(trial) else (state, ())
 
 
+def _rank_joining(trial: Trial, state: State, event: Event[events.RankJoining]) -> Result:
+    if not _current(state, event):
+        return state, ()
+    return replace(state, joining={**state.joining, event.data.rank: event.data}), ()
+
+
 def _rank_joined(trial: Trial, state: State, event: Event[events.RankJoined]) -> Result:
     if not _current(state, event):
         return state, ()
@@ -106,7 +113,9 @@ def _rank_error(trial: Trial, state: State, event: Event[events.RankError]) -> R
     is_expected = event.epoch == state.epoch and (state.active or state.stage == "stop")
     if not is_expected:
         return state, ()
-    return recovery.with_hopeless_error(recovery.with_failure(state, event), event.data), ()
+    state = recovery.with_hopeless_error(recovery.with_failure(state, event), event.data)
+    has_timed_out = bool(standing.TIMED_OUT.search(event.data.message or ""))
+    return replace(state, has_timed_out=state.has_timed_out or has_timed_out), ()
 
 
 def _held(trial: Trial, state: State, event: Event[events.RankHeld]) -> Result:
@@ -184,11 +193,15 @@ def _stalled(trial: Trial, state: State, event: Event) -> Result:
 
 
 def abnormal(trial: Trial, state: State, event: Event) -> Result:
-    """On the first abnormal event of an attempt, stop the gang at once; the decision follows later."""
+    """On the first abnormal event of an attempt, stop the gang at once; the decision follows later.
+
+    Ranks that stand still, or for which a rank has waited in vain, show first where they are.
+    """
     if state.ending or state.stage in ("stop", "suspended"):
         return state, ()
     state = replace(faults.release_held(state), stage="stop", detector=event.f)
-    return then(gang.stop(trial, state, dump=event.kind is events.GangStalled), lambda s: _settle(trial, s))
+    is_dumped = event.kind is events.GangStalled or state.has_timed_out
+    return then(gang.stop(trial, state, dump=is_dumped), lambda s: _settle(trial, s))
 
 
 def _settle(trial: Trial, state: State) -> Result:
@@ -381,6 +394,7 @@ def _with_node(state: State, name: str, node: Node) -> State:
 #: Class of an observation, or of the command that an outcome closes -> its handler.
 _HANDLERS: dict[type[Payload], Handler] = {
     events.RankStart: _rank_started,
+    events.RankJoining: _rank_joining,
     events.RankJoined: _rank_joined,
     events.RankStep: _rank_step,
     events.Progress: _rank_step,

@@ -153,9 +153,9 @@ def inspect_command(state: State, name: str, count: int, *, stacks: bool) -> Com
 def next_epoch(state: State) -> State:
     """The state of the next attempt, without the previous gang."""
     return replace(
-        state, epoch=state.epoch + 1, store=None, resume=None, awaited=frozenset(), detector="",
-        vacant=frozenset(), started=frozenset(), joined=frozenset(), finished=frozenset(), exited=frozenset(), failed=frozenset(),
-        inspection=None, standstill="", is_growing=False, failed_at=None, lost_at={},
+        state, epoch=state.epoch + 1, store=None, resume=None, awaited=frozenset(), detector="", vacant=frozenset(),
+        started=frozenset(), joining={}, joined=frozenset(), finished=frozenset(), exited=frozenset(), failed=frozenset(),
+        has_timed_out=False, inspection=None, standstill="", is_growing=False, failed_at=None, lost_at={},
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from ...model.trial import SCRIPT_STALLED_S, Liveness
 CHECK_INTERVAL_S = 0.25
 #: A silent node whose process is observed running is lost after this many times ``lost_s``.
 PATIENCE = 5.0
+#: Ranks of a script that have not all joined after so many seconds are inspected.
+JOINED_S = 30.0
 #: After a fault is healed, the additional time in which broken connections are established again.
 RECONNECT_S = 4.0
 
@@ -166,6 +168,14 @@ def quiet(pace: Pace, now: float, limits: Liveness, timeout_s: float | None) -> 
     return GangQuiet(
         since_s=round(since, 3), limit_s=round(limit, 3), is_strict=True if timeout_s is not None else None, left=left
     )
+
+
+def unjoined(pace: Pace, now: float) -> GangQuiet | None:
+    """The standstill of ranks that have started, of which none has completed a step or left, and not all have joined; else None."""
+    if pace.started_at is None or pace.at is not None or pace.left_at is not None:
+        return None
+    since, limit = now - pace.started_at, pace.factor * JOINED_S
+    return GangQuiet(since_s=round(since, 3), limit_s=limit, is_joining=True) if since > limit else None
 
 
 def inspected(pace: Pace) -> Pace:

@@ -7,13 +7,14 @@ the limit that the user has set.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from ...model.event import Event
-from ...model.events import CommandFailed, GangBusy, GangInspectDone, GangQuiet, GangStalled
+from ...model.events import CommandFailed, GangBusy, GangInspectDone, GangJoining, GangQuiet, GangStalled
 from ...model.trial import Trial
+from ...views import standing
+from ...views.standing import rank_names, verb
 from . import faults, gang
 from .state import Inspection, Result, State, note
 
@@ -22,16 +23,15 @@ IDLE_CPU_S, IDLE_BYTES = 0.02, 4096
 #: The default limit of NCCL for a collective: one rank may evaluate so long while the others wait.
 PEERS_S = 600.0
 STOPPED = ("T", "t")
-#: Frames of a rank that waits for its peers: a collective, or the backward pass in which gradients are reduced.
-_WAITING = re.compile(r"torch/distributed/|torch/nn/parallel/distributed\.py|_engine_run_backward")
-_LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python3|<frozen|<string>|payloads/\w+/orchestrator/|\.pyz/")
 
 
 def on_quiet(trial: Trial, state: State, event: Event[GangQuiet]) -> Result:
-    """Inspect the ranks of all nodes."""
+    """Inspect the ranks of all nodes. Ranks that have not all joined get no signal: it would interrupt torch's search for the store."""
     if not state.active or event.epoch != state.epoch or state.inspection is not None:
         return state, ()
     count = state.inspections + 1
+    if event.data.is_joining:
+        return _on_unjoined(trial, replace(state, inspections=count), event.data)
     names = [name for name in dict.fromkeys(state.slots) if state.usable(name)]
     orders = tuple(gang.inspect_command(state, name, count, stacks=bool(event.data.is_strict)) for name in names)
     inspection = Inspection(quiet=event.data, awaited=frozenset(order.key for order in orders))
@@ -59,11 +59,30 @@ def on_inspected(trial: Trial, state: State, event: Event[GangInspectDone | Comm
         spinning = busy
     busy = tuple(rank for rank in busy if rank not in spinning)
     reason, culprit = describe(inspection.quiet, inspection.replies, spinning)
+    reason = "; ".join((reason, *_mismatches(trial, state)))
     if (busy or inspection.silent) and not inspection.quiet.is_strict:
         report: GangBusy | GangStalled = GangBusy(ranks=busy, reason=_busy_reason(inspection, busy))
         return state, (note(report, f"e{state.epoch}/busy{state.inspections}", epoch=state.epoch),)
     report = GangStalled(since_s=inspection.quiet.since_s, reason=reason, culprit=culprit)
     return replace(state, standstill=reason), (note(report, f"e{state.epoch}/stalled", epoch=state.epoch),)
+
+
+def _on_unjoined(trial: Trial, state: State, quiet: GangQuiet) -> Result:
+    """Report who has not joined, if a rank has tried to."""
+    if state.stage != "start" or not state.joining:
+        return state, ()
+    world = state.world_size(trial)
+    parts = (*standing.missing(state.joining, state.joined, world), *_mismatches(trial, state))
+    reason = f"{len(state.joined)} of {world} ranks have joined after {quiet.since_s:.0f} s: {'; '.join(parts)}"
+    report = GangJoining(since_s=quiet.since_s, reason=reason)
+    return state, (note(report, f"e{state.epoch}/joining{state.inspections}", epoch=state.epoch),)
+
+
+def _mismatches(trial: Trial, state: State) -> tuple[str, ...]:
+    """What keeps the ranks apart while they join."""
+    if state.stage != "start":
+        return ()
+    return tuple(standing.mismatches(state.joining, state.world_size(trial), state.store[1] if state.store else None))
 
 
 def _has_no_worker(state: State, event: Event[GangInspectDone | CommandFailed]) -> bool:
@@ -81,18 +100,15 @@ def describe(
     stacks = {int(rank): frames for reply in replies for rank, frames in reply.stacks.items()}
     states = {int(rank): state for reply in replies for rank, state in reply.states.items()}
     stopped = sorted(rank for rank, state in states.items() if state in STOPPED)
-    waiting = sorted(rank for rank, frames in stacks.items() if rank not in stopped and _is_waiting(frames))
-    elsewhere = sorted(rank for rank, frames in stacks.items() if frames and rank not in (*waiting, *stopped))
+    running = {rank: frames for rank, frames in stacks.items() if rank not in stopped}
+    waiting, elsewhere = standing.groups(running), standing.absent(running)
     left = tuple(quiet.left or ())
-    parts = [f"{_ranks(left)} {_verb(left, 'has', 'have')} left" if left else ""]
-    parts += [f"{_ranks(stopped)} {_verb(stopped, 'is', 'are')} stopped by a signal" if stopped else ""]
-    parts += [f"rank {rank} is at {_position(stacks[rank])}, in no collective" for rank in elsewhere[:3]]
-    if waiting:
-        parts.append(
-            f"{_ranks(waiting)} {_verb(waiting, 'waits', 'wait')} for peers at {_position(stacks[waiting[0]])}"
-        )
+    parts = [f"{rank_names(left)} {verb(left, 'has', 'have')} left" if left else ""]
+    parts += [f"{rank_names(stopped)} {verb(stopped, 'is', 'are')} stopped by a signal" if stopped else ""]
+    parts += [f"rank {rank} is at {standing.position(stacks[rank])}, in no collective" for rank in elsewhere[:3]]
+    parts += standing.waiting_text(waiting)
     parts += [
-        f"{_ranks(spinning)} {_verb(spinning, 'uses its', 'use their')} CPU and {_verb(spinning, 'makes', 'make')} no step"
+        f"{rank_names(spinning)} {verb(spinning, 'uses its', 'use their')} CPU and {verb(spinning, 'makes', 'make')} no step"
         if spinning
         else ""
     ]
@@ -111,7 +127,7 @@ def _missing_stacks(replies: Iterable[GangInspectDone], stopped: Collection[int]
             reasons.setdefault(reason, []).append(int(rank))
     for reason, ranks in reasons.items():
         if not set(ranks) <= set(stopped):
-            yield f"no stack of {_ranks(sorted(ranks))}: {reason}"
+            yield f"no stack of {rank_names(sorted(ranks))}: {reason}"
 
 
 def _busy(inspection: Inspection) -> tuple[int, ...]:
@@ -131,30 +147,9 @@ def _busy_reason(inspection: Inspection, busy: tuple[int, ...]) -> str:
     since = (
         f"no step for {quiet.since_s:.0f} s"
         if not quiet.left
-        else f"{_ranks(quiet.left)} left {quiet.since_s:.0f} s ago"
+        else f"{rank_names(quiet.left)} left {quiet.since_s:.0f} s ago"
     )
     absent = "a launcher has no worker now" if any(not reply.states for reply in inspection.replies) else ""
     if busy:
-        return f"{since}, but {_ranks(busy)} {_verb(busy, 'works', 'work')}"
+        return f"{since}, but {rank_names(busy)} {verb(busy, 'works', 'work')}"
     return f"{since}; {absent or 'a node does not respond'}"
-
-
-def _is_waiting(frames: tuple[str, ...]) -> bool:
-    return any(_WAITING.search(frame) for frame in frames)
-
-
-def _position(frames: tuple[str, ...]) -> str:
-    """The innermost frame of the user's code as ``train.py:14 (load)``."""
-    frame = next((frame for frame in frames if not _LIBRARY.search(frame)), frames[0])
-    place, _, function = frame.rpartition(" ")
-    return f"{place.rpartition('/')[2]} ({function})"
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    names = [str(rank) for rank in ranks]
-    listed = " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else "".join(names)
-    return f"rank{'s' * (len(names) > 1)} {listed}"
-
-
-def _verb(ranks: Iterable[int], singular: str, plural: str) -> str:
-    return singular if len(tuple(ranks)) == 1 else plural

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ...model import codec
 from ...model.event import Clock, Command, Event, command
-from ...model.events import CheckpointFacts, GangInspectDone, GangQuiet, Note, Timer
+from ...model.events import CheckpointFacts, GangInspectDone, GangQuiet, Note, RankJoining, Timer
 from ...model.frozen import dataclass, field, replace
 from ...model.payload import Payload
 from ...model.plan import Plan
@@ -140,9 +140,13 @@ class State:
     awaited: frozenset[str] = frozenset()
     store: tuple[str, int] | None = None
     resume: CheckpointFacts | None = None
+    #: What ranks of a script have called ``init_process_group`` with.
+    joining: Mapping[int, RankJoining] = field(default_factory=dict)
     joined: frozenset[int] = frozenset()
     finished: frozenset[int] = frozenset()
     failed: frozenset[int] = frozenset()
+    #: A rank of the attempt has failed since it waited too long for its peers.
+    has_timed_out: bool = False
     #: When the first rank of the attempt failed, and when nodes exited or fell silent in it, in seconds since the run began.
     failed_at: float | None = None
     lost_at: Mapping[str, float] = field(default_factory=dict)

@@ -162,7 +162,7 @@ class GangStartDone(Payload):
 
 @payload("gang.stop", "invoke", writer="ctl")
 class GangStop(Order):
-    """End the ranks of the attempt. ``dump``: they write their stacks into their logs first.
+    """End the ranks of the attempt. ``dump``: their stacks are written into their logs first, and are in the response.
 
     ``grace_s``: from SIGTERM to SIGKILL; without it they are killed at once. ``save_grace_s``: the ranks of a node are killed so
     much later, or once none of them is inside a save. ``accepts_exiting``: respond once they run no more code, while the kernel
@@ -180,7 +180,8 @@ class GangStop(Order):
 class GangStopDone(Payload):
     """``left``: processes that can still run code; ``exiting``: pids of those that exit; ``last_step``: by rank.
 
-    ``had_s``: by rank, the time from its notice, SIGTERM or the order to stop, to its end or SIGKILL.
+    ``had_s``: by rank, the time from its notice, SIGTERM or the order to stop, to its end or SIGKILL. ``stacks``: as in
+    ``gang.inspect``.
     """
 
     killed: tuple[Whole, ...] | None = None
@@ -188,6 +189,7 @@ class GangStopDone(Payload):
     exiting: tuple[Whole, ...] | None = None
     last_step: Mapping[str, Step | None] | None = None
     had_s: Mapping[str, Seconds] | None = None
+    stacks: Mapping[str, tuple[str, ...]] | None = None
     reason: str | None = None
 
 

@@ -31,12 +31,14 @@ class GangQuiet(Payload):
     """A script completed no step for ``since_s``, or some of its ranks (``left``) ended so long ago: its ranks are inspected.
 
     ``limit_s``: of its standstill. ``is_strict``: the user has set it, so it counts even while ranks work.
+    ``is_joining``: not every rank has joined yet, which is reported and ends nothing.
     """
 
     since_s: Seconds
     limit_s: Seconds
     is_strict: bool | None = None
     left: tuple[Rank, ...] | None = None
+    is_joining: bool | None = None
 
 
 @payload("gang.busy", writer="ctl")
@@ -45,6 +47,14 @@ class GangBusy(Payload):
 
     ranks: tuple[Rank, ...] | None = None
     reason: str | None = None
+
+
+@payload("gang.joining", writer="ctl")
+class GangJoining(Payload):
+    """Not every rank of a script has joined ``since_s`` after their start. ``reason``: where they stand, and what keeps them apart."""
+
+    since_s: Seconds
+    reason: str
 
 
 @payload("store.retried", writer="ctl")

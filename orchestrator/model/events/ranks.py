@@ -27,6 +27,19 @@ class RankStart(Payload):
     imports: str | None = None
 
 
+@payload("rank.joining", writer="rank")
+class RankJoining(Payload):
+    """A rank of a script calls ``init_process_group`` for the first time: as rank ``number`` of ``world``, with the store ``HOST:PORT``.
+
+    What the call does not show is absent.
+    """
+
+    rank: Rank
+    number: Rank | None = None
+    world: Ranks | None = None
+    store: str | None = None
+
+
 @payload("rank.joined", writer="rank")
 class RankJoined(Payload):
     """A rank joined the process group of ``world`` ranks."""

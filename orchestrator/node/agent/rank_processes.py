@@ -63,7 +63,7 @@ class Stop:
     of what got SIGKILL.
 
     ``accepts_exiting``: a killed process that runs no more code is not waited for. ``grace_s``, ``save_grace_s``: as in GangStop.
-    ``noticed``: when the ranks got their notice; ``had_s``: rank -> time from then to its end or SIGKILL.
+    ``noticed``: when the ranks got their notice; ``had_s``: rank -> time from then to its end or SIGKILL. ``stacks``: by rank.
     """
 
     run: str
@@ -78,6 +78,7 @@ class Stop:
     had_s: dict[int, float] = field(default_factory=dict)
     killed: dict[int, int] = field(default_factory=dict)
     terminated: frozenset[int] = frozenset()
+    stacks: dict[str, tuple[str, ...]] | None = None
 
 
 class RankProcesses:
@@ -189,7 +190,12 @@ class RankProcesses:
         )  # fmt: skip
         gang = self._gangs.get((run, epoch))
         if dump and gang and gang.alive:
-            rank_stacks.dump(self._loop, _inspected(gang), lambda: self._end_until_stopped(stop, gang, spare))
+
+            def end(stacks: dict[int, str]) -> None:
+                stop.stacks = {str(rank): inspection.main_thread(text) for rank, text in stacks.items()}
+                self._end_until_stopped(stop, gang, spare)
+
+            rank_stacks.dump(self._loop, _inspected(gang), end)
         else:
             self._end_until_stopped(stop, gang, spare)
 
@@ -320,6 +326,7 @@ class RankProcesses:
             exiting=tuple(sorted(exiting)) or None,
             last_step=steps,
             had_s={str(rank): had_s for rank, had_s in sorted(stop.had_s.items())} or None,
+            stacks=stop.stacks,
             reason=f"{left} processes still live {stop.until - stop.began:g} s after the stop began" if left else None,
         )
         stop.respond("fail" if left else "ok", done)
@@ -327,7 +334,7 @@ class RankProcesses:
     def _expire(self, gang: Gang) -> None:
         """The hard deadline is over: the stacks of the ranks are written into their logs, then they are killed."""
         print(f"deadline of {gang.spec.deadline_s:g} s is over: ranks {sorted(gang.alive.values())}", file=sys.stderr)
-        rank_stacks.dump(self._loop, _inspected(gang), lambda: _signal_ranks(gang, signal.SIGKILL))
+        rank_stacks.dump(self._loop, _inspected(gang), lambda _: _signal_ranks(gang, signal.SIGKILL))
 
 
 def run_order(order: Mapping[str, Any], release_fd: int) -> int:

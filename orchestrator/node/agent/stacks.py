@@ -79,15 +79,15 @@ def take(loop: Loop, pids: Mapping[int, int], respond: Callable[[Mapping[int, Re
     finish()
 
 
-def dump(loop: Loop, ranks: Mapping[int, tuple[int, Path]], respond: Callable[[], None]) -> None:
-    """Append the stacks of ranks to their logs, or why there are none. ``ranks``: rank -> pid and log."""
+def dump(loop: Loop, ranks: Mapping[int, tuple[int, Path]], respond: Callable[[dict[int, str]], None]) -> None:
+    """Append the stacks of ranks to their logs, or why there are none. ``ranks``: rank -> pid and log; ``respond``: with the stacks."""
 
     def write(requests: Mapping[int, Request]) -> None:
-        for rank, request in requests.items():
-            text = request.read() or f"no stack: {request.problem}\n"
+        texts = {rank: request.read() for rank, request in requests.items()}
+        for rank, text in texts.items():
             with suppress(OSError), ranks[rank][1].open("a") as log:
-                log.write(text)
-        respond()
+                log.write(text or f"no stack: {requests[rank].problem}\n")
+        respond(texts)
 
     take(loop, {rank: pid for rank, (pid, _) in ranks.items()}, write)
 

@@ -132,11 +132,40 @@ def _watch_joining(c10d: Any) -> None:
         if error is None:
             _record_joined(c10d)
 
-    init_process_group = importlib_bootstrap.observe(original, lambda args, kwargs: None, finish)
+    init_process_group = importlib_bootstrap.observe(original, _report_joining, finish)
     modules: tuple[Any, ...] = (c10d, importlib.import_module("torch.distributed"))
     for module in modules:
         if getattr(module, "init_process_group", None) is original:
             module.init_process_group = init_process_group
+
+
+@record.guarded("joining")
+def _report_joining(args: tuple[Any, ...], kwargs: Any) -> None:
+    """Report the first call: where ranks look for each other shows why they do not meet."""
+    if _joined or _joining:
+        return
+    call = dict(zip(("backend", "init_method", "timeout", "world_size", "rank", "store"), args), **kwargs)
+    number, world = (call.get(name, -1) for name in ("rank", "world_size"))
+    _joining.append(number)
+    if number == -1:
+        number = os.environ.get("RANK")
+    if world == -1:
+        world = os.environ.get("WORLD_SIZE")
+    store = None if call.get("store") is not None else _store(call.get("init_method") or "env://")
+    facts = {"number": _whole(number), "world": _whole(world), "store": store}
+    record.notify("rank.joining", **{name: value for name, value in facts.items() if value is not None})
+
+
+def _store(method: str) -> str | None:
+    """``HOST:PORT`` of the store that a method of ``init_process_group`` names."""
+    scheme, _, place = method.partition("://")
+    if scheme == "env":
+        return ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    return place.partition("?")[0] if scheme == "tcp" else None
+
+
+def _whole(value: Any) -> int | None:
+    return int(value) if str(value).isdecimal() else None
 
 
 @record.guarded("joined")
@@ -148,5 +177,6 @@ def _record_joined(c10d: Any) -> None:
         record.notify("rank.joined", world=world, backend=backend)
 
 
-#: The rank with which this process first joined a process group.
+#: The ranks with which this process first asked to join, and joined, a process group.
+_joining: list[Any] = []
 _joined: list[int] = []
