@@ -17,7 +17,7 @@ from .checkpoints import file_globs, save_moments, saves
 from .checkpoints import install as checkpoints
 from .engines import deepspeed, master_weights
 from .holds import points, stack_signal
-from .measures import batches, inputs, losses, time_split
+from .measures import batches, losses, time_split
 
 _installed: list[int] = []
 #: Has something once the process is hooked and its record has no place yet.
@@ -101,7 +101,7 @@ def _hook(torch: Any) -> None:
     live.watch()
     losses.watch()
     batches.watch()
-    inputs.watch()
+    batches.watch_inputs()
     time_split.watch()
     deepspeed.watch()
     master_weights.watch_megatron()
