@@ -245,7 +245,10 @@ def _end(is_observed: bool, result: Any, error: BaseException | None) -> None:
 
 
 def watch_inputs() -> None:
-    """Observe the wrappers once they are imported."""
+    """Observe the wrappers of torch for several ranks once they are imported: their outermost call, with gradients.
+
+    Inputs on a device are not read: that would wait for its work.
+    """
     for module, name in WRAPPERS.items():
         imports.when_imported(module, functools.partial(_wrap, name))
 
