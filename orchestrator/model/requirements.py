@@ -40,6 +40,18 @@ class Requirement:
     text: str
     fix: str = ""
 
+    @classmethod
+    def ok(cls, name: str, text: str = "ok") -> Requirement:
+        return cls(name=name, outcome="ok", text=text)
+
+    @classmethod
+    def warn(cls, name: str, text: str, fix: str) -> Requirement:
+        return cls(name=name, outcome="warn", text=text, fix=fix)
+
+    @classmethod
+    def fail(cls, name: str, text: str, fix: str = "") -> Requirement:
+        return cls(name=name, outcome="fail", text=text, fix=fix)
+
 
 def version_text(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))

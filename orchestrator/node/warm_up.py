@@ -1,4 +1,8 @@
-"""Warming up a process that forks ranks: imports torch once, with one thread, and freezes its objects for cheap forks."""
+"""Warming up a process that forks ranks: imports torch and the ranks' code once, with one thread, and freezes objects for cheap forks.
+
+The ranks' code costs a rank 0.1 s of CPU time, and a node has fewer cores than ranks. The agent's archive holds the same code as
+a payload. A rank adopts what the agent imported if the hashes are equal.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,17 @@ import contextlib
 import gc
 import importlib
 import os
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 
-from ..model import redaction
+from ..model import codec, redaction
+from ..model.gang import GangSpec
 from ..model.requirements import HOST_TORCH, version_text
-from . import rank_imports
+from .files import payloads
 from .keeper import launch
 from .oslayer import host_names, processes
 
@@ -40,7 +48,7 @@ def import_modules() -> None:
             importlib.import_module(name)
         _exercise()
         host_names.connect_without_queries()
-        rank_imports.preload()
+        preload_rank_code()
         _empty_caches()
     if sys.modules["torch"].cuda.is_initialized():
         raise RuntimeError("CUDA was initialised by the imports: no forked rank could use it")
@@ -113,3 +121,93 @@ def freeze_objects() -> int:
     gc.collect()
     gc.freeze()
     return gc.get_freeze_count()
+
+
+PACKAGE = "orchestrator.rank"
+WORKLOADS = "orchestrator.workloads"
+#: The name under which a rank loads the watcher (``rank/runtime/interpreter.py``).
+WATCHER = "_ccbed_watch"
+#: What every rank imports, what a script needs, and what the reference models need.
+RANK_MODULES = (
+    f"{PACKAGE}.runtime.main", f"{PACKAGE}.runtime.context", f"{PACKAGE}.runtime.program", f"{PACKAGE}.runtime.isolation",
+    f"{PACKAGE}.reference_models.training_loop", f"{PACKAGE}.reference_models.module_facts",
+    f"{PACKAGE}.runtime.imports_ahead", f"{PACKAGE}.exchange.communicator", f"{WORKLOADS}.script",
+)  # fmt: skip
+#: What was imported, each with its path in a payload, without ``.py``. A rank that walked through ``sys.modules`` would copy a
+#: page for each of 2,500 modules.
+_imported: dict[str, tuple[ModuleType, str]] = {}
+_imported_hashes: list[bytes] = []
+
+
+def preload_rank_code() -> None:
+    """Import ``RANK_MODULES`` and the watcher from the archive; nothing where this process does not run from one."""
+    try:
+        code_hash = pkgutil.get_data("orchestrator", payloads.RANK_HASH.partition("/")[2])
+    except OSError:
+        return
+    try:
+        _import()
+    except ImportError:  # the ranks that need it report it
+        pass
+    else:
+        _imported_hashes.append(code_hash or b"")
+    remember_rank_modules()
+
+
+def remember_rank_modules() -> None:
+    """Note which modules of the ranks' code are imported now."""
+    _imported.update({name: (sys.modules[name], _path(name)) for name in sys.modules if _is_of_rank(name)})
+
+
+def has_imported_rank_code() -> bool:
+    return bool(_imported_hashes)
+
+
+def is_same_code(payload: str) -> bool:
+    """Is the code of a payload the code that is imported?"""
+    try:
+        return Path(payload, payloads.RANK_HASH).read_bytes() in _imported_hashes
+    except OSError:
+        return False
+
+
+def _import() -> None:
+    for name in RANK_MODULES:
+        importlib.import_module(name)
+    interpreter = importlib.import_module(f"{PACKAGE}.runtime.interpreter")
+    interpreter.load_watcher(Path(sys.modules[PACKAGE].__path__[0]) / "watcher")
+    digest = importlib.import_module(f"{WATCHER}.digest")
+    digest.prepare([importlib.import_module("torch").device("cpu")])
+    importlib.import_module(f"{PACKAGE}.runtime.program").omit_finalizers()
+    for cls in (GangSpec, sys.modules[f"{WORKLOADS}.script"].Params):
+        codec.hints(cls)
+    interpreter.remember_modules()
+
+
+def adopt_rank_code(payload: str) -> None:
+    """In a rank: use the imported modules as those of the payload, or forget them if the payload's code differs."""
+    is_equal = is_same_code(payload)
+    for name, (module, path) in _imported.items():
+        if is_equal:
+            _relocate(module, f"{payload}/{path}")
+        else:
+            del sys.modules[name]
+    if not is_equal:
+        for package in (PACKAGE, WORKLOADS):
+            vars(sys.modules["orchestrator"]).pop(package.partition(".")[2], None)
+
+
+def _is_of_rank(name: str) -> bool:
+    return name.partition(".")[0] == WATCHER or f"{name}.".startswith((f"{PACKAGE}.", f"{WORKLOADS}."))
+
+
+def _path(name: str) -> str:
+    return name.replace(WATCHER, f"{PACKAGE}.watcher").replace(".", "/")
+
+
+def _relocate(module: ModuleType, path: str) -> None:
+    """Modules that a package imports later come from the payload, and files beside a module are found there."""
+    if hasattr(module, "__path__"):
+        module.__path__ = [path]
+        path = f"{path}/__init__"
+    module.__file__ = f"{path}.py"

@@ -1,10 +1,12 @@
-"""Reads an inventory through `ansible-inventory --list`, with its variable files and the vault values that ccbed needs."""
+"""Runs Ansible's programs, and reads an inventory through `ansible-inventory --list`, with variable files and the vault values needed."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,8 +16,8 @@ from ..core.inventory import parse_listing, variable_positions
 from ..core.spec import source_positions, values
 from ..model.bed import Inventory
 from ..model.errors import UsageError
+from ..model.frozen import dataclass
 from ..store import paths, shipped
-from . import ansible_programs
 from .vault import Vault, arguments
 
 #: A dynamic inventory queries a cloud; a broken one hangs.
@@ -45,7 +47,7 @@ def read(path: Path, vault: Vault) -> tuple[Inventory, tuple[str, ...]]:
 def _list(path: Path, vault: Vault, options: Sequence[str]) -> Mapping[str, Any]:
     """Raises UsageError."""
     argv = ["-i", str(path), "--list", "--playbook-dir", str(shipped.folder("playbooks")), *options]
-    done = ansible_programs.run("ansible-inventory", argv, LIST_S, about=str(path))
+    done = run("ansible-inventory", argv, LIST_S, about=str(path))
     if done.code:
         raise _failed(path, vault, done.errors)
     skipped = re.findall(r"Skipping unexpected key \((.*?)\) in group \((.*?)\)", done.errors)
@@ -68,9 +70,7 @@ def _opened(path: Path, vault: Vault, options: Sequence[str], sealed: Sequence[s
         return {}
 
     def opened(text: str) -> str:
-        done = ansible_programs.run(
-            "ansible-vault", ["decrypt", "--output", "-", *options], LIST_S, about=str(path), stdin=text
-        )
+        done = run("ansible-vault", ["decrypt", "--output", "-", *options], LIST_S, about=str(path), stdin=text)
         if done.code:
             raise _closed(path, vault)
         return done.output
@@ -166,3 +166,49 @@ def _files(path: Path) -> Iterator[tuple[Any, str, Path]]:
                 candidate for candidate in inner if candidate.is_file() and candidate.suffix in ("", ".json", *YAML)
             ):
                 yield kind, entry.name.removesuffix(entry.suffix if entry.suffix in YAML else ""), file
+
+
+#: The same output for all users; a file that cannot be parsed is an error and no warning.
+SETTINGS = {
+    "ANSIBLE_NOCOLOR": "1",
+    "ANSIBLE_FORCE_COLOR": "0",
+    "ANSIBLE_DEPRECATION_WARNINGS": "0",
+    "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
+    "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1",
+    "LC_ALL": "C.UTF-8",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramResult:
+    code: int
+    output: str
+    errors: str
+
+
+def find(name: str) -> str:
+    """The program of the environment that ccbed runs in. Raises UsageError where Ansible is not installed."""
+    program = Path(sys.executable).parent / name
+    if not os.access(program, os.X_OK):
+        raise UsageError(
+            f"{name} is missing beside {sys.executable}", hint="pip install ansible-core, into ccbed's environment"
+        )
+    return str(program)
+
+
+def run(name: str, arguments: Sequence[str], limit_s: float, *, about: str, stdin: str = "") -> ProgramResult:
+    """Run a program. Raises UsageError if it is missing or does not end in time."""
+    argv = [find(name), *arguments]
+    try:
+        done = subprocess.run(
+            argv,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+            env={**os.environ, **SETTINGS},
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"{about}: {name} did not end within {limit_s:.0f} s") from None
+    return ProgramResult(code=done.returncode, output=done.stdout, errors=done.stderr)

@@ -57,8 +57,8 @@ def _fabric(bed: BedSpec) -> tuple[Requirement, ...]:
     if not bed.fabric:
         return ()
     problems = fabric.lacking(bed.link)
-    fine = Requirement(name="fabric", outcome="ok", text=links.bed_text(bed))
-    lacks = (Requirement(name="fabric", outcome="fail", text=problem.text, fix=problem.fix) for problem in problems)
+    fine = Requirement.ok("fabric", links.bed_text(bed))
+    lacks = (Requirement.fail("fabric", problem.text, problem.fix) for problem in problems)
     return tuple(lacks) or (fine,)
 
 
@@ -68,7 +68,7 @@ def _check_host(bed: BedSpec, host: HostSpec) -> diagnosis.HostSurvey | Requirem
             return _read(bed, host, access)
     except host_access.UnreachableError as error:
         name = "ssh" if host.connection == "ssh" else "host"
-        return Requirement(name=name, outcome="fail", text=str(error))
+        return Requirement.fail(name, str(error))
 
 
 def _read(bed: BedSpec, host: HostSpec, access: host_access.HostAccess) -> diagnosis.HostSurvey | Requirement:
@@ -76,12 +76,12 @@ def _read(bed: BedSpec, host: HostSpec, access: host_access.HostAccess) -> diagn
     output = access.run([interpreter, "-"], _script(bed, host), COMMAND_S)
     if output.code:
         advised = error_explanations.explain_host(replace(host, python=interpreter), output.stderr, reachable=True)
-        return Requirement(name="python", outcome="fail", text=advised.text, fix=advised.fix)
+        return Requirement.fail("python", advised.text, advised.fix)
     try:
         host_facts: Mapping[str, Any] = json.loads(output.stdout[output.stdout.index("{") :])
     except ValueError:
         text = "its output is not JSON; its shell may print text at log-in"
-        return Requirement(name="python", outcome="fail", text=text, fix=f"try: ssh {host.address} true")
+        return Requirement.fail("python", text, f"try: ssh {host.address} true")
     offset_s, within = _clock(access)
     return diagnosis.HostSurvey(host=host, facts=host_facts, clock_offset_s=offset_s, clock_uncertainty_s=within)
 

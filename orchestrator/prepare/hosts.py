@@ -15,8 +15,8 @@ from ..model.bed import BedSpec, HostSpec
 from ..model.errors import OwnedError
 from ..model.frozen import dataclass
 from ..model.requirements import ENGINE_SOCKET
-from ..providers.docker import registries
-from ..store import prepared, shipped
+from ..providers.docker import engines
+from ..store import beds, shipped
 from . import facts, host_access, playbook_runs, pull
 from .vault import Vault
 
@@ -48,7 +48,7 @@ def work(state: Path, bed: BedSpec, *, force: bool = False, hosts: Collection[st
     """The hosts among ``hosts`` (None: all) that are due, from the records on this machine alone."""
     images = {name: image_id for name in preparation.images(bed) if (image_id := local_image(name)) is not None}
     parts = preparation.parts(bed, playbooks_hash(), images)
-    due = preparation.find_due(parts, {} if force else prepared.read(state, bed.name))
+    due = preparation.find_due(parts, {} if force else beds.read_prepared(state, bed.name))
     due = tuple(entry for entry in due if hosts is None or entry.host in hosts)
     if force:
         due = tuple(preparation.Due(host=entry.host, reason="asked for") for entry in due)
@@ -69,7 +69,7 @@ def prepare(state: Path, work: Work, vault: Vault, on_step: playbook_runs.OnStep
     }
     if work.images:
         variables["ccbed_image_ids"] = dict(work.images)
-    if logins := registries.logins(preparation.images(bed)):
+    if logins := engines.logins(preparation.images(bed)):
         variables["ccbed_registry_logins"] = logins
     unreachable, labels = host_access.read(
         [bed.host(entry.host) for entry in work.due], f"{bed.hostdir}/keeper/keeper.json"
@@ -88,7 +88,7 @@ def prepare(state: Path, work: Work, vault: Vault, on_step: playbook_runs.OnStep
         on_step,
     )
     records = {host: _record(work.parts[host], result.facts.get(host, {})) for host in result.done}
-    prepared.write(state, bed.name, records)
+    beds.write_prepared(state, bed.name, records)
     return Outcome(ready=result.done, failures=(*failures, *_failures(bed, result)), changed=result.changed)
 
 
@@ -105,7 +105,7 @@ def lost(
     state: Path, bed: BedSpec, stamps: Mapping[str, str], unreachable: Collection[str]
 ) -> tuple[preparation.Due, ...]:
     """Hosts that have changed since their preparation. ``unreachable``: hosts without a stamp; only that is read from them."""
-    known = prepared.read(state, bed.name)
+    known = beds.read_prepared(state, bed.name)
     hosts = [bed.host(name) for name in unreachable if name in known]
     return preparation.find_changed(known, {**stamps, **_stamps(bed, hosts)})
 
@@ -137,7 +137,7 @@ def _json(text: str) -> Mapping[str, Any]:
 
 def forget(state: Path, bed: BedSpec, hosts: Collection[str]) -> None:
     """Let `up` prepare these hosts again."""
-    prepared.forget(state, bed.name, hosts)
+    beds.forget_prepared(state, bed.name, hosts)
 
 
 def reset(state: Path, bed: BedSpec, vault: Vault, on_step: playbook_runs.OnStep, *, force: bool) -> Outcome:
@@ -159,13 +159,13 @@ def reset(state: Path, bed: BedSpec, vault: Vault, on_step: playbook_runs.OnStep
         force_command = f"ccbed down {bed.inventory} --reset --force"
         raise OwnedError(*held, hint=f"end it there; to end it by force: {force_command}")
     if not result.failed:
-        prepared.forget(state, bed.name)
+        beds.forget_prepared(state, bed.name)
     return Outcome(ready=result.done, failures=_failures(bed, result), changed=result.changed)
 
 
 def python(state: Path, bed: BedSpec) -> dict[str, str]:
     """Per host the interpreter for ccbed's keeper, as preparation chose or installed it."""
-    known = prepared.read(state, bed.name)
+    known = beds.read_prepared(state, bed.name)
     return {host: str(entry["python"]) for host, entry in known.items() if entry.get("python")}
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from ..model.frozen import dataclass, field
 from ..store import shipped
-from . import ansible_programs
+from . import ansible_listing
 from .vault import Vault, arguments
 
 #: An image of several GB may have to pass a slow line. Single tasks have limits of their own in the playbooks.
@@ -158,7 +158,7 @@ def _runner(
     """The output of Ansible beside its events: the reason, if it reached no host."""
     import ansible_runner
 
-    beside = str(Path(ansible_programs.find("ansible-playbook")).parent)
+    beside = str(Path(ansible_listing.find("ansible-playbook")).parent)
     path = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
     settings = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
     with _hosts_umask():
@@ -169,7 +169,7 @@ def _runner(
             inventory=wanted.inventory,
             limit=",".join(wanted.hosts),
             extravars=dict(wanted.variables),
-            envvars={**ansible_programs.SETTINGS, **settings, "PATH": path},
+            envvars={**ansible_listing.SETTINGS, **settings, "PATH": path},
             cmdline=shlex.join(options) if options else None,
             forks=forks(len(wanted.hosts)),
             settings={"pexpect_timeout": 0.2, "suppress_output_file": True},

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.bed import BedSpec, HostSpec
-from ..node.hostlink import prunable_files
+from ..node.hostlink import bed_files
 from ..node.hostlink.bed_files import BED_FILES
 from . import sites
 
@@ -17,7 +17,7 @@ PRUNE_S = 120.0
 
 
 def listed(bed: BedSpec, site: sites.Site, directory: str) -> list[dict[str, Any]]:
-    """``directory``: that of the bed on the host. See ``node/hostlink/prunable_files.py``. Raises OSError, ValueError or RuntimeError."""
+    """``directory``: that of the bed on the host. See ``node/hostlink/bed_files.py``. Raises OSError, ValueError or RuntimeError."""
     entries: list[dict[str, Any]] = site.call("leftovers", PRUNE_S, hostdir=directory, shared_dir=bed.shared_dir)
     return entries
 
@@ -33,9 +33,7 @@ def remove(bed: BedSpec, host: HostSpec, site: sites.Site, entries: Sequence[tup
 def remove_mirrored(bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
     """Remove the mirrored files of nodes on other hosts."""
     if bed.workdir not in {bed.directory_on(host.name) for host in bed.hosts}:
-        prunable_files.remove_prunable(
-            bed.workdir, f"{bed.workdir}/shared", [(kind, name) for _, kind, name in entries]
-        )
+        bed_files.remove_prunable(bed.workdir, f"{bed.workdir}/shared", [(kind, name) for _, kind, name in entries])
 
 
 def remove_mirrors(bed: BedSpec, hosts: Sequence[HostSpec]) -> None:

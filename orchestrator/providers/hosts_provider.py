@@ -19,11 +19,10 @@ from ..model.events import NodeKill
 from ..model.provider import Cursors, Fetched
 from ..node.files import inbox, label, plain_files
 from ..node.keeper import launch
-from . import archive, bed_leftovers, external_keeper, host_problems, owners, site_connections, sites
+from . import archive, bed_leftovers, external_keeper, host_problems, owners, sites
 from .bed_commands import BED
 from .bounded_threads import BoundedThreads
 from .event_reader import Follower
-from .preflight import site_prober
 from .sites import Site
 
 CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
@@ -55,7 +54,7 @@ class HostsProvider:
         self._run = BED
         self._follower: Follower | None = None
         self._cursors: Cursors = {}
-        self._links = site_connections.Sites()
+        self._links = sites.Sites()
         self._restarts = BoundedThreads("ccbed-restart")
         self._connections: dict[str, int] = {}
         self._unreachable: host_problems.Problems = {}
@@ -114,8 +113,8 @@ class HostsProvider:
         about = {"hostdir": bed.directory_on(host.name), "bed": bed.name, "engine": self._engine_socket(host)}
         return self._site(bed, host).call("look", deadline_s, **about, memory=memory)
 
-    def prober(self, bed: BedSpec) -> site_prober.SiteProber:
-        return site_prober.SiteProber(bed, lambda host: self._site(bed, bed.host(host)))
+    def prober(self, bed: BedSpec) -> sites.SiteProber:
+        return sites.SiteProber(bed, lambda host: self._site(bed, bed.host(host)))
 
     def prepare(self, bed: BedSpec) -> None:
         """Prepare directories, archive, nodes and keeper on each host. Raises InfrastructureError with a line per host."""

@@ -75,11 +75,11 @@ def requirement(interpreter: Interpreter, *, named: bool) -> Requirement:
     problem = _problem(interpreter)
     if not problem:
         text = f"{interpreter.torch}, Python {interpreter.python}" + ("" if interpreter.numpy else ", no numpy")
-        return Requirement(name="torch", outcome="ok", text=text)
+        return Requirement.ok("torch", text)
     other = "set ccbed_python to the python of an environment that has torch"
     fix = other if named else f"pip install 'ccbed[local]'; or {other}"
     source = "ccbed_python " if named else ""
-    return Requirement(name="torch", outcome="fail", text=f"{source}{interpreter.path}: {problem}", fix=fix)
+    return Requirement.fail("torch", f"{source}{interpreter.path}: {problem}", fix)
 
 
 def _problem(interpreter: Interpreter) -> str:

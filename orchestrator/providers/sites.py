@@ -1,18 +1,27 @@
-"""A site gives access to one host of a bed: operations, files and events of its nodes."""
+"""A site gives access to one host of a bed: operations, files and events of its nodes; connected once, in the background if begun early."""
 
 from __future__ import annotations
 
+import functools
+import json
 import math
+import secrets
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..model.bed import BedSpec, HostSpec
+from ..model.event import Command
 from ..model.provider import Fetched
-from ..node.files import label
+from ..node.files import inbox, label
 from ..node.files.plain_files import replace_file
 from . import files
+from .bed_commands import BED
+from .bounded_threads import BoundedThreads
 
 if TYPE_CHECKING:
     import docker
@@ -160,3 +169,116 @@ def within(deadline_s: float, name: str, work: Callable[[], Any]) -> Any:
 
 def _raise(problem: BaseException) -> None:
     raise problem
+
+
+class Sites:
+    """Sites by host. Several threads may use it at once: all of them get the same site or the same error."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._futures: dict[str, Future[Site]] = {}
+        self._threads = BoundedThreads("ccbed-connect")
+
+    def begin(self, host: HostSpec, connect: Callable[[], Site]) -> None:
+        """Connect in the background, unless that has begun already."""
+        future, is_owner = self._claim(host.name, retry=False)
+        if is_owner:
+            self._threads.start(lambda: _settle(future, connect))
+
+    def get(self, host: HostSpec, connect: Callable[[], Site]) -> Site:
+        """Raises what ``connect`` raises. A failed connection is tried again by the next call."""
+        future, is_owner = self._claim(host.name, retry=True)
+        if is_owner:
+            _settle(future, connect)
+        try:
+            return future.result()
+        except BaseException:
+            with self._lock:
+                if self._futures.get(host.name) is future:
+                    del self._futures[host.name]
+            raise
+
+    def close(self) -> None:
+        """Close all sites at once; a site that is still connecting is closed as soon as it is connected."""
+        with self._lock:
+            futures, self._futures = self._futures, {}
+        closing = [
+            self._threads.start(functools.partial(_close, future)) for future in futures.values() if future.done()
+        ]
+        for future in futures.values():
+            if not future.done():
+                future.add_done_callback(_close)
+        wait(closing)
+
+    def _claim(self, name: str, *, retry: bool) -> tuple[Future[Site], bool]:
+        """(future of a host's site, whether the caller must connect it). ``retry``: also after a failure."""
+        with self._lock:
+            present = self._futures.get(name)
+            if present is None or (retry and present.done() and present.exception()):
+                present = self._futures[name] = Future()
+                return present, True
+            return present, False
+
+
+def _settle(future: Future[Site], connect: Callable[[], Site]) -> None:
+    try:
+        future.set_result(connect())
+    except BaseException as error:  # noqa: BLE001  raised again by get()
+        future.set_exception(error)
+
+
+def _close(future: Future[Site]) -> None:
+    if future.exception() is None:
+        future.result().close()
+
+
+RETRY_S = 0.01
+LIMIT = 1 << 20
+
+
+class SiteProber:
+    """See model.provider.Prober. ``site``: name of a host -> its site."""
+
+    def __init__(self, bed: BedSpec, site: Callable[[str], Site]) -> None:
+        self._bed = bed
+        self._site = site
+
+    def probe_host(self, host: str, op: str, deadline_s: float, **args: Any) -> Any:
+        return self._site(host).call(op, deadline_s, **args)
+
+    def probe_node(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
+        """Probe inside the node: a fork of its agent runs the operation, and its output is fetched."""
+        site, directory = (
+            self._site(self._bed.node(node).host),
+            f"{self._bed.directory_on(self._bed.node(node).host)}/nodes/{node}",
+        )
+        key = f"check/{op}-{secrets.token_hex(4)}"
+        output_dir = f"exec/{key.partition('/')[2]}"
+        value = {"check": {"op": op, "args": args}, "out": f"{directory}/{output_dir}"}
+        name = inbox.command_file_name(BED, key)
+        command = Command(f="exec", key=key, node=node, deadline_s=deadline_s, value=value)
+        site.write(f"{directory}/inbox/{name}", inbox.encode_command(BED, command), deadline_s)
+        until = time.monotonic() + deadline_s
+        with tempfile.TemporaryDirectory() as folder:
+            _read_when_present(site, node, f"done/{name}", Path(folder) / "done", until)
+            output = _read_when_present(site, node, f"{output_dir}/stdout", Path(folder) / "stdout", until)
+        return _value(node, op, output)
+
+
+def _read_when_present(site: Site, node: str, path: str, to: Path, until: float) -> str:
+    """The text of a file of a node as soon as it exists. Raises TimeoutError."""
+    while site.fetch(node, path, to, LIMIT).reason:
+        if time.monotonic() > until:
+            raise TimeoutError(f"{node} does not respond")
+        time.sleep(RETRY_S)
+    return to.read_text()
+
+
+def _value(node: str, op: str, output: str) -> Any:
+    try:
+        result = json.loads(output)
+    except ValueError:
+        raise RuntimeError(f"{node}: {op} printed no JSON: {output[-200:]}") from None
+    if "problem" in result:
+        raise RuntimeError(result["problem"])
+    return result["value"]

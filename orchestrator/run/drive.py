@@ -1,4 +1,4 @@
-"""Drive one run from its first event to its end, its interruption, or an error that stops the orchestrator."""
+"""Drive one run from its first event to its end, its interruption, or an error that stops the orchestrator; and probe suspect nodes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -16,17 +17,19 @@ from ..core.bed import selection
 from ..core.spec import redact
 from ..model import codec, events, redaction, vaulted
 from ..model import event as model
+from ..model.bed import BedSpec, NodeStatus
 from ..model.errors import CcbedError, InfrastructureError, on_disk
 from ..model.event import Command, Event, History, Source
+from ..model.frozen import dataclass, field
 from ..model.launch import Request
 from ..model.payload import Payload
 from ..model.plan import HostClock, Plan, PlanNode
+from ..model.provider import Provider
 from ..model.trial import REPLACE, Trial
 from ..store import beds, bundle, paths
 from ..store.journal import Journal, JournalError, now
-from . import collect, known_links, replacement_hosts
+from . import collect, known_links
 from .loop import Loop
-from .probe import Probes
 
 
 class CutOffError(InfrastructureError):
@@ -46,7 +49,7 @@ def drive(
             cursors = request.provider.open(request.bed, plan.run)
             cursors = _first_cursors(journal) if journal.events else cursors
             if journal.events and REPLACE in plan.policy:
-                replacement_hosts.prepare(request.provider, request.bed)
+                prepare_replacement_hosts(request.provider, request.bed)
             links = known_links.find(request, plan, directory)
             probes = Probes(lambda name: request.provider.observe_node(request.bed, name))
             opening = journal.append(_opening(request, plan, journal, directory, cursors, cut=cut))
@@ -288,3 +291,80 @@ def _gather(
     known = (*request.bed.vault, *request.secrets.values(), *of_nodes, *of_user)
     gathered = collect.gather(request.provider, wanted, directory, secrets=known)
     return {**gathered, "keepers": keepers, "keeper_pids": _keeper_pids(request)}
+
+
+#: A probe that takes longer counts as a host that does not answer.
+OVERDUE_S = 1.5
+#: A result that is older says nothing about the present.
+STALE_S = 3.0
+#: An unreachable host is probed again after this time: a link may be back at any moment.
+FRESH_S = 0.3
+#: A repeated probe is mostly done within this time.
+MOMENT_S = 0.05
+
+
+@dataclass(kw_only=True)
+class _Probe:
+    started: float
+    ended: float = 0.0
+    status: NodeStatus | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Probes:
+    """The probes under way, by node. ``observe`` may take a second, so each call has a thread of its own."""
+
+    def __init__(self, observe: Callable[[str], NodeStatus], clock: Callable[[], float] = time.monotonic) -> None:
+        self._observe = observe
+        self._clock = clock
+        self._under_way: dict[str, _Probe] = {}
+
+    def start(self, node: str) -> None:
+        """Start a probe, unless one is under way. A result that nothing read is replaced once it is stale."""
+        probe = self._under_way.get(node)
+        if probe is None or self._clock() - probe.started >= STALE_S:
+            self._start(node)
+
+    def status(self, node: str) -> NodeStatus:
+        """Return the result, each one once; ``starting`` while the probe runs, ``unreachable`` once it is overdue."""
+        self.start(node)
+        probe = self._under_way[node]
+        if probe.status and probe.status.state == "unreachable" and self._clock() - probe.ended > FRESH_S:
+            probe = self._start(node)
+            probe.done.wait(MOMENT_S)
+        if probe.status is None and self._clock() - probe.started < OVERDUE_S:
+            return NodeStatus(name=node, state="starting", reason="being probed")
+        del self._under_way[node]
+        return probe.status or NodeStatus(name=node, state="unreachable", reason="its host does not answer")
+
+    def _start(self, node: str) -> _Probe:
+        probe = self._under_way[node] = _Probe(started=self._clock())
+
+        def run() -> None:
+            status = self._observe(node)
+            probe.ended = self._clock()
+            probe.status = status
+            probe.done.set()
+
+        threading.Thread(target=run, daemon=True).start()
+        return probe
+
+
+def prepare_replacement_hosts(provider: Provider, bed: BedSpec) -> Mapping[str, str]:
+    """Prepare all hosts with room at once, or, where that fails, one by one; host -> why that failed.
+
+    `up` has prepared them, but this process does not know how: the requests for their containers are made anew.
+    """
+    rooms = [host for host in selection.host_names(bed) if any(node.host == host for node in bed.replacements)]
+    if not rooms or not _preparation_problem(provider, bed, rooms):
+        return {}
+    problems = {host: _preparation_problem(provider, bed, [host]) for host in rooms}
+    return {host: f"cannot be prepared: {problem}" for host, problem in problems.items() if problem}
+
+
+def _preparation_problem(provider: Provider, bed: BedSpec, hosts: list[str]) -> str:
+    try:
+        provider.prepare(selection.reaching(bed, hosts))
+    except InfrastructureError as error:
+        return "; ".join(error.problems)
+    return ""

@@ -24,8 +24,8 @@ from ..model.provider import Provider
 from ..model.trial import REPLACE, Trial
 from ..node.files import payloads
 from ..providers import files, preflight
-from ..store import beds, bundle, durable, fingerprint, inputs, paths, payload, secrets
-from . import drive, replacement_hosts, work_dirs
+from ..store import beds, bundle, durable, inputs, paths, payload, secrets
+from . import drive, work_dirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +260,7 @@ def _isolated(
     """
     if not draft.origin or not twins.is_script(draft.trial):
         return None, work_dir
-    from . import private_views  # with 2 modules that only a reference run of a script needs
+    from . import work_dirs  # with 2 modules that only a reference run of a script needs
 
     original, view = bundle.load_plan(draft.origin).work_dir, None
     if draft.bed.shares_file_system:
@@ -268,7 +268,7 @@ def _isolated(
         moved = {str(Path(work_dir.root).resolve()): work_dir.path} if is_moved and work_dir else {}
         Path(writable[0]).mkdir(mode=0o700, parents=True, exist_ok=True)
         keep = [str(Path(path).resolve()) for path in (draft.bed.workdir, *writable[:2])]
-        view = private_views.open_view(draft.views, directory, keep=keep, moved=moved, hidden=draft.hidden)
+        view = work_dirs.open_view(draft.views, directory, keep=keep, moved=moved, hidden=draft.hidden)
         if view and is_moved and work_dir:
             work_dir = replace(work_dir, path=work_dir.root)
     if draft.hidden and not view:
@@ -277,13 +277,13 @@ def _isolated(
             f"it would begin with what the run wrote outside of its project, {draft.hidden[0]}{others}:"
             " use {out} in its arguments, --map, or --twin, which runs the twin first"
         )
-    return Isolation(writable=writable, view=view, env=private_views.OFFLINE), work_dir
+    return Isolation(writable=writable, view=view, env=work_dirs.OFFLINE), work_dir
 
 
 def _refused_hosts(draft: Draft) -> Mapping[str, str]:
     """Prepare the hosts for replacements; host -> why that failed."""
     may_replace = REPLACE in draft.trial.recovery.policy
-    return replacement_hosts.prepare(draft.request.provider, draft.bed) if may_replace else {}
+    return drive.prepare_replacement_hosts(draft.request.provider, draft.bed) if may_replace else {}
 
 
 def _fingerprint(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def _fingerprint(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]
     names = (*plan.slots, *plan.spares)
     facts = {name: facts.get(name, {}) for name in names}
     planning.require_programs(draft.trial, draft.bed, draft.request.catalogue, facts)
-    return fingerprint.node_fingerprint(facts, plan.slots, **common)
+    return payload.node_fingerprint(facts, plan.slots, **common)
 
 
 def _code(draft: Draft) -> str:

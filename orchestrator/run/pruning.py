@@ -12,7 +12,7 @@ from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
 from ..model.frozen import dataclass, field
 from ..model.provider import Provider
-from ..node.hostlink.prunable_files import EXEC, PAYLOAD, RUN
+from ..node.hostlink.bed_files import EXEC, PAYLOAD, RUN
 from ..store import beds, leftovers
 
 

@@ -1,12 +1,16 @@
-"""The twin of a run: taken from the cache, resumed, or run now."""
+"""The twin of a run: taken from the cache, resumed, or run now; and the cache of twins by their key, with checksums."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..core.verdict import twin as twins
 from ..model import codec
@@ -17,7 +21,6 @@ from ..model.launch import Request
 from ..model.plan import Plan
 from ..model.run import Control, Twin
 from ..store import beds, bundle, durable, paths
-from ..store import twins as cache
 from ..store.journal import JournalError
 from ..views import training
 from . import abandon, drive, judging, preparation
@@ -187,8 +190,8 @@ def resume(request: Request, origin: Path) -> None:
 def _from_cache(request: Request, key: str) -> Twin | None:
     """Return the cached twin, if there is one. A damaged one is reported, and run again."""
     try:
-        twin = cache.get(Path(request.state), key, request.trial.world.size)
-    except cache.DamagedTwinError as error:
+        twin = read_cached(Path(request.state), key, request.trial.world.size)
+    except DamagedTwinError as error:
         request.on_note(f"the cached twin is damaged and is run again: {error}")
         return None
     if twin is not None:
@@ -283,7 +286,7 @@ def _judge_and_cache(request: Request, directory: Path) -> Twin | None:
     if twin is None and not request.trial.faults:
         request.on_note(f"the run is compared with no twin: {twins.unfit(bundle.load(directory))}")
     if twin is not None and not twins.is_script(request.trial):
-        cache.put(Path(request.state), twin)
+        write_cached(Path(request.state), twin)
     _free(request, directory, result.code)
     return twin
 
@@ -293,3 +296,49 @@ def _free(request: Request, directory: Path, code: int) -> None:
     if twins.is_script(request.trial):
         keep_newest_saves(directory)
     judging.forget(request, directory, code)
+
+
+class DamagedTwinError(Exception):
+    """The cached file of a twin cannot be used; the message names the file and the reason."""
+
+
+def read_cached(state: Path, key: str, ranks: int) -> Twin | None:
+    """The twin of ``ranks`` ranks with this key; None if there is none. Raises DamagedTwinError."""
+    file = _cache_file(state, key)
+    try:
+        twin = _read_document(file.read_bytes(), key, ranks)
+        with suppress(OSError):
+            os.utime(file)  # it is in use: its age counts from now
+        return twin
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedTwinError(f"{file}: {error}") from None
+
+
+def write_cached(state: Path, twin: Twin) -> None:
+    content = codec.plain(twin)
+    paths.write_json(_cache_file(state, twin.key), {"sha256": _checksum(content), "twin": content})
+
+
+def _read_document(data: bytes, key: str, ranks: int) -> Twin:
+    """Raises ValueError with the reason, or another error for damaged data."""
+    document = json.loads(data)
+    content = document.get("twin")
+    if content is None or "sha256" not in document:
+        raise ValueError("it has no checksum")
+    if document["sha256"] != _checksum(content):
+        raise ValueError("its content does not match its checksum")
+    twin = codec.build(Twin, content)
+    reason = twins.incomplete(twin, ranks) if twin.key == key else f"it is the twin of key {twin.key}"
+    if reason:
+        raise ValueError(reason)
+    return twin
+
+
+def _checksum(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _cache_file(state: Path, key: str) -> Path:
+    return state / "twins" / f"{key}.json"

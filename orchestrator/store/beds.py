@@ -1,4 +1,4 @@
-"""Bed files, locks of beds, and the record of a bed's open run."""
+"""Bed files, locks of beds, the record of a bed's open run, and the records of the last preparation of its hosts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -318,3 +318,32 @@ def _json(file: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def read_prepared(state: Path, bed: str) -> dict[str, dict[str, Any]]:
+    """Host -> ``parts``, ``python``, ``firewall``; empty if there is no record: then the hosts are prepared again."""
+    try:
+        content = json.loads(_prepared_file(state, bed).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def write_prepared(state: Path, bed: str, hosts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add the records of these hosts, or replace them."""
+    paths.write_json(_prepared_file(state, bed), {**read_prepared(state, bed), **hosts})
+
+
+def forget_prepared(state: Path, bed: str, hosts: Collection[str] | None = None) -> None:
+    """Remove the records of these hosts, or of all hosts."""
+    kept = {
+        host: record for host, record in read_prepared(state, bed).items() if hosts is not None and host not in hosts
+    }
+    if kept:
+        paths.write_json(_prepared_file(state, bed), kept)
+    else:
+        _prepared_file(state, bed).unlink(missing_ok=True)
+
+
+def _prepared_file(state: Path, bed: str) -> Path:
+    return state / "prepared" / f"{bed}.json"

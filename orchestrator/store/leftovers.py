@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..core.bed.prune import Leftover
 from ..model.frozen import dataclass, replace
-from ..node.hostlink import prunable_files
+from ..node.hostlink import bed_files
 from . import bundle, index, paths, seal
 
 TWIN, CRASH, UNBEGUN, WORK = "twin", "crash report", "run that never began", "work directory"
@@ -90,7 +90,7 @@ def _night(path: Path, now: float, in_use: Mapping[str, str]) -> LocalLeftover:
 
 
 def _local(kind: str, path: Path, now: float, in_use: str = "") -> LocalLeftover:
-    measured = prunable_files.measure([path], now)
+    measured = bed_files.measure([path], now)
     name = f"{path.parent.name}/{path.name}" if kind == WORK else path.name
     leftover = Leftover(
         kind=kind, name=name, location=str(path.parent), size_bytes=measured["size_bytes"],

@@ -125,17 +125,17 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 def run(ctx: context.RankContext) -> None:
     """Run the program. Raises its SystemExit. A cold program replaces this process, and its exit code is the rank's."""
-    from ..rank.runtime import work_dir
+    from ..rank.runtime import isolation
 
     params: Params = ctx.params
     ctx.result["steps"] = None
     if ctx.gang.work_dir:
-        work_dir.prepare(ctx.gang.work_dir)
-    directory = work_dir.current_directory(ctx.gang.work_dir, params.cwd)
+        isolation.prepare_work_dir(ctx.gang.work_dir)
+    directory = isolation.current_directory(ctx.gang.work_dir, params.cwd)
     if directory:
         os.chdir(directory)
     module = Path(__file__).parent.parent / "rank" / "user"
-    script = work_dir.on_node(ctx.gang.work_dir, params.file) if params.file else ""
+    script = isolation.on_node(ctx.gang.work_dir, params.file) if params.file else ""
     if params.launcher:
         from ..rank.runtime import launcher
 

@@ -49,6 +49,6 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 
 def run(ctx: context.RankContext) -> None:
-    from ..rank.reference_models import pipeline
+    from ..rank.reference_models import split_classifier
 
-    training_loop.model_parallel(ctx, pipeline.Trainer)
+    training_loop.model_parallel(ctx, split_classifier.PipelineTrainer)

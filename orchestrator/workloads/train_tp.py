@@ -50,6 +50,6 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 
 def run(ctx: context.RankContext) -> None:
-    from ..rank.reference_models import tensor_parallel
+    from ..rank.reference_models import split_classifier
 
-    training_loop.model_parallel(ctx, tensor_parallel.Trainer)
+    training_loop.model_parallel(ctx, split_classifier.TensorParallelTrainer)

@@ -28,9 +28,9 @@ from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec
 from orchestrator.node.files import label
-from orchestrator.node.oslayer import process_tag, processes
-from orchestrator.run import collect, drive, judging
-from orchestrator.store import beds, bundle, durable, journal, seal, twins
+from orchestrator.node.oslayer import processes
+from orchestrator.run import collect, drive, judging, twin_runs
+from orchestrator.store import beds, bundle, durable, journal, seal
 
 from ..e2e import reserves, trials
 from . import scale
@@ -50,7 +50,7 @@ CALLS: dict[str, tuple[Any, str, int]] = {
     "verdicts and report": (bundle, "write_derived", 2),
     "rendering": (judging, "render_reports", 2),
     "judging": (judging, "conclude", 2),
-    "twin in the cache": (twins, "put", 1),
+    "twin in the cache": (twin_runs, "write_cached", 1),
     "end of the twin": (beds, "end_twin", 1),
     "end of the run": (beds, "end_run", 1),
     "driving": (drive, "drive", 2),
@@ -143,7 +143,7 @@ class Bed:
 
     def processes(self) -> list[int]:
         """Without the reserve ranks, which agents fork while no rank runs."""
-        tag = f"{process_tag.bed_tag(self.spec.name, self.spec.workdir)}/"
+        tag = f"{processes.bed_tag(self.spec.name, self.spec.workdir)}/"
         members = [process.pid for process in processes.scan() if process.tag.startswith(tag)]
         idle = reserves.reserves(self.spec.workdir, *(node.name for node in self.spec.nodes)) if members else set()
         return [pid for pid in members if pid not in idle]
@@ -160,7 +160,7 @@ class Bed:
     def describe(self) -> str:
         """What runs on the bed, what each node records of its reserves and ranks, and the last events of keeper and agents."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        tag = f"{process_tag.bed_tag(self.spec.name, self.spec.workdir)}/"
+        tag = f"{processes.bed_tag(self.spec.name, self.spec.workdir)}/"
         lines = [_described(process, now) for process in processes.scan() if process.tag.startswith(tag)]
         for node in self.spec.nodes:
             directory = self.workdir / "nodes" / node.name

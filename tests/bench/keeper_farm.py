@@ -25,7 +25,7 @@ from orchestrator.node import warm_up
 from orchestrator.node.hostlink import host_operations, link_server, reverse_link
 from orchestrator.node.hostlink.tls_stream import client_context
 from orchestrator.node.keeper import keeper, launch
-from orchestrator.node.oslayer import forks, process_tag
+from orchestrator.node.oslayer import forks, processes
 from orchestrator.providers.ssh.requests import Link
 
 from ..unit.piped import serving
@@ -42,7 +42,7 @@ _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 @contextmanager
 def farm(hosts: Mapping[str, Path], links: Path, bed: str, root: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a host in each directory of ``hosts``, by name, until the block ends. ``links``, ``root``: of the bed, shared."""
-    padded = {process_tag.VARIABLE: process_tag.pad(""), **LITTLE_MEMORY}
+    padded = {processes.TAG_VARIABLE: processes.pad_tag(""), **LITTLE_MEMORY}
     about = {
         "hosts": {name: str(path) for name, path in hosts.items()},
         "links": str(links),

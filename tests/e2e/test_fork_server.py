@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.node.files import label
 from orchestrator.node.hostlink import fork_server
-from orchestrator.node.oslayer import process_tag, processes
+from orchestrator.node.oslayer import processes
 from orchestrator.providers import archive
 from orchestrator.providers.ssh import helper_start
 
@@ -47,7 +47,7 @@ def hostdir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keeper(hostdir: Path) -> Iterator[subprocess.Popen[str]]:
-    env = {**os.environ, process_tag.VARIABLE: process_tag.pad("a-mark")}
+    env = {**os.environ, processes.TAG_VARIABLE: processes.pad_tag("a-mark")}
     with subprocess.Popen(
         [sys.executable, "-c", KEEPER, str(hostdir), HASH], stdout=subprocess.PIPE, env=env, text=True
     ) as process:
@@ -111,7 +111,7 @@ def test_who_comes_gets_a_fork_of_the_keeper_that_leaves_with_them(
 
 def test_a_helper_belongs_to_no_node_and_outlives_the_keeper(hostdir: Path, keeper: subprocess.Popen[str]) -> None:
     caller, helper = greeted(hostdir)
-    assert process_tag.tag_in_environment(Path(f"/proc/{helper}/environ").read_bytes()) == ""
+    assert processes.tag_in_environment(Path(f"/proc/{helper}/environ").read_bytes()) == ""
     keeper.kill()
     keeper.wait()
     assert caller.process.stdin

@@ -21,7 +21,7 @@ from orchestrator.model.errors import Interrupted
 from orchestrator.model.event import Event
 from orchestrator.model.trial import World
 from orchestrator.node.files import label, plain_files
-from orchestrator.node.oslayer import process_tag, processes
+from orchestrator.node.oslayer import processes
 from orchestrator.run import lifecycle
 from orchestrator.store import beds
 
@@ -175,7 +175,7 @@ def small(tmp_path: Path) -> Iterator[Bed]:
     assert [
         process.pid
         for process in processes.scan()
-        if process.tag.startswith(f"{process_tag.bed_tag('small', spec.workdir)}/")
+        if process.tag.startswith(f"{processes.bed_tag('small', spec.workdir)}/")
     ] == []
     assert beds.names(state) == ()
 

@@ -22,7 +22,7 @@ import yaml
 
 from orchestrator.core.inventory import variables
 from orchestrator.model import requirements
-from orchestrator.node.oslayer import process_tag
+from orchestrator.node.oslayer import processes
 from orchestrator.prepare import facts, playbook_runs
 from orchestrator.store import shipped
 
@@ -176,7 +176,7 @@ def test_reset_leaves_anothers_bed_alone_though_its_keeper_is_dead_and_says_whos
 
 def test_reset_ends_the_keeper_though_its_directory_is_gone(tmp_path: Path, engine: Path) -> None:
     file = inventory(tmp_path, engine, {"h1": {}})
-    mark = f"{process_tag.bed_tag('lab', str(tmp_path / 'bed'))}/keeper/0a"
+    mark = f"{processes.bed_tag('lab', str(tmp_path / 'bed'))}/keeper/0a"
     with (
         subprocess.Popen(["sleep", "600"], env={**os.environ, "CCBED_NODE": mark}) as ours,
         subprocess.Popen(["sleep", "600"], env={**os.environ, "CCBED_NODE": f"x{mark}"}) as other,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.run import preparation, private_views
+from orchestrator.run import preparation, work_dirs
 from orchestrator.store import index
 
 from .conftest import Bed
@@ -127,7 +127,7 @@ def test_references_change_no_file_and_begin_as_the_run_did(drill: Drill) -> Non
 def test_where_no_view_can_be_made_no_reference_of_such_a_job_begins(
     drill: Drill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(private_views, "open_view", lambda *_, **__: None)
+    monkeypatch.setattr(work_dirs, "open_view", lambda *_, **__: None)
     verdicts, output = drill.run()
     assert (
         f"no twin follows: it would begin with what the run wrote outside of its project, {drill.directory}/" in output

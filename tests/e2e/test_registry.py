@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.model.bed import HostSpec
 from orchestrator.prepare import playbook_runs
-from orchestrator.providers.docker import engines, registries
+from orchestrator.providers.docker import engines
 
 from . import registry
 from .conftest import ccbed
@@ -160,7 +160,7 @@ def play(shelf: Shelf, folder: Path, image: str) -> tuple[playbook_runs.Playbook
         variables={
             "ccbed_hostdir": str(folder / "bed"),
             "ccbed_image_ids": {image: ""},
-            "ccbed_registry_logins": registries.logins([image]),
+            "ccbed_registry_logins": engines.logins([image]),
         },
     )  # fmt: skip
     return playbook_runs.run(wanted, steps.append), steps
@@ -178,7 +178,7 @@ def test_the_login_goes_to_a_host_with_the_pull_and_stays_nowhere(
     assert "pull" in [step.task for step in steps]
     assert shelf.engine.images.get(shelf.small).labels == {"ccbed.test": "registry"}
     assert not list(home.rglob("config.json"))
-    login = registries.logins([shelf.small])[shelf.small]
+    login = engines.logins([shelf.small])[shelf.small]
     assert login not in repr(steps) and registry.PASSWORD not in repr(steps)
 
 

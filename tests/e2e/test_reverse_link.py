@@ -24,7 +24,7 @@ from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.node.files import plain_files
 from orchestrator.node.hostlink import reverse_link
 from orchestrator.node.hostlink.tls_stream import TlsStream, client_context
-from orchestrator.node.oslayer import process_tag, processes
+from orchestrator.node.oslayer import processes
 from orchestrator.providers import archive
 from orchestrator.providers.reverse_link import credentials, listener, reverse_connection
 from orchestrator.providers.ssh.remote_host import RemoteSite
@@ -146,8 +146,8 @@ def test_a_host_with_a_new_token_or_without_one_ends(linked: Linked) -> None:
 @contextmanager
 def outsider(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process of the bed on this host that no step of the test started."""
-    tag = process_tag.node_tag(process_tag.bed_tag("b", str(tmp_path / "hosts" / HOST)), "n0", "a")
-    environment = {**os.environ, process_tag.VARIABLE: tag}
+    tag = processes.node_tag(processes.bed_tag("b", str(tmp_path / "hosts" / HOST)), "n0", "a")
+    environment = {**os.environ, processes.TAG_VARIABLE: tag}
     with subprocess.Popen(["sleep", "600"], env=environment) as process:
         until(lambda: processes.scan() and processes.select(processes.scan(), tag))
         yield process

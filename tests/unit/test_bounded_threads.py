@@ -16,10 +16,8 @@ import pytest
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.provider import AT_ONCE, Fetched
 from orchestrator.node.oslayer.event_loop import wait_readable
-from orchestrator.providers.bounded_threads import BoundedThreads
-from orchestrator.providers.site_connections import Sites
-from orchestrator.providers.sites import Site
-from orchestrator.providers.ssh.upkeep import Upkeep
+from orchestrator.providers.bounded_threads import BoundedThreads, Upkeep
+from orchestrator.providers.sites import Site, Sites
 from orchestrator.run import collect
 
 MANY = 3 * AT_ONCE

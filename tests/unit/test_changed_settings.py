@@ -19,7 +19,7 @@ from orchestrator.model.container import fill_incarnation
 from orchestrator.model.errors import UsageError
 from orchestrator.model.requirements import CPU_IMAGE
 from orchestrator.providers.docker import docker_provider, engines
-from orchestrator.providers.slurm import allocation, job_steps, step_container
+from orchestrator.providers.slurm import allocation, job_steps
 
 from . import beds
 from .test_cli import Desk
@@ -158,7 +158,7 @@ def _step_stays(before: BedSpec, after: BedSpec, tmp_path: Path, monkeypatch: py
     )  # fmt: skip
     monkeypatch.setattr(job_steps, "_is_own", lambda step: True)
     step = job_steps.Step(
-        job=7, node="n1", machine="m", boot="b", pid=1, start=1, container=step_container.fingerprint(before),
+        job=7, node="n1", machine="m", boot="b", pid=1, start=1, container=job_steps.fingerprint(before),
         options=str(job_steps._fixed_options(before, "h0")),
     )  # fmt: skip
     (tmp_path / "steps").mkdir(exist_ok=True)

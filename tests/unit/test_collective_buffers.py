@@ -12,7 +12,7 @@ import torch
 
 from orchestrator.rank.collective import cases
 from orchestrator.rank.collective.cases import Case, Item
-from orchestrator.rank.exchange import case_layout, test_pattern
+from orchestrator.rank.exchange import case_layout, operations
 
 WORLD = 4
 RANKS = (1, 3, 4, 6)
@@ -24,7 +24,7 @@ def case(operation: str, **more: Any) -> Case:
 
 
 def content(case_: Case, segments: tuple[case_layout.Segment, ...]) -> list[float]:
-    patterns = test_pattern.Patterns(RANKS, case_.item.operator, case_.item.dtype)
+    patterns = operations.Patterns(RANKS, case_.item.operator, case_.item.dtype)
     return [value for segment in segments for value in patterns.tile(segment).tolist()]
 
 
@@ -98,7 +98,7 @@ def test_broadcast_and_send_recv() -> None:
 def test_ranks_and_places_have_different_contents() -> None:
     """A chunk of the wrong rank, or from the wrong place, is no right result."""
     for name in ("sum", "prod", "band", "bor"):
-        rows = [test_pattern.source(rank, WORLD, name) for rank in range(WORLD)]
+        rows = [operations.source(rank, WORLD, name) for rank in range(WORLD)]
         for left, right in itertools.combinations(rows, 2):
             assert not torch.equal(left, right)
         assert all(not torch.equal(row, row.roll(1)) for row in rows)
@@ -106,7 +106,7 @@ def test_ranks_and_places_have_different_contents() -> None:
 
 @pytest.mark.parametrize("world", [2, 4, 16, 63, 126])
 def test_sums_stay_exact_in_the_narrowest_dtypes(world: int) -> None:
-    total = sum(test_pattern.source(rank, world, "sum") for rank in range(world))
+    total = sum(operations.source(rank, world, "sum") for rank in range(world))
     assert isinstance(total, torch.Tensor) and int(total.max()) <= 127
 
 

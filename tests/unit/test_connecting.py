@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model.bed import HostSpec
-from orchestrator.providers.site_connections import Sites
-from orchestrator.providers.sites import Site
+from orchestrator.providers.sites import Site, Sites
 
 HOST = HostSpec(name="h1")
 PATIENCE_S = 60.0

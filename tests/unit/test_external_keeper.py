@@ -27,10 +27,10 @@ from orchestrator.model.event import Command, Event
 from orchestrator.model.payload import Payload
 from orchestrator.node.files import inbox, label
 from orchestrator.node.keeper import host_primitives, launch
-from orchestrator.node.keeper.external_nodes import ExternalNodes
 from orchestrator.node.keeper.fault_lifecycle import FaultLifecycle
 from orchestrator.node.keeper.lease_records import Lease, Leases
-from orchestrator.node.oslayer import process_tag, processes
+from orchestrator.node.keeper.node_protocol import ExternalNodes
+from orchestrator.node.oslayer import processes
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.providers import event_reader, external_keeper
 from orchestrator.store.beds import run_lock
@@ -305,17 +305,17 @@ def test_what_cannot_be_carried_out_is_refused_before_anything_is_done(host: Hos
 
 def test_a_program_is_not_marked_as_ours_and_what_it_starts_lives_on(tmp_path: Path) -> None:
     loop, done = Loop(), list[str]()
-    os.environ[process_tag.VARIABLE] = "bed/keeper/x"
+    os.environ[processes.TAG_VARIABLE] = "bed/keeper/x"
     try:
         host_primitives.run_program(
             loop, ["sh", "-c", f"env > {tmp_path}/env"], 5.0, lambda evidence, problem: done.append(problem)
         )
     finally:
-        del os.environ[process_tag.VARIABLE]
+        del os.environ[processes.TAG_VARIABLE]
     while not done:
         loop.run_once()
     assert done == [""]
-    assert process_tag.VARIABLE not in (tmp_path / "env").read_text()
+    assert processes.TAG_VARIABLE not in (tmp_path / "env").read_text()
 
 
 ABSENT = {"state": "off", "of": "host", "address": "198.18.0.9", "port": 22}
@@ -403,10 +403,10 @@ def test_the_keeper_outside_survives_its_orchestrator_and_heals_when_the_lease_i
     (workdir / "keeper").mkdir(parents=True)
     read, write = os.pipe()
     arguments = f"--workdir {workdir} --bed b --archive a --ready {write} --backend outside".split()
-    path = process_tag.pad(process_tag.node_tag(process_tag.bed_tag("b", str(workdir)), label.KEEPER_DIR, "starting"))
+    path = processes.pad_tag(processes.node_tag(processes.bed_tag("b", str(workdir)), label.KEEPER_DIR, "starting"))
     subprocess.run(
         [sys.executable, "-m", "orchestrator.node", "keeper", *arguments],
-        env={**os.environ, process_tag.VARIABLE: path, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, processes.TAG_VARIABLE: path, "PYTHONPATH": str(Path(__file__).parents[2])},
         pass_fds=[write], check=True, timeout=120,
     )  # fmt: skip
     os.close(write)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.bed import diff, fabric, links, nodes_from_inventory
+from orchestrator.core.bed import diff, links, nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.core.spec import plan
 from orchestrator.model import codec
@@ -90,14 +90,14 @@ def test_another_link_is_the_reason_for_which_nodes_are_replaced() -> None:
 
 def test_members_are_spread_over_the_groups_in_order_and_spares_are_with_the_first() -> None:
     roles = ["node"] * 5 + ["spares"] * 2
-    assert [port.group for port in fabric.ports(roles, [TIERS] * 7)] == [0, 0, 0, 1, 1, 0, 0]
-    assert [port.group for port in fabric.ports(["node"] * 4 + ["spares"], [None] * 5)] == [0] * 5
-    assert fabric.address(0) == "10.77.0.1" and fabric.address(250) == "10.77.1.1"
+    assert [port.group for port in links.ports(roles, [TIERS] * 7)] == [0, 0, 0, 1, 1, 0, 0]
+    assert [port.group for port in links.ports(["node"] * 4 + ["spares"], [None] * 5)] == [0] * 5
+    assert links.address(0) == "10.77.0.1" and links.address(250) == "10.77.1.1"
 
 
 def test_names_resolve_to_the_nodes_and_this_machines_other_names_stay() -> None:
     own = ["127.0.0.1 localhost vm # n0\n", "192.168.1.5 n1 other", "# a remark", "10.77.0.1 theirs"]
-    text = fabric.hosts_file({"n0": "10.77.0.1", "n1": "10.77.0.2"}, own)
+    text = links.hosts_file({"n0": "10.77.0.1", "n1": "10.77.0.2"}, own)
     mapped = "::ffff:10.77.0.1\tn0.fabric\n::ffff:10.77.0.2\tn1.fabric\n"
     assert text == f"10.77.0.1\tn0\n10.77.0.2\tn1\n{mapped}127.0.0.1 localhost vm # n0\n# a remark\n"
 
@@ -168,20 +168,20 @@ def test_one_switch_is_a_bridge_and_two_tiers_are_leaves_with_shaped_uplinks_to_
 
 
 def test_only_what_the_link_asks_for_is_tried() -> None:
-    assert {program: list(lines) for program, lines in fabric.probe_commands(FAST).items()} == {
+    assert {program: list(lines) for program, lines in links.probe_commands(FAST).items()} == {
         "ip": ["bridge", "veth"], "tc": ["tbf"],
     }  # fmt: skip
-    assert list(fabric.probe_commands(LinkSpec(loss=0.1))["tc"]) == ["netem"]
-    assert list(fabric.probe_commands(None)["tc"]) == []
+    assert list(links.probe_commands(LinkSpec(loss=0.1))["tc"]) == ["netem"]
+    assert list(links.probe_commands(None)["tc"]) == []
 
 
 def test_what_the_kernel_lacks_is_told_by_name_with_the_next_step() -> None:
     output = "Error: Specified qdisc kind is unknown.\nCommand failed -:2\n"
-    (lack,) = fabric.parse_probe(1, output, ["tbf", "netem"], "6.18")
+    (lack,) = links.parse_probe(1, output, ["tbf", "netem"], "6.18")
     assert lack.text == "kernel 6.18 has no netem (delay and loss)" and "remove delay and loss" in lack.fix
-    (lack,) = fabric.parse_probe(1, "unshare: unshare failed: Operation not permitted", ["tbf"], "6.18")
+    (lack,) = links.parse_probe(1, "unshare: unshare failed: Operation not permitted", ["tbf"], "6.18")
     assert "cannot create network namespaces: unshare: unshare failed" in lack.text and "CAP_SYS_ADMIN" in lack.fix
-    assert fabric.parse_probe(0, "", ["tbf"], "6.18") == ()
+    assert links.parse_probe(0, "", ["tbf"], "6.18") == ()
 
 
 def test_a_missing_program_and_a_missing_right_are_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_a_shaper_that_the_kernel_lacks_is_told_where_the_inventory_asks_for_it(
     file = tmp_path / "f.yml"
     file.write_text("all:\n  vars:\n    # ccbed_link: what a link is\n    ccbed_link: {delay: 1ms}\n")
     monkeypatch.setattr(
-        needs, "lacking", lambda link: (fabric.missing_kind("netem", "6.18"), fabric.missing_kind("veth", "6.18"))
+        needs, "lacking", lambda link: (links.missing_kind("netem", "6.18"), links.missing_kind("veth", "6.18"))
     )
     with pytest.raises(InfrastructureError) as refused:
         needs.refuse(dataclasses.replace(bed(), inventory=str(file)))

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.oslayer import gpu_leases
-from orchestrator.node.oslayer.gpu_leases import GpuLeases, LeaseError
+from orchestrator.node.oslayer import gpus
+from orchestrator.node.oslayer.gpus import GpuLeases, LeaseError
 
 OTHER_USER = 65534
 UUIDS = {str(index): f"GPU-{index}111-2222" for index in range(4)}
 HOLDER = """
 import sys
 from pathlib import Path
-from orchestrator.node.oslayer.gpu_leases import GpuLeases
+from orchestrator.node.oslayer.gpus import GpuLeases
 leases = GpuLeases("theirs", Path(sys.argv[1]), lambda: {"3": "GPU-3111-2222"})
 leases.take("n0", ["3"])
 print("held", flush=True)
@@ -206,4 +206,4 @@ def test_the_text_of_a_lease_is_not_trusted(tmp_path: Path) -> None:
     ],
 )
 def test_the_gpus_of_a_node_are_those_of_its_command(wanted: dict[str, Any], names: tuple[str, ...]) -> None:
-    assert gpu_leases.devices(wanted) == names
+    assert gpus.devices(wanted) == names

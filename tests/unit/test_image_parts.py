@@ -15,7 +15,7 @@ from docker.errors import APIError, ImageNotFound
 
 from orchestrator.model import requirements
 from orchestrator.model.errors import InfrastructureError, UsageError
-from orchestrator.providers.node_images import bases, image_build, wheelhouse
+from orchestrator.providers.node_images import bases, image_build
 
 
 def engine(*names: str) -> Any:
@@ -107,30 +107,30 @@ def wheel(folder: Path, requires: str) -> Path:
 
 
 def test_a_wheel_for_cuda_is_told_by_what_it_requires(tmp_path: Path) -> None:
-    assert not wheelhouse.needs_cuda(wheel(tmp_path, "networkx"))
-    assert wheelhouse.needs_cuda(wheel(tmp_path, 'nvidia-nccl-cu13==2.28.9; platform_system == "Linux"'))
+    assert not image_build.needs_cuda(wheel(tmp_path, "networkx"))
+    assert image_build.needs_cuda(wheel(tmp_path, 'nvidia-nccl-cu13==2.28.9; platform_system == "Linux"'))
 
 
 def test_wheels_are_for_the_python_of_the_base() -> None:
-    assert wheelhouse.target("3.11", "3.11", "x86_64") == ["--only-binary=:all:"]
-    other = wheelhouse.target("3.11", "3.13", "aarch64")
+    assert image_build.target("3.11", "3.11", "x86_64") == ["--only-binary=:all:"]
+    other = image_build.target("3.11", "3.13", "aarch64")
     assert "--python-version=3.11" in other
     assert "--platform=manylinux2014_aarch64" in other
 
 
 def test_a_wheelhouse_without_torch_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no wheel of torch in it"):
-        wheelhouse.check(tmp_path)
+        image_build.check_wheels(tmp_path)
 
 
 def test_wheels_that_are_there_are_not_downloaded_again(tmp_path: Path) -> None:
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("torch==2.13.0\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wheelhouse, "_fill", lambda folder, *_: wheel(folder, "networkx"))
-        first = wheelhouse.collect(tmp_path, requirements, "3.11", {}, silent)
-        patch.setattr(wheelhouse, "_fill", None)
-        assert wheelhouse.collect(tmp_path, requirements, "3.11", {}, silent) == first
+        patch.setattr(image_build, "_fill", lambda folder, *_: wheel(folder, "networkx"))
+        first = image_build.collect_wheels(tmp_path, requirements, "3.11", {}, silent)
+        patch.setattr(image_build, "_fill", None)
+        assert image_build.collect_wheels(tmp_path, requirements, "3.11", {}, silent) == first
     assert [path.name for path in (tmp_path / "wheels").iterdir()] == [first.name]
 
 

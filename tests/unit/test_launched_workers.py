@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.oslayer import launched_workers
-from orchestrator.rank.watcher.holds import acts, orders, waiting, worker
+from orchestrator.rank.watcher.holds import acts, waiting, worker
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_workers_of_a_node_share_its_orders_and_each_performs_its_own(
 
 def test_a_rank_of_ccbed_reads_all_of_its_orders(tmp_path: Path) -> None:
     _order(tmp_path, {"release": "f0"})
-    assert orders.Orders(str(tmp_path), 2).read() == [{"release": "f0"}]
+    assert acts.Orders(str(tmp_path), 2).read() == [{"release": "f0"}]
 
 
 def test_a_restarted_worker_is_not_held_a_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.rank.runtime import leading_imports
+from orchestrator.rank.runtime import imports_ahead
 
 #: Jobs that set something before they import their library, which reads it while it is imported.
 SET_FIRST = (
@@ -44,9 +44,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _find(folder: Path, source: str) -> leading_imports.Leading:
+def _find(folder: Path, source: str) -> imports_ahead.Leading:
     (folder / "job.py").write_text(source)
-    return leading_imports.Leading(str(folder / "job.py"), [str(folder)])
+    return imports_ahead.Leading(str(folder / "job.py"), [str(folder)])
 
 
 @pytest.mark.parametrize("source", SET_FIRST)

@@ -18,11 +18,7 @@ from orchestrator.workloads import collective
 
 from . import beds
 
-PROGRAMS = installed.Programs(mpirun="/opt/bin/mpirun", orted="/opt/bin/orted")
-ONE_HOST = [join.Location(rank=rank, host="127.0.0.1", directory=f"/d/{rank}", interface="lo") for rank in range(3)]
-INTERLEAVED = [
-    join.Location(rank=rank, host=f"10.0.0.{rank % 2 + 1}", directory=f"/d/{rank}", interface="eth0") for rank in range(4)
-]  # fmt: skip
+PROGRAMS = installed.Programs(mpirun="/opt/bin/mpirun")
 
 
 @pytest.mark.parametrize(
@@ -94,30 +90,18 @@ def test_it_moves_what_it_cannot_combine_and_blocks_of_any_size() -> None:
         assert list(algorithm_choice.infeasible(item, 3)) == []
 
 
-def test_ranks_are_started_host_by_host_and_each_is_told_where_its_own_rank_is() -> None:
-    placed = join.order(reversed(INTERLEAVED))
-    assert [entry.rank for entry in placed] == [0, 2, 1, 3]
-    argv = join.arguments(placed, PROGRAMS, join.AGENT, "door.py")
-    assert argv[argv.index("--host") + 1] == "10.0.0.1:2,10.0.0.2:2" and argv[argv.index("-np") + 1] == "4"
-    assert argv[-5:] == ["rank", "/d/0", "/d/2", "/d/1", "/d/3"]
-    assert argv[argv.index("plm_rsh_agent") + 1] == join.AGENT and " " not in join.AGENT
+def test_mpirun_starts_one_program_per_rank_beside_itself_without_a_remote_shell() -> None:
+    argv = join.arguments(PROGRAMS, Path("/d/mpi-r0"), 4)
+    assert argv[argv.index("-np") + 1] == "4" and argv[argv.index("plm") + 1] == "isolated"
+    assert argv[-1] == "/d/mpi-r0" and "--host" not in argv
 
 
 def test_open_mpi_uses_tcp_over_the_interface_alone_and_what_the_user_sets_stays() -> None:
-    result = join.settings(INTERLEAVED, "eth0", {})
+    result = join.settings("eth0", {})
     assert result["OMPI_MCA_btl"] == "tcp,self" and result["OMPI_MCA_btl_tcp_if_include"] == "eth0"
-    assert result["OMPI_MCA_coll_tuned_use_dynamic_rules"] == "1" and result["OMPI_MCA_oob_tcp_if_include"] == "eth0"
-    assert "OMPI_MCA_pml" not in join.settings(INTERLEAVED, "eth0", {"OMPI_MCA_pml": "cm"})
-    other = [replace(INTERLEAVED[0], interface="ib0"), *INTERLEAVED[1:]]
-    assert "OMPI_MCA_oob_tcp_if_include" not in join.settings(other, "ib0", {})
-    assert "OMPI_MCA_btl_tcp_if_include" not in join.settings(ONE_HOST, "", {})
-
-
-def test_of_what_mpirun_wants_run_elsewhere_only_orted_is() -> None:
-    command = ["PATH=/x:$PATH ; export PATH ; ", "/x/orted", "-mca", "ess", '"env"']
-    assert join.orted(command, PROGRAMS) == ["/opt/bin/orted", "-mca", "ess", "env"]
-    with pytest.raises(join.Failed, match="which is not orted"):
-        join.orted(["rm", "-rf", "/"], PROGRAMS)
+    assert result["OMPI_MCA_coll_tuned_use_dynamic_rules"] == "1" and result["PMIX_MCA_ptl_tcp_if_include"] == "eth0"
+    assert "OMPI_MCA_pml" not in join.settings("eth0", {"OMPI_MCA_pml": "cm"})
+    assert "OMPI_MCA_btl_tcp_if_include" not in join.settings("", {})
 
 
 def program(folder: Path, name: str, says: str) -> None:
@@ -129,12 +113,11 @@ def test_another_release_is_not_taken_for_one_that_works(tmp_path: Path, monkeyp
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    program(tmp_path, "orted", "")
     program(tmp_path, "mpirun", "mpirun (Open MPI) 5.0.7")
     with pytest.raises(installed.Missing, match=r"mpirun is Open MPI 5\.0\.7; required is Open MPI 4\.1 \(pip install"):
         installed.find()
     program(tmp_path, "mpirun", "mpirun (Open MPI) 4.1.4")
-    assert installed.find() == installed.Programs(mpirun=f"{tmp_path}/mpirun", orted=f"{tmp_path}/orted")
+    assert installed.find() == installed.Programs(mpirun=f"{tmp_path}/mpirun")
     program(tmp_path, "orterun_wrapper", "")
     assert installed.find().environment() == {"OPAL_PREFIX": str(tmp_path.parent)}
 
@@ -145,7 +128,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(installed.Missing) as raised:
         installed.find()
-    assert str(raised.value) == f"Open MPI is not installed: no mpirun, no orted, no mpi4py ({installed.ADVICE})"
+    assert str(raised.value) == f"Open MPI is not installed: no mpirun, no mpi4py ({installed.ADVICE})"
 
 
 @dataclass

@@ -17,7 +17,7 @@ from orchestrator.core.verdict import metrics
 from orchestrator.model.events import ComputedBits, ProbeFigure
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.rank import probes as registry
-from orchestrator.rank.node_probe import ceilings, repeats, results
+from orchestrator.rank.node_probe import results
 from orchestrator.rank.node_probe.results import Fact, Missing, Node, Problem
 from orchestrator.rank.probes import clock, cpu, disk, gemm, gpu_health, memory, nic, sdc, versions
 from orchestrator.reports import html, summary
@@ -74,9 +74,9 @@ def test_a_repeat_has_as_many_calls_as_last_its_time() -> None:
         timed.append(count)
         return count * 0.003
 
-    assert repeats.calls_of_a_repeat(time_calls, 0.3) == 100
+    assert results.calls_of_a_repeat(time_calls, 0.3) == 100
     assert max(timed) == 32
-    assert repeats.calls_of_a_repeat(lambda count: 5.0, 0.3) == 1
+    assert results.calls_of_a_repeat(lambda count: 5.0, 0.3) == 1
 
 
 def test_an_interruption_while_calls_are_counted_does_not_make_the_repeats_short(
@@ -88,8 +88,8 @@ def test_an_interruption_while_calls_are_counted_does_not_make_the_repeats_short
         timed.append(count)
         return count * 0.003 + (0.5 if len(timed) == 2 else 0.0)
 
-    monkeypatch.setattr(repeats, "seconds", seconds)
-    measured = repeats.rates(node(tmp_path, repeats=3, repeat_s=0.3), lambda: None, 6.0)
+    monkeypatch.setattr(results, "seconds", seconds)
+    measured = results.rates(node(tmp_path, repeats=3, repeat_s=0.3), lambda: None, 6.0)
     assert measured == pytest.approx([2000.0] * 3)
     assert timed == [1, 1, 1, 2, 4, 8, 16, 32, 64, 64, 64]
 
@@ -146,16 +146,16 @@ def test_a_probe_that_raises_keeps_what_it_measured_before(tmp_path: Path) -> No
 
 
 def test_ceilings_are_those_of_data_sheets_and_formulas(tmp_path: Path) -> None:
-    assert ceilings.gpu_tflops("NVIDIA H100 80GB HBM3", "bfloat16") == 990
-    assert ceilings.gpu_tflops("NVIDIA A100-SXM4-80GB", "tf32") == 156
-    assert ceilings.gpu_tflops("NVIDIA GH100X", "float32") is None
-    assert ceilings.pcie_gb_s(4, 16) == pytest.approx(31.5, rel=0.01)
-    assert ceilings.dram_gb_s(2619, 5120) == pytest.approx(3352, rel=0.01)
-    assert ceilings.cpu_tflops(tmp_path, 4, "float32") is None
+    assert results.gpu_tflops("NVIDIA H100 80GB HBM3", "bfloat16") == 990
+    assert results.gpu_tflops("NVIDIA A100-SXM4-80GB", "tf32") == 156
+    assert results.gpu_tflops("NVIDIA GH100X", "float32") is None
+    assert results.pcie_gb_s(4, 16) == pytest.approx(31.5, rel=0.01)
+    assert results.dram_gb_s(2619, 5120) == pytest.approx(3352, rel=0.01)
+    assert results.cpu_tflops(tmp_path, 4, "float32") is None
     write(tmp_path / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", "3000000\n")
     write(tmp_path / "proc/cpuinfo", "flags\t: fpu sse2 avx2 fma\n")
-    assert ceilings.cpu_tflops(tmp_path, 4, "float32") == pytest.approx(4 * 3e9 * 32 / 1e12)
-    assert ceilings.cpu_tflops(tmp_path, 4, "bfloat16") is None
+    assert results.cpu_tflops(tmp_path, 4, "float32") == pytest.approx(4 * 3e9 * 32 / 1e12)
+    assert results.cpu_tflops(tmp_path, 4, "bfloat16") is None
 
 
 def nvml(**changes: Any) -> SimpleNamespace:

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.node.agent.rank_processes import Gang, RankProcesses, Stop
 from orchestrator.node.keeper import launch
-from orchestrator.node.oslayer import cgroups, process_tag, processes
+from orchestrator.node.oslayer import cgroups, processes
 
 #: Version of cgroups -> /proc/self/cgroup, the file system and its options, the file of the counter and what precedes it.
 VERSIONS = {
@@ -87,7 +87,7 @@ def test_a_keeper_that_was_killed_for_memory_is_named(tmp_path: Path, monkeypatc
     monkeypatch.setattr(launch, "READY_S", 0.0)
     archive = tmp_path / "agent.py"
     archive.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    env = {process_tag.VARIABLE: "tag"}
+    env = {processes.TAG_VARIABLE: "tag"}
     with pytest.raises(RuntimeError, match="the keeper did not start: out of memory"):
         launch._start(tmp_path, archive, sys.executable, (), env)
 

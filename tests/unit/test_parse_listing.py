@@ -12,7 +12,7 @@ import pytest
 from orchestrator.core.inventory import parse_listing
 from orchestrator.model.bed import Inventory
 from orchestrator.model.errors import UsageError
-from orchestrator.prepare import ansible_listing, ansible_programs, inventory
+from orchestrator.prepare import ansible_listing, inventory
 from orchestrator.prepare.vault import Vault
 
 BIN = Path(sys.executable).parent
@@ -258,4 +258,4 @@ def test_the_order_of_hosts_is_that_of_the_groups() -> None:
 
 
 def test_programs_are_run_from_the_environment_of_this_interpreter() -> None:
-    assert Path(ansible_programs.find("ansible-inventory")).parent == BIN
+    assert Path(ansible_listing.find("ansible-inventory")).parent == BIN

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.core.bed import error_explanations, preparation
 from orchestrator.model.bed import BedSpec, ContainerSpec, HostSpec, NodeSpec
 from orchestrator.prepare import facts, hosts, playbook_runs
-from orchestrator.store import prepared, shipped
+from orchestrator.store import beds, shipped
 
 IDS = {"ccbed/cpu:2.13.0": "sha256:aa"}
 
@@ -102,17 +102,17 @@ def test_this_machine_is_not_prepared() -> None:
 
 
 def test_what_is_known_is_kept_per_host_and_forgotten_as_a_whole(tmp_path: Path) -> None:
-    prepared.write(tmp_path, "lab", {"h1": {"python": "/usr/bin/python3"}})
-    prepared.write(tmp_path, "lab", {"h2": {"python": "/usr/bin/python3.11"}})
+    beds.write_prepared(tmp_path, "lab", {"h1": {"python": "/usr/bin/python3"}})
+    beds.write_prepared(tmp_path, "lab", {"h2": {"python": "/usr/bin/python3.11"}})
     assert hosts.python(tmp_path, bed()) == {"h1": "/usr/bin/python3", "h2": "/usr/bin/python3.11"}
-    prepared.forget(tmp_path, "lab")
-    assert prepared.read(tmp_path, "lab") == {}
+    beds.forget_prepared(tmp_path, "lab")
+    assert beds.read_prepared(tmp_path, "lab") == {}
 
 
 def test_a_damaged_record_means_that_nothing_is_known(tmp_path: Path) -> None:
     (tmp_path / "prepared").mkdir()
     (tmp_path / "prepared" / "lab.json").write_text("{")
-    assert prepared.read(tmp_path, "lab") == {}
+    assert beds.read_prepared(tmp_path, "lab") == {}
 
 
 def test_the_hash_of_the_playbooks_covers_their_content() -> None:

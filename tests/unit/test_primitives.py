@@ -19,10 +19,9 @@ from orchestrator.model.act import Primitive
 from orchestrator.node.keeper import container_node, host_primitives, node_primitives, primitive_runner
 from orchestrator.node.keeper.node_protocol import Unsupported
 from orchestrator.node.oslayer import cgroups, namespaces, processes
-from orchestrator.node.oslayer.duty_cycle import DutyCycle
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.node.oslayer.processes import Process
-from orchestrator.node.oslayer.stops import Stops
+from orchestrator.node.oslayer.stops import DutyCycle, Stops
 
 SPIN = "while True: pass"
 

@@ -17,7 +17,7 @@ import pytest
 from orchestrator.model import codec
 from orchestrator.model.gang import Isolation, View
 from orchestrator.rank.runtime import isolation
-from orchestrator.run import private_views
+from orchestrator.run import work_dirs
 
 from .test_rank_environment import GANG
 
@@ -53,9 +53,9 @@ def test_writes_in_a_view_are_seen_in_it_only(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "project/created by the run").touch()
     (copy / ".venv").symlink_to(tmp_path / "project/.venv")
     if not is_root:
-        monkeypatch.setattr(private_views, "_PROGRAM", f"import os; os.geteuid = lambda: 1; {private_views._PROGRAM}")
+        monkeypatch.setattr(work_dirs, "_PROGRAM", f"import os; os.geteuid = lambda: 1; {work_dirs._PROGRAM}")
     with ExitStack() as stack:
-        view = private_views.open_view(
+        view = work_dirs.open_view(
             stack, run, keep=[str(kept)], moved={str(tmp_path / "project"): str(copy)}, hidden=[str(users / "created")]
         )
         if view is None:
@@ -102,7 +102,7 @@ def test_what_overlayfs_leaves_is_removed_by_a_user_without_root() -> None:
             for name in ("1", "2"):
                 (root / "scratch" / name / "work/work").mkdir(parents=True)
                 (root / "scratch" / name / "work/work").chmod(0)
-            private_views._remove(root / "scratch")
+            work_dirs._remove(root / "scratch")
             code = int((root / "scratch").exists())
         finally:
             os._exit(code)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from orchestrator.model.bed import NodeState, NodeStatus
-from orchestrator.run.probe import FRESH_S, OVERDUE_S, Probes
+from orchestrator.run.drive import FRESH_S, OVERDUE_S, Probes
 
 
 def settled(probes: Probes, node: str) -> str:

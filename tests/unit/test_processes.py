@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from orchestrator.node.oslayer import process_tag, processes
+from orchestrator.node.oslayer import processes
 from orchestrator.node.oslayer.processes import Process
 
 
@@ -83,39 +83,39 @@ def test_another_process_with_the_same_pid_is_not_taken_for_it() -> None:
     ],
 )
 def test_the_mark_is_read_from_the_bytes_of_an_environment(environ: bytes, expected: str) -> None:
-    assert process_tag.tag_in_environment(environ) == expected
+    assert processes.tag_in_environment(environ) == expected
 
 
 def test_beds_of_the_same_name_in_two_directories_have_different_marks() -> None:
-    assert process_tag.bed_tag("lab", "/a") != process_tag.bed_tag("lab", "/b")
+    assert processes.bed_tag("lab", "/a") != processes.bed_tag("lab", "/b")
 
 
 def test_a_mark_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        process_tag.node_tag("b" * 200, "n" * 50, "aa")
+        processes.node_tag("b" * 200, "n" * 50, "aa")
 
 
 def test_a_process_can_change_the_mark_that_others_see_and_its_children_inherit() -> None:
     code = """
 import os, subprocess, sys
-from orchestrator.node.oslayer import process_tag, processes
-process_tag.set_own_tag("b-1/n1/bb")
+from orchestrator.node.oslayer import processes
+processes.set_own_tag("b-1/n1/bb")
 own = open("/proc/self/environ", "rb").read()
 child = subprocess.run(["printenv", "CCBED_NODE"], capture_output=True, text=True).stdout
-assert process_tag.tag_in_environment(own) == "b-1/n1/bb", own
+assert processes.tag_in_environment(own) == "b-1/n1/bb", own
 assert child == "b-1/n1/bb\\n", child
 """
     env = {
         **os.environ,
-        process_tag.VARIABLE: process_tag.pad("b-1/keeper/starting"),
+        processes.TAG_VARIABLE: processes.pad_tag("b-1/keeper/starting"),
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     subprocess.run([sys.executable, "-c", code], env=env, check=True)
 
 
 def test_an_environment_without_room_is_not_written_over() -> None:
-    code = "from orchestrator.node.oslayer import process_tag; process_tag.set_own_tag('b-1/n1/bb')"
-    env = {**os.environ, process_tag.VARIABLE: "short", "PYTHONPATH": os.pathsep.join(sys.path)}
+    code = "from orchestrator.node.oslayer import processes; processes.set_own_tag('b-1/n1/bb')"
+    env = {**os.environ, processes.TAG_VARIABLE: "short", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode and "too short" in done.stderr
 

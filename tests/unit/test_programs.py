@@ -17,8 +17,8 @@ from orchestrator.node.agent import system_facts
 from . import beds
 from .test_plan import CATALOGUE
 
-BARE = {"missing": {"mpirun": "not found", "orted": "not found", "mpi4py": "not found"}}
-WHOLE = {"mpirun": "/usr/bin/mpirun", "orted": "/usr/bin/orted", "mpi4py": "/x/mpi4py/__init__.py", "missing": {}}
+BARE = {"missing": {"mpirun": "not found", "mpi4py": "not found"}}
+WHOLE = {"mpirun": "/usr/bin/mpirun", "mpi4py": "/x/mpi4py/__init__.py", "missing": {}}
 
 
 def trial(algorithms: str, workload: str = "collective") -> Trial:
@@ -40,7 +40,7 @@ def test_open_mpi_that_containers_lack_is_refused_with_the_nodes_and_the_way_out
     with pytest.raises(InfrastructureError) as raised:
         required(trial("ring, mpi, 'mpi:ring'"), n0=BARE, n1=BARE, n2=WHOLE)
     assert raised.value.problems == (
-        "algorithm mpi: n0 n1: no mpirun, no orted, no mpi4py", "algorithm mpi:ring: n0 n1: no mpirun, no orted, no mpi4py",
+        "algorithm mpi: n0 n1: no mpirun, no mpi4py", "algorithm mpi:ring: n0 n1: no mpirun, no mpi4py",
     )  # fmt: skip
     assert raised.value.hint.startswith(
         "remove it from --algorithm; or set ccbed_image to an image that has it (pip install mpi4py"
@@ -66,7 +66,10 @@ def test_whoever_has_it_or_does_not_say_or_need_it_is_not_refused() -> None:
 def test_a_node_says_where_its_programs_are_and_which_are_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: "/opt/bin/mpirun" if name == "mpirun" else None)
+    paths = {"mpirun": "/opt/bin/mpirun"}
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: paths.get(name))
     facts = system_facts.collect_facts({"node": "n0", "incarnation": "1"}, tmp_path)
-    assert facts["mpirun"] == "/opt/bin/mpirun" and facts["missing"]["orted"] == "not found"
-    assert "mpi4py" in {**facts, **facts["missing"]}
+    assert facts["mpirun"] == "/opt/bin/mpirun" and "mpi4py" in {**facts, **facts["missing"]}
+    del paths["mpirun"]
+    facts = system_facts.collect_facts({"node": "n0", "incarnation": "1"}, tmp_path)
+    assert facts["missing"]["mpirun"] == "not found"

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.bed import prune
 from orchestrator.core.bed.prune import Leftover
-from orchestrator.node.hostlink import bed_files, prunable_files
+from orchestrator.node.hostlink import bed_files
 from orchestrator.store import leftovers
 
 DAY = 86_400.0
@@ -87,7 +87,7 @@ def host(tmp_path: Path) -> Path:
 def listed(host: Path) -> dict[tuple[str, str], float]:
     return {
         (entry["kind"], entry["name"]): entry["size_bytes"]
-        for entry in prunable_files.list_prunable(str(host), str(host / "shared"))
+        for entry in bed_files.list_prunable(str(host), str(host / "shared"))
     }
 
 
@@ -97,14 +97,14 @@ def test_a_host_lists_runs_payloads_outputs_and_archives_of_before(host: Path) -
         ("run", RUN), ("run", OTHER), ("payload", "0123"), ("payload", ".4567.tmp"), ("exec", "ab12"), ("archive", "agent-1.pyz"),
     }  # fmt: skip
     assert entries["run", RUN] >= 5 * 5000
-    ages = {entry["name"]: entry["age_s"] for entry in prunable_files.list_prunable(str(host), str(host / "shared"))}
+    ages = {entry["name"]: entry["age_s"] for entry in bed_files.list_prunable(str(host), str(host / "shared"))}
     assert ages["agent-1.pyz"] > 1e9
     assert ages[RUN] < 600
 
 
 def test_a_host_removes_what_it_lists_and_nothing_else(host: Path) -> None:
     entries = [["run", RUN], ["payload", ".4567.tmp"], ["run", "of-the-user"], ["run", "../shared"], ["run", "*"]]
-    assert prunable_files.remove_prunable(str(host), str(host / "shared"), entries) == 2
+    assert bed_files.remove_prunable(str(host), str(host / "shared"), entries) == 2
     assert set(listed(host)) == {("run", OTHER), ("payload", "0123"), ("exec", "ab12"), ("archive", "agent-1.pyz")}
     rest = {str(path.relative_to(host)) for path in host.rglob("*") if path.is_file()}
     assert not [path for path in rest if RUN in path]
@@ -123,12 +123,10 @@ def test_a_shared_directory_outside_of_the_bed_keeps_what_is_of_other_beds_and_o
     for name in (RUN, OTHER, "2026-11-19T02-00-07Z-of-another-bed-bbbb", "llama"):
         (shared / name / "checkpoints").mkdir(parents=True)
         (shared / name / "checkpoints/a.pt").write_text("x" * 5000)
-    entries = prunable_files.list_prunable(str(host), str(shared))
-    assert {entry["name"] for entry in entries if entry["kind"] == prunable_files.RUN} == {RUN, OTHER}
+    entries = bed_files.list_prunable(str(host), str(shared))
+    assert {entry["name"] for entry in entries if entry["kind"] == bed_files.RUN} == {RUN, OTHER}
     assert (
-        prunable_files.remove_prunable(
-            str(host), str(shared), [[prunable_files.RUN, path.name] for path in shared.iterdir()]
-        )
+        bed_files.remove_prunable(str(host), str(shared), [[bed_files.RUN, path.name] for path in shared.iterdir()])
         == 2
     )
     assert {path.name for path in shared.iterdir()} == {"2026-11-19T02-00-07Z-of-another-bed-bbbb", "llama"}
@@ -138,7 +136,7 @@ def test_a_link_is_removed_and_not_followed(host: Path, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/file").write_text("x")
     (host / "payloads/link").symlink_to(tmp_path / "precious")
-    assert prunable_files.remove_prunable(str(host), str(host / "shared"), [["payload", "link"]]) == 1
+    assert bed_files.remove_prunable(str(host), str(host / "shared"), [["payload", "link"]]) == 1
     assert (tmp_path / "precious/file").exists()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.rank.checkpoint import commit, contents
+from orchestrator.rank.checkpoint import contents
 
 WHOLE = contents.Whole(data=b"state")
 #: As the ranks told it: file -> content.
@@ -22,8 +22,8 @@ def shared(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def identity(step: int, epoch: int = 0, parent: str | None = None) -> commit.Identity:
-    return commit.Identity(epoch=epoch, step=step, world=4, parent=parent)
+def identity(step: int, epoch: int = 0, parent: str | None = None) -> contents.Identity:
+    return contents.Identity(epoch=epoch, step=step, world=4, parent=parent)
 
 
 def shards(shared: Path, name: str, since: float | None = None) -> contents.Shards:
@@ -43,7 +43,7 @@ def names(shared: Path) -> set[str]:
 
 
 def test_a_committed_checkpoint_is_named_hashed_and_tells_its_parent(shared: Path) -> None:
-    facts = commit.commit(shared, identity(10, parent="e0-s5"), WHOLE, keep=3)
+    facts = contents.commit(shared, identity(10, parent="e0-s5"), WHOLE, keep=3)
     assert json.loads((shared / "e0-s10.json").read_text()) == {
         "name": "e0-s10", "file": "e0-s10.pt", "step": 10, "epoch": 0, "bytes": 5, "parent": "e0-s5", "world": 4,
         "sha256": hashlib.sha256(b"state").hexdigest(),
@@ -55,8 +55,8 @@ def test_a_committed_checkpoint_is_named_hashed_and_tells_its_parent(shared: Pat
 
 def test_a_later_epochs_fence_refuses_the_commit_and_nothing_of_it_stays(shared: Path) -> None:
     (shared / "fence.json").write_text('{"epoch": 1}')
-    with pytest.raises(commit.Refused) as refused:
-        commit.commit(shared, identity(5), WHOLE, keep=3)
+    with pytest.raises(contents.Refused) as refused:
+        contents.commit(shared, identity(5), WHOLE, keep=3)
     assert (refused.value.name, refused.value.fence) == ("e0-s5", 1)
     assert names(shared) == set()
 
@@ -65,8 +65,8 @@ def test_the_fence_is_read_after_the_file_is_in_place(shared: Path) -> None:
     def overtaken() -> None:
         (shared / "fence.json").write_text('{"epoch": 1}')
 
-    with pytest.raises(commit.Refused):
-        commit.commit(shared, identity(5), WHOLE, keep=3, before_rename=overtaken)
+    with pytest.raises(contents.Refused):
+        contents.commit(shared, identity(5), WHOLE, keep=3, before_rename=overtaken)
     assert names(shared) == set()
 
 
@@ -74,13 +74,13 @@ def test_the_fence_is_read_after_the_file_is_in_place(shared: Path) -> None:
 def test_an_unreadable_fence_lets_nothing_through(shared: Path, content: str) -> None:
     (shared / "fence.json").write_text(content)
     with pytest.raises(ValueError, match=r"fence\.json"):
-        commit.commit(shared, identity(5), WHOLE, keep=3)
+        contents.commit(shared, identity(5), WHOLE, keep=3)
     assert names(shared) == set()
 
 
 def test_at_the_checkpoint_point_only_the_temporary_file_is_there(shared: Path) -> None:
     observed: list[set[str]] = []
-    commit.commit(shared, identity(5), WHOLE, keep=3, before_rename=lambda: observed.append(names(shared)))
+    contents.commit(shared, identity(5), WHOLE, keep=3, before_rename=lambda: observed.append(names(shared)))
     assert observed == [{".e0-s5.pt.tmp"}]
 
 
@@ -89,35 +89,35 @@ def test_a_failure_to_write_leaves_nothing_behind(shared: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        commit.commit(shared, identity(5), WHOLE, keep=3, before_rename=full)
+        contents.commit(shared, identity(5), WHOLE, keep=3, before_rename=full)
     assert names(shared) == set()
 
 
 def test_only_the_newest_are_kept(shared: Path) -> None:
     for step in (5, 10, 15, 20):
-        commit.commit(shared, identity(step), WHOLE, keep=2)
+        contents.commit(shared, identity(step), WHOLE, keep=2)
     assert names(shared) == {"e0-s15.pt", "e0-s15.json", "e0-s20.pt", "e0-s20.json"}
 
 
 def test_a_later_epoch_counts_as_newer_whatever_its_step(shared: Path) -> None:
-    commit.commit(shared, identity(25), WHOLE, keep=2)
-    commit.commit(shared, identity(30), WHOLE, keep=2)
+    contents.commit(shared, identity(25), WHOLE, keep=2)
+    contents.commit(shared, identity(30), WHOLE, keep=2)
     (shared / "fence.json").write_text('{"epoch": 1}')
-    commit.commit(shared, identity(26, epoch=1), WHOLE, keep=2)
+    contents.commit(shared, identity(26, epoch=1), WHOLE, keep=2)
     assert names(shared) == {"e0-s30.pt", "e0-s30.json", "e1-s26.pt", "e1-s26.json"}
 
 
 def test_what_a_killed_epoch_left_half_written_goes_with_the_next_commit(shared: Path) -> None:
     (shared / ".e0-s30.pt.tmp").write_bytes(b"half")
     (shared / "fence.json").write_text('{"epoch": 1}')
-    commit.commit(shared, identity(26, epoch=1), WHOLE, keep=2)
+    contents.commit(shared, identity(26, epoch=1), WHOLE, keep=2)
     assert names(shared) == {"e1-s26.pt", "e1-s26.json"}
 
 
 def test_files_of_other_names_are_left_alone(shared: Path) -> None:
     (shared / "notes.txt").write_text("mine")
-    commit.commit(shared, identity(5), WHOLE, keep=1)
-    commit.commit(shared, identity(10), WHOLE, keep=1)
+    contents.commit(shared, identity(5), WHOLE, keep=1)
+    contents.commit(shared, identity(10), WHOLE, keep=1)
     assert names(shared) == {"notes.txt", "e0-s10.pt", "e0-s10.json"}
 
 
@@ -125,7 +125,7 @@ def test_files_of_other_names_are_left_alone(shared: Path) -> None:
 
 
 def test_a_committed_directory_tells_every_file_and_one_hash_of_all(shared: Path) -> None:
-    facts = commit.commit(shared, identity(10, parent="e0-s5"), shards(shared, "e0-s10"), keep=3)
+    facts = contents.commit(shared, identity(10, parent="e0-s5"), shards(shared, "e0-s10"), keep=3)
     assert names(shared) == {"e0-s10", "e0-s10.json"}
     assert {path.name: path.read_bytes() for path in (shared / "e0-s10").iterdir()} == SHARDS
     document = json.loads((shared / "e0-s10.json").read_text())
@@ -136,7 +136,7 @@ def test_a_committed_directory_tells_every_file_and_one_hash_of_all(shared: Path
 
 
 def test_the_time_of_a_directory_counts_from_its_first_byte(shared: Path) -> None:
-    facts = commit.commit(shared, identity(5), shards(shared, "e0-s5", since=time.monotonic() - 100), keep=3)
+    facts = contents.commit(shared, identity(5), shards(shared, "e0-s5", since=time.monotonic() - 100), keep=3)
     assert 100 <= facts["write_s"] < 110
 
 
@@ -144,8 +144,8 @@ def test_a_later_epochs_fence_refuses_a_directory_and_nothing_of_it_stays(shared
     def overtaken() -> None:
         (shared / "fence.json").write_text('{"epoch": 1}')
 
-    with pytest.raises(commit.Refused):
-        commit.commit(shared, identity(5), shards(shared, "e0-s5"), keep=3, before_rename=overtaken)
+    with pytest.raises(contents.Refused):
+        contents.commit(shared, identity(5), shards(shared, "e0-s5"), keep=3, before_rename=overtaken)
     assert names(shared) == set()
 
 
@@ -156,23 +156,25 @@ def test_a_file_that_rank_0_does_not_see_whole_is_not_committed(shared: Path, da
     file = contents.unfinished(shared, "e0-s5") / "__1_0.distcp"
     file.unlink() if damage == "missing" else file.write_bytes(b"secon")
     with pytest.raises(OSError, match=r"__1_0\.distcp"):
-        commit.commit(shared, identity(5), message, keep=3)
+        contents.commit(shared, identity(5), message, keep=3)
     assert names(shared) == set()
 
 
 def test_at_the_checkpoint_point_only_the_unfinished_directory_is_there(shared: Path) -> None:
     observed: list[set[str]] = []
     message = shards(shared, "e0-s5")
-    commit.commit(shared, identity(5), message, keep=3, before_rename=lambda: observed.append(names(shared)))
+    contents.commit(shared, identity(5), message, keep=3, before_rename=lambda: observed.append(names(shared)))
     assert observed == [{".e0-s5.tmp"}]
 
 
 def test_whole_directories_go_and_the_one_resumed_from_stays_until_a_newer_one_is_committed(shared: Path) -> None:
-    commit.commit(shared, identity(25), shards(shared, "e0-s25"), keep=1)
+    contents.commit(shared, identity(25), shards(shared, "e0-s25"), keep=1)
     shards(shared, "e0-s30")  # its epoch was killed before the commit
     (shared / "fence.json").write_text('{"epoch": 1}')
     observed: list[set[str]] = []
     message = shards(shared, "e1-s30")
-    commit.commit(shared, identity(30, epoch=1), message, keep=1, before_rename=lambda: observed.append(names(shared)))
+    contents.commit(
+        shared, identity(30, epoch=1), message, keep=1, before_rename=lambda: observed.append(names(shared))
+    )
     assert observed == [{"e0-s25", "e0-s25.json", ".e0-s30.tmp", ".e1-s30.tmp"}]
     assert names(shared) == {"e1-s30", "e1-s30.json"}

@@ -16,8 +16,8 @@ PACKAGE = Path(orchestrator.__file__).parent
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
-from orchestrator.node import rank_imports
-rank_imports.preload()
+from orchestrator.node import warm_up
+warm_up.preload_rank_code()
 before = sys.modules["orchestrator.rank.runtime.main"]
 for payload in sys.argv[1:]:
     if not os.fork():
@@ -26,7 +26,7 @@ for payload in sys.argv[1:]:
 else:
     os._exit(0)
 sys.modules["orchestrator"].__path__.insert(0, payload + "/orchestrator")
-rank_imports.adopt(payload)
+warm_up.adopt_rank_code(payload)
 from orchestrator.rank.runtime import interpreter, main
 from orchestrator.rank.reference_models import datasets
 from orchestrator.workloads import script

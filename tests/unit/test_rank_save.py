@@ -15,7 +15,7 @@ import torch
 from orchestrator.model import codec
 from orchestrator.model.gang import GangSpec
 from orchestrator.model.payload import Payload
-from orchestrator.rank.checkpoint import commit, contents, single_file
+from orchestrator.rank.checkpoint import contents, single_file
 from orchestrator.rank.runtime import context
 
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_written_is_lost_and_the_next_one_is_tried(rank: Rank, mo
 def test_a_gang_that_has_been_replaced_does_not_try_again(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, errno.EIO, 1000)
     (rank.share / "fence.json").write_text('{"epoch": 1}')
-    with pytest.raises(commit.Refused):
+    with pytest.raises(contents.Refused):
         rank.save(5)
     assert rank.notes.of("checkpoint.refused") == [{"rank": 0, "name": "e0-s5", "fence": 1}] and rank.clock.now == 0
 

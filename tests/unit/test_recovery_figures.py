@@ -11,7 +11,7 @@ import pytest
 from orchestrator.core.verdict import metrics
 from orchestrator.model import watch
 from orchestrator.model.run import NodeFiles, Run
-from orchestrator.rank.watcher.checkpoints import file_systems
+from orchestrator.rank.watcher.checkpoints import loads
 from orchestrator.reports.page import tables
 from orchestrator.views import failovers
 from orchestrator.views.training import RecoveryFigures, recovery_figures
@@ -111,10 +111,10 @@ def test_the_file_system_is_that_of_the_mount_on_top(tmp_path: Path) -> None:
         "22 1 0:20 / / rw - ext4 /dev/vda rw\n30 22 0:30 / /mnt rw shared:1 - nfs4 srv:/x rw\n"
         "31 30 0:31 / /mnt/my\\040disk rw - tmpfs tmpfs rw\n32 22 0:32 / /mnt rw - xfs /dev/vdb rw\n"
     )
-    kinds = [file_systems.kind(path, str(mounts)) for path in ("/mnt/a", "/mnt/my disk/a", "/mntx", "/mnt")]
+    kinds = [loads.file_system_of(path, str(mounts)) for path in ("/mnt/a", "/mnt/my disk/a", "/mntx", "/mnt")]
     assert kinds == ["xfs", "tmpfs", "ext4", "xfs"]
-    assert file_systems.kind("/x", str(tmp_path / "none")) == ""
-    assert file_systems.kind("/proc/self") == "proc"
+    assert loads.file_system_of("/x", str(tmp_path / "none")) == ""
+    assert loads.file_system_of("/proc/self") == "proc"
 
 
 def test_the_rows_of_the_state_are_a_table_of_the_page() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model.container import split_image
-from orchestrator.providers.docker import registries
+from orchestrator.providers.docker import engines
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from orchestrator.providers.docker import registries
     ],
 )
 def test_a_name_has_a_registry_and_a_tag(name: str, parts: tuple[str, str], registry: str) -> None:
-    assert (split_image(name), registries.registry_of(name)) == (parts, registry)
+    assert (split_image(name), engines.registry_of(name)) == (parts, registry)
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def test_a_name_has_a_registry_and_a_tag(name: str, parts: tuple[str, str], regi
     ],
 )
 def test_the_error_says_what_to_do(message: str, part: str) -> None:
-    text = registries.explain("example.org/a:1", message)
+    text = engines.explain_pull("example.org/a:1", message)
     assert part in text and "\n" not in text
 
 
 def test_a_password_in_an_address_is_not_shown() -> None:
-    text = registries.explain("example.org/a:1", "proxyconnect http://me:geheim@proxy:3128: refused")
+    text = engines.explain_pull("example.org/a:1", "proxyconnect http://me:geheim@proxy:3128: refused")
     assert "geheim" not in text and "…@proxy:3128" in text
 
 
@@ -66,4 +66,4 @@ def test_a_damaged_login_is_none(config: dict[str, Any], tmp_path: Path, monkeyp
     (tmp_path / "config.json").write_text(json.dumps(config))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert registries.logins(["example.org/a:1"]) == {}
+    assert engines.logins(["example.org/a:1"]) == {}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model.gang import GangSpec
-from orchestrator.node import rank_imports
+from orchestrator.node import warm_up
 from orchestrator.node.agent import rank_processes, reserve_ranks, script_reserves
 from orchestrator.node.agent.rank_processes import RankProcesses
 from orchestrator.node.files import label, plain_files
@@ -111,8 +111,8 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     monkeypatch.setattr(
         processes, "descendants", lambda pid: [child for child in descendants(pid) if child.pid in agent.pids]
     )
-    monkeypatch.setattr(rank_imports, "has_imported", lambda: True)
-    monkeypatch.setattr(rank_imports, "is_same_code", lambda payload: payload == "same")
+    monkeypatch.setattr(warm_up, "has_imported_rank_code", lambda: True)
+    monkeypatch.setattr(warm_up, "is_same_code", lambda payload: payload == "same")
     monkeypatch.setattr(script_reserves, "GPU_FILES", ())
     monkeypatch.setattr(rank_processes, "run_rank", lambda spec, **who: run_rank("forked", who))
     agent.ranks._reserves._run = lambda order, fd: run_rank("reserve", order)
@@ -213,7 +213,7 @@ def test_an_agent_waits_for_its_reserves_only_where_they_can_be_forked(
 ) -> None:
     monkeypatch.setattr(reserve_ranks, "IDLE_S", 60.0)
     assert not agent.ranks.prepare_reserves()
-    monkeypatch.setattr(rank_imports, "has_imported", lambda: False)
+    monkeypatch.setattr(warm_up, "has_imported_rank_code", lambda: False)
     assert agent.ranks.prepare_reserves()
     assert not agent.pids
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.agent import agent, run_driver
-from orchestrator.node.agent.run_driver import RunDriver
+from orchestrator.node.agent import agent
 from orchestrator.node.files import label
+from orchestrator.node.files.label import RunDriver
 from orchestrator.node.oslayer import inotify
 from orchestrator.node.oslayer.event_loop import Timer
 
@@ -29,13 +29,13 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(run_driver, "time", clock)
+    monkeypatch.setattr(label, "time", clock)
     return clock
 
 
 def later(driver: RunDriver, clock: Clock) -> bool:
     driver.may_drive()
-    clock.now += run_driver.CHECK_S
+    clock.now += label.CHECK_S
     return driver.may_drive()
 
 
@@ -100,7 +100,7 @@ def test_an_idle_agent_rests_if_the_kernel_reports_the_next_run(
     node._watch()
     assert reported == [{"inbox": directory / "inbox", "bed": tmp_path}[name] for name in watched]
     assert next_poll_s(node) == agent.BEAT_S
-    monkeypatch.setattr(run_driver, "CHECK_S", 0.0)
+    monkeypatch.setattr(label, "CHECK_S", 0.0)
     lock.write_text("")
     assert next_poll_s(node) == (agent.IDLE_BEAT_S if rests else agent.BEAT_S)
     lock.write_text(json.dumps({"run": "r", "pid": os.getpid()}))

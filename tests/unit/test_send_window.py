@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.hostlink import send_window
-from orchestrator.node.hostlink.frames import Decoder
+from orchestrator.node.hostlink import frames
+from orchestrator.node.hostlink.frames import Decoder, SendWindow
 from orchestrator.node.hostlink.link_server import LinkServer
-from orchestrator.node.hostlink.send_window import SendWindow
 
 from .test_link_server import RUN
 
@@ -45,8 +44,8 @@ def _delays(rate: float, trip_s: float, seconds: float) -> tuple[list[float], in
 def test_little_is_under_way_on_a_slow_link_and_it_is_used_all_the_same(rate: float, trip_s: float) -> None:
     delays, arrived = _delays(rate, trip_s, 20.0)
     later = sorted(delays[len(delays) // 2 :])
-    assert later[len(later) // 2] < trip_s + 2 * send_window.MAX_DELAY_S
-    assert later[-1] < trip_s + 4 * send_window.MAX_DELAY_S
+    assert later[len(later) // 2] < trip_s + 2 * frames.MAX_DELAY_S
+    assert later[-1] < trip_s + 4 * frames.MAX_DELAY_S
     assert arrived > 0.6 * rate * 20.0
 
 
@@ -61,7 +60,7 @@ def test_it_opens_again_however_far_it_was_narrowed() -> None:
         for position in filter(None, positions):
             window.acknowledge(position, now)
         assert window.free_bytes(events=False)
-    assert window.size == send_window.LEAST
+    assert window.size == frames.LEAST
 
 
 def _headers(server: LinkServer) -> list[dict[str, object]]:
@@ -90,8 +89,8 @@ def test_beats_go_before_answers_these_before_events_and_bulk_comes_last_in_piec
     kinds = ["beats" if "beats" in header else header.get("id") or header["file"] for header in headers]
     assert kinds[:2] == ["beats", 2]
     assert kinds.index(1) == kinds.index(LOG) - 1 > kinds.index(EVENTS)
-    assert all(int(str(header.get("size", 0))) <= send_window.START // send_window.PIECES for header in headers)
-    assert sum(int(str(header["size"])) for header in headers if header.get("file") == LOG) <= send_window.START
+    assert all(int(str(header.get("size", 0))) <= frames.START // frames.PIECES for header in headers)
+    assert sum(int(str(header["size"])) for header in headers if header.get("file") == LOG) <= frames.START
     server.close()
 
 

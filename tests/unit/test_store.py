@@ -27,7 +27,8 @@ from orchestrator.model.verdict import Verdict
 from orchestrator.node.files.event_log import EventLog
 from orchestrator.providers import owners
 from orchestrator.reports import html
-from orchestrator.store import beds, bundle, index, journal, paths, seal, secrets, twins, unpack
+from orchestrator.run import twin_runs
+from orchestrator.store import beds, bundle, index, journal, paths, seal, secrets, unpack
 
 from . import history
 from .beds import local
@@ -349,9 +350,9 @@ def twin(**changes: Any) -> Twin:
 
 
 def test_a_twin_is_kept_under_its_key(tmp_path: Path) -> None:
-    assert twins.get(tmp_path, "k1", 1) is None
-    twins.put(tmp_path, twin())
-    assert twins.get(tmp_path, "k1", 1) == twin()
+    assert twin_runs.read_cached(tmp_path, "k1", 1) is None
+    twin_runs.write_cached(tmp_path, twin())
+    assert twin_runs.read_cached(tmp_path, "k1", 1) == twin()
 
 
 @pytest.mark.parametrize(
@@ -367,28 +368,28 @@ def test_a_twin_is_kept_under_its_key(tmp_path: Path) -> None:
 def test_a_twin_that_was_damaged_is_told_with_its_file_and_is_not_used(
     tmp_path: Path, old: str, new: str, reason: str
 ) -> None:
-    twins.put(tmp_path, twin())
+    twin_runs.write_cached(tmp_path, twin())
     file = tmp_path / "twins/k1.json"
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new, 1))
-    with pytest.raises(twins.DamagedTwinError, match=rf"twins/k1\.json: .*{reason}"):
-        twins.get(tmp_path, "k1", 1)
+    with pytest.raises(twin_runs.DamagedTwinError, match=rf"twins/k1\.json: .*{reason}"):
+        twin_runs.read_cached(tmp_path, "k1", 1)
 
 
 @pytest.mark.parametrize("changes", [{"digests": {}}, {"digests": {"0": {}}}, {"losses": {}}])
 def test_a_twin_that_lacks_what_is_compared_is_not_used(tmp_path: Path, changes: dict[str, Any]) -> None:
-    twins.put(tmp_path, twin(**changes))
-    with pytest.raises(twins.DamagedTwinError, match=f"it has no {next(iter(changes))} of rank 0"):
-        twins.get(tmp_path, "k1", 1)
+    twin_runs.write_cached(tmp_path, twin(**changes))
+    with pytest.raises(twin_runs.DamagedTwinError, match=f"it has no {next(iter(changes))} of rank 0"):
+        twin_runs.read_cached(tmp_path, "k1", 1)
 
 
 def test_a_twin_of_fewer_ranks_or_under_another_key_is_not_used(tmp_path: Path) -> None:
-    twins.put(tmp_path, twin())
-    with pytest.raises(twins.DamagedTwinError, match="it has no losses of rank 1, 2"):
-        twins.get(tmp_path, "k1", 3)
+    twin_runs.write_cached(tmp_path, twin())
+    with pytest.raises(twin_runs.DamagedTwinError, match="it has no losses of rank 1, 2"):
+        twin_runs.read_cached(tmp_path, "k1", 3)
     (tmp_path / "twins/k1.json").rename(tmp_path / "twins/k2.json")
-    with pytest.raises(twins.DamagedTwinError, match="it is the twin of key k1"):
-        twins.get(tmp_path, "k2", 1)
+    with pytest.raises(twin_runs.DamagedTwinError, match="it is the twin of key k1"):
+        twin_runs.read_cached(tmp_path, "k2", 1)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from ...core.sizing import (
     memory,
     model_description,
     replay_items,
-    torch_module,
     traces,
     traffic,
     training_size,
@@ -266,7 +265,7 @@ def _model(wanted: ModelRequest) -> Model:
     if is_preset:
         return _checked(transformers.preset(name, dtype, changes, wanted.attention))
     if ":" in name:
-        return torch_module.describe(_module_facts(name, wanted.input, dtype))
+        return model_description.from_torch_module(_module_facts(name, wanted.input, dtype))
     if name != "mnist-mlp":
         known = ("mnist-mlp", "transformer", *transformers.PRESETS)
         raise ValueError(

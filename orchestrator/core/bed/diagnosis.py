@@ -58,7 +58,7 @@ def find_same_machine(surveys: Sequence[HostSurvey]) -> dict[str, Requirement]:
             if key in names and name not in problems:
                 text = f"is the same machine as {names[key]} ({evidence})"
                 fix = f"set ansible_host of {name} to its own address"
-                problems[name] = Requirement(name="host", outcome="fail", text=text, fix=fix)
+                problems[name] = Requirement.fail("host", text, fix)
             names.setdefault(key, name)
     return problems
 
@@ -74,7 +74,7 @@ def _identities(survey: HostSurvey) -> Iterator[tuple[tuple[Any, ...], str]]:
 
 
 def _ssh(survey: HostSurvey) -> Requirement:
-    return Requirement(name="ssh", outcome="ok", text=f"as {survey.facts['user']}")
+    return Requirement.ok("ssh", f"as {survey.facts['user']}")
 
 
 def _python(survey: HostSurvey) -> Requirement:
@@ -82,14 +82,9 @@ def _python(survey: HostSurvey) -> Requirement:
     newest = max(known.values())
     text = f"{newest[0]}.{newest[1]}"
     if newest >= requirements.HOST_PYTHON:
-        return Requirement(name="python", outcome="ok", text=text)
+        return Requirement.ok("python", text)
     fix = "install python3.11 there (`ccbed up` does so on RHEL), or set ansible_python_interpreter"
-    return Requirement(
-        name="python",
-        outcome="fail",
-        text=f"{text} is too old, {version_text(requirements.HOST_PYTHON)} is needed",
-        fix=fix,
-    )
+    return Requirement.fail("python", f"{text} is too old, {version_text(requirements.HOST_PYTHON)} is needed", fix)
 
 
 def _containers(
@@ -114,22 +109,22 @@ def _engine(
         fix = f"sudo usermod -aG docker {facts['user']}, and log in again"
         if _is_podman(engine):
             fix = f"set ccbed_engine to the socket of podman without root: {_PODMAN}"
-        return Requirement(name=name, outcome="fail", text=text, fix=fix)
+        return Requirement.fail(name, text, fix)
     if not version:
         text = f"no engine responds at {engine['socket']} ({engine['error']})"
-        return Requirement(name=name, outcome="fail", text=text, fix=_start_hint(facts, host, engine))
+        return Requirement.fail(name, text, _start_hint(facts, host, engine))
     known = engine_of(engine)
     if known.is_too_old:
         fix = f"upgrade {known.name} to {known.oldest} or newer"
-        return Requirement(name=name, outcome="fail", text=f"{known.text} is too old", fix=fix)
+        return Requirement.fail(name, f"{known.text} is too old", fix)
     if problem := next(filter(None, (_engine_problem(node, known) for node in nodes)), ""):
         text, _, fix = problem.partition("; ")
-        return Requirement(name=name, outcome="fail", text=text, fix=fix)
+        return Requirement.fail(name, text, fix)
     if known.lacks:
         text = f"{known.text} cannot inject {', '.join(_FAULTS[item] for item in known.lacks)}"
         fix = "to inject them, use Docker, or podman as root; ccbed run rejects them here"
-        return Requirement(name=name, outcome="warn", text=text, fix=fix)
-    return Requirement(name=name, outcome="ok", text=known.text)
+        return Requirement.warn(name, text, fix)
+    return Requirement.ok(name, known.text)
 
 
 #: A capability that an engine may lack -> the fault that needs it.
@@ -174,45 +169,43 @@ def _gpus(facts: Mapping[str, Any], nodes: Sequence[NodeSpec]) -> Requirement:
     if not devices:
         text = "nvidia-smi shows none" if facts.get("smi") else "none: nvidia-smi is not installed"
         fix = "install the NVIDIA driver, or set ccbed_gpus: 0"
-        return Requirement(name="gpus", outcome="fail", text=text, fix=fix)
+        return Requirement.fail("gpus", text, fix)
     if required > len(devices):
         text = f"{len(devices)} available, {required} required"
-        return Requirement(name="gpus", outcome="fail", text=text, fix="lower ccbed_gpus, ccbed_nodes or ccbed_spares")
+        return Requirement.fail("gpus", text, "lower ccbed_gpus, ccbed_nodes or ccbed_spares")
     if not (facts.get("toolkit") or facts.get("hook")):
         text = f"{len(devices)}, but no NVIDIA container toolkit"
         fix = "install nvidia-container-toolkit (`ccbed up` installs it)"
-        return Requirement(name="gpus", outcome="fail", text=text, fix=fix)
+        return Requirement.fail("gpus", text, fix)
     text = f"{len(devices)} x {devices[0]['name']}, driver {devices[0]['driver_version']}"
-    return Requirement(name="gpus", outcome="ok", text=text)
+    return Requirement.ok("gpus", text)
 
 
 def _infiniband(facts: Mapping[str, Any]) -> Requirement:
     if facts["infiniband"]:
-        return Requirement(name="rdma", outcome="ok", text="ok")
+        return Requirement.ok("rdma", "ok")
     fix = "load the RDMA driver, or remove ccbed_rdma"
-    return Requirement(name="rdma", outcome="fail", text="no /dev/infiniband", fix=fix)
+    return Requirement.fail("rdma", "no /dev/infiniband", fix)
 
 
 def _images(facts: Mapping[str, Any], controller_image: str | None) -> Iterator[Requirement]:
     for name, host_image in facts["images"].items():
         if host_image and controller_image in (None, "", host_image):
-            yield Requirement(name="image", outcome="ok", text=f"{name} present")
+            yield Requirement.ok("image", f"{name} present")
             continue
         free = facts["engine"].get("free", 0)
         if free < requirements.IMAGE_BYTES:
             text = f"{name} must be copied, but only {size_text(free)} are free in {facts['engine'].get('root')}"
-            yield Requirement(name="image", outcome="fail", text=text, fix="docker system prune there, or another disk")
+            yield Requirement.fail("image", text, "docker system prune there, or another disk")
         elif controller_image:
             text = f"{name} differs from the controller's image" if host_image else f"{name} is missing"
-            yield Requirement(name="image", outcome="warn", text=text, fix="`ccbed up` copies the controller's image")
+            yield Requirement.warn("image", text, "`ccbed up` copies the controller's image")
         elif name.startswith("ccbed/"):
             text = f"{name} is missing on the host and on the controller"
-            yield Requirement(
-                name="image", outcome="fail", text=text, fix="ccbed image build, or docker load on the controller"
-            )
+            yield Requirement.fail("image", text, "ccbed image build, or docker load on the controller")
         else:
             text = f"{name} is missing"
-            yield Requirement(name="image", outcome="warn", text=text, fix="`ccbed up` pulls it if a registry has it")
+            yield Requirement.warn("image", text, "`ccbed up` pulls it if a registry has it")
 
 
 def _sudo(bed: BedSpec, survey: HostSurvey) -> Iterator[Requirement]:
@@ -237,7 +230,7 @@ def _sudo(bed: BedSpec, survey: HostSurvey) -> Iterator[Requirement]:
     if needed:
         text = f"{facts['user']} may not become root, and `ccbed up` must {', '.join(needed)}"
         fix = f"allow {facts['user']} to use sudo without a password, or put ansible_become_password in a vault"
-        yield Requirement(name="sudo", outcome="fail", text=text, fix=fix)
+        yield Requirement.fail("sudo", text, fix)
 
 
 def _keeper_unit(bed: BedSpec, survey: HostSurvey) -> Iterator[Requirement]:
@@ -248,17 +241,17 @@ def _keeper_unit(bed: BedSpec, survey: HostSurvey) -> Iterator[Requirement]:
     user = facts["user"]
     without = "after a reboot, only `ccbed up` starts the keeper"
     if not facts["systemd"]:
-        yield Requirement(name=name, outcome="ok", text="none (no systemd)")
+        yield Requirement.ok(name, "none (no systemd)")
     elif facts.get("may_become_root", True):
-        yield Requirement(name=name, outcome="ok", text="of the system")
+        yield Requirement.ok(name, "of the system")
     elif not facts.get("lingers"):
         text = f"{user} may not become root and does not linger: {without}"
-        yield Requirement(name=name, outcome="warn", text=text, fix=f"sudo loginctl enable-linger {user}")
+        yield Requirement.warn(name, text, f"sudo loginctl enable-linger {user}")
     elif not facts.get("user_systemd"):
         text = f"the systemd of user {user} does not respond: {without}"
-        yield Requirement(name=name, outcome="warn", text=text, fix=f"sudo systemctl restart user@{facts['uid']}")
+        yield Requirement.warn(name, text, f"sudo systemctl restart user@{facts['uid']}")
     else:
-        yield Requirement(name=name, outcome="ok", text=f"of user {user}")
+        yield Requirement.ok(name, f"of user {user}")
 
 
 def _workdir(facts: Mapping[str, Any], host: HostSpec) -> Requirement:
@@ -266,7 +259,7 @@ def _workdir(facts: Mapping[str, Any], host: HostSpec) -> Requirement:
     path = workdir["path"]
     if workdir["there"] and workdir["owner"] != facts["uid"]:
         fix = f"sudo chown -R {facts['user']} {path}"
-        return Requirement(name="directory", outcome="fail", text=f"{path} does not belong to {facts['user']}", fix=fix)
+        return Requirement.fail("directory", f"{path} does not belong to {facts['user']}", fix)
     if not workdir["writable"]:
         create = "`ccbed up` creates it with sudo" if host.connection == "ssh" else f"sudo mkdir -p {path}"
         fix = f"{create}; or set ccbed_workdir to a directory of {facts['user']}"
@@ -275,18 +268,16 @@ def _workdir(facts: Mapping[str, Any], host: HostSpec) -> Requirement:
         return Requirement(name="directory", outcome=outcome, text=f"{facts['user']} cannot write {path}", fix=fix)
     if workdir["free"] < requirements.DISK_BYTES:
         text = f"{size_text(workdir['free'])} free for {path}, {size_text(requirements.DISK_BYTES)} needed"
-        return Requirement(
-            name="disk", outcome="fail", text=text, fix="free space, or set ccbed_workdir to another disk"
-        )
-    return Requirement(name="disk", outcome="ok", text=f"{size_text(workdir['free'])} for {path}")
+        return Requirement.fail("disk", text, "free space, or set ccbed_workdir to another disk")
+    return Requirement.ok("disk", f"{size_text(workdir['free'])} for {path}")
 
 
 def _shm(facts: Mapping[str, Any]) -> Requirement:
     free = facts["shm"]["free"]
     if free >= requirements.SHM_BYTES:
-        return Requirement(name="shm", outcome="ok", text=size_text(free))
+        return Requirement.ok("shm", size_text(free))
     text = f"{size_text(free)} free in /dev/shm, {size_text(requirements.SHM_BYTES)} needed"
-    return Requirement(name="shm", outcome="fail", text=text, fix="free space in /dev/shm, or mount it larger")
+    return Requirement.fail("shm", text, "free space in /dev/shm, or mount it larger")
 
 
 def _clock(survey: HostSurvey) -> Iterator[Requirement]:
@@ -295,9 +286,9 @@ def _clock(survey: HostSurvey) -> Iterator[Requirement]:
         text = f"{offset * 1000:+.0f} ms (± {uncertainty * 1000:.0f})"
         if abs(offset) - uncertainty > MAX_CLOCK_OFFSET_S:
             text = f"{offset:+.1f} s from the controller's"
-            yield Requirement(name="clock", outcome="warn", text=text, fix="synchronise both with chrony or timesyncd")
+            yield Requirement.warn("clock", text, "synchronise both with chrony or timesyncd")
         else:
-            yield Requirement(name="clock", outcome="ok", text=text)
+            yield Requirement.ok("clock", text)
     if survey.facts["synchronised"] is False and survey.host.connection == "ssh":
         fix = "start chrony or systemd-timesyncd there"
-        yield Requirement(name="time", outcome="warn", text="the clock is not synchronised", fix=fix)
+        yield Requirement.warn("time", "the clock is not synchronised", fix)

@@ -17,7 +17,7 @@ from ...model.errors import UsageError
 from ...model.requirements import CPU_IMAGE, ENGINE_SOCKET
 from ..inventory import ssh_options, variables
 from ..spec import values
-from . import departed, fabric, gpu_devices, links, slurm_job
+from . import departed, gpu_devices, links, slurm_job
 
 START_TIMEOUT_S = 60.0
 #: Up to so many nodes of a host all have reserve ranks, of 40 MiB each.
@@ -375,7 +375,7 @@ def _nodes(
     wanted += [(host, "replacement") for host in inventory.hosts for _ in range(_room(host))]
     shares = {host.name: _shares(host) for host in inventory.hosts}
     ports = (
-        fabric.ports([kind for _, kind in wanted], [_link(host) for host, _ in wanted])
+        links.ports([kind for _, kind in wanted], [_link(host) for host, _ in wanted])
         if isolated
         else (None,) * len(wanted)
     )
@@ -411,7 +411,7 @@ def _with_port(node: NodeSpec, number: int, port: PortSpec | None) -> NodeSpec:
     """The node with its switch port; on a fabric the number of the port determines the address."""
     if port is None:
         return node
-    return replace(node, address=fabric.address(number), interface=fabric.INTERFACE, port=port)
+    return replace(node, address=links.address(number), interface=links.INTERFACE, port=port)
 
 
 def _shares(host: Host) -> dict[str, list[tuple[str, ...]]]:

@@ -9,7 +9,7 @@ from ...model.bed import Host, Inventory
 from ...model.errors import UsageError
 from ...model.frozen import dataclass, field
 from ..spec import source_positions, values
-from . import literal, templates, variables
+from . import literal, variables
 
 _SECTIONS = ("hosts", "children", "vars")
 
@@ -119,7 +119,7 @@ class _Reader:
             return raw
 
     def _literal(self, raw: Any) -> Any:
-        if templates.has_template(raw):
+        if variables.has_template(raw):
             raise ValueError("templates are not available for ccbed variables; write the value")
         return raw
 

@@ -10,7 +10,7 @@ from ...model.bed import Host, Inventory
 from ...model.errors import UsageError
 from ...model.frozen import dataclass, field
 from ..spec import values
-from . import literal, ssh_options, templates, variable_positions, variables
+from . import literal, ssh_options, variable_positions, variables
 
 #: Variables with which ccbed connects to a host. All other variables of Ansible are dropped, passwords in particular.
 REACH = (
@@ -51,7 +51,7 @@ def needed_ciphertexts(listing: Mapping[str, Any]) -> tuple[str, ...]:
     ciphertexts: dict[str, None] = {}
     for host_variables in _hostvars(listing).values():
         needed = [value for key, value in host_variables.items() if _is_needed(key)]
-        text = " ".join(str(value) for value in needed if templates.has_template(value))
+        text = " ".join(str(value) for value in needed if variables.has_template(value))
         needed += [value for key, value in host_variables.items() if key in text and not _is_needed(key)]
         ciphertexts.update(dict.fromkeys(ciphertext for value in needed for ciphertext in _ciphertexts(value)))
     return tuple(ciphertexts)
@@ -147,7 +147,7 @@ class _Reader:
         value = _decrypt(raw, self.files.decrypted)
         if any(_ciphertexts(value)):
             raise _NotAboutValueError(ENCRYPTED)
-        return templates.fill(value, self._context(host)) if templates.has_template(value) else value
+        return variables.fill_templates(value, self._context(host)) if variables.has_template(value) else value
 
     def _context(self, host: str) -> dict[str, Any]:
         own = {name: _decrypt(value, self.files.decrypted) for name, value in _hostvars(self.listing)[host].items()}

@@ -10,7 +10,7 @@ from typing import Any
 from ...model.frozen import dataclass
 from . import replay_items
 from .replay_items import Item
-from .trace_readers import chakra, chakra_protobuf, matching, param
+from .trace_readers import chakra, matching, param
 from .trace_readers.recording import MAX_RANKS, Recording, TraceError
 
 _RANK = re.compile(r"(\d+)(?!.*\d)")
@@ -91,7 +91,7 @@ def _is_binary(file: str, content: bytes) -> bool:
 
 def _from_protobuf(content: bytes, file: str) -> list[dict[str, Any]]:
     try:
-        return chakra_protobuf.read_nodes(content)
+        return chakra.read_protobuf(content)
     except TraceError as error:
         raise TraceError(f"{file}: neither JSON nor a Chakra trace in protobuf form (*.et): {error}") from None
 

@@ -40,13 +40,13 @@ from ...model.payload import Payload
 from ..files import inbox, label, plain_files
 from ..files.event_log import EventLog
 from ..files.inbox import Inbox, Item, Respond, required
+from ..files.label import RunDriver
 from ..oslayer import forks, host_facts, inotify, processes
 from ..oslayer.event_loop import Loop, Timer
 from . import checkpoints
 from .exec_programs import ExecPrograms
 from .rank_processes import RankProcesses
 from .rendezvous_stores import RendezvousStores
-from .run_driver import RunDriver
 from .system_facts import SystemFacts
 
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from ...model.events.ranks import RankExit
 from ...model.frozen import dataclass, field
 from ...model.gang import GangSpec, temporary_directory
 from ...model.trial import SCRIPT
-from .. import rank_imports
-from ..files import label, plain_files, rank_orders
+from .. import warm_up
+from ..files import inbox, label, plain_files
 from ..files.event_log import EventLog
 from ..files.inbox import Respond
 from ..oslayer import cgroups, forks, launched_workers, processes
@@ -159,7 +159,7 @@ class RankProcesses:
 
     def _order(self, gang: Gang, rank: int, order: Mapping[str, Any]) -> str:
         try:
-            rank_orders.append(Path(gang.spec.out), rank, order)
+            inbox.append_order(Path(gang.spec.out), rank, order)
         except OSError as error:
             return f"rank {rank}: {error.strerror}"
         return ""
@@ -345,7 +345,7 @@ def run_order(order: Mapping[str, Any], release_fd: int) -> int:
 
 def _may_use_reserve(spec: GangSpec) -> bool:
     """A recovery with the code that the reserve has rehearsed."""
-    return bool(spec.epoch and script_reserves.may_use_reserve(spec) and rank_imports.is_same_code(spec.payload))
+    return bool(spec.epoch and script_reserves.may_use_reserve(spec) and warm_up.is_same_code(spec.payload))
 
 
 def run_rank(
@@ -380,7 +380,7 @@ def _import_from(payload: str) -> None:
     package = sys.modules["orchestrator"]
     package.__path__.insert(0, os.path.join(payload, "orchestrator"))
     sys.path.insert(0, payload)
-    rank_imports.adopt(payload)
+    warm_up.adopt_rank_code(payload)
 
 
 def _inspected(gang: Gang) -> dict[int, tuple[int, Path]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from ...model.frozen import dataclass
 from ...model.gang import GangSpec, ImportReport
-from .. import rank_imports, warm_up
+from .. import warm_up
 from ..files import label, plain_files
 from ..oslayer import forks, processes
 from ..oslayer.event_loop import Loop
@@ -84,7 +84,7 @@ class ReserveRanks:
         if not is_idle:
             self._idle_since = time.monotonic()
         has_rested = is_idle and time.monotonic() - self._idle_since >= IDLE_S
-        if self._has_failed or not rank_imports.has_imported():
+        if self._has_failed or not warm_up.has_imported_rank_code():
             return True
         if not has_rested:
             return False
@@ -100,7 +100,7 @@ class ReserveRanks:
     def import_ahead(self, count: int) -> bool:
         """Fork, one after the other, reserves that import what the last script imports; False while some are missing."""
         spec = self._last_script.find()
-        if spec is None or self._has_failed or self._is_refused(spec) or not rank_imports.is_same_code(spec.payload):
+        if spec is None or self._has_failed or self._is_refused(spec) or not warm_up.is_same_code(spec.payload):
             return True
         for_scripts = {pid: reserve for pid, reserve in self._reserves.items() if reserve.script}
         for pid, reserve in for_scripts.items():
@@ -237,7 +237,7 @@ def _rehearse() -> None:
     """Raises RuntimeError if what was rehearsed is still there: a thread, or an initialised GPU."""
     with warm_up.without_gpus():
         importlib.import_module("orchestrator.rank.runtime.rehearsal").rehearse()
-    rank_imports.remember()
+    warm_up.remember_rank_modules()
     if sys.modules["torch"].cuda.is_initialized():
         raise RuntimeError("the rehearsal initialised CUDA")
     if processes.count_threads() != 1:

@@ -19,7 +19,7 @@ from pathlib import Path
 from ...model import codec
 from ...model.gang import GangSpec, ImportReport
 from ...model.trial import SCRIPT
-from .. import rank_imports
+from .. import warm_up
 from ..files import plain_files
 
 #: The script that nodes of this host ran last, and the lock of the one reserve that imports, in the directory that they share.
@@ -102,7 +102,7 @@ def import_ahead(spec: GangSpec, node: str, incarnation: str, lock: Path) -> byt
     """Import for a script, one reserve of this host at a time, and return the report. Called in the reserve."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        rank_imports.adopt(spec.payload)
+        warm_up.adopt_rank_code(spec.payload)
         module = importlib.import_module("orchestrator.rank.runtime.imports_ahead")
         report = codec.plain(module.prepare(spec, spec.ranks[0], node, incarnation))
     return zlib.compress(json.dumps(report).encode())

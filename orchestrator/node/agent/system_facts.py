@@ -158,9 +158,11 @@ def _torch_facts() -> dict[str, Any]:
 def _program_paths() -> dict[str, str | None]:
     """The paths of programs that some algorithms need. rank/open_mpi/installed.py searches the same directories."""
     bin_dir = Path(sys.executable).parent
-    paths = {name: shutil.which(name, path=bin_dir) or shutil.which(name) for name in ("mpirun", "orted")}
     spec = importlib.util.find_spec("mpi4py")
-    return {**paths, "mpi4py": spec.origin if spec else None}
+    return {
+        "mpirun": shutil.which("mpirun", path=bin_dir) or shutil.which("mpirun"),
+        "mpi4py": spec.origin if spec else None,
+    }
 
 
 def _line(path: Path) -> str | None:

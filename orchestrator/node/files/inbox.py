@@ -1,7 +1,12 @@
-"""The command inbox of an agent or keeper: takes command files, keeps each outcome, answers repeated commands from it."""
+"""The command inbox of an agent or keeper: takes command files, keeps each outcome, answers repeated commands from it.
+
+Orders for the watcher inside of a rank are lines of ``orders-r<rank>.jsonl``, its answers lines of ``acts-r<rank>.jsonl``: a file reaches
+a rank in whatever process it runs, forked by the agent, started cold, or started by a launcher of its own.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -194,3 +199,28 @@ def _read_all(fd: int, size: int) -> bytes:
     while len(parts) < size and (part := os.read(fd, size - len(parts))):
         parts += part
     return parts
+
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def append_order(out: Path, rank: int, order: Mapping[str, Any]) -> None:
+    """Append one order. ``out``: the directory of the rank's attempt. Raises OSError."""
+    fd = os.open(out / f"orders-r{rank}.jsonl", _FLAGS, 0o600)
+    try:
+        os.write(fd, json.dumps(order).encode() + b"\n")
+    finally:
+        os.close(fd)
+
+
+def read_answers(out: Path, rank: int) -> list[dict[str, Any]]:
+    """What the rank has done on order, as it reports: ``{"id", "problem"?, ...evidence}``; a torn last line is left out."""
+    try:
+        lines = (out / f"acts-r{rank}.jsonl").read_bytes().split(b"\n")[:-1]
+    except OSError:
+        return []
+    read = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            read.append(json.loads(line))
+    return [answer for answer in read if isinstance(answer, dict)]

@@ -1,6 +1,7 @@
-"""Labels, locks and heartbeats: files that say what a process is and prove that it still lives.
+"""Labels, locks and heartbeats: files that say what a process is and prove that it still lives; and whether a run may be driven.
 
-A label is a JSON file. It is valid only while its process holds the lock in the same directory.
+A label is a JSON file. It is valid only while its process holds the lock in the same directory. Nodes send a heartbeat several times a
+second only while an orchestrator may drive a run on the bed.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -116,3 +118,41 @@ def count_reserves(directory: Path, incarnation: str) -> int:
 def _integer(content: Mapping[str, Any], name: str) -> int:
     value = content.get(name)
     return value if isinstance(value, int) else 0
+
+
+#: A run is taken to be driven for so long before that is checked again, in seconds.
+CHECK_S = 5.0
+
+
+class RunDriver:
+    """Reads the lock file of the bed, without its lock: a probe of many agents could keep an orchestrator from taking it."""
+
+    def __init__(self, workdir: Path) -> None:
+        self.path = workdir / RUN_LOCK
+        self._version: tuple[int, int] | None = None
+        self._until = 0.0
+
+    def may_drive(self) -> bool:
+        """False if the process that wrote the file last has ended, or no process ever wrote it; True if that is not known."""
+        now = time.monotonic()
+        try:
+            status = self.path.stat()
+        except OSError:
+            return True
+        version = (status.st_mtime_ns, status.st_size)
+        if version != self._version:
+            self._version, self._until = version, now + CHECK_S
+        if self._until and now >= self._until:
+            self._until = now + CHECK_S if self._is_alive() else 0.0
+        return self._until > 0.0
+
+    def _is_alive(self) -> bool:
+        """Only an orchestrator of this host writes its pid alone; the helper of a distant one may be in another pid namespace.
+
+        A file with content that names no pid is not known; an empty one was never written.
+        """
+        if self._version and not self._version[1]:
+            return False
+        holder = plain_files.read_json(self.path)
+        pid = holder.get("pid")
+        return "helper" in holder or not isinstance(pid, int) or processes.find(pid) is not None

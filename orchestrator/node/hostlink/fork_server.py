@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from ..files import label
-from ..oslayer import forks, process_tag
+from ..oslayer import forks, processes
 from ..oslayer.event_loop import Loop
 
 SOCKET = "door"
@@ -92,7 +92,7 @@ class ForkServer:
 def _run_link_server(client: socket.socket, streams: Sequence[int], hostdir: str, roots: Sequence[str]) -> int:
     """The body of the fork: without the tag of a bed's process, on the streams of the client, until they end."""
     os.setsid()
-    process_tag.set_own_tag("")
+    processes.set_own_tag("")
     for number, fd in enumerate(streams):
         os.dup2(fd, number)
         os.close(fd)

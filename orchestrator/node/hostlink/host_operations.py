@@ -16,7 +16,7 @@ from .. import preflight_checks
 from ..files import label, payloads, plain_files
 from ..keeper import container_status, launch, process_status
 from ..oslayer import container_engine, host_facts
-from . import bed_files, keeper_unit, prunable_files
+from . import bed_files, keeper_unit
 
 
 def write_file(path: str, data: bytes) -> None:
@@ -115,7 +115,7 @@ OPS: Mapping[str, Callable[..., Any]] = {
     "record_act": record_act,
     "sign": bed_files.sign_manifest,
     "routes": host_facts.ipv4_routes,
-    "leftovers": prunable_files.list_prunable,
-    "remove_leftovers": prunable_files.remove_prunable,
+    "leftovers": bed_files.list_prunable,
+    "remove_leftovers": bed_files.remove_prunable,
     **preflight_checks.OPS,
 }

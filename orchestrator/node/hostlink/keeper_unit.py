@@ -16,7 +16,7 @@ from pathlib import Path
 from ...model.frozen import dataclass
 from ..files import label, plain_files
 from ..keeper import launch
-from ..oslayer import process_tag
+from ..oslayer import processes
 
 SYSTEM, USER = "system", "user"
 RUNNING = Path("/run/systemd/system")
@@ -91,7 +91,7 @@ class Wanted:
 
 
 def unit_name(bed: str, hostdir: str) -> str:
-    return f"ccbed-keeper-{process_tag.bed_tag(bed, hostdir)}.service"
+    return f"ccbed-keeper-{processes.bed_tag(bed, hostdir)}.service"
 
 
 def ensure_keeper(wanted: Wanted) -> None:
@@ -163,7 +163,7 @@ def render(scope: str, wanted: Wanted, user: str) -> str:
         python=_literal(shutil.which(wanted.python) or wanted.python),
         options=_literal(str(wanted.hostdir / label.KEEPER_DIR / OPTIONS)),
         user=f"User={user}\n" if scope == SYSTEM else "",
-        variable=process_tag.VARIABLE,
+        variable=processes.TAG_VARIABLE,
         tag=launch.starting_tag(wanted.bed, wanted.hostdir),
         limit_s=_START_S,
         target="multi-user.target" if scope == SYSTEM else "default.target",

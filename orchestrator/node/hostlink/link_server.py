@@ -23,8 +23,8 @@ from typing import Any
 from ..files import label
 from ..oslayer import host_facts
 from . import frames
+from .frames import SendWindow
 from .request_handler import Operations, RequestHandler
-from .send_window import SendWindow
 from .tails import Tails, Tree
 
 POLL_S = 0.25

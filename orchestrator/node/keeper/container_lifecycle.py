@@ -18,7 +18,7 @@ from ...model.events.nodes import NodeEnded, NodeExit
 from ...model.payload import Payload
 from ..files import label
 from ..files.inbox import Respond
-from ..oslayer import container_engine, inotify, process_tag, processes
+from ..oslayer import container_engine, inotify, processes
 from ..oslayer.container_engine import EngineClient, EngineError, LoopClient
 from ..oslayer.event_loop import Loop
 from .container_node import ContainerNode
@@ -43,7 +43,7 @@ class ContainerLifecycle:
         self._records = workdir / label.KEEPER_DIR / "nodes"
         self._records.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._bed = bed
-        self._tag = process_tag.bed_tag(bed, str(workdir))
+        self._tag = processes.bed_tag(bed, str(workdir))
         self._archive = archive
         self._note = note
         self._engine = LoopClient(loop, EngineClient(socket))
@@ -144,7 +144,7 @@ class ContainerLifecycle:
 
     def _create(self, node: ContainerNode, wanted: Mapping[str, Any]) -> None:
         node_label = self._new_label(node, wanted)
-        tag = process_tag.node_tag(self._tag, node.name, node_label["incarnation"])
+        tag = processes.node_tag(self._tag, node.name, node_label["incarnation"])
         body = names.fill_incarnation(wanted["request"], process_tag=tag, label=node_label)
         node.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._ready_watcher.add_watch(str(node.directory), inotify.MOVED_TO)

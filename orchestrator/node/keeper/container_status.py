@@ -8,7 +8,7 @@ from typing import Any
 
 from ...model import container as names
 from ..files import label, plain_files
-from ..oslayer import container_engine, host_facts, process_tag, processes
+from ..oslayer import container_engine, host_facts, processes
 from ..oslayer.container_engine import EngineClient
 from . import lease_records
 
@@ -42,7 +42,7 @@ def bed_status(hostdir: str, bed: str, engine: str, memory: bool = False) -> dic
 
 def list_containers(hostdir: str, bed: str, engine: str) -> list[dict[str, Any]]:
     """The bed's containers, as the engine lists them. Raises EngineError."""
-    filters = container_engine.label_filter(bed=process_tag.bed_tag(bed, hostdir))
+    filters = container_engine.label_filter(bed=processes.bed_tag(bed, hostdir))
     path = container_engine.with_query("/containers/json", all=1, filters=filters)
     rows = EngineClient(engine).request("GET", path, deadline_s=RESPONSE_S)
     if not isinstance(rows, list):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from ...model.act import Primitive
-from ..oslayer import process_tag
+from ..oslayer import processes
 from ..oslayer.container_engine import EngineClient, EngineError
 from ..oslayer.event_loop import Loop
 from .node_protocol import Observed
@@ -61,7 +61,7 @@ def why_unsupported(primitive: Primitive) -> str:
 
 def run_program(loop: Loop, argv: Sequence[str], limit_s: float, then: OnFinished) -> None:
     """Run a program in its own session and without the process tag, so that its children may outlive the keeper's nodes."""
-    environment = {name: value for name, value in os.environ.items() if name != process_tag.VARIABLE}
+    environment = {name: value for name, value in os.environ.items() if name != processes.TAG_VARIABLE}
     output: IO[bytes] | None = None
     try:
         output = tempfile.TemporaryFile()  # noqa: SIM115 closed when the program has ended

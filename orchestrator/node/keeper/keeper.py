@@ -31,12 +31,12 @@ from ..files import inbox, label, plain_files
 from ..files.event_log import EventLog
 from ..files.inbox import Inbox, Item, Respond, required
 from ..hostlink.fork_server import ForkServer
-from ..oslayer import cgroups, gpu_leases, host_facts, process_tag, processes
+from ..oslayer import cgroups, gpus, host_facts, processes
 from ..oslayer.event_loop import Loop
 from .container_lifecycle import ContainerLifecycle
-from .external_nodes import ExternalNodes
 from .fault_lifecycle import FaultLifecycle
 from .lease_records import Lease, Leases
+from .node_protocol import ExternalNodes
 from .process_lifecycle import ProcessLifecycle
 
 POLL_S = 0.25
@@ -71,7 +71,7 @@ class Keeper:
             label.OUTSIDE: ExternalNodes,
         }
         self._nodes: Any = lifecycles[backend](self._loop, workdir, bed, archive, self._note_node)
-        self._gpus = gpu_leases.GpuLeases(bed)
+        self._gpus = gpus.GpuLeases(bed)
         leases = Leases(directory / "leases")
         self._faults = FaultLifecycle(self._loop, leases, self._nodes.get, self._note_fault, is_driven, holder=writer)
         self._fork_server = ForkServer(self._loop, workdir, archive) if backend == CONTAINERS else None
@@ -99,8 +99,8 @@ class Keeper:
             node = self._nodes.get(directory.name)
             if node.alive:
                 try:
-                    self._gpus.take(node.name, gpu_leases.devices(node.wanted))
-                except gpu_leases.LeaseError as error:
+                    self._gpus.take(node.name, gpus.devices(node.wanted))
+                except gpus.LeaseError as error:
                     print(f"{node.name}: {error}", file=sys.stderr, flush=True)
 
     def _poll(self) -> None:
@@ -170,8 +170,8 @@ class Keeper:
                 self._faults.after_injections(node.name, lambda: self._handle(item))
                 return
             try:
-                self._gpus.take(node.name, gpu_leases.devices(wanted))
-            except gpu_leases.LeaseError as error:
+                self._gpus.take(node.name, gpus.devices(wanted))
+            except gpus.LeaseError as error:
                 self._respond(item, "fail", CommandFailed(reason=str(error)))
                 return
             self._nodes.start(node, wanted, self._responder(item))
@@ -267,8 +267,8 @@ def main(
     directory = workdir / label.KEEPER_DIR
     label.take_lock(directory)
     incarnation = secrets.token_hex(4)
-    bed_tag = process_tag.bed_tag(bed, str(workdir))
-    process_tag.set_own_tag(process_tag.node_tag(bed_tag, label.KEEPER_DIR, incarnation))
+    bed_tag = processes.bed_tag(bed, str(workdir))
+    processes.set_own_tag(processes.node_tag(bed_tag, label.KEEPER_DIR, incarnation))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if backend == PROCESSES:

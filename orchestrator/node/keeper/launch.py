@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..files import label, plain_files
-from ..oslayer import cgroups, process_tag, processes
+from ..oslayer import cgroups, processes
 from ..oslayer.event_loop import wait_readable
 
 #: Importing torch from a cold disk takes long.
@@ -41,7 +41,7 @@ def ensure_keeper(
             return False
         end_keeper(directory)  # another one, or one that hangs in its start
         arguments = (*keeper_arguments(workdir, bed, digest, named), *more)
-        _start(workdir, archive, python, arguments, {**env, process_tag.VARIABLE: starting_tag(bed, workdir)})
+        _start(workdir, archive, python, arguments, {**env, processes.TAG_VARIABLE: starting_tag(bed, workdir)})
         return True
 
 
@@ -57,8 +57,8 @@ def keeper_arguments(workdir: Path, bed: str, digest: str, named: str) -> tuple[
 
 def starting_tag(bed: str, workdir: Path) -> str:
     """The process tag of a keeper that starts, long enough to be replaced by that of any node."""
-    bed_tag = process_tag.bed_tag(bed, str(workdir))
-    return process_tag.pad(process_tag.node_tag(bed_tag, label.KEEPER_DIR, "starting"))
+    bed_tag = processes.bed_tag(bed, str(workdir))
+    return processes.pad_tag(processes.node_tag(bed_tag, label.KEEPER_DIR, "starting"))
 
 
 def end_keeper(directory: Path) -> int:
@@ -83,7 +83,7 @@ def describe_loss(directory: Path) -> str:
 def _start(workdir: Path, archive: Path, python: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
     read, write = os.pipe()
     oom_kills = cgroups.oom_kills()
-    tag = {process_tag.VARIABLE: env[process_tag.VARIABLE]}
+    tag = {processes.TAG_VARIABLE: env[processes.TAG_VARIABLE]}
     try:
         launcher = subprocess.Popen(
             [python, str(archive), "keeper", *arguments, "--ready", str(write)],
@@ -97,7 +97,7 @@ def _start(workdir: Path, archive: Path, python: str, arguments: Sequence[str], 
         output, _ = launcher.communicate()
         ready = bool(wait_readable(read, READY_S) and os.read(read, 64))
     except BaseException:  # Ctrl-C: the start is not awaited any more, and nothing of it stays
-        while left := processes.select(processes.scan(), tag[process_tag.VARIABLE].strip()):
+        while left := processes.select(processes.scan(), tag[processes.TAG_VARIABLE].strip()):
             processes.kill(left)
             time.sleep(0.002)
         end_keeper(workdir / label.KEEPER_DIR)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...model.act import ENDING_SIGNALS, Primitive
-from ..files import label, plain_files, rank_orders
+from ..files import inbox, label, plain_files
 from ..oslayer import cgroups, launched_workers, processes
 from ..oslayer.processes import Process
 from .node_protocol import Node, Observed, Unsupported
@@ -192,7 +192,7 @@ def _inside(args: Arguments, node: Node) -> dict[str, Any]:
     out, numbers = rank_directory(node.directory), _ranks_with_orders(args, node)
     if not numbers or (is_launched(node.directory) and int(args["local_rank"]) not in _workers(node)):
         raise Unsupported(f"inside: {node.name} has no rank at place {args['local_rank']}")
-    rank_orders.append(out, numbers[0], {"act": dict(args)})
+    inbox.append_order(out, numbers[0], {"act": dict(args)})
     return {"ordered": args["do"], "rank": numbers[0]}
 
 
@@ -202,9 +202,7 @@ def _observe_inside(args: Arguments, node: Node) -> Observed:
     if not numbers:
         return False, {"state": "gone"}
     answers = [
-        item
-        for item in rank_orders.answers(rank_directory(node.directory), numbers[0])
-        if item.get("act") == dict(args)
+        item for item in inbox.read_answers(rank_directory(node.directory), numbers[0]) if item.get("act") == dict(args)
     ]
     evidence = {name: value for item in answers for name, value in item.items() if name != "act"}
     return bool(answers) and "problem" not in evidence, {"rank": numbers[0], **evidence}

@@ -12,8 +12,7 @@ from ..oslayer import namespaces, processes
 from ..oslayer.event_loop import Loop, Timer
 from ..oslayer.processes import Process
 from . import host_primitives, node_primitives
-from .external_nodes import ExternalNode
-from .node_protocol import Node, Observed, Unsupported
+from .node_protocol import ExternalNode, Node, Observed, Unsupported
 
 #: The pause between two observations doubles from the first to the second: one may scan all processes, which takes 5 ms of a core.
 POLL_S, LONGEST_POLL_S = 0.002, 0.032

@@ -22,7 +22,7 @@ from .. import warm_up
 from ..agent import agent
 from ..files import label, plain_files
 from ..files.inbox import Respond
-from ..oslayer import forks, process_tag, processes
+from ..oslayer import forks, processes
 from ..oslayer.event_loop import Loop
 from ..oslayer.processes import Process
 from . import fabric
@@ -71,7 +71,7 @@ class ProcessLifecycle:
         self._loop = loop
         self._directory = workdir / "nodes"
         self._bed = bed
-        self._tag = process_tag.bed_tag(bed, str(workdir))
+        self._tag = processes.bed_tag(bed, str(workdir))
         self._archive = archive
         self._note = note
         self._nodes: dict[str, ProcessNode] = {}
@@ -205,11 +205,11 @@ class ProcessLifecycle:
             node.fail_start(f"the switch of the fabric: {error}")
             return
         node_label = self._new_label(node, spec)
-        tag = process_tag.node_tag(self._tag, node.name, node_label["incarnation"])
+        tag = processes.node_tag(self._tag, node.name, node_label["incarnation"])
 
         def body(write: int) -> int:
             os.setsid()
-            process_tag.set_own_tag(tag)
+            processes.set_own_tag(tag)
             forks.redirect_output(node.directory / "agent.log")
             if spec.port:
                 _connect_to_fabric(self._fabric, spec, tag, write)

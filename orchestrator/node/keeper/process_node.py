@@ -10,10 +10,9 @@ from ...model.bed import LinkSpec
 from ..files import label, plain_files
 from ..files.inbox import Respond
 from ..oslayer import cgroups, processes, traffic_control
-from ..oslayer.duty_cycle import DutyCycle
 from ..oslayer.event_loop import Loop
 from ..oslayer.processes import Process
-from ..oslayer.stops import Stops
+from ..oslayer.stops import DutyCycle, Stops
 from . import fabric, node_primitives
 from .fabric import Fabric
 from .node_protocol import Observed, StartedNode, Unsupported

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import label, plain_files
-from ..oslayer import host_facts, process_tag, processes
+from ..oslayer import host_facts, processes
 from ..oslayer.processes import Process
 from . import lease_records
 
@@ -66,15 +66,13 @@ def belonging(workdir: Path, bed: str, all_processes: Iterable[Process]) -> list
         (content.get("pid"), content.get("start")) for content in labels if content.get("boot") == host_facts.boot_id()
     ]
     leaders = [(pid, start) for pid, start in identities if isinstance(pid, int) and isinstance(start, int)]
-    return processes.select(
-        all_processes, f"{process_tag.bed_tag(bed, str(workdir))}/", processes.live_sessions(leaders)
-    )
+    return processes.select(all_processes, f"{processes.bed_tag(bed, str(workdir))}/", processes.live_sessions(leaders))
 
 
 def _node(workdir: Path, bed: str, name: str, index: processes.ProcessIndex, *, memory: bool) -> dict[str, Any]:
     directory = workdir / "nodes" / name
     content = label.live_label(directory)
-    prefix = f"{process_tag.bed_tag(bed, str(workdir))}/{name}/"
+    prefix = f"{processes.bed_tag(bed, str(workdir))}/{name}/"
     if not content:
         return _dead_node(directory, name, index.select(prefix))
     own_processes = index.select(prefix, {int(content["pid"])})

@@ -1,13 +1,17 @@
-"""Processes from /proc: find the processes of a node, check whether they live, signal them by pid and start time."""
+"""Processes from /proc: find the processes of a node by their tag, check whether they live, signal them by pid and start time.
+
+The process tag is the variable CCBED_NODE in the environment of every process of a node.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import os
 import signal
 from collections.abc import Collection, Iterable, Iterator
 
 from ...model.frozen import dataclass
-from . import process_tag
 
 #: States of a process that has exited: zombie, dead.
 EXITED = "ZXx"
@@ -228,7 +232,7 @@ def _all() -> Iterator[Process]:
 
 
 def _with_tag(process: Process) -> Process:
-    tag = process_tag.tag_in_environment(_read(f"/proc/{process.pid}/environ", 1 << 20))
+    tag = tag_in_environment(_read(f"/proc/{process.pid}/environ", 1 << 20))
     if not tag:
         return process
     return Process(
@@ -280,3 +284,53 @@ def _read(path: str, limit: int) -> bytes:
         return b""
     finally:
         os.close(fd)
+
+
+TAG_VARIABLE = "CCBED_NODE"
+#: The keeper's environment reserves this many bytes for the tag of any node that is forked from it.
+MAX_TAG_BYTES = 240
+
+
+def bed_tag(bed: str, workdir: str) -> str:
+    """The prefix of all tags of a bed: its name and 8 hex digits of its directory's hash."""
+    return f"{bed}-{hashlib.sha256(workdir.encode()).hexdigest()[:8]}"
+
+
+def node_tag(prefix: str, node: str, incarnation: str) -> str:
+    """The tag of a node's processes. Raises ValueError if it is too long."""
+    text = f"{prefix}/{node}/{incarnation}"
+    if len(text.encode()) > MAX_TAG_BYTES:
+        raise ValueError(
+            f"the process tag {text} is longer than {MAX_TAG_BYTES} bytes: choose a shorter bed or node name"
+        )
+    return text
+
+
+def pad_tag(text: str) -> str:
+    """A tag with spaces appended, so that a longer tag can overwrite it in the environment."""
+    return text.ljust(MAX_TAG_BYTES)
+
+
+def set_own_tag(text: str) -> None:
+    """Replace the tag of this process in place, so that /proc/<pid>/environ shows the new tag."""
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    address = libc.getenv(TAG_VARIABLE.encode())
+    size = len(ctypes.string_at(address)) if address else 0
+    if not address or size < len(text.encode()):
+        raise RuntimeError(f"{TAG_VARIABLE} in the environment is too short for {text}")
+    ctypes.memmove(address, pad_tag(text).encode()[:size], size)
+    os.environ[TAG_VARIABLE] = text
+
+
+def tag_in_environment(environ: bytes) -> str:
+    """The tag in the content of a /proc/<pid>/environ; empty if there is none."""
+    start = (
+        0
+        if environ.startswith(TAG_VARIABLE.encode() + b"=")
+        else environ.find(b"\0" + TAG_VARIABLE.encode() + b"=") + 1
+    )
+    if start == 0 and not environ.startswith(TAG_VARIABLE.encode() + b"="):
+        return ""
+    value = environ[start + len(TAG_VARIABLE) + 1 :].split(b"\0", 1)[0]
+    return value.decode(errors="replace").strip()

@@ -16,7 +16,7 @@ from ...model.bed import BedSpec, HostSpec, NodeSpec
 from ...model.event import Command
 from ...model.events import NodeApply
 from ...node.keeper.launch import HUGE_PAGES
-from ...node.oslayer import process_tag
+from ...node.oslayer import processes
 from .. import host_problems, owners, sites
 from ..hosts_provider import CAPABILITIES, HostsProvider
 from ..sites import Site
@@ -105,7 +105,7 @@ def _request(
         archive=archive,
         owner=owner,
         addresses=ready.addresses,
-        tag=process_tag.bed_tag(bed.name, bed.hostdir),
+        tag=processes.bed_tag(bed.name, bed.hostdir),
         env={**HUGE_PAGES, names.IMAGE_VARIABLE: image},
         owner_label=owners.text(bed),
         engine=ready.engine,

@@ -1,18 +1,19 @@
-"""A host's container engine through the docker SDK: its version, images, and the private network of a bed."""
+"""A host's container engine through the docker SDK: its version, images and registries, and the private network of a bed."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...core.bed import container_requests, engine_kind, gpu_devices
+from ...model import container, redaction
 from ...model import container as names
 from ...model.bed import BedSpec, ContainerSpec, HostSpec
 from ...model.frozen import dataclass
-from ...node.oslayer import process_tag
+from ...node.oslayer import processes
 from .. import owners
-from . import registries
 
 if TYPE_CHECKING:
     import docker
@@ -124,7 +125,7 @@ class Engine:
         else:
             problem = next((str(line["error"]) for line in lines if line.get("error")), "")
         if problem:
-            raise EngineProblem(registries.explain(image, problem))
+            raise EngineProblem(explain_pull(image, problem))
 
     def network(self, bed: BedSpec, routes: Sequence[str]) -> str:
         """The subnet of the bed's private network, created if necessary. Raises EngineProblem."""
@@ -147,7 +148,7 @@ class Engine:
         """Raises EngineProblem if a network of another owner has the name."""
         networks = self.client.networks.list(names=[names.network_name(bed.name)])
         named = [network for network in networks if network.name == names.network_name(bed.name)]
-        if named and (named[0].attrs.get("Labels") or {}).get(names.BED) != process_tag.bed_tag(bed.name, bed.hostdir):
+        if named and (named[0].attrs.get("Labels") or {}).get(names.BED) != processes.bed_tag(bed.name, bed.hostdir):
             raise EngineProblem(_name_taken(bed, (named[0].attrs.get("Labels") or {}).get(names.OWNER, "")))
         return named[0] if named else None
 
@@ -163,7 +164,7 @@ class Engine:
                     names.network_name(bed.name),
                     driver="bridge",
                     ipam=docker.types.IPAMConfig(pool_configs=[pool]),
-                    labels={names.BED: process_tag.bed_tag(bed.name, bed.hostdir), names.OWNER: owners.text(bed)},
+                    labels={names.BED: processes.bed_tag(bed.name, bed.hostdir), names.OWNER: owners.text(bed)},
                 )
                 return str(subnet)
             except docker.errors.APIError as error:
@@ -236,3 +237,58 @@ def _free(nodes: int, routes: Sequence[str]) -> Iterator[ipaddress.IPv4Network]:
     for subnet in POOL.subnets(new_prefix=min(24, prefix)):
         if not any(subnet.overlaps(route) for route in taken):
             yield subnet
+
+
+#: What engines say when a registry wants a login, or rejects the one it got. A registry also says so of an image that it
+#: does not show to this user.
+_LOGIN = re.compile(
+    r"unauthorized|authentication required|no basic auth credentials|denied|incorrect username or password"
+    r"|invalid username/password|\b40[13]\b",
+    re.IGNORECASE,
+)
+_MISSING = re.compile(r"manifest unknown|not found|does not exist|name unknown", re.IGNORECASE)
+_DOCKER_HUB = "docker.io"
+
+
+def explain_pull(image: str, message: str) -> str:
+    """The text for the user. ``message``: of the engine; it may quote an address with a password."""
+    message = redaction.USERINFO.sub("…@", message.strip())
+    registry = registry_of(image)
+    if _LOGIN.search(message):
+        login = "docker login" if registry == _DOCKER_HUB else f"docker login {registry}"
+        return (
+            f"image {image}: registry {registry} rejects this user's login, or has none of it ({message[:200]}); "
+            f"on the controller: {login}"
+        )
+    if _MISSING.search(message):
+        return f"image {image}: registry {registry} has no such image ({message[:200]}); correct ccbed_image"
+    return f"image {image} is missing and cannot be pulled from {registry}: {message[:300]}; docker load it, or correct ccbed_image"
+
+
+def registry_of(image: str) -> str:
+    """The registry in an image's name: its first part, if that is an address or localhost."""
+    first, slash, _ = container.split_image(image)[0].partition("/")
+    return first if slash and (set(".:") & set(first) or first == "localhost") else _DOCKER_HUB
+
+
+def logins(images: Iterable[str]) -> dict[str, str]:
+    """Image -> the header X-Registry-Auth with this user's login, of the images whose registry has one in ~/.docker/config.json.
+
+    Credential helpers and stores are asked. One that fails counts as no login: the registry then says that it wants one.
+    """
+    import docker.auth
+    from docker.errors import DockerException
+
+    try:
+        config = docker.auth.load_config()
+    except (DockerException, ValueError):
+        return {}
+    headers = {}
+    for image in images:
+        try:
+            login = docker.auth.resolve_authconfig(config, registry_of(image))
+        except (DockerException, ValueError, KeyError):
+            continue
+        if login:
+            headers[image] = docker.auth.encode_header(login).decode()
+    return headers

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
+import shutil
+import subprocess
+import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -17,7 +22,7 @@ from requests.exceptions import RequestException
 from ...model.errors import InfrastructureError, UsageError
 from ...model.frozen import dataclass
 from ...model.requirements import CPU_IMAGE, CUDA_IMAGE, IMAGE_PYTHON, version_text
-from . import bases, wheelhouse
+from . import bases
 from .bases import Say
 
 INPUTS = "ccbed.image.inputs"
@@ -89,7 +94,7 @@ def build(client: Any, recipe: Recipe, environment: Mapping[str, str], say: Say)
     wheels = recipe.wheels
     if wheels is None and recipe.kind == "cpu":
         python = _python(client, base)
-        wheels = wheelhouse.collect(recipe.cache, recipe.folder / "requirements.txt", python, environment, say)
+        wheels = collect_wheels(recipe.cache, recipe.folder / "requirements.txt", python, environment, say)
     say(f"building {recipe.name} on {base}")
     args = {"BASE": base, "TORCH_INDEX": environment.get("TORCH_INDEX", ""), **_proxies(environment)}
     try:
@@ -115,7 +120,7 @@ def _check(recipe: Recipe) -> None:
             hint="ccbed image build --kind cuda --base pytorch/pytorch:<tag>",
         )
     if recipe.wheels is not None:
-        wheelhouse.check(recipe.wheels)
+        check_wheels(recipe.wheels)
 
 
 def _dockerfile(recipe: Recipe) -> Path:
@@ -227,3 +232,78 @@ def _remove_stages(client: Any) -> None:
 
 def _built(image: Any, name: str, base: str, inputs: str, *, fresh: bool) -> Built:
     return Built(name=name, id=image.id, base=base, inputs=inputs, fresh=fresh, bytes=image.attrs["Size"])
+
+
+_DOWNLOAD_S = 1800
+_HINT = "name a directory of wheels with --wheelhouse, or pip's index of the CPU build in TORCH_INDEX"
+
+
+def check_wheels(folder: Path) -> Path:
+    """Check a wheelhouse of the user. Raises UsageError if it has no wheel of torch."""
+    if not any(folder.glob("torch-*.whl")):
+        raise UsageError(
+            f"--wheelhouse {folder}: no wheel of torch in it",
+            hint=f"python3 -m pip download --dest {folder} torch==… numpy",
+        )
+    return folder
+
+
+def collect_wheels(cache: Path, requirements: Path, python: str, environment: Mapping[str, str], say: Say) -> Path:
+    """Wheels of the requirements for CPython ``python`` (``3.11``), downloaded once into ``cache``."""
+    index = environment.get("TORCH_INDEX", "")
+    key = hashlib.sha256(f"{requirements.read_text()}\0{python}\0{platform.machine()}\0{index}".encode())
+    folder = cache / "wheels" / key.hexdigest()[:12]
+    if folder.is_dir():
+        return folder
+    fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
+    fresh.mkdir(parents=True)
+    try:
+        _fill(fresh, requirements, python, index, say)
+        os.rename(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return folder
+
+
+def _fill(folder: Path, requirements: Path, python: str, index: str, say: Say) -> None:
+    torch = next(line for line in requirements.read_text().splitlines() if line.startswith("torch=="))
+    say(f"downloading {torch} for CPUs (about 200 MB)")
+    tags = target(python, f"{sys.version_info.major}.{sys.version_info.minor}", platform.machine())
+    _pip(["--no-deps", *tags, *(["--index-url", index] if index else []), "--dest", str(folder), torch])
+    torch_file = next(folder.glob("torch-*.whl"))
+    if needs_cuda(torch_file):
+        raise InfrastructureError(
+            f"the index offers only the CUDA build of {torch}, several GB that no CPU node uses", hint=_HINT
+        )
+    _pip([*tags, "--find-links", str(folder), "--dest", str(folder), "-r", str(requirements)])
+
+
+def target(python: str, running: str, machine: str) -> Sequence[str]:
+    """Options of pip, so that it selects wheels for the base's Python if this interpreter is another version."""
+    if python == running:
+        return ["--only-binary=:all:"]
+    platforms = [f"--platform=manylinux_2_{minor}_{machine}" for minor in (28, 27, 26, 24, 17)]
+    return ["--only-binary=:all:", f"--python-version={python}", *platforms, f"--platform=manylinux2014_{machine}"]
+
+
+def needs_cuda(path: Path) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        name = next(member for member in archive.namelist() if member.endswith(".dist-info/METADATA"))
+        text = archive.read(name).decode()
+    head = text.split("\n\n", 1)[0]
+    return any(line.startswith(("Requires-Dist: nvidia", "Requires-Dist: cuda")) for line in head.splitlines())
+
+
+def _pip(arguments: Sequence[str]) -> None:
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", *arguments]
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InfrastructureError(f"the download of wheels did not end within {_DOWNLOAD_S} s", hint=_HINT) from error
+    if done.returncode:
+        messages = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()
+        raise InfrastructureError(
+            f"the wheels of torch cannot be downloaded: {(messages or ['pip failed'])[-1]}", hint=_HINT
+        )

@@ -50,15 +50,11 @@ def _word(group: list[Requirement]) -> str:
     return "FAILED" if any(requirement.outcome == "fail" for requirement in group) else "warned"
 
 
-def ok(name: str, text: str = "ok") -> Requirement:
-    return Requirement(name=name, outcome="ok", text=text)
-
-
 def space(name: str, free: int, needed: int, fix: str) -> Requirement:
     text = size_text(free)
     if free >= needed:
-        return ok(name, f"{text} ok")
-    return Requirement(name=name, outcome="fail", text=f"{text} free, {needed // MIB} MiB needed", fix=fix)
+        return Requirement.ok(name, f"{text} ok")
+    return Requirement.fail(name, f"{text} free, {needed // MIB} MiB needed", fix)
 
 
 def versions(bed: BedSpec, status: BedStatus) -> Iterable[Requirement]:
@@ -68,11 +64,11 @@ def versions(bed: BedSpec, status: BedStatus) -> Iterable[Requirement]:
         if node.torch:
             groups.setdefault(f"{node.torch.partition('+')[0]}, Python {node.python}", []).append(node.name)
     if len(groups) == 1:
-        yield ok("torch", f"{next(iter(groups))} ok")
+        yield Requirement.ok("torch", f"{next(iter(groups))} ok")
     elif groups:
         listed = "; ".join(f"{text} on {' '.join(names)}" for text, names in groups.items())
         fix = "give all hosts the same environment: ccbed_python or ccbed_image"
-        yield Requirement(name="torch", outcome="warn", text=f"nodes differ: {listed}", fix=fix)
+        yield Requirement.warn("torch", f"nodes differ: {listed}", fix)
 
 
 def agent(bed: BedSpec, status: BedStatus) -> Requirement:
@@ -81,6 +77,6 @@ def agent(bed: BedSpec, status: BedStatus) -> Requirement:
     states = [(node, status.node(node.name)) for node in bed.nodes]
     outdated = [node.name for node, state in states if state.spec_hash != node.hash or state.changed]
     if status.keeper_hash == bed.agent and not outdated:
-        return ok(name, "on all ok")
+        return Requirement.ok(name, "on all ok")
     text = f"not on {', '.join(outdated) or 'keeper'}"
-    return Requirement(name=name, outcome="fail", text=text, fix=f"ccbed up {bed.inventory}")
+    return Requirement.fail(name, text, f"ccbed up {bed.inventory}")

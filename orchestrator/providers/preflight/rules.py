@@ -13,7 +13,7 @@ from ...model.frozen import dataclass, field
 from ...model.plan import Gap, HostClock
 from ...model.requirements import Requirement
 from ...node import preflight_checks
-from .results import LOOKUP_S, agent, ok, space, versions
+from .results import LOOKUP_S, agent, space, versions
 
 #: Wall clocks that differ by more make logs of several hosts hard to compare, and certificates fail.
 WALL_S = 1.0
@@ -131,14 +131,12 @@ def _covered(observed: Observations) -> Iterable[Gap]:
 
 
 def _or_ok(name: str, problems: Iterable[Requirement], text: str) -> tuple[Requirement, ...]:
-    return tuple(problems) or (ok(name, text),)
+    return tuple(problems) or (Requirement.ok(name, text),)
 
 
 def _unreachable(observed: Observations) -> Iterable[Requirement]:
     for name, problem in observed.problems.items():
-        yield Requirement(
-            name=f"host {name}", outcome="fail", text=problem, fix="ccbed doctor lists what each host lacks"
-        )
+        yield Requirement.fail(f"host {name}", problem, "ccbed doctor lists what each host lacks")
 
 
 def _addresses(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
@@ -148,7 +146,7 @@ def _addresses(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
         fix = _recreate_fix(bed) if bed.fabric else "set ccbed_address or ccbed_interface of that host"
         for problem, nodes in _wrong_addresses(bed, namespace, interfaces).items() if interfaces else ():
             text = f"{' '.join(nodes)}: {problem}; present: {present}"
-            yield Requirement(name="address", outcome="fail", text=text, fix=fix)
+            yield Requirement.fail("address", text, fix)
 
 
 def _wrong_addresses(bed: BedSpec, namespace: NetworkNamespace, interfaces: Mapping[str, str]) -> dict[str, list[str]]:
@@ -171,9 +169,7 @@ def _ports(observed: Observations) -> Iterable[Requirement]:
         for address, held in survey["ports"].items():
             if isinstance(held, str) and address in survey["interfaces"].values():
                 text = f"{namespace} cannot take connections at {address}: {held}"
-                yield Requirement(
-                    name="ports", outcome="fail", text=text, fix=f"see what holds them on {namespace}: ss -tlnp"
-                )
+                yield Requirement.fail("ports", text, f"see what holds them on {namespace}: ss -tlnp")
 
 
 def _failed_connections(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
@@ -184,7 +180,7 @@ def _failed_connections(bed: BedSpec, observed: Observations) -> Iterable[Requir
     for connection in observed.connections:
         if connection.problem:
             text = f"{connection.namespace} cannot reach {connection.node} at {connection.address}:{connection.port}: {connection.problem}"
-            yield Requirement(name="reach", outcome="fail", text=text, fix=fix)
+            yield Requirement.fail("reach", text, fix)
 
 
 def _recreate_fix(bed: BedSpec) -> str:
@@ -217,21 +213,16 @@ def _names(observed: Observations) -> Iterable[Requirement]:
             if lookup.get("mapped_s", 0.0) >= preflight_checks.MAPPED_S:
                 text = f"{namespace} takes over {preflight_checks.MAPPED_S:g} s to look up ::ffff:{address}, as connections of torch do"
                 fix = f"add a line for ::ffff:{address} to /etc/hosts of {namespace}, or let its name server answer at once"
-                yield Requirement(name="names", outcome="fail", text=text, fix=fix)
+                yield Requirement.fail("names", text, fix)
             elif slow >= LOOKUP_S:
                 text = f"{namespace} takes over {LOOKUP_S:g} s to look up {address}"
                 fix = (
                     f"every start of a gang may wait 10 s for it: add a line for {address} to /etc/hosts of {namespace}"
                 )
-                yield Requirement(name="names", outcome="warn", text=text, fix=fix)
+                yield Requirement.warn("names", text, fix)
             elif name and lookup.get("back") and address not in lookup["back"]:
                 text = f"on {namespace} {address} is {name}, and {name} is {', '.join(lookup['back'])}"
-                yield Requirement(
-                    name="names",
-                    outcome="warn",
-                    text=text,
-                    fix=f"correct the line of {name} in /etc/hosts of {namespace}",
-                )
+                yield Requirement.warn("names", text, f"correct the line of {name} in /etc/hosts of {namespace}")
 
 
 def _lookup_summary(observed: Observations) -> str:
@@ -243,12 +234,7 @@ def _clocks(observed: Observations) -> Iterable[Requirement]:
     for host, offset_s in observed.wall_offsets.items():
         if abs(offset_s) > WALL_S:
             text = f"{host} is {abs(offset_s):.1f} s {'ahead of' if offset_s > 0 else 'behind'} this machine"
-            yield Requirement(
-                name="clocks",
-                outcome="warn",
-                text=text,
-                fix=f"synchronise the time of {host} (chrony, systemd-timesyncd)",
-            )
+            yield Requirement.warn("clocks", text, f"synchronise the time of {host} (chrony, systemd-timesyncd)")
 
 
 def _clock_summary(observed: Observations) -> str:
@@ -276,9 +262,7 @@ def _spaces(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
     for namespace, free_of in {**surveyed, **observed.spaces}.items():
         for path, free in free_of.items():
             if isinstance(free, str):
-                yield Requirement(
-                    name="disk", outcome="warn", text=f"{namespace}: {free}", fix="make it readable for this user"
-                )
+                yield Requirement.warn("disk", f"{namespace}: {free}", "make it readable for this user")
             elif path not in least or free < least[path][0]:
                 least[path] = (free, namespace)
     if least:
@@ -296,13 +280,13 @@ def _shared(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
         return
     first = next(iter(gaps(observed)), None)
     if first is None:
-        yield ok("shared", "directory seen by all ok")
+        yield Requirement.ok("shared", "directory seen by all ok")
         return
     fix = "mount one file system there on all hosts, or set ccbed_shared_dir"
     if first in _covered(observed):
         fix = f"start the containers again: ccbed down {bed.name}, then: ccbed up {bed.inventory}"
     fix += "; without it, trials on these nodes cannot recover"
-    yield Requirement(name="shared", outcome="warn", text=f"{bed.shared_dir}: {first.reason}", fix=fix)
+    yield Requirement.warn("shared", f"{bed.shared_dir}: {first.reason}", fix)
 
 
 def _gpus(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
@@ -310,19 +294,15 @@ def _gpus(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
         wanted = sum(max(node.gpus, 0) for node in bed.nodes if node.host == host)
         reason = gpus.get("reason", "")
         if reason:
-            yield Requirement(
-                name=f"gpus {host}", outcome="fail", text=str(reason), fix="ccbed doctor; or set ccbed_gpus: 0"
-            )
+            yield Requirement.fail(f"gpus {host}", str(reason), "ccbed doctor; or set ccbed_gpus: 0")
         elif gpus["count"] < wanted:
             text = f"{gpus['count']} found, {wanted} wanted"
-            yield Requirement(
-                name=f"gpus {host}", outcome="fail", text=text, fix=f"set ccbed_gpus of {host} to what it has"
-            )
+            yield Requirement.fail(f"gpus {host}", text, f"set ccbed_gpus of {host} to what it has")
         for problem in gpus.get("problems", ()):
             fix = f"take it out of ccbed_gpus of {host}, and inspect it (nvidia-smi -q)"
-            yield Requirement(name=f"gpus {host}", outcome="fail", text=str(problem), fix=fix)
+            yield Requirement.fail(f"gpus {host}", str(problem), fix)
     if observed.gpus and not any(gpus.get("reason") or gpus.get("problems") for gpus in observed.gpus.values()):
-        yield ok("gpus", f"{sum(gpus['count'] for gpus in observed.gpus.values())} healthy ok")
+        yield Requirement.ok("gpus", f"{sum(gpus['count'] for gpus in observed.gpus.values())} healthy ok")
 
 
 def _images(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
@@ -334,6 +314,4 @@ def _images(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
         if len(set(by_host.values())) > 1:
             listed = ", ".join(f"{host} {id.removeprefix('sha256:')[:12]}" for host, id in by_host.items())
             fix = f"get the same one to all hosts: ccbed up {bed.inventory}"
-            yield Requirement(
-                name="image", outcome="fail", text=f"{image} is not the same everywhere: {listed}", fix=fix
-            )
+            yield Requirement.fail("image", f"{image} is not the same everywhere: {listed}", fix)

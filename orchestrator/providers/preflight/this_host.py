@@ -76,17 +76,17 @@ def _ports(bed: BedSpec) -> Iterable[Requirement]:
         for sock in held:
             sock.close()
         if len(held) == _PORTS:
-            yield Requirement(name="ports", outcome="ok", text="ok")
+            yield Requirement.ok("ports", "ok")
         else:
             fix = "see what holds them: ss -tlnp; or widen net.ipv4.ip_local_port_range"
-            yield Requirement(name="ports", outcome="fail", text=f"{len(held)} of {_PORTS} free on {address}", fix=fix)
+            yield Requirement.fail("ports", f"{len(held)} of {_PORTS} free on {address}", fix)
 
 
 def _space(name: str, path: Path, needed: int, fix: str) -> Requirement:
     try:
         stats = os.statvfs(path)
     except OSError as error:
-        return Requirement(name=name, outcome="warn", text=f"{path}: {error.strerror}", fix=fix)
+        return Requirement.warn(name, f"{path}: {error.strerror}", fix)
     return space(name, stats.f_bavail * stats.f_frsize, needed, fix)
 
 
@@ -96,9 +96,7 @@ def _lookups(bed: BedSpec) -> Iterable[Requirement]:
         took = _timed(functools.partial(socket.gethostbyaddr, name), LOOKUP_S)
         if took >= LOOKUP_S:
             fix = f"add {address} with a name to /etc/hosts"
-            yield Requirement(
-                name="names", outcome="warn", text=f"{address} takes over {LOOKUP_S:g} s to look up", fix=fix
-            )
+            yield Requirement.warn("names", f"{address} takes over {LOOKUP_S:g} s to look up", fix)
 
 
 def _timed(work: Callable[[], object], limit: float) -> float:

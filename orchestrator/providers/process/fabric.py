@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ...core.bed import fabric
-from ...core.bed.fabric import Lack
+from ...core.bed import links
+from ...core.bed.links import Lack
 from ...model.bed import BedSpec, LinkSpec
 from ...model.errors import InfrastructureError
 from ...node.keeper import fabric as node_fabric
@@ -49,7 +49,7 @@ def lacking(link: LinkSpec | None) -> tuple[Lack, ...]:
         return tuple(Lack(text=f"program {name} is missing", fix=f"install {_PACKAGES[name]}") for name in absent)
     if not HOSTS.exists():
         return (Lack(text=f"{HOSTS} is missing; the nodes' own hosts files are mounted over it", fix=f"touch {HOSTS}"),)
-    lacks = (lack for program, lines in fabric.probe_commands(link).items() for lack in _tried(program, lines))
+    lacks = (lack for program, lines in links.probe_commands(link).items() for lack in _tried(program, lines))
     return tuple(dict.fromkeys(lacks))
 
 
@@ -79,7 +79,7 @@ def _tried(program: str, lines: Mapping[str, str]) -> Iterator[Lack]:
     except subprocess.TimeoutExpired:
         yield Lack(text=f"{program} does not end within {_TRY_S:g} s", fix="ps shows what it waits for")
         return
-    yield from fabric.parse_probe(done.returncode, done.stderr, list(lines), platform.release())
+    yield from links.parse_probe(done.returncode, done.stderr, list(lines), platform.release())
 
 
 def write_hosts(bed: BedSpec) -> None:
@@ -88,7 +88,7 @@ def write_hosts(bed: BedSpec) -> None:
         own = HOSTS.read_text(errors="replace").splitlines()
     except OSError:
         own = []
-    text = fabric.hosts_file({node.name: node.address for node in bed.all_nodes}, own).encode()
+    text = links.hosts_file({node.name: node.address for node in bed.all_nodes}, own).encode()
     fd = os.open(Path(bed.workdir) / node_fabric.HOSTS, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.fchmod(fd, 0o644)

@@ -13,7 +13,7 @@ from ...model.errors import InfrastructureError, KeeperGoneError
 from ...model.event import Command, Event
 from ...model.provider import Cursors, Fetched, Prober
 from ...node.files import inbox, label, plain_files
-from ...node.hostlink import bed_files, prunable_files
+from ...node.hostlink import bed_files
 from ...node.keeper import launch, lease_records, process_status
 from ...node.keeper import process_status as keeper_status
 from .. import archive, files
@@ -57,9 +57,8 @@ class ProcessProvider:
         if not bed.fabric:
             return None
         from .. import sites
-        from ..preflight import site_prober  # which other beds do not load
 
-        return site_prober.SiteProber(bed, lambda host: sites.LocalSite(bed, HostSpec(name=host)))
+        return sites.SiteProber(bed, lambda host: sites.LocalSite(bed, HostSpec(name=host)))
 
     def prepare(self, bed: BedSpec) -> None:
         """Create directories and archive, and start a keeper of this archive. Raises InfrastructureError if it does not start."""
@@ -156,10 +155,10 @@ class ProcessProvider:
         bed_files.remove_run(bed.workdir, bed.shared_dir, run, is_gathered)
 
     def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        return [("", entry) for entry in prunable_files.list_prunable(bed.workdir, bed.shared_dir)]
+        return [("", entry) for entry in bed_files.list_prunable(bed.workdir, bed.shared_dir)]
 
     def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
-        prunable_files.remove_prunable(bed.workdir, bed.shared_dir, [(kind, name) for _, kind, name in entries])
+        bed_files.remove_prunable(bed.workdir, bed.shared_dir, [(kind, name) for _, kind, name in entries])
 
     @property
     def _workdir(self) -> Path:

@@ -28,9 +28,8 @@ from ...node.hostlink import frames
 from ...node.hostlink.reverse_link import CERTIFICATE, LISTENERS, MAX_LINE, WELCOME
 from ...node.hostlink.tls_stream import server_context
 from ...node.oslayer import host_facts, processes
-from ..bounded_threads import BoundedThreads
+from ..bounded_threads import BoundedThreads, Upkeep
 from ..ssh.host_connection import SLICE_S
-from ..ssh.upkeep import Upkeep
 from . import credentials, host_stream
 from .host_stream import HostStream
 

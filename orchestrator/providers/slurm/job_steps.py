@@ -1,7 +1,13 @@
-"""The job steps of a bed: one for each host, which runs the host's reverse links; keeper and nodes are processes below it."""
+"""The job steps of a bed: one for each host, which runs the host's reverse links; keeper and nodes are processes below it.
+
+The container of a step: Pyxis has options of srun for it (as of 2025, ``args.c``), Apptainer is a command (``apptainer exec``). The bed's
+directories keep their paths. Both use the host's network and processes.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import shutil
@@ -16,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from ...model.bed import BedSpec, Machine
-from ...model.errors import CcbedError
+from ...model.errors import CcbedError, InfrastructureError
 from ...model.frozen import dataclass, replace
 from ...node.files import plain_files
 from ...node.oslayer import host_facts, processes
-from . import slurm_commands, step_container
+from . import slurm_commands
 from .allocation import SLURMD_PORT, Allocation
 
 #: The variables of ccbed's environment that a step receives: Slurm's messages are not encrypted, so no secret may be there.
@@ -43,7 +49,7 @@ _NOISE = "cluster configuration lacks support for cpu binding"
 class Step:
     """The srun of a host's step, on the machine that started it. ``node``: its name in Slurm.
 
-    ``container``: see ``step_container.fingerprint``. ``options``: see ``_fixed_options``. ``is_ended``: Slurm has no such step any more.
+    ``container``: see ``fingerprint``. ``options``: see ``_fixed_options``. ``is_ended``: Slurm has no such step any more.
     """
 
     job: int
@@ -65,13 +71,13 @@ def step_command(bed: BedSpec, allocation: Allocation, host: str, archive: str) 
     Raises InfrastructureError for a container that cannot be.
     """
     gres, roots = _fixed_options(bed, host)
-    exported = EXPORTED_TO_IMAGE if step_container.fingerprint(bed) else EXPORTED
+    exported = EXPORTED_TO_IMAGE if fingerprint(bed) else EXPORTED
     return [
         "srun", f"--jobid={allocation.job_id}", f"--nodelist={slurm_node(allocation, host)}",
         "--nodes=1", "--ntasks=1", f"--job-name={_name(host)}", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--overlap",
         *gres, "--mpi=none", "--cpu-bind=none", "--mem-bind=none", "--mem=0", "--input=none", f"--output={_pattern(bed, host)}",
-        "--quiet", "--chdir=/", f"--export={','.join(exported)}", *step_container.srun_options(bed),
-        *step_container.command(bed), python(bed), "-I", "-S", archive, "reverse", "--links", str(links(bed)), "--host", host,
+        "--quiet", "--chdir=/", f"--export={','.join(exported)}", *srun_options(bed),
+        *command(bed), python(bed), "-I", "-S", archive, "reverse", "--links", str(links(bed)), "--host", host,
         "--hostdir", bed.directory_on(host), "--bed", bed.name, *roots,
     ]  # fmt: skip
 
@@ -86,7 +92,7 @@ def python(bed: BedSpec) -> str:
     """The interpreter on the nodes. Without one in the inventory it is that of the image, or this one, which must be on the
     shared file system.
     """
-    return bed.nodes[0].python or ("python3" if step_container.fingerprint(bed) else sys.executable)
+    return bed.nodes[0].python or ("python3" if fingerprint(bed) else sys.executable)
 
 
 def links(bed: BedSpec) -> Path:
@@ -127,7 +133,7 @@ def start(bed: BedSpec, allocation: Allocation, host: str, archive: str) -> None
         boot=host_facts.boot_id(),
         pid=process.pid,
         start=processes.start_time(process.pid),
-        container=step_container.fingerprint(bed),
+        container=fingerprint(bed),
         options=str(_fixed_options(bed, host)),
     )
     _write(bed, host, step)
@@ -142,7 +148,7 @@ def end_reason(bed: BedSpec, allocation: Allocation, host: str) -> str:
     step = _read(bed, host)
     if step is None or step.job != allocation.job_id:
         return f"job {allocation.job_id} has no step on {slurm_node(allocation, host)}"
-    if step.container != step_container.fingerprint(bed):
+    if step.container != fingerprint(bed):
         return f"its job step on {step.node} runs with another ccbed_container, ccbed_image or ccbed_mounts"
     if step.options and step.options != str(_fixed_options(bed, host)):
         return f"its job step on {step.node} runs with another ccbed_shared_dir, ccbed_data_dir or without ccbed_gpus"
@@ -303,3 +309,68 @@ def _is_own_address(address: str) -> bool:
 
 def _number(host: str) -> int:
     return int(host.removeprefix("h"))
+
+
+#: The user's values of these replace those of the image.
+_USER = ("HOME", "LANG", "LOGNAME", "USER")
+
+
+def fingerprint(bed: BedSpec) -> str:
+    """Identifies the container that the inventory asks for; empty without one."""
+    spec = bed.slurm
+    if spec is None or spec.container == "none":
+        return ""
+    return hashlib.sha256(json.dumps([spec.container, spec.image, _mounts(bed)]).encode()).hexdigest()[:12]
+
+
+def srun_options(bed: BedSpec) -> list[str]:
+    """The options of Pyxis. The directory of the user is not mounted: Python would take packages from it, not from the image.
+
+    Raises InfrastructureError if the image cannot be read, or a path cannot be mounted.
+    """
+    if bed.slurm is None or bed.slurm.container != "pyxis":
+        return []
+    return [
+        f"--container-image={bed.slurm.image}", f"--container-name={_container_name(bed)}",
+        f"--container-mounts={_joined_mounts(bed)}", f"--container-env={','.join(_USER)}",
+        "--no-container-mount-home", "--no-container-remap-root", "--no-container-entrypoint",
+    ]  # fmt: skip
+
+
+def command(bed: BedSpec) -> list[str]:
+    """What precedes the program of the step: the command of Apptainer. Raises InfrastructureError."""
+    if bed.slurm is None or bed.slurm.container != "apptainer":
+        return []
+    gpus = ["--nv"] if any(node.gpus for node in bed.nodes) else []
+    return ["apptainer", "exec", "--no-home", *gpus, f"--bind={_joined_mounts(bed)}", bed.slurm.image]
+
+
+def _joined_mounts(bed: BedSpec) -> str:
+    mounts = _mounts(bed)
+    if wrong := [mount for mount in mounts if "," in mount or mount.count(":") > 2]:
+        raise InfrastructureError(
+            f"{wrong[0]}: cannot be mounted into a container: a comma or colon separates mounts",
+            hint="set ccbed_workdir to a path without them",
+        )
+    return ",".join(mounts)
+
+
+def _mounts(bed: BedSpec) -> list[str]:
+    """``source:target[:ro]``: the bed's directories under their own paths, then those of the inventory."""
+    assert bed.slurm is not None
+    own = dict.fromkeys(path for path in (bed.hostdir, bed.shared_dir, bed.data_dir) if path)
+    return [*(f"{path}:{path}" for path in own), *bed.slurm.mounts]
+
+
+def _container_name(bed: BedSpec) -> str:
+    """Steps of one job use a container of this name again. A changed image file gets another name."""
+    assert bed.slurm is not None
+    try:
+        status = Path(bed.slurm.image).stat()
+    except OSError as error:
+        raise InfrastructureError(
+            f"{bed.inventory}: ccbed_image: {bed.slurm.image}: {error.strerror}",
+            hint="the image must be on a file system that this machine and all nodes share",
+        ) from None
+    content = f"{bed.slurm.image} {status.st_size} {status.st_mtime_ns}"
+    return f"ccbed-{bed.name}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"

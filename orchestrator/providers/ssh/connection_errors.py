@@ -7,7 +7,7 @@ import socket
 
 from ...model.bed import HostSpec
 from ...model.requirements import HOST_PYTHON, version_text
-from . import host_keys, proxy
+from . import destinations
 from .destinations import Destination
 from .paramiko_import import paramiko
 
@@ -32,15 +32,15 @@ def explain(destination: Destination, error: BaseException, deadline_s: float) -
 
 
 def _keys(destination: Destination, error: BaseException) -> str:
-    known, name = destination.known[0], host_keys.known_as(destination.address, destination.port)
-    if isinstance(error, host_keys.UnknownHostKeyError):
+    known, name = destination.known[0], destinations.known_as(destination.address, destination.port)
+    if isinstance(error, destinations.UnknownHostKeyError):
         scan = f"ssh-keyscan -p {destination.port} {destination.address} >> {known}"
         return (
-            f"{destination.login} shows an unknown host key ({host_keys.fingerprint(error.key)}); if it is the "
+            f"{destination.login} shows an unknown host key ({destinations.fingerprint(error.key)}); if it is the "
             f"right one: {scan}, or set ccbed_ssh_first_contact: true to accept keys of new hosts"
         )
     if isinstance(error, paramiko.BadHostKeyException):
-        shown, wanted = host_keys.fingerprint(error.key), host_keys.fingerprint(error.expected_key)
+        shown, wanted = destinations.fingerprint(error.key), destinations.fingerprint(error.expected_key)
         return (
             f"{destination.login} shows another host key than the known one ({shown}, not {wanted}): another machine may "
             f"intercept the connection; if the host was reinstalled: ssh-keygen -R '{name}' -f {known}, then accept the new key"
@@ -72,7 +72,7 @@ def _login(destination: Destination, error: BaseException) -> str:
 
 def _network(destination: Destination, error: BaseException, deadline_s: float) -> str:
     place = destination.login
-    if isinstance(error, proxy.ProxyError):
+    if isinstance(error, destinations.ProxyError):
         return f"{place} cannot be reached through its proxy: {error}; check ansible_ssh_common_args, or ~/.ssh/config"
     if isinstance(error, socket.gaierror):
         return f"the name {destination.address} does not resolve; set ansible_host to its address"

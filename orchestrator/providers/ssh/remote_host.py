@@ -17,12 +17,12 @@ from ...model.provider import Fetched
 from ...node.hostlink.tails import Tree
 from .. import files
 from ..bed_commands import BED
+from ..bounded_threads import Upkeep
 from . import helper_start, ssh_connection
 from .connection_errors import HostError
 from .host_connection import HostConnection
 from .mirror import Mirror
 from .requests import Link, Response
-from .upkeep import Upkeep
 
 if TYPE_CHECKING:
     import docker

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ...model.bed import HostSpec
 from ...model.frozen import dataclass
-from . import destinations, host_keys, proxy
+from . import destinations
 from .connection_errors import HostError, explain
 from .destinations import Destination
 from .paramiko_import import paramiko
@@ -40,11 +40,11 @@ _DEFINITE = (
     socket.gaierror,
     paramiko.AuthenticationException,
     paramiko.BadHostKeyException,
-    host_keys.UnknownHostKeyError,
+    destinations.UnknownHostKeyError,
     FileNotFoundError,
     PermissionError,
     SilentError,
-    proxy.ProxyError,
+    destinations.ProxyError,
 )
 
 
@@ -59,7 +59,7 @@ class Connection:
     """Open until ``close``. Every call on it may raise HostError."""
 
     def __init__(
-        self, destination: Destination, client: paramiko.SSHClient, program: proxy.Proxy | None = None
+        self, destination: Destination, client: paramiko.SSHClient, program: destinations.Proxy | None = None
     ) -> None:
         """``program``: the proxy that provides its socket, if any."""
         self.destination = destination
@@ -176,7 +176,7 @@ def _connected(destination: Destination, proxy_command: str, until: float) -> Co
     """``proxy_command``: provides the socket, or empty. If it ends, its last output is the reason."""
     if not proxy_command:
         return _opened(destination, _socket(destination, until), until)
-    program = proxy.Proxy(proxy_command)
+    program = destinations.Proxy(proxy_command)
     try:
         return _opened(destination, program.sock, until, program)
     except BaseException as error:
@@ -189,7 +189,7 @@ def _connected(destination: Destination, proxy_command: str, until: float) -> Co
 
 
 def _opened(
-    destination: Destination, sock: socket.socket, until: float, program: proxy.Proxy | None = None
+    destination: Destination, sock: socket.socket, until: float, program: destinations.Proxy | None = None
 ) -> Connection:
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     if destination.host.key:
@@ -201,7 +201,7 @@ def _opened(
             with contextlib.suppress(OSError):
                 client.load_system_host_keys(str(file))
         client.set_missing_host_key_policy(
-            host_keys.Policy(destination.known[0], record=destination.host.first_contact)
+            destinations.HostKeyPolicy(destination.known[0], record=destination.host.first_contact)
         )
         client.connect(
             destination.address,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from ...model import gang as gang_model
-from . import commit, contents, single_file
+from . import contents, single_file
 
 
 class Trained(NamedTuple):
@@ -45,7 +45,7 @@ class States(Protocol):
     """Puts the state of the ranks into a checkpoint and takes it from one."""
 
     def put(
-        self, ctx: Rank, identity: commit.Identity, trained: Trained, written: Callable[[], None]
+        self, ctx: Rank, identity: contents.Identity, trained: Trained, written: Callable[[], None]
     ) -> contents.Body | None:
         """The content that rank 0 commits; None on the other ranks. A collective of all ranks.
 
@@ -69,7 +69,7 @@ class _Gathered:
     """Rank 0 gathers the state and writes it as a single file."""
 
     def put(
-        self, ctx: Rank, identity: commit.Identity, trained: Trained, written: Callable[[], None]
+        self, ctx: Rank, identity: contents.Identity, trained: Trained, written: Callable[[], None]
     ) -> contents.Body | None:
         personal = single_file.gather(ctx.personal(), ctx.rank, ctx.world, ctx.device)
         state = self._state(ctx, trained)
@@ -120,7 +120,7 @@ class Distributed:
     """Parameters are DTensors: every rank writes its shards, and any number of ranks can load them."""
 
     def put(
-        self, ctx: Rank, identity: commit.Identity, trained: Trained, written: Callable[[], None]
+        self, ctx: Rank, identity: contents.Identity, trained: Trained, written: Callable[[], None]
     ) -> contents.Body | None:
         from . import sharded_files
 

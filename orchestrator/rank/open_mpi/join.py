@@ -1,42 +1,38 @@
 """Joins the forked ranks to one MPI job, without ssh and without further processes that compute.
 
-Rank 0 runs mpirun. Where mpirun would start orted on another host by ssh, a rank on that host starts it: the command is sent
-over the process group of the gang. mpirun and orted start launcher.py, which sends its environment to its rank. With that
-environment, the rank is the process of the job, in its own network namespace or container.
+Rank 0 runs mpirun, which starts one program per rank beside itself. Each program sends its environment to rank 0 and waits.
+With such an environment, a rank on any host is a process of the job: it reaches mpirun's server over TCP, and is in its own
+network namespace or container.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import selectors
-import shlex
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from ...model.frozen import dataclass, field
-from . import installed, launcher
+from . import installed
 
-#: The program that mpirun runs in place of ssh, and the directory for the commands it starts.
-AGENT, _HOSTS = "ccbed-host", "hosts"
 LIMIT_S = 60.0
 _END_S = 10.0
 _SLICE_S = 0.05
-#: The ioctl that gives the IPv4 address of an interface, and how long the name of one may be.
-_SIOCGIFADDR, _NAME = 0x8915, 15
 #: Prefixes of the variables by which a process belongs to the job.
-_TAKEN = ("OMPI_", "PMIX_", "ORTE_", "OPAL_")
+_TAKEN = ("OMPI_", "PMIX_", "ORTE_")
+#: What mpirun starts: it sends its environment, and waits until rank 0 closes the connection. A path may be too long for a socket.
+_PROGRAM = (
+    "import json, os, socket, sys; os.chdir(sys.argv[1]); door = socket.socket(socket.AF_UNIX); door.connect('socket'); "
+    "door.sendall(json.dumps(dict(os.environ)).encode() + b'\\n'); door.recv(1)"
+)
 
 
 class Failed(Exception):
@@ -45,214 +41,128 @@ class Failed(Exception):
     kind = "mpi"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
-    """The location of a rank: its host for mpirun, the directory of its socket, the interface for MPI."""
-
-    rank: int
-    host: str
-    directory: str
-    interface: str
-
-
 @dataclass(slots=True, kw_only=True)
 class Job:
     """This rank's part of the job. ``connections``: while they are open, the programs that mpirun started run."""
 
     directory: Path
     connections: list[socket.socket] = field(default_factory=list)
-    started: subprocess.Popen[bytes] | None = None
+    mpirun: subprocess.Popen[bytes] | None = None
 
     def leave(self) -> None:
         """After MPI_Finalize: let the programs that mpirun started end, and wait for them."""
         for connection in self.connections:
             connection.close()
-        if self.started:
+        if self.mpirun:
             try:
-                self.started.wait(_END_S)
+                self.mpirun.wait(_END_S)
             except subprocess.TimeoutExpired:
-                self.started.kill()
-                self.started.wait()
+                self.mpirun.kill()
+                self.mpirun.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def join(rank: int, *, interface: str, master: tuple[str, int], out: str) -> Job:
+def join(rank: int, *, interface: str, out: str) -> Job:
     """Join the job, as a collective of all ranks. Afterwards the environment is that of a process of the job, for MPI_Init.
 
     ``out``: a directory for this rank's files. Raises Failed and installed.Missing.
     """
     programs = installed.find()
-    directory = Path(out) / f"mpi-r{rank}"
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(mode=0o700)
-    host = _address(interface, master)
-    own = Location(rank=rank, host=host, directory=str(directory.resolve()), interface=interface)
-    job, listener = Job(directory=directory), _listen(directory)
-    locations = _gather(own)
-    commands = _share(lambda: _mpirun(job, programs, locations) if rank == 0 else {})
-    first = min(location.rank for location in locations if location.host == host)
-    if rank == first and host in commands:
-        job.started = _spawn(orted(commands[host], programs), directory, programs, {})
-    connection, environment = _receive(listener, _Watch(job))
-    job.connections.append(connection)
-    _apply_environment(environment, interface, programs)
+    job = Job(directory=(Path(out) / f"mpi-r{rank}").resolve())
+    shutil.rmtree(job.directory, ignore_errors=True)
+    job.directory.mkdir(mode=0o700)
+    environment = {
+        **_scatter(job, rank, programs, interface),
+        "OMPI_MCA_orte_create_session_dirs": "0",
+    }  # it is rank 0's
+    if interface and "OMPI_MCA_btl_tcp_if_include" not in os.environ:
+        environment["OMPI_MCA_btl_tcp_if_include"] = interface
+    os.environ.update(environment | programs.environment())
     return job
 
 
-def order(locations: Iterable[Location]) -> tuple[Location, ...]:
-    """The ranks in mpirun's order: host by host."""
-    hosts: dict[str, list[Location]] = {}
-    for location in sorted(locations, key=lambda location: location.rank):
-        hosts.setdefault(location.host, []).append(location)
-    return tuple(location for members in hosts.values() for location in members)
-
-
-def settings(locations: Sequence[Location], interface: str, environment: Mapping[str, str]) -> dict[str, str]:
+def settings(interface: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Open MPI's parameters: TCP over the node's interface only, and algorithms that can be forced.
 
-    Settings of the user in ``environment`` stay. Ranks share cores, so that a waiting rank yields.
+    Settings of the user in ``environment`` stay. Ranks share cores, so that a waiting rank yields. Ranks on other hosts share
+    no memory with mpirun, and may have another user id.
     """
-    same = len({location.interface for location in locations}) == 1 and bool(interface)
+    remote = interface and interface != "lo"
     values = {
-        "pml": "ob1", "btl": "tcp,self", "coll": "^han,hcoll,ucc", "coll_tuned_use_dynamic_rules": "1",
-        "mpi_yield_when_idle": "1", **({"btl_tcp_if_include": interface} if interface else {}),
-        **({"oob_tcp_if_include": interface} if same else {}),
+        "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_coll": "^han,hcoll,ucc",
+        "OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
+        "PMIX_MCA_gds": "hash", "PMIX_MCA_psec": "none", **({"OMPI_MCA_btl_tcp_if_include": interface} if interface else {}),
+        **({"PMIX_MCA_ptl_tcp_remote_connections": "1", "PMIX_MCA_ptl_tcp_if_include": interface} if remote else {}),
     }  # fmt: skip
-    return {f"OMPI_MCA_{name}": value for name, value in values.items() if f"OMPI_MCA_{name}" not in environment}
+    return {name: value for name, value in values.items() if name not in environment}
 
 
-def arguments(locations: Sequence[Location], programs: installed.Programs, agent: str, script: str) -> list[str]:
-    """mpirun's command line: on every host one process per rank, in the order of ``order``."""
-    counts: dict[str, int] = {}
-    for location in locations:
-        counts[location.host] = counts.get(location.host, 0) + 1
-    hosts = ",".join(f"{host}:{count}" for host, count in counts.items())
-    own = ["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent, "--mca", "plm_rsh_no_tree_spawn", "1"]
+def arguments(programs: installed.Programs, directory: Path, world: int) -> list[str]:
+    """mpirun's command line: one program per rank on its own host, without a remote shell."""
     return [
-        programs.mpirun, "--allow-run-as-root", "--leave-session-attached", *own, "--bind-to", "none", "--map-by", "slot",
-        "--oversubscribe", "--host", hosts, "-np", str(len(locations)),
-        sys.executable, "-S", "-E", script, "rank", *(location.directory for location in locations),
+        programs.mpirun, "--allow-run-as-root", "--mca", "plm", "isolated", "--bind-to", "none", "--oversubscribe",
+        "-np", str(world), sys.executable, "-S", "-E", "-c", _PROGRAM, str(directory),
     ]  # fmt: skip
 
 
-def _mpirun(job: Job, programs: installed.Programs, locations: Sequence[Location]) -> dict[str, list[str]]:
-    """Start mpirun; return host -> the command that it starts there. Raises Failed."""
-    inner = job.directory / _HOSTS
-    inner.mkdir(mode=0o700)
-    listener = _listen(inner)
-    argv = arguments(order(locations), programs, AGENT, launcher.__file__)
-    job.started = _spawn(argv, job.directory, programs, settings(locations, locations[0].interface, os.environ))
-    hosts = {location.host for location in locations} - {locations[0].host}
-    commands: dict[str, list[str]] = {}
-    while hosts - set(commands):
-        connection, message = _receive(listener, _Watch(job))
-        job.connections.append(connection)
-        commands[message["host"]] = message["command"]
-    listener.close()
-    return commands
+def _scatter(job: Job, rank: int, programs: installed.Programs, interface: str) -> Mapping[str, str]:
+    """The environment for this rank; rank 0 starts mpirun. Raises Failed on every rank if it failed."""
+    result: list[Any] = ["", []]
+    if rank == 0:
+        try:
+            result = ["", _start(job, programs, interface)]
+        except (Failed, OSError) as error:
+            result = [str(error) or type(error).__name__, []]
+    dist.broadcast_object_list(result, 0)
+    if result[0]:
+        raise Failed(result[0])
+    environment: Mapping[str, str] = result[1][rank]
+    return environment
 
 
-def _spawn(
-    argv: Sequence[str], directory: Path, programs: installed.Programs, more: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    """Start a program; its output goes to the rank's log, its files into ``directory``.
-
-    orted also requires the remote shell, although it never calls it.
-    """
-    agent, path = directory / AGENT, f"{directory.resolve()}:{os.environ.get('PATH', os.defpath)}"
-    words = [sys.executable, "-S", "-E", launcher.__file__, "host", str(directory.resolve() / _HOSTS)]
-    agent.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-    agent.chmod(0o700)
-    own = {"TMPDIR": str(directory.resolve()), "PATH": path}
-    env = {**os.environ, **more, **programs.environment(), **own}
-    return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL)
-
-
-def orted(command: Sequence[str], programs: installed.Programs) -> list[str]:
-    """The orted command within a command for a remote shell. Raises Failed for any other program."""
-    words = shlex.split(" ".join(command))
-    position = next((index for index, word in enumerate(words) if Path(word).name == "orted"), None)
-    if position is None:
-        raise Failed(f"mpirun starts {shlex.join(words)!r}, which is not orted")
-    return [programs.orted, *words[position + 1 :]]
-
-
-def _apply_environment(environment: Mapping[str, str], interface: str, programs: installed.Programs) -> None:
-    taken = {name: value for name, value in environment.items() if name.startswith(_TAKEN)}
-    taken.pop("OPAL_PREFIX", None)
-    if interface and "OMPI_MCA_btl_tcp_if_include" not in os.environ:
-        taken["OMPI_MCA_btl_tcp_if_include"] = interface
-    os.environ.update(taken | programs.environment())
-
-
-@dataclass(frozen=True, slots=True)
-class _Watch:
-    """Detects that mpirun or orted has ended early, or takes too long."""
-
-    job: Job
-    until: float = field(default_factory=lambda: time.monotonic() + LIMIT_S)
-
-    def check(self) -> None:
-        """Raises Failed."""
-        code = self.job.started.poll() if self.job.started else None
-        if code is not None:
-            raise Failed(f"mpirun or its orted ended with exit code {code}; see the log of the rank")
-        if time.monotonic() > self.until:
-            raise Failed(f"mpirun did not start its processes within {LIMIT_S:g} s")
+def _start(job: Job, programs: installed.Programs, interface: str) -> list[dict[str, str]]:
+    """Start mpirun; the environments of its programs, by rank. Its output goes to the log of rank 0. Raises Failed, OSError."""
+    world = dist.get_world_size()
+    own = {**settings(interface, os.environ), **programs.environment(), "TMPDIR": str(job.directory)}
+    environments: dict[int, dict[str, str]] = {}
+    with _listen(job.directory) as listener:
+        argv = arguments(programs, job.directory, world)
+        job.mpirun = subprocess.Popen(argv, env={**os.environ, **own}, stdin=subprocess.DEVNULL)
+        until = time.monotonic() + LIMIT_S
+        while len(environments) < world:
+            environment = _receive(job, listener, until)
+            taken = {name: value for name, value in environment.items() if name.startswith(_TAKEN)}
+            taken.pop("PMIX_INSTALL_PREFIX", None)  # of rank 0's host
+            environments[int(taken["OMPI_COMM_WORLD_RANK"])] = taken
+    return [environments[rank] for rank in range(world)]
 
 
 def _listen(directory: Path) -> socket.socket:
     """Listen on a socket in ``directory``; bound by a short path for a directory with any name."""
     listener, folder = socket.socket(socket.AF_UNIX), os.open(directory, os.O_DIRECTORY)
     try:
-        listener.bind(f"/proc/self/fd/{folder}/{launcher.SOCKET}")
+        listener.bind(f"/proc/self/fd/{folder}/socket")
     finally:
         os.close(folder)
     listener.listen(128)
+    listener.settimeout(_SLICE_S)
     return listener
 
 
-def _receive(listener: socket.socket, watch: _Watch) -> tuple[socket.socket, Any]:
-    """The next connection and its message. Raises Failed."""
-    with selectors.DefaultSelector() as ready:
-        ready.register(listener, selectors.EVENT_READ)
-        while not ready.select(_SLICE_S):
-            watch.check()
-    connection, _ = listener.accept()
-    connection.settimeout(LIMIT_S)
-    with connection.makefile("rb") as lines:
-        return connection, json.loads(lines.readline())
-
-
-def _gather(own: Location) -> list[Location]:
-    locations: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(locations, own)
-    return locations
-
-
-def _share(act: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
-    """The result of ``act`` on rank 0, on every rank. Raises Failed on every rank if it failed."""
-    result: list[Any] = ["", {}]
-    with contextlib.suppress(Failed, OSError):
+def _receive(job: Job, listener: socket.socket, until: float) -> dict[str, str]:
+    """The environment of the program that connects next. Raises Failed if mpirun has ended early, or takes too long."""
+    while True:
         try:
-            result = ["", act()]
-        except (Failed, OSError) as error:
-            result = [str(error) or type(error).__name__, {}]
-            raise
-    dist.broadcast_object_list(result, 0)
-    if result[0]:
-        raise Failed(result[0])
-    return dict(result[1])
-
-
-def _address(interface: str, master: tuple[str, int]) -> str:
-    """The IPv4 address of ``interface``; if the interface is not known, the address from which ``master`` is reached."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        if interface:
-            try:
-                request = struct.pack("256s", interface[:_NAME].encode())
-                return socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24])
-            except OSError:
-                pass  # several interfaces are named, or it has only an IPv6 address
-        probe.connect(master)
-        return str(probe.getsockname()[0])
+            connection, _ = listener.accept()
+            break
+        except TimeoutError:
+            code = job.mpirun.poll() if job.mpirun else None
+            if code is not None:
+                raise Failed(f"mpirun ended with exit code {code}; see the log of rank 0") from None
+            if time.monotonic() > until:
+                raise Failed(f"mpirun did not start its programs within {LIMIT_S:g} s") from None
+    connection.settimeout(LIMIT_S)
+    job.connections.append(connection)
+    with connection.makefile("rb") as lines:
+        environment: dict[str, str] = json.loads(lines.readline())
+    return environment

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,21 +40,17 @@ def is_needed(items: Iterable[Item], backend: str) -> bool:
 
 def connect(ctx: context.RankContext) -> Peer:
     """Make this rank a process of an MPI job. A collective of all ranks of a connected gang."""
-    interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
-    job = join.join(
-        ctx.rank, interface=interface, master=(ctx.gang.master_addr, ctx.gang.master_port), out=ctx.gang.out
-    )
-    return Peer(ctx.rank, job)
+    job = join.join(ctx.rank, interface=os.environ.get("GLOO_SOCKET_IFNAME", ""), out=ctx.gang.out)
+    return Peer(job)
 
 
 class Peer:
     """This rank as a process of an MPI job in which every rank keeps its number."""
 
-    def __init__(self, rank: int, job: join.Job) -> None:
+    def __init__(self, job: join.Job) -> None:
         self._mpi, self._job = mpi4py_module(), job
         self._mpi.Init_thread(self._mpi.THREAD_FUNNELED)
-        self._world = self._mpi.COMM_WORLD.Split(0, rank)
-        self._forcing = _Forcing()
+        self._parameters = _Parameters()
         self._comms: dict[tuple[tuple[int, ...], str, int], Any] = {}
 
     def work(self, item: Item, arguments: backend_calls.Call) -> Callable[[], None]:
@@ -72,9 +69,9 @@ class Peer:
         """A communicator with the forced algorithm: Open MPI reads the parameter when it creates one."""
         key = ranks, parameter, value
         if key not in self._comms:
-            group = self._world.Get_group().Incl(list(ranks))
-            with self._forcing.to(parameter, value):
-                self._comms[key] = self._world.Create_group(group)
+            world = self._mpi.COMM_WORLD
+            with self._parameters.forced(parameter, value):
+                self._comms[key] = world.Create_group(world.Get_group().Incl(list(ranks)))
         return self._comms[key]
 
 
@@ -98,17 +95,23 @@ def mpi4py_module() -> Any:
     return MPI
 
 
-class _Forcing:
+class _Parameters:
     """Sets parameters of the running library by the tools interface of the MPI standard (chapter 15: MPI_T)."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(_LIBRARY)
         self._do("MPI_T_init_thread", ctypes.c_int(0), ctypes.byref(ctypes.c_int()))
 
-    def to(self, parameter: str, value: int) -> _Forced:
-        return _Forced(self, parameter, value)
+    @contextlib.contextmanager
+    def forced(self, parameter: str, value: int) -> Iterator[None]:
+        """Force the algorithm within this context, and leave the choice to Open MPI afterwards."""
+        if value:
+            self._write(parameter, value)
+        yield
+        if value:
+            self._write(parameter, 0)
 
-    def write(self, parameter: str, value: int) -> None:
+    def _write(self, parameter: str, value: int) -> None:
         index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
         self._do("MPI_T_cvar_get_index", parameter.encode(), ctypes.byref(index))
         self._do("MPI_T_cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(count))
@@ -119,21 +122,6 @@ class _Forcing:
         code = getattr(self._library, name)(*args)
         if code:
             raise join.Failed(f"{name} of Open MPI failed: error {code}")
-
-
-class _Forced:
-    """Forces the algorithm within this context, and leaves the choice to Open MPI afterwards."""
-
-    def __init__(self, forcing: _Forcing, parameter: str, value: int) -> None:
-        self._forcing, self._parameter, self._value = forcing, parameter, value
-
-    def __enter__(self) -> None:
-        if self._value:
-            self._forcing.write(self._parameter, self._value)
-
-    def __exit__(self, *_: object) -> None:
-        if self._value:
-            self._forcing.write(self._parameter, 0)
 
 
 class _Bound:

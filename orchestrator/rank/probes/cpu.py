@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...model.events import ProbeFigure
-from ..node_probe import ceilings
+from ..node_probe import results
 from ..node_probe.results import Missing, Node, Result
 
 _CPUS = "sys/devices/system/cpu"
@@ -25,7 +25,7 @@ def measure(node: Node) -> Iterator[Result]:
             frequencies.append(frequency / 1e9)
     yield ProbeFigure(name="cpu loop", unit="1/s", better="higher", values=tuple(spins))
     if len(frequencies) == node.params.repeats:
-        ceiling = ceilings.highest_frequency(node.system)
+        ceiling = results.highest_frequency(node.system)
         yield ProbeFigure(
             name="cpu frequency", unit="GHz", better="higher", values=tuple(frequencies), ceiling=ceiling and ceiling / 1e9
         )  # fmt: skip

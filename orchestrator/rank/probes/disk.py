@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ...model.events import ProbeFigure
-from ..node_probe import fio
 from ..node_probe.results import Fact, Missing, Node, Result
 
 BLOCK = 1 << 20
@@ -33,7 +35,7 @@ def _directory(node: Node, label: str, directory: Path) -> Iterator[Result]:
     program = shutil.which("fio") if node.params.disk_tool != "ccbed" else None
     if program:
         yield Fact(name=f"disk {label}", text=file_system(node, directory))
-        yield from fio.measure(node, program, label, directory)
+        yield from measure_by_fio(node, program, label, directory)
     elif node.params.disk_tool == "fio":
         yield Missing(name=f"disk {label}", reason="fio is not installed on the node")
     else:
@@ -140,3 +142,62 @@ def file_system(node: Node, directory: Path) -> str:
         return "unknown file system"
     kinds = [fields[fields.index("-") + 1] for fields in lines if fields[2] == number]
     return kinds[-1] if kinds else "unknown file system"
+
+
+#: Seconds of one call of fio at most.
+LIMIT_S = 120.0
+#: Writes of 4 KiB, each followed by an fsync.
+SYNCED = 200
+_NANOSECOND = 1e-9
+
+
+def measure_by_fio(node: Node, program: str, label: str, directory: Path) -> Iterator[Result]:
+    """MB/s of the whole job with the fsync at its end, and seconds of an fsync; names end in ``(fio)``."""
+    size = node.params.disk_mib
+    yield Fact(name=f"disk {label} fio", text=f"{size} MiB in blocks of 1 MiB, psync")
+    with tempfile.TemporaryDirectory(prefix=".ccbed-probe-", dir=directory) as work:
+        jobs = {
+            "write": ("--rw=write", "--bs=1M", f"--size={size}M", "--end_fsync=1", "--filename=sequential"),
+            "read": ("--rw=read", "--bs=1M", f"--size={size}M", "--direct=1", "--filename=sequential"),
+        }
+        for kind, options in jobs.items():
+            try:
+                rates = tuple(_fio_rate(_run_fio(program, work, options), kind) for _ in range(node.params.repeats))
+            except (OSError, subprocess.SubprocessError, ValueError, KeyError, ZeroDivisionError) as error:
+                yield Missing(name=f"disk {label} {kind} (fio)", reason=f"fio: {_reason(error)}")
+                continue
+            yield ProbeFigure(name=f"disk {label} {kind} (fio)", unit="MB/s", better="higher", values=rates)
+        yield from _fio_latencies(node, program, label, work)
+
+
+def _fio_latencies(node: Node, program: str, label: str, work: str) -> Iterator[Result]:
+    options = ("--rw=write", "--bs=4k", f"--size={4 * SYNCED}k", "--fsync=1", "--filename=synced")
+    name = f"disk {label} fsync"
+    try:
+        syncs = [_run_fio(program, work, options)["sync"]["lat_ns"]["percentile"] for _ in range(node.params.repeats)]
+        tails = {part: tuple(sync[f"{part}.000000"] * _NANOSECOND for sync in syncs) for part in (50, 99)}
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
+        yield Missing(name=f"{name} (fio)", reason=f"fio: {_reason(error)}")
+        return
+    for part, values in tails.items():
+        yield ProbeFigure(name=f"{name} p{part} (fio)", unit="s", better="lower", values=values)
+
+
+def _run_fio(program: str, work: str, options: tuple[str, ...]) -> Any:
+    """The report of the job. Raises CalledProcessError, ValueError or KeyError where it failed."""
+    argv = [program, "--name=probe", "--ioengine=psync", "--output-format=json", *options]
+    done = subprocess.run(argv, cwd=work, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    job = json.loads(done.stdout)["jobs"][0]
+    if job["error"]:
+        raise ValueError(f"error {job['error']}")
+    return job
+
+
+def _fio_rate(job: Any, kind: str) -> float:
+    """The bytes of the job over its whole time, in MB/s."""
+    return float(job[kind]["io_bytes"]) / 1e3 / float(job["job_runtime"])
+
+
+def _reason(error: Exception) -> str:
+    stderr = str(getattr(error, "stderr", "") or "").strip()
+    return stderr.splitlines()[-1] if stderr else f"{type(error).__name__}: {error}"

@@ -10,7 +10,7 @@ import torch
 
 from ...model import free_memory
 from ...model.events import ProbeFigure
-from ..node_probe import ceilings, repeats
+from ..node_probe import results
 from ..node_probe.results import Fact, Missing, Node, Result
 
 PER_RANK = True
@@ -51,7 +51,7 @@ def _rates(node: Node, device: torch.device, mib: int, name: str, ceiling: float
     a, b, c = (torch.ones(count, device=device) for _ in range(3))
     works = {"copy": (lambda: a.copy_(b), 2), "triad": (lambda: torch.add(b, c, alpha=3.0, out=a), 3)}
     for kind, (work, arrays) in works.items():
-        values = repeats.rates(node, work, arrays * count * 4 / 1e9)
+        values = results.rates(node, work, arrays * count * 4 / 1e9)
         yield ProbeFigure(name=f"{name} {kind}", unit="GB/s", better="higher", values=values, ceiling=ceiling)
 
 
@@ -85,7 +85,7 @@ def device_ceiling(node: Node) -> tuple[float | None, str]:
         nvml = node.load_nvml()
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(node.device).uuid}")
         clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
-        return ceilings.dram_gb_s(clock, nvml.nvmlDeviceGetMemoryBusWidth(handle)), "NVML reports no clock or width"
+        return results.dram_gb_s(clock, nvml.nvmlDeviceGetMemoryBusWidth(handle)), "NVML reports no clock or width"
     except OSError as error:
         return None, str(error)
     except Exception as error:  # noqa: BLE001 NVMLError is known only where pynvml is installed

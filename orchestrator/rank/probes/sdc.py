@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from ...model.events import ComputedBits
-from ..node_probe import repeats
+from ..node_probe import results
 from ..node_probe.results import Node, Result
 from . import gemm
 
@@ -29,7 +29,7 @@ def measure(node: Node) -> Iterator[Result]:
         for _ in range(node.params.repeats):
             begin = time.perf_counter()
             digest = compute(node.device, getattr(torch, dtype), rows, products)
-            repeats.settle(node)
+            results.settle(node)
             yield ComputedBits(
                 device=device, software=software, digest=digest, seconds=round(time.perf_counter() - begin, 6)
             )  # fmt: skip

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ...model import events
 from ...model import gang as gang_model
 from ...model.payload import Payload
-from ..checkpoint import commit, contents, model_states, single_file, tensor_digest
+from ..checkpoint import contents, model_states, single_file, tensor_digest
 from . import hold, random_states, recorder, run_gaps
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class RankContext:
         A checkpoint is lost if it cannot be written within ``checkpoint_retry_s``; the one after a lost one has a single try.
         Raises commit.Refused if a later attempt has begun, CheckpointError if anything but writing fails.
         """
-        identity = commit.Identity(epoch=self.epoch, step=step, world=self.world, parent=self._parent)
+        identity = contents.Identity(epoch=self.epoch, step=step, world=self.world, parent=self._parent)
         trained, pass_phase = model_states.Trained(model, optimizer), self.phase_once("checkpoint")
         begin, attempts, failed_since = time.monotonic(), 0, None
         limit = 0.0 if self._lost_last else getattr(self.params, "checkpoint_retry_s", RETRY_S)
@@ -233,7 +233,7 @@ class RankContext:
                 break
             time.sleep(min(PAUSE_S * 2 ** (attempts - 1), LONGEST_PAUSE_S))
         if code == REFUSED:
-            raise commit.Refused(identity.name, self.epoch + 1)
+            raise contents.Refused(identity.name, self.epoch + 1)
         self._lost_last = code == FAILED
         if code == COMMITTED:
             self._parent = identity.name
@@ -250,12 +250,12 @@ class RankContext:
 
         Raises commit.Refused if a later attempt has begun. What cannot be written is done again by that attempt.
         """
-        identity = commit.Identity(epoch=self.epoch, step=step, world=self.world, parent=self._parent)
+        identity = contents.Identity(epoch=self.epoch, step=step, world=self.world, parent=self._parent)
         code, _ = self._commit(
             identity, contents.Whole(data=single_file.saved({**progress, "step": step})), 1, lambda: None
         )
         if code == REFUSED:
-            raise commit.Refused(identity.name, self.epoch + 1)
+            raise contents.Refused(identity.name, self.epoch + 1)
         self._parent = identity.name if code == COMMITTED else self._parent
 
     def resume_progress(self) -> Any:
@@ -272,7 +272,7 @@ class RankContext:
 
     def _put(
         self,
-        identity: commit.Identity,
+        identity: contents.Identity,
         trained: model_states.Trained,
         keep: int,
         pass_phase: Callable[[], None],
@@ -329,11 +329,11 @@ class RankContext:
         return single_file.Personal(self._generators.states(), self.loss)
 
     def _commit(
-        self, identity: commit.Identity, content: contents.Body, keep: int, pass_phase: Callable[[], None]
+        self, identity: contents.Identity, content: contents.Body, keep: int, pass_phase: Callable[[], None]
     ) -> tuple[int, str]:
         try:
-            facts = commit.commit(Path(self.gang.checkpoints), identity, content, keep=keep, before_rename=pass_phase)
-        except commit.Refused as refused:
+            facts = contents.commit(Path(self.gang.checkpoints), identity, content, keep=keep, before_rename=pass_phase)
+        except contents.Refused as refused:
             return self._refused(refused)
         except (OSError, ValueError) as error:
             return self._unwritten(identity, getattr(error, "strerror", None) or str(error))
@@ -342,18 +342,18 @@ class RankContext:
         self.note(events.CheckpointCommit(rank=self.rank, files=files, **{name: facts[name] for name in names}))
         return COMMITTED, ""
 
-    def _unwritten(self, identity: commit.Identity, reason: str) -> tuple[int, str]:
+    def _unwritten(self, identity: contents.Identity, reason: str) -> tuple[int, str]:
         """The error is Refused if a later attempt has begun: it removes the unfinished files of this one."""
         if self.rank == 0:
             try:
-                commit.check_fence(Path(self.gang.checkpoints), identity)
-            except commit.Refused as refused:
+                contents.check_fence(Path(self.gang.checkpoints), identity)
+            except contents.Refused as refused:
                 return self._refused(refused)
             except (OSError, ValueError):
                 pass  # ``reason`` is the better explanation
         return FAILED, reason
 
-    def _refused(self, refused: commit.Refused) -> tuple[int, str]:
+    def _refused(self, refused: contents.Refused) -> tuple[int, str]:
         self.note(events.CheckpointRefused(rank=self.rank, name=refused.name, fence=refused.fence))
         return REFUSED, ""
 

@@ -6,6 +6,7 @@ imports, as in any attempt. What an import may only do in the rank itself makes 
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import re
@@ -16,13 +17,14 @@ import tempfile
 import time
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from ...model import codec, redaction, vaulted
 from ...model import gang as gang_model
 from ...model.gang import ImportReport
-from . import environment, interpreter, leading_imports, program, work_dir
+from . import environment, interpreter, isolation, program
 
 #: After each import of a module it rests for so many times the CPU time that it took: the job trains meanwhile.
 REST = 1.0
@@ -38,10 +40,10 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 def find_obstacle(gang: gang_model.GangSpec) -> str:
     """Why nothing is imported ahead for the script of ``gang``; empty if it begins with libraries that are not imported yet."""
-    script = work_dir.on_node(gang.work_dir, str(gang.params["file"]))
+    script = isolation.on_node(gang.work_dir, str(gang.params["file"]))
     entries = (gang.environment or os.environ).get("PYTHONPATH", "").split(os.pathsep)
     try:
-        leading = leading_imports.Leading(script, _of_user((str(Path(script).parent), *filter(None, entries))))
+        leading = Leading(script, _of_user((str(Path(script).parent), *filter(None, entries))))
     except Exception as error:  # noqa: BLE001 the script shows it by itself
         return f"{script}: {error}"
     names = {re.split(r"[ .]", statement)[1] for statement in leading.imports}
@@ -80,12 +82,12 @@ def _prepare(gang: gang_model.GangSpec, wanted: Mapping[str, str]) -> ImportRepo
     if names := environment.find_start_only(at_start, wanted):
         raise RuntimeError(f"it starts a new interpreter for {', '.join(names)}")
     os.umask(gang.umask)
-    os.chdir(work_dir.current_directory(gang.work_dir, params.cwd) or Path.cwd())
+    os.chdir(isolation.current_directory(gang.work_dir, params.cwd) or Path.cwd())
     os.environ.clear()
     os.environ.update({name: value for name, value in wanted.items() if name not in OF_WATCHER})
     torch.set_num_threads(environment.threads(gang, os.environ))
     torch.distributed.set_debug_level_from_env()  # type: ignore[attr-defined]
-    script, user = work_dir.on_node(gang.work_dir, params.file), Path(interpreter.__file__).parents[1] / "user"
+    script, user = isolation.on_node(gang.work_dir, params.file), Path(interpreter.__file__).parents[1] / "user"
     interpreter.imitate_start(script, params.args, gang.payload, user, at_start)
     program.prepare()
     watcher = interpreter.load_watcher(user.parent / "watcher")
@@ -99,7 +101,7 @@ def _prepare(gang: gang_model.GangSpec, wanted: Mapping[str, str]) -> ImportRepo
 
 def _import_leading(script: str) -> ImportReport:
     """Raises RuntimeError if the imports have changed what the start of a rank sets anew, or have started something."""
-    leading = leading_imports.Leading(script, _of_user(sys.path))
+    leading = Leading(script, _of_user(sys.path))
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = script
     program.main_ahead.append(main)
@@ -196,3 +198,84 @@ def _of_user(search_path: Iterable[str]) -> list[str]:
 def _is_library(path: str) -> bool:
     standard = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     return path.startswith(standard) or any(part in Path(path).parts for part in _LIBRARIES)
+
+
+#: Decorators that do nothing but make another function or class.
+DECORATORS = ("staticmethod", "classmethod", "property", "dataclass", "contextmanager", "torch.no_grad")
+
+
+class Leading:
+    """``imports``: statements; ``files``: the user's files that were read; ``end``: what ends them, and where; empty: nothing does."""
+
+    def __init__(self, script: str, search_path: list[str]) -> None:
+        """``search_path``: directories of the user's modules. Raises OSError, SyntaxError and ValueError."""
+        self._search_path = search_path
+        self.imports: list[str] = []
+        self.files: list[str] = []
+        self.end = ""
+        self._read(script)
+
+    def _read(self, file: str) -> None:
+        if file in self.files:
+            return
+        self.files.append(file)
+        for node in ast.parse(Path(file).read_bytes(), file).body:
+            is_harmless = self._import(node) if isinstance(node, ast.Import | ast.ImportFrom) else _is_harmless(node)
+            if not is_harmless:
+                self.end = self.end or f"{Path(file).name}:{node.lineno}: {_shown(node)}".partition("\n")[0][:80]
+            if self.end:
+                return
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> bool:
+        """Note the imports of a statement; False if it imports what cannot be read here."""
+        is_plain = isinstance(node, ast.Import)
+        for single in [ast.Import(names=[name]) for name in node.names] if is_plain else [node]:
+            name = single.names[0].name if isinstance(single, ast.Import) else single.module
+            if name is None or (isinstance(single, ast.ImportFrom) and single.level):
+                return False
+            spec = PathFinder.find_spec(name.partition(".")[0], self._search_path)
+            if spec is None:
+                self.imports += [ast.unparse(single)] if name != "__future__" else []
+                continue
+            if not (spec.origin or "").endswith(".py") or spec.submodule_search_locations is not None:
+                return False
+            self._read(str(spec.origin))
+            if self.end:
+                return True
+        return True
+
+
+def _shown(node: ast.AST) -> str:
+    """The text of a statement; strings in it may be secret."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str | bytes):
+            part.value = "…"
+    return ast.unparse(node)
+
+
+def _is_harmless(node: ast.AST) -> bool:
+    """Does a statement only define something, without a call?"""
+    match node:
+        case ast.Expr():
+            return isinstance(node.value, ast.Constant)
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return _makes_no_call(node.args, node.returns) and _are_known(node.decorator_list)
+        case ast.ClassDef():
+            is_harmless = _makes_no_call(*node.bases, *node.keywords) and _are_known(node.decorator_list)
+            return is_harmless and all(map(_is_harmless, node.body))
+        case ast.Assign():
+            return _makes_no_call(node.value) and all(isinstance(target, ast.Name) for target in node.targets)
+        case ast.AnnAssign():
+            return _makes_no_call(node.value, node.annotation) and isinstance(node.target, ast.Name)
+    return isinstance(node, ast.Pass)
+
+
+def _are_known(decorators: list[ast.expr]) -> bool:
+    names = [node.func if isinstance(node, ast.Call) else node for node in decorators]
+    arguments = [part for node in decorators if isinstance(node, ast.Call) for part in (*node.args, *node.keywords)]
+    return all(ast.unparse(name) in DECORATORS for name in names) and _makes_no_call(*arguments)
+
+
+def _makes_no_call(*nodes: ast.AST | None) -> bool:
+    """Operators change something only for objects that a call has made."""
+    return not any(isinstance(part, ast.Call) for node in nodes if node for part in ast.walk(node))

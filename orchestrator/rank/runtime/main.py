@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...model import codec
 from ...model import gang as gang_model
 from ...model.events import RankError, RankFinished, RankStart, Traffic
-from ..checkpoint import commit
+from ..checkpoint import contents
 from ..watcher.holds import stack_signal
 from . import environment, interpreter, isolation, recorder, seeds
 
@@ -65,7 +65,7 @@ def main(
 def _is_fenced_off(gang: gang_model.GangSpec) -> bool:
     """A node that was stopped while it forked this rank may continue after a later attempt has begun."""
     try:
-        return commit.fence(Path(gang.checkpoints)) > gang.epoch
+        return contents.fence(Path(gang.checkpoints)) > gang.epoch
     except (OSError, ValueError):
         return False
 

@@ -171,10 +171,10 @@ def _train_as_scripts_do() -> None:
 def _watch(optimizer: torch.optim.Optimizer, state: Any) -> None:
     """Digest what the watcher digests at a load and at the first steps, if the watcher is loaded."""
     if interpreter.WATCHER in sys.modules:
-        owner, contents, live_owner = (
+        owner, contents, states = (
             importlib.import_module(f"{interpreter.WATCHER}.{name}")
-            for name in ("owner", "checkpoints.contents", "checkpoints.live_owner")
+            for name in ("owner", "checkpoints.contents", "states")
         )
         known = owner.Owner(optimizer)
         known.weights(), known.sums(), known.optimizer_states(), known.settings()
-        contents.read(state).describe(live_owner.describe(known, ()))
+        contents.read(state).describe(states.describe_owner(known, ()))

@@ -15,9 +15,9 @@ from typing import Any
 from . import importlib_bootstrap, imports, live, record, states, steps, tracing
 from .checkpoints import file_globs, save_moments, saves
 from .checkpoints import install as checkpoints
-from .engines import deepspeed, master_weights, megatron
+from .engines import deepspeed, master_weights
 from .holds import points, stack_signal
-from .measures import batches, inputs, losses, time_split
+from .measures import batches, losses, time_split
 
 _installed: list[int] = []
 #: Has something once the process is hooked and its record has no place yet.
@@ -101,10 +101,10 @@ def _hook(torch: Any) -> None:
     live.watch()
     losses.watch()
     batches.watch()
-    inputs.watch()
+    batches.watch_inputs()
     time_split.watch()
     deepspeed.watch()
-    megatron.watch()
+    master_weights.watch_megatron()
     record.line(
         "torch", version=torch.__version__, device="cuda" if torch.cuda.is_available() else "cpu",
         threads=torch.get_num_threads(),

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import digest, names, record, sharding, small_tensors, values
+from . import digest, names, record, sharding, small_tensors
 from .engines import master_weights
 
 #: Owners with more parameters record no shapes.
@@ -163,7 +163,7 @@ class Owner:
     def settings(self) -> list[dict[str, str]]:
         """What else each parameter group states, such as its weight decay: name -> value as text."""
         groups = self._groups()
-        return [{k: str(values.plain(v)) for k, v in group.items() if _is_setting(k, v)} for group in groups]
+        return [{k: str(plain_setting(v)) for k, v in group.items() if _is_setting(k, v)} for group in groups]
 
     def shapes(self) -> dict[str, list[Any]] | None:
         """Name -> [type, shape of the full tensor]; None if there are too many."""
@@ -279,3 +279,21 @@ def _rank() -> int:
 
     distributed = torch.distributed
     return int(distributed.get_rank()) if distributed.is_available() and distributed.is_initialized() else 0
+
+
+def plain_setting(item: Any) -> Any:
+    """Numbers as they compare, sequences as lists, tensors and arrays of one element as numbers; other things as their text.
+
+    ``(0.9, 0.999)``, ``[0.9, 0.999]`` and two tensors on any device are one value, and so are ``1``, ``1.0`` and ``tensor(1.)``.
+    """
+    if item is None or isinstance(item, (bool, str)):
+        return item
+    if isinstance(item, (int, float)):
+        return int(item) if float(item).is_integer() else float(item)
+    if isinstance(item, (tuple, list)):
+        return [plain_setting(value) for value in item]
+    if hasattr(item, "full_tensor"):  # a DTensor: its shard would do, and this is a number
+        item = item.to_local()
+    if hasattr(item, "tolist") and hasattr(item, "dtype"):
+        return plain_setting(item.tolist())
+    return repr(item)

@@ -9,13 +9,14 @@ import importlib
 import os
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from . import digest, importlib_bootstrap, names, owner, record, steps, tracing
+from . import digest, importlib_bootstrap, names, owner, record, sharding, steps, tracing
 from .budget import budget
-from .checkpoints import contents, live_owner, random_states, save_moments
-from .measures import batches, ddp_timers
+from .checkpoints import contents, fused_names, parts, random_states, save_moments
+from .measures import batches, time_split
 
 #: After every so many steps it is asked whether lines of old ones are to be replaced.
 OLD = 16
@@ -125,7 +126,7 @@ class States:
         )  # fmt: skip
         buffers_saved = tuple(name for name, _ in saved_buffers(known.modules))
         self._has_buffers = bool(buffers_saved)
-        contents.owner.set(live_owner.describe(known, buffers_saved))
+        contents.owner.set(describe_owner(known, buffers_saved))
 
     def _record(self, n: int, optimizer: Any, *, full: bool) -> None:
         known = self.owner
@@ -172,7 +173,7 @@ class States:
 @record.guarded("ddp")
 def _record_ddp(n: int, known: owner.Owner | None) -> None:
     """What DDP has timed itself until now."""
-    for fields in ddp_timers.read(known.modules if known is not None else ()):
+    for fields in time_split.read_ddp_timers(known.modules if known is not None else ()):
         record.line("ddp", n=n, **fields)
 
 
@@ -313,3 +314,36 @@ def begin() -> None:
     """Read the environment of this rank."""
     budget.fix(os.environ.get("CCBED_WATCH_EVERY", "auto"))
     states.saves = save_moments.SaveMoments()
+
+
+def describe_owner(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
+    """Names, addresses and shapes of the owner's parameters. ``buffers``: names of those that are saved with the model."""
+    held_by = {id(parameter): held for parameter, held in known.parameters()}
+    pointers = tuple(int(digest.local(parameter).data_ptr()) for parameter, held in known.parameters() for _ in held)
+    reference = weakref.ref(known)
+    counted = {name for name, part in known.parts.items() if sharding.counts(part, known.shards, known.rank)}
+    return contents.Owner(
+        parameters=tuple(known.parts),
+        buffers=buffers,
+        pointers=pointers,
+        shapes=tuple(part.shape for part in known.parts.values()),
+        optimizers=tuple(
+            tuple(part.name for parameter in owner.parameters_of(optimizer) for part in held_by.get(id(parameter), ()))
+            for optimizer in known.owning
+        ),
+        counted=frozenset(counted),
+        scalars=frozenset(name for name in counted if known.parts[name].holds_first()),
+        gradients=lambda: _gradients(reference()),
+        live=lambda: _live(reference()),
+    )
+
+
+def _live(known: owner.Owner | None) -> fused_names.Tensors:
+    return {of[0].name: x for x, of in known.parameters() if len(of) == 1 and not of[0].select} if known else {}
+
+
+def _gradients(known: owner.Owner | None) -> str | None:
+    """The digest of the gradients; None if a parameter has none, or where ranks hold shards."""
+    held = {of[0].name: x.grad for x, of in known.parameters() if of} if known is not None and not known.shards else {}
+    digested = parts.digest_all((name, item) for name, item in held.items() if item is not None)
+    return parts.total(digested)[0] if held and len(digested) == len(held) else None

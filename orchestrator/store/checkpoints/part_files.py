@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...model.frozen import dataclass, field
-from . import pickled, safetensors_files, torch_files
+from . import pickled, torch_files
+from .pickled import DamagedError
 
 #: What a job calls the number of its steps, and of its epochs, at the top of a saved dict.
 STEPS = ("global_step", "global_steps", "step", "steps", "iteration", "iter", "iter_num", "current_step", "train_step")
@@ -77,7 +79,7 @@ def read(path: Path, *, whole: bool) -> PartFile:
             if path.suffix == ".json":
                 return _json(path, size)
             if path.suffix == ".safetensors":
-                tensors = safetensors_files.read(path)
+                tensors = read_safetensors(path)
                 digest = _digest(path) if whole else ""
                 return PartFile(path=path, form=f"safetensors, {len(tensors)} tensors", size=size, digest=digest)
             return _torch(path, size, whole)
@@ -118,7 +120,7 @@ def _index_problems(path: Path, weights: Any) -> Iterator[str]:
             yield f"{file}, which it names, is missing"
         elif shard.suffix == ".safetensors":
             try:
-                missing = sorted(names - set(safetensors_files.read(shard)))
+                missing = sorted(names - set(read_safetensors(shard)))
             except pickled.DamagedError:
                 continue  # the shard has its own line
             if missing:
@@ -169,3 +171,40 @@ def _updates(file: torch_files.TorchFile, node: dict[Any, Any]) -> float | None:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+#: The format's own limit for a header.
+_MOST_HEADER = 100_000_000
+
+
+def read_safetensors(path: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Return the tensors of a file: name -> dtype, shape and place.
+
+    Raises:
+        DamagedError: it is cut, or its header and its size disagree.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else size
+        if 8 + length > size or length > _MOST_HEADER:
+            raise DamagedError("it is cut: its header is not there whole")
+        try:
+            header = json.loads(file.read(length))
+            tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+            places = sorted((entry["data_offsets"][0], entry["data_offsets"][1]) for entry in tensors.values())
+            at = 0
+            for start, end in places:
+                if not at == start <= end:
+                    raise DamagedError(f"its header leaves a gap, or lets tensors overlap, at byte {at:,} of the data")
+                at = end
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+            if isinstance(error, DamagedError):
+                raise
+            raise DamagedError("its header is no JSON object of tensors") from None
+    if 8 + length + at > size:
+        raise DamagedError(f"it is cut: its tensors end at byte {8 + length + at:,}, the file at {size:,}")
+    if 8 + length + at < size:
+        raise DamagedError(f"it has {size - 8 - length - at:,} bytes behind its last tensor")
+    torch_files.check_last_pages(path, [(8 + length + start, 8 + length + end) for start, end in places])
+    return tensors

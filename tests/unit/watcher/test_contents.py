@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from orchestrator.rank.watcher import digest, owner, states
-from orchestrator.rank.watcher.checkpoints import contents, fused_names, live_owner
+from orchestrator.rank.watcher.checkpoints import contents, fused_names
 
 Job = tuple[torch.nn.Module, torch.optim.Optimizer]
 
@@ -42,7 +42,7 @@ def known(optimizer: torch.optim.Optimizer) -> tuple[owner.Owner, contents.Owner
         ]  # fmt: skip
         patch.setattr(owner, "_scan", lambda: {**scan, "Optimizer": shared})
         live = owner.Owner(optimizer)
-    return live, live_owner.describe(live, tuple(name for name, _ in states.saved_buffers(live.modules)))
+    return live, states.describe_owner(live, tuple(name for name, _ in states.saved_buffers(live.modules)))
 
 
 def describe(value: Any, live: contents.Owner | None = None) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def test_several_optimizers_are_summed_and_one_that_is_missing_is_noticed() -> N
         scan = owner._scan()
         patch.setattr(owner, "_scan", lambda: {**scan, "Optimizer": optimizers})
         live = owner.Owner(optimizers[0])
-    saved_owner = live_owner.describe(live, ())
+    saved_owner = states.describe_owner(live, ())
     for order in (states_by_name, states_by_name[::-1]):
         parts = describe(order, saved_owner)["contents"]
         assert parts["optimizer.exp_avg"] == live.optimizer_states()["exp_avg"]
@@ -314,7 +314,7 @@ def owner_of(optimizers: list[torch.optim.Optimizer]) -> tuple[owner.Owner, cont
         scan = owner._scan()
         patch.setattr(owner, "_scan", lambda: {**scan, "Optimizer": optimizers})
         live = owner.Owner(optimizers[0])
-    return live, live_owner.describe(live, ())
+    return live, states.describe_owner(live, ())
 
 
 @pytest.mark.parametrize("is_copy", [False, True])

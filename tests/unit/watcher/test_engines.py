@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from orchestrator.rank.watcher import digest, sharding
-from orchestrator.rank.watcher.engines import master_weights, megatron
+from orchestrator.rank.watcher.engines import master_weights
 from orchestrator.rank.watcher.engines.master_weights import EngineOptimizer, Fragment
 
 from . import jobs
@@ -76,7 +76,7 @@ def train(model: nn.Module, optimizer: Any, steps: int) -> None:
 
 
 def watch(cls: Any) -> None:
-    master_weights.watch_steps(cls, megatron.tensors_of, megatron.STEP)
+    master_weights.watch_steps(cls, master_weights.tensors_of_megatron, master_weights.STEP)
 
 
 def train_as_megatron(rank: int) -> None:

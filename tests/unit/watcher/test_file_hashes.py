@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.rank.watcher.checkpoints import file_hashes, shared_hashes
+from orchestrator.rank.watcher.checkpoints import file_hashes
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ class Node:
         }
         for name, value in environment.items():
             monkeypatch.setenv(name, str(value))
-        self.hashes = shared_hashes.SharedHashes()
+        self.hashes = file_hashes.SharedHashes()
         self.computed = list[str]()
 
     def sha256(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> str | None:
@@ -134,7 +134,7 @@ def test_nodes_that_have_hashed_the_same_file_wait_for_the_share_of_the_other_an
     for node in nodes:
         node.sha256(first, monkeypatch)
     delays = [[node.hashes.delay_s(f"{number}.pt") for number in range(20)] for node in nodes]
-    assert all(sorted(pair) == [0.0, shared_hashes.WAIT_S] for pair in zip(*delays, strict=True))
+    assert all(sorted(pair) == [0.0, file_hashes.WAIT_S] for pair in zip(*delays, strict=True))
     lost = tmp_path / "lost.pt"
     lost.write_bytes(b"lost")
     assert nodes[1].sha256(lost, monkeypatch) == hashlib.sha256(b"lost").hexdigest(), "the other node is lost"

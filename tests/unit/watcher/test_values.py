@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from orchestrator.rank.watcher import owner, values
+from orchestrator.rank.watcher import owner
 
 OPTIMIZERS = sorted(
     name
@@ -23,7 +23,7 @@ OPTIMIZERS = sorted(
 
 def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, str]]:
     groups = optimizer.param_groups
-    return [{k: str(values.plain(v)) for k, v in group.items() if owner._is_setting(k, v)} for group in groups]
+    return [{k: str(owner.plain_setting(v)) for k, v in group.items() if owner._is_setting(k, v)} for group in groups]
 
 
 def _as_json(state: dict[str, Any]) -> Any:
@@ -69,9 +69,9 @@ def test_other_values_differ() -> None:
     [((0.9, 0.999), [0.9, 0.999]), (1, 1.0), (1, torch.tensor(1.0)), (torch.tensor([2, 3]), (2, 3)), (None, None)],
 )
 def test_equal_values_in_other_containers(first: Any, second: Any) -> None:
-    assert values.plain(first) == values.plain(second)
+    assert owner.plain_setting(first) == owner.plain_setting(second)
 
 
 @pytest.mark.parametrize(("first", "second"), [(0.1, 0.2), ((1, 2), (2, 1)), (None, 0), ("a", "b"), (True, False)])
 def test_different_values(first: Any, second: Any) -> None:
-    assert values.plain(first) != values.plain(second)
+    assert owner.plain_setting(first) != owner.plain_setting(second)

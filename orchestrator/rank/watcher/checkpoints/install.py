@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import shutil
+from collections.abc import Callable
 from typing import Any
 
 from .. import imports, record, states, steps
-from . import contents, dcp, loads, renames, safetensors_files, save_moments, saves, torch_files
+from . import contents, dcp, loads, save_moments, saves, torch_files, trackers
 
 
 @record.guarded("saves")
 def install(torch: Any) -> None:
     """Wrap the functions of ``torch`` now, those of other packages once they are imported."""
     torch_files.install(torch)
-    renames.install()
+    install_renames()
     imports.when_imported("torch.distributed.checkpoint", dcp.install)
-    imports.when_imported("safetensors.torch", safetensors_files.install)
-    imports.when_imported("safetensors", safetensors_files.install_open)
+    imports.when_imported("safetensors.torch", torch_files.install_safetensors)
+    imports.when_imported("safetensors", torch_files.install_safe_open)
     steps.on_step(saves.complete_step)
     steps.measure("saves", saves.take_stall)
     saves.observe("before", _announce)
@@ -32,3 +36,32 @@ def _announce(number: int) -> None:
 
 def _request_full_state(number: int) -> None:
     states.states.request_full()
+
+
+def install_renames() -> None:
+    """Wrap ``os.rename``, ``os.replace``, ``os.symlink`` and ``shutil.move``; pathlib and fsspec call these."""
+    os.rename = _watch(os.rename)
+    os.replace = _watch(os.replace)
+    os.symlink = _watch(os.symlink)
+    shutil.move = _watch(shutil.move)
+
+
+def _watch(original: Callable[..., Any]) -> Callable[..., Any]:
+    is_link = original is os.symlink
+
+    @functools.wraps(original)
+    def rename(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if not is_link:
+            _report(args, result)
+        saves.commit_waiting(is_sure=is_link or trackers.is_named_so(args))
+        return result
+
+    rename.__module__ = "shutil" if original is shutil.move else "os"
+    return rename
+
+
+@record.guarded("renames")
+def _report(args: tuple[Any, ...], result: Any) -> None:
+    if len(args) >= 2:
+        saves.move(saves.absolute(args[0]), saves.absolute(result if isinstance(result, str) else args[1]))

@@ -10,12 +10,13 @@ import hashlib
 import io
 import itertools
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
 from .. import record, steps
-from . import contents, file_hashes, file_systems, saves
+from . import contents, file_hashes, saves
 
 #: Bytes that are hashed within the call: 15 ms. Larger files are hashed in the thread of low priority.
 HASHED_AT_ONCE = 1 << 24
@@ -129,7 +130,7 @@ def _fields(load: Load, end: float) -> dict[str, Any]:
         "called": load.called,
         "end": end,
         "bytes": size,
-        "fs": file_systems.kind(load.path) if load.path else "",
+        "fs": file_system_of(load.path) if load.path else "",
         "folder": load.folder,
     }
     return {**fields, "sha256": load.sha256}
@@ -153,3 +154,25 @@ def _write_later(fields: dict[str, Any], file: file_hashes.Unchanged) -> None:
     fields["sha256"] = file.sha256()
     if fields["sha256"] is not None:
         record.line("load", **fields)
+
+
+_MOUNTS = "/proc/self/mountinfo"
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+def file_system_of(path: str, mounts: str = _MOUNTS) -> str:
+    """The type, such as ``ext4``, ``tmpfs`` or ``nfs4``; empty if it is not known."""
+    real = os.path.realpath(path)
+    best = ("", "")
+    try:
+        with open(mounts, encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                before, _, after = line.partition(" - ")
+                fields = before.split()
+                point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]) if len(fields) > 4 else ""
+                is_above = point == "/" or real == point or real.startswith(point + "/")
+                if point and is_above and len(point) >= len(best[0]):  # of mounts at one point the last one is on top
+                    best = (point, after.split()[0] if after.split() else "")
+    except OSError:
+        return ""
+    return best[1]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import importlib_bootstrap, record, steps
-from ..measures import inputs
+from ..measures import batches
 from . import loads, random_states
 
 VARIABLE = "CCBED_PUT_RANDOM_STATES_BACK"
@@ -108,6 +108,6 @@ def watch_random_states() -> None:
     loader: Any = importlib.import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
     loader.__init__ = importlib_bootstrap.observe(loader.__init__, lambda args, kwargs: reach("loader"))
     loader.__next__ = importlib_bootstrap.observe(loader.__next__, lambda args, kwargs: reach("fetch"))
-    inputs.inputs.observers.append(lambda: reach("forward"))
+    batches.inputs.observers.append(lambda: reach("forward"))
     steps.measure("random states", restore.end_step)
     steps.on_boundary(record.guarded("random states")(restore.keep))

@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import record, steps
 from ..live import SaveReports
-from . import contents, file_hashes, shared_hashes, trackers
+from . import contents, file_hashes, trackers
 from .buffers import Buffers
 
 #: Saves whose paths are remembered for later renames.
@@ -357,14 +357,12 @@ def commit(save: Save, how: str, path: str, t_committed: float | None, step: int
             record.notify("save.committed", path=path, n=save.n, bytes=fields["bytes"])
         report("committed", save)
     file = file_hashes.Unchanged(target, stamp)
-    shared = shared_hashes.of_process() if save.api == "file" else None
+    shared = file_hashes.of_process() if save.api == "file" else None
     delay_s = shared.delay_s(target) if shared else 0.0
     hashes.submit(lambda: _record_hash(file, shared, fields), delay_s)
 
 
-def _record_hash(
-    file: file_hashes.Unchanged, shared: shared_hashes.SharedHashes | None, fields: dict[str, Any]
-) -> None:
+def _record_hash(file: file_hashes.Unchanged, shared: file_hashes.SharedHashes | None, fields: dict[str, Any]) -> None:
     digest = shared.sha256(file) if shared else file.sha256()
     if digest is not None:
         record.line("committed", sha256=digest, **fields)

@@ -1,9 +1,10 @@
-"""What a fault does inside of this process, on order: spin with the interpreter's lock, run out of memory, flip a bit."""
+"""Orders to this process, and what a fault does inside of it on order: spin with the interpreter's lock, run out of memory, flip a bit."""
 
 from __future__ import annotations
 
 import collections
 import itertools
+import json
 import os
 import resource
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import saves
-from . import orders
 
 _MIB = 1 << 20
 #: Address space that stays free when a process runs out of memory: enough to report it.
@@ -33,7 +33,7 @@ def perform(act: dict[str, Any], directory: str, rank: int) -> BaseException | N
     """Perform an act and answer; the exception that the script is to see. An act that must wait answers when it is done."""
 
     def answer(**fields: Any) -> None:
-        orders.answer(directory, rank, act=act, **fields)
+        append_answer(directory, rank, act=act, **fields)
 
     try:
         return _ACTS[act["do"]](act, answer)
@@ -223,3 +223,45 @@ _ACTS: dict[str, Callable[[dict[str, Any], Callable[..., None]], BaseException |
     "flip": _flip,
     "tear": _tear,
 }
+
+
+class Orders:
+    """The lines of ``orders-r<rank>.jsonl`` that this process has not read yet.
+
+    ``skips_earlier``: the orders from before it began were for a process that a launcher has replaced by this one.
+    """
+
+    def __init__(self, directory: str, rank: int, *, skips_earlier: bool = False) -> None:
+        self._path = Path(directory) / f"orders-r{rank}.jsonl"
+        self._name = str(self._path)
+        self._offset = self._path.stat().st_size if skips_earlier and self._path.exists() else 0
+
+    def is_due(self) -> bool:
+        """Are there orders that were not read? An order acts at the next step, so this is asked at every one."""
+        try:  # most processes get none: an exception for a file that is missing costs more than the call
+            return os.access(self._name, os.F_OK) and self._path.stat().st_size > self._offset
+        except OSError:
+            return False
+
+    def read(self) -> list[dict[str, Any]]:
+        """The new whole lines. It costs one ``stat`` where there are none."""
+        try:
+            if self._path.stat().st_size <= self._offset:
+                return []
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                whole = file.read().rpartition(b"\n")[0]
+        except OSError:
+            return []
+        self._offset += len(whole) + 1 if whole else 0
+        return [json.loads(line) for line in whole.split(b"\n") if line]
+
+
+def append_answer(directory: str, rank: int, **fields: Any) -> None:
+    """Append what was done on order to ``acts-r<rank>.jsonl``: the proof that the node's keeper reads. Raises OSError."""
+    path = Path(directory) / f"acts-r{rank}.jsonl"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, json.dumps({"pid": os.getpid(), **fields}).encode() + b"\n")
+    finally:
+        os.close(fd)

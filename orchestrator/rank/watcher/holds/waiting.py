@@ -1,18 +1,25 @@
-"""Holds this process at the points of planned faults, and follows the orders that arrive while it runs or is held."""
+"""Holds this process at the points of planned faults, and follows the orders that arrive while it runs or is held.
+
+A rank that waits for a held one reports it: its main thread stands still and uses no CPU time. SIGTERM to a held rank whose script
+handles it ends the hold: the script wants to save.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from .. import record, steps
-from . import acts, notice, orders, peers, worker
+from . import acts, worker
 
 #: Points that belong to no step: the process counts how often it passes each of them.
 UNCOUNTED = ("save", "save-during", "save-after", "load")
@@ -55,7 +62,7 @@ class Holds:
         self._directory, self._watch = directory, watch
         self._worker = worker.find()
         self.rank = self._worker.number
-        self._orders = orders.Orders(directory, self._worker.orders, skips_earlier=self._worker.is_launched)
+        self._orders = acts.Orders(directory, self._worker.orders, skips_earlier=self._worker.is_launched)
         self._open: list[Hold] = []
         self._known: set[str] = set()
         self._released: set[str] = set()
@@ -70,7 +77,7 @@ class Holds:
             self._open.append(hold)
             self._watch(hold.phase)
         elif hold.phase not in UNCOUNTED:
-            peers.report_waiting(hold.id, hold.phase, hold.step, limit_s=3600.0)
+            report_waiting(hold.id, hold.phase, hold.step, limit_s=3600.0)
 
     def reached(self, phase: str) -> BaseException | None:
         """Stop here if a hold asks for it; the exception that an act wants to raise in the script."""
@@ -127,7 +134,7 @@ class Holds:
         """Stop here. Returns what is to be raised in the script."""
         begin, counted = time.monotonic(), 0.0
         error: BaseException | None = None
-        with notice.Notice() as received:
+        with Notice() as received:
             self._report_held(hold, step)
             while not self._is_over(hold, error) and not received.has_arrived and counted < hold.limit_s:
                 time.sleep(SLICE_S)
@@ -162,3 +169,82 @@ def _synchronise() -> bool:
         return not torch.cuda.is_current_stream_capturing() and torch.cuda.synchronize() is None
     except RuntimeError:
         return False
+
+
+class Notice:
+    """While it is entered, knows whether the script's own handler of SIGTERM was called. ``error``: what that raised."""
+
+    def __init__(self) -> None:
+        self.has_arrived = False
+        self.error: Exception | None = None
+        self._handler: Any = None
+
+    def __enter__(self) -> Notice:
+        handler = signal.getsignal(signal.SIGTERM)
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            self._handler = handler
+            signal.signal(signal.SIGTERM, self._receive)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._handler is not None and signal.getsignal(signal.SIGTERM) == self._receive:
+            signal.signal(signal.SIGTERM, self._handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.has_arrived = True
+        try:
+            self._handler(number, frame)
+        except Exception as error:  # noqa: BLE001 raised in the script, once the hold is over
+            self.error = error
+
+
+#: Seconds between two looks at the main thread, and for how long it must not move.
+PAUSE_S, STILL_S = 0.01, 0.05
+#: CPU time of the main thread that still counts as waiting, as a part of ``STILL_S``.
+BUSY_SHARE = 0.2
+FRAMES = 6
+
+
+def report_waiting(hold: str, phase: str, step: int, limit_s: float) -> None:
+    """Report ``rank.inside`` with the stack of this rank once it stands still in that step, or a later one."""
+    thread = threading.Thread(target=_report, args=(hold, phase, step, limit_s), name="ccbed-peer", daemon=True)
+    thread.start()
+
+
+def _report(hold: str, phase: str, step: int, limit_s: float) -> None:
+    main, rank = threading.main_thread().ident, worker.find().number
+    if main is None or rank is None:
+        return
+    clock = time.pthread_getcpuclockid(main)
+    until = time.monotonic() + limit_s
+    still_since, used, position = time.monotonic(), time.clock_gettime(clock), None
+    while time.monotonic() < until and record.is_active():
+        time.sleep(PAUSE_S if steps.completed() + 1 >= step else 5 * PAUSE_S)
+        now, cpu, current = time.monotonic(), time.clock_gettime(clock), _position(main)
+        if current != position or steps.completed() + 1 < step or cpu - used > BUSY_SHARE * STILL_S:
+            still_since, used, position = now, cpu, current
+        elif now - still_since >= STILL_S:
+            frame = sys._current_frames().get(main)
+            record.notify(
+                "rank.inside", rank=rank, step=steps.completed() + 1, phase=phase, hold=hold, stack=_stack(frame)
+            )
+            return
+
+
+def _position(thread: int) -> tuple[object, ...] | None:
+    frame: FrameType | None = sys._current_frames().get(thread)
+    places = []
+    while frame is not None:
+        places.append((id(frame), frame.f_lasti))
+        frame = frame.f_back
+    return tuple(places)
+
+
+def _stack(frame: FrameType | None) -> list[str]:
+    """The innermost functions, as ``file:line function``."""
+    lines: list[str] = []
+    while frame is not None and len(lines) < FRAMES:
+        code = frame.f_code
+        lines.append(f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}")
+        frame = frame.f_back
+    return lines
