@@ -10,6 +10,7 @@ from pathlib import Path
 from ...model.events import ProbeFigure
 from ..node_probe import ceilings
 from ..node_probe.results import Missing, Node, Result
+from ..runtime import run_gaps
 
 _CPUS = "sys/devices/system/cpu"
 
@@ -61,24 +62,10 @@ def _counters(system: Path) -> dict[str, float | None]:
     times = [float(text) for text in _read(system / "proc/stat").partition("\n")[0].split()[1:9]]
     return {
         "cpu throttled by heat": sum(known) if known else None,
-        "cpu throttled by its limit": _throttled(system),
+        "cpu throttled by its limit": run_gaps.cpu_statistics(system).get("nr_throttled"),
         "stolen": times[7] if len(times) == 8 else None,
         "total": sum(times) if len(times) == 8 else None,
     }
-
-
-def _throttled(system: Path) -> float | None:
-    """``nr_throttled`` of the group of this process (cgroup v2, or v1)."""
-    groups = [line.strip().split(":", 2) for line in _read(system / "proc/self/cgroup").splitlines()]
-    for _, controllers, path in groups:
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        root = system / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        text = _read(root / path.lstrip("/") / "cpu.stat") or _read(root / "cpu.stat")
-        match = re.search(r"^nr_throttled (\d+)$", text, re.MULTILINE)
-        if match:
-            return float(match[1])
-    return None
 
 
 def _differences(before: dict[str, float | None], after: dict[str, float | None]) -> Iterator[Result]:
