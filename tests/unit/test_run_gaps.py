@@ -77,14 +77,20 @@ def test_a_process_that_uses_cpu_time_has_run_whatever_its_thread_missed() -> No
     assert not is_gap(LEAST_S - 0.001, 0.0)
 
 
-CGROUPS = {1: ("5:cpu,cpuacct:/bed/n1\n0::/\n", "cpu/bed/n1", "throttled_time 2500000000"), 2: ("0::/bed/n1\n", "bed/n1", "throttled_usec 2500000")}
+CGROUPS = {
+    1: ("5:cpu,cpuacct:/bed/n1\n0::/\n", "cpu/bed/n1", "throttled_time 2500000000"),
+    2: ("0::/bed/n1\n", "bed/n1", "throttled_usec 2500000"),
+}
 
 
 @pytest.mark.parametrize("version", CGROUPS)
 def test_the_time_for_which_a_cgroup_was_throttled_is_that_of_the_process(version: int, tmp_path: Path) -> None:
     membership, folder, line = CGROUPS[version]
     assert throttled_s(tmp_path) == 0.0
-    for path, text in (("proc/self/cgroup", membership), (f"sys/fs/cgroup/{folder}/cpu.stat", f"nr_throttled 12\n{line}\n")):
+    for path, text in (
+        ("proc/self/cgroup", membership),
+        (f"sys/fs/cgroup/{folder}/cpu.stat", f"nr_throttled 12\n{line}\n"),
+    ):
         (tmp_path / path).parent.mkdir(parents=True)
         (tmp_path / path).write_text(text)
     assert throttled_s(tmp_path) == 2.5
