@@ -148,18 +148,12 @@ def throttled_s(system: Path = Path("/")) -> float:
 
 def cpu_statistics(system: Path) -> dict[str, int]:
     """``cpu.stat`` of the cgroup of this process (version 2, or 1); empty where it is not visible."""
-    groups = [line.strip().split(":", 2) for line in _read(system / "proc/self/cgroup").splitlines()]
-    for _, controllers, path in groups:
-        if not controllers or "cpu" in controllers.split(","):
+    with contextlib.suppress(OSError):
+        for line in (system / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
             root = system / "sys/fs/cgroup" / ("cpu" if controllers else "")
-            text = _read(root / path.lstrip("/") / "cpu.stat") or _read(root / "cpu.stat")
-            if "nr_throttled" in text:
-                return {name: int(value) for name, value in map(str.split, text.splitlines())}
+            folder = root / path.lstrip("/")
+            file = (folder if folder.is_dir() else root) / "cpu.stat"
+            if (not controllers or "cpu" in controllers.split(",")) and file.exists():
+                return {name: int(value) for name, value in map(str.split, file.read_text().splitlines())}
     return {}
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

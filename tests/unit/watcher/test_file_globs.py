@@ -48,7 +48,7 @@ def globs(
 
 def is_watched(watcher: file_globs.GlobWatcher, folder: Path) -> bool:
     """Without inotify every search finds new directories."""
-    return watcher.fd < 0 or str(folder) in watcher.directories()
+    return watcher.fd < 0 or str(folder) in watcher._directories.values()
 
 
 def report(watcher: file_globs.GlobWatcher, is_reported: Callable[[], bool]) -> None:
@@ -124,4 +124,4 @@ def test_a_directory_that_arises_before_its_parent_is_watched_is_found(
     numbers = itertools.count(100)
     monkeypatch.setattr(globs, "_libc", SimpleNamespace(inotify_add_watch=lambda *_: next(numbers)))
     globs.add_directories()
-    assert str(folder) in globs.directories()
+    assert str(folder) in globs._directories.values()

@@ -87,10 +87,6 @@ class GlobWatcher:
                     self._report(path, "rename" if mask & _MOVED_TO else "return")
         return count
 
-    def directories(self) -> set[str]:
-        """The directories that are watched."""
-        return set(self._directories.values())
-
     def add_directories(self) -> None:
         """Watch every directory that exists and can hold a file of a pattern, or a part of its path.
 
