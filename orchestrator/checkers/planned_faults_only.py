@@ -362,9 +362,9 @@ def _lost_keepers(run: Run) -> Iterator[views.Finding]:
         now = _keepers(gathered).get(host, pid)
         if pid and now != pid and host not in _powered_off(run):
             after = f"; its successor has pid {now}" if now else ""
-            yield views.finding(
-                f"the keeper on {host} (pid {pid}) ended, which was not planned{after}", begin, gathered
-            )
+            reason = f" ({loss})" if (loss := (gathered.data.keeper_losses or {}).get(host)) else ""
+            text = f"the keeper on {host} (pid {pid}) ended{reason}, which was not planned{after}"
+            yield views.finding(text, begin, gathered)
 
 
 def _unknown_keepers(run: Run) -> Iterator[views.Finding]:

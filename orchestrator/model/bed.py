@@ -278,7 +278,7 @@ class HostStatus:
     ``stamp``: the fingerprint of its preparation; empty if it has none, or has the stamp of another machine.
     ``directory_id``: identifies the bed's directory and its machine independently of the connection; empty if absent.
     ``containers``: the number of containers, including ended ones. ``unit``: its keeper is a unit of systemd, of the system or
-    of the user, which starts it again after a reboot; ``unit_problem``: why it is none.
+    of the user, which starts it again after a reboot; ``unit_problem``: why it is none. ``keeper_loss``: why it is gone, if known.
     """
 
     name: str
@@ -289,13 +289,15 @@ class HostStatus:
     containers: int = 0
     unit: Literal["", "system", "user"] = ""
     unit_problem: str = ""
+    keeper_loss: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BedStatus:
     """The observed status of a bed. ``detached``: its nodes outlive their keeper, and a new keeper adopts them.
 
-    ``keeper_python``: the interpreter that the keeper was started for, as ``NodeSpec.python``. ``job``: the Slurm job that
+    ``keeper_python``: the interpreter that the keeper was started for, as ``NodeSpec.python``. ``keeper_loss``: why a keeper is
+    gone, if known. ``job``: the Slurm job that
     holds the nodes, in words for people; empty without one.
     """
 
@@ -304,6 +306,7 @@ class BedStatus:
     keeper_pid: int = 0
     keeper_hash: str = ""
     keeper_python: str = ""
+    keeper_loss: str = ""
     leases: tuple[str, ...] = ()
     open_run: str = ""
     detached: bool = False

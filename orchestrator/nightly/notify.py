@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from ..model.frozen import dataclass
 from .night_judgement import NightJudgement
 from .suite import Night
 
@@ -34,14 +33,6 @@ SUMMARY = "report/summary.md"
 _MOST_OUTPUT = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notification:
-    """``text``: one sentence. It names the program or the host alone: the rest of a target may be secret."""
-
-    is_delivered: bool
-    text: str
-
-
 class TransientError(Exception):
     """A request that may succeed when it is repeated."""
 
@@ -52,9 +43,10 @@ class RejectedError(Exception):
 
 def notify(
     target: str, night_dir: Path, night: Night, judgement: NightJudgement, *, deadline_s: float = DEADLINE_S, pause_s: float = 0.5
-) -> Notification:  # fmt: skip
+) -> str:  # fmt: skip
     """Run a command with the night's directory as its last argument and the summary on stdin, or post JSON to a URL.
 
+    Return ``notified …`` or ``notification failed: …``. It names the program or the host alone: the rest of a target may be secret.
     ``pause_s``: the scale of the pauses between requests, which grow and are random. Raises nothing that the target causes.
     """
     name = describe(target)
@@ -63,10 +55,8 @@ def notify(
     except (OSError, ValueError, RuntimeError) as error:  # no space, no thread, a word that is no argument
         reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
     if reason:
-        return Notification(
-            is_delivered=False, text=f"notification failed: {name}: {reason}; the verdict stays as it is"
-        )
-    return Notification(is_delivered=True, text=f"notified {name}")
+        return f"notification failed: {name}: {reason}; the verdict stays as it is"
+    return f"notified {name}"
 
 
 def _deliver(

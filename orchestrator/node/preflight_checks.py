@@ -6,6 +6,7 @@ Each check takes and returns plain JSON values and keeps its time limit.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -47,7 +48,7 @@ def survey(
         "interfaces": host_facts.interfaces(),
         "names": resolve_names(addresses, lookup_s),
         "space": free_space(spaces),
-        "memory": free_memory.available_on_host(_text),
+        "memory": free_memory.available_on_host(read_text),
         "ports": {address: _or_problem(lambda address=address: hold_port(address, hold_s)) for address in listen},  # type: ignore[misc]
         "unwritable": _or_problem(lambda: write_token(shared_dir, token, name)) or "",
     }
@@ -137,8 +138,8 @@ def inspect_processes(pids: Mapping[str, int], shared_dir: str) -> dict[str, dic
     """
     return {
         name: {
-            "shm": _free_shm(pid),
-            "memory": free_memory.available_in_cgroup(_text, pid),
+            "shm": _or_problem(functools.partial(_free_bytes, f"/proc/{pid}/root/dev/shm")),
+            "memory": free_memory.available_in_cgroup(read_text, pid),
             "same": _is_same_directory(pid, shared_dir),
         }
         for name, pid in pids.items()
@@ -265,15 +266,11 @@ def _free_bytes_near(path: Path) -> int:
     return _free_bytes(next(parent for parent in (path, *path.parents) if parent.exists()))
 
 
-def _text(path: str) -> str:
+def read_text(path: str) -> str:
     try:
         return Path(path).read_text()
     except OSError:
         return ""
-
-
-def _free_shm(pid: int) -> int | str:
-    return _or_problem(lambda: _free_bytes(f"/proc/{pid}/root/dev/shm"))
 
 
 def _is_same_directory(pid: int, path: str) -> bool | None:

@@ -23,6 +23,8 @@ CHUNK = 4 << 20
 #: share of the time: the files of a thousand hosts take longer than a millisecond. After ``LONGEST_SCAN_S`` they are in any case.
 SCAN_S, SCAN_SHARE = 0.25, 0.02
 LONGEST_SCAN_S = 5.0
+#: A poll waits no longer where the kernel reports nothing.
+UNWATCHED_S = 0.05
 #: Writers that serve runs and the bed.
 KEEPERS = ("keeper", "outside")
 
@@ -30,7 +32,8 @@ KEEPERS = ("keeper", "outside")
 class Follower:
     """Watches files and directories below ``root``; cursors name files relative to it.
 
-    A poll reads the files that inotify has reported, and all of them every ``SCAN_S`` or ``SCAN_SHARE``.
+    A poll reads the files that inotify has reported, and all of them every ``SCAN_S`` or ``SCAN_SHARE``; without inotify (a user
+    has 128 instances) all of them, after ``UNWATCHED_S``.
     """
 
     def __init__(self, root: Path, run: str, directories: Iterable[Path], files: Iterable[Path]) -> None:
@@ -54,7 +57,7 @@ class Follower:
         """Events after the cursors, ordered by their writers' clocks; waits for the first."""
         events, after = self._read(cursors)
         if not events and timeout_s > 0:
-            event_loop.wait_readable(self._watcher.fd, timeout_s)
+            event_loop.wait_readable(self._watcher.fd, timeout_s if self._is_watched else min(timeout_s, UNWATCHED_S))
             events, after = self._read(after)
         return in_order(events), after
 

@@ -86,14 +86,12 @@ def _files(source: Path, problems: list[str]) -> Iterator[Path]:
         yield source
         return
     files = []
-    for directory, _, names in os.walk(source, onerror=lambda error: problems.append(_unread(error))):
+    for directory, _, names in os.walk(
+        source, onerror=lambda error: problems.append(f"{Path(error.filename).name}: {error.strerror}")
+    ):
         paths = (Path(directory, name) for name in names)
         files += [path for path in paths if path.is_file() and not path.is_symlink()]
     yield from sorted(files, key=lambda path: (path.stat().st_size, path))
-
-
-def _unread(error: OSError) -> str:
-    return f"{Path(error.filename).name}: {error.strerror}"
 
 
 def _copy(source: Path, target: Path, max_bytes: int) -> tuple[int, bool]:

@@ -17,7 +17,7 @@ from ..core.bed import selection
 from ..core.spec import redact
 from ..model import codec, events, redaction, vaulted
 from ..model import event as model
-from ..model.bed import BedSpec, NodeStatus
+from ..model.bed import BedSpec, BedStatus, HostStatus, NodeStatus
 from ..model.errors import CcbedError, InfrastructureError, on_disk
 from ..model.event import Command, Event, History, Source
 from ..model.frozen import dataclass, field
@@ -122,7 +122,7 @@ def _opening(request: Request, plan: Plan, journal: Journal, directory: Path, cu
             nodes={name: _identity(node) for name, node in plan.nodes.items()},
             cursors=cursors,
             **bundle.identity(directory),
-            keeper_pids=_keeper_pids(request),
+            keeper_pids=_keepers(request)[0],
             clocks={boot: _clock(measured) for boot, measured in plan.clocks.items()} or None,
             left_out=plan.left_out or None,
         )
@@ -209,15 +209,16 @@ def _live_nodes(request: Request) -> dict[str, events.NodeFacts]:
     }
 
 
-def _keeper_pids(request: Request) -> dict[str, int]:
-    """Return the pid of the keeper on each host: 0 where none lives, absent where the host does not answer."""
+def _keepers(request: Request) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the pid of the keeper on each host, 0 where none lives, absent where the host does not answer; and why some are gone."""
     try:
         status = request.provider.observe(request.bed, memory=False)
     except (CcbedError, OSError):
-        return {}
-    if status.hosts:
-        return {host.name: host.keeper_pid for host in status.hosts}
-    return dict.fromkeys((node.host for node in request.bed.all_nodes), status.keeper_pid)
+        return {}, {}
+    hosts: dict[str, HostStatus | BedStatus] = {host.name: host for host in status.hosts}
+    hosts = hosts or dict.fromkeys((node.host for node in request.bed.all_nodes), status)
+    losses = {name: host.keeper_loss for name, host in hosts.items() if host.keeper_loss}
+    return {name: host.keeper_pid for name, host in hosts.items()}, losses
 
 
 def _identity(node: PlanNode) -> events.NodeFacts:
@@ -290,7 +291,8 @@ def _gather(
     of_user = redaction.secret_values(users, request.secret_names)
     known = (*request.bed.vault, *request.secrets.values(), *of_nodes, *of_user)
     gathered = collect.gather(request.provider, wanted, directory, secrets=known)
-    return {**gathered, "keepers": keepers, "keeper_pids": _keeper_pids(request)}
+    pids, losses = _keepers(request)
+    return {**gathered, "keepers": keepers, "keeper_pids": pids, **({"keeper_losses": losses} if losses else {})}
 
 
 #: A probe that takes longer counts as a host that does not answer.

@@ -187,8 +187,8 @@ def _entries(directory: Path, prefix: str, rules: list[_Rule]) -> Iterator[tuple
         yield prefix.rstrip("/"), 0, f"cannot be read: {error.strerror}"
         return
     for path in paths:
-        name = f"{prefix}{path.name}"
-        reason = _reason_left_out(path, rules)
+        name = f"{prefix}{path.name}".encode(errors="surrogateescape").decode(errors="backslashreplace")
+        reason = _reason_left_out(path, rules) if name.endswith(path.name) else "its name is not UTF-8"
         if reason:
             yield name, 0, reason
         elif path.is_dir():

@@ -78,3 +78,23 @@ def test_a_wrong_document_is_rejected_with_its_place(text: str, message: str) ->
 def test_keys_that_the_model_does_not_know_are_ignored() -> None:
     trial: Any = decoder.convert(Trial, decoder.parse_document(b'{"name": "x", "workload": "w", "later": 1}'))
     assert trial == Trial(name="x", workload="w")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (rb'{"path": "c\udce9.pt", "note": "\ud83d\ude00"}', {"path": "c?.pt", "note": "\U0001f600"}),
+        (rb'{"path": "c\\udce9"}', {"path": "c\\udce9"}),
+        (rb'{"path": "\udce9", "seconds": NaN}', None),
+        (rb'{"path": "\\udce9", "seconds": NaN}', None),
+        (rb'{"path": "\udce9', None),
+    ],
+    ids=["a name that is not UTF-8", "a backslash", "no JSON otherwise", "no JSON, and a backslash", "torn"],
+)
+def test_the_name_of_a_file_that_is_not_utf_8_makes_no_record_unreadable(text: bytes, value: object) -> None:
+    """Python writes each byte that is not UTF-8 as a lone surrogate, which JSON does not have."""
+    if value is not None:
+        assert decoder.parse(text) == value
+        return
+    with pytest.raises(decoder.DocumentError):
+        decoder.parse(text)

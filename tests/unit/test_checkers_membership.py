@@ -180,9 +180,9 @@ def test_a_node_that_nobody_counted_is_unknown() -> None:
     assert ask(history.without(run, "gang.stop", stops[-1]), "no-orphans").outcome == "unknown"
 
 
-def _with_keepers(begin: object, end: object) -> Run:
+def _with_keepers(begin: object, end: object, losses: object = None) -> Run:
     run = history.changed(history.reference(), "run.begin", value={"keeper_pids": begin})
-    return history.changed(run, "gather", nth=1, value={"keeper_pids": end})
+    return history.changed(run, "gather", nth=1, value={"keeper_pids": end, "keeper_losses": losses})
 
 
 @pytest.mark.parametrize(
@@ -198,6 +198,11 @@ def test_a_keeper_that_was_lost_is_a_finding(end: dict[str, int], outcome: str, 
     verdict = ask(_with_keepers({"": 7}, end), "planned-faults-only")
     assert verdict.outcome == outcome
     assert text in verdict.text
+
+
+def test_a_keeper_that_was_lost_for_memory_says_so() -> None:
+    verdict = ask(_with_keepers({"": 7}, {"": 0}, {"": "out of memory"}), "planned-faults-only")
+    assert "(pid 7) ended (out of memory), which was not planned" in verdict.text
 
 
 def test_a_history_that_says_nothing_of_keepers_says_nothing_of_their_loss() -> None:

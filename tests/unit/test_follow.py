@@ -81,7 +81,12 @@ def test_clocks_of_different_boots_are_not_compared() -> None:
     assert event_reader.in_order([rebooted, later, second, first]) == [first, rebooted, later, second]
 
 
-def test_the_first_line_of_a_new_file_ends_the_wait(root: Path) -> None:
+@pytest.mark.parametrize("instances", ["those of the kernel", "none left"])
+def test_the_first_line_of_a_new_file_ends_the_wait(
+    root: Path, instances: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if instances == "none left":
+        monkeypatch.setattr(inotify.Watcher, "add_watch", lambda *_: False)
     follower = _follower(root)
     EventLog(root / "whole.jsonl", writer="agent").append("note", "one", {})
     line = (root / "whole.jsonl").read_bytes()
@@ -120,7 +125,10 @@ def _names_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_poll_reads_what_was_reported_and_all_files_now_and_then(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: set[tuple[str, str]] = set()
     monkeypatch.setattr(event_reader, "SCAN_S", 3600.0)
+    monkeypatch.setattr(inotify.Watcher, "add_watch", lambda *_: True)  # also where the user has no instance left
+    monkeypatch.setattr(inotify.Watcher, "read_changes", lambda _: (reported, False))
     follower, logs = _follower(root), [EventLog(root / f"runs/{name}.jsonl", writer=name) for name in "ab"]
     for log in logs:
         log.append("note", "one", {})
@@ -128,6 +136,7 @@ def test_a_poll_reads_what_was_reported_and_all_files_now_and_then(root: Path, m
     _, cursors = follower.poll(cursors, 0)
     names = _names_read(monkeypatch)
     logs[1].append("note", "two", {})
+    reported.add((str(root / "runs"), "b.jsonl"))
     events, cursors = follower.poll(cursors, 0)
     assert ([event.f for event in events], names) == (["two"], ["b.jsonl"])
     follower._scan_at = 0.0
@@ -170,6 +179,7 @@ def test_without_reports_of_the_kernel_all_files_are_read(
 
 
 def test_the_rest_of_a_long_file_is_read_without_another_report(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inotify.Watcher, "add_watch", lambda *_: True)
     monkeypatch.setattr(event_reader, "SCAN_S", 3600.0)
     log = EventLog(root / "runs/a.jsonl", writer="agent")
     for number in range(3):

@@ -13,9 +13,15 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli.render import bed_view
+from orchestrator.model.frozen import replace
 from orchestrator.node.agent.rank_processes import Gang, RankProcesses, Stop
 from orchestrator.node.keeper import launch
 from orchestrator.node.oslayer import cgroups, processes
+from orchestrator.providers.preflight import results
+from orchestrator.providers.process import process_provider
+
+from . import beds
 
 #: Version of cgroups -> /proc/self/cgroup, the file system and its options, the file of the counter and what precedes it.
 VERSIONS = {
@@ -106,3 +112,18 @@ def test_a_keeper_that_is_gone_since_the_kernel_killed_it_for_memory_is_named(tm
         assert launch.describe_loss(tmp_path) == gone + reason
     (tmp_path / "keeper.json").write_text(json.dumps({"oom_kills": ["/none", 0], "pid": 1}))
     assert launch.describe_loss(tmp_path) == gone
+
+
+def test_a_bed_whose_keeper_was_killed_for_memory_says_so_in_its_status_and_refuses_a_run_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    bed = replace(beds.local(), workdir=str(tmp_path))
+    (tmp_path / "keeper").mkdir()
+    (tmp_path / "memory.events").write_text("oom_kill 3\n")
+    (tmp_path / "keeper/keeper.json").write_text(json.dumps({"oom_kills": [str(tmp_path), 2], "pid": 1}))
+    status = process_provider.bed_status(bed)
+    reason = f"out of memory: the kernel killed a process of its cgroup (oom_kill 3 in {tmp_path})"
+    assert (status.keeper_pid, status.keeper_loss) == (0, reason)
+    assert bed_view.keeper(bed, status) == f"no keeper ({reason})"
+    warm = replace(beds.up(bed), keeper_pid=0, keeper_hash="", keeper_loss=reason)
+    assert results.agent(bed, warm).text == f"the keeper is gone ({reason})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,17 @@ def test_a_home_directory_under_git_is_no_project(tmp_path: Path, monkeypatch: p
     write(tmp_path, {".git/HEAD": "x", "job/train.py": "1"})
     file = str(tmp_path / "job/train.py")
     assert payload.project_root(trial(file=file), in_place=False) == tmp_path / "job"
+
+
+def test_a_file_whose_name_is_not_utf_8_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    for name in (b"train.py", b"caf\xe9.py", b"caf\xe9/inner.py"):
+        path = tmp_path / os.fsdecode(name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+    os.symlink("train.py", tmp_path / os.fsdecode(b"l\xe9"))
+    project = payload.read_directory(tmp_path, in_place=True)
+    reason = "its name is not UTF-8"
+    assert (set(project.files), project.left_out) == (
+        {"train.py"},
+        {"caf\\xe9": reason, "caf\\xe9.py": reason, "l\\xe9": reason},
+    )

@@ -8,9 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+import pytest
 
 from orchestrator.node.oslayer import processes
-from orchestrator.rank.runtime.run_gaps import LEAST_S, RunGaps, is_gap
+from orchestrator.rank.runtime import run_gaps
+from orchestrator.rank.runtime.run_gaps import LEAST_S, RunGaps, is_gap, throttled_s
 
 #: Prints a line when it watches; at end of input the gaps.
 CHILD = """
@@ -71,3 +75,37 @@ def test_a_process_that_uses_cpu_time_has_run_whatever_its_thread_missed() -> No
     assert is_gap(0.05, 0.002)
     assert not is_gap(0.05, 0.03)
     assert not is_gap(LEAST_S - 0.001, 0.0)
+
+
+CGROUPS = {
+    1: ("5:cpu,cpuacct:/bed/n1\n0::/\n", "cpu/bed/n1", "throttled_time 2500000000"),
+    2: ("0::/bed/n1\n", "bed/n1", "throttled_usec 2500000"),
+}
+
+
+@pytest.mark.parametrize("version", CGROUPS)
+def test_the_time_for_which_a_cgroup_was_throttled_is_that_of_the_process(version: int, tmp_path: Path) -> None:
+    membership, folder, line = CGROUPS[version]
+    assert throttled_s(tmp_path) == 0.0
+    for path, text in (
+        ("proc/self/cgroup", membership),
+        (f"sys/fs/cgroup/{folder}/cpu.stat", f"nr_throttled 12\n{line}\n"),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(text)
+    assert throttled_s(tmp_path) == 2.5
+
+
+def test_a_process_whose_quota_is_used_up_does_not_wait_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts the time until the next period as run delay, as it does where another process has the CPU."""
+    gaps, throttled = RunGaps(), iter((10.09, 10.09, 0.0))
+    monkeypatch.setattr(run_gaps, "throttled_s", lambda: next(throttled))
+    gaps._throttled = (0.0, 10.0)
+    waited = []
+    for number in range(3):
+        now = (1.0 + 0.1 * number, 0.001 * number, 0.095 * number)
+        gaps._before = now
+        monkeypatch.setattr(gaps, "_now", lambda now=now: (now[0] + 0.1, now[1] + 0.001, now[2] + 0.095))
+        gaps._end_period()
+        waited.append(gaps._gaps[-1][2])
+    assert waited == pytest.approx([0.005, 0.095, 0.095]), "throttled; not throttled; in another cgroup"

@@ -186,4 +186,4 @@ def _write_reports(
 def _notify(targets: Sequence[str], directory: Path, night: Night, judgement: NightJudgement) -> list[str]:
     from ...nightly import notify
 
-    return [notify.notify(target, directory, night, judgement).text for target in targets]
+    return [notify.notify(target, directory, night, judgement) for target in targets]

@@ -108,9 +108,10 @@ def count(bed: BedSpec, status: BedStatus) -> str:
 
 def keeper(bed: BedSpec, status: BedStatus) -> str:
     """Describe the keeper: its pid on one host; on several hosts, whether every host has one."""
+    loss = f" ({status.keeper_loss})" if status.keeper_loss else ""
     if len(bed.hosts) < 2:
-        return f"keeper pid {status.keeper_pid}" if status.keeper_pid else "no keeper"
-    return f"keepers on {len(bed.hosts)} hosts" if status.keeper_pid else "some hosts have no keeper"
+        return f"keeper pid {status.keeper_pid}" if status.keeper_pid else f"no keeper{loss}"
+    return f"keepers on {len(bed.hosts)} hosts" if status.keeper_pid else f"some hosts have no keeper{loss}"
 
 
 def after_reboot(status: BedStatus) -> Iterator[str]:

@@ -124,7 +124,8 @@ def _head(sizing: TrainingSize) -> Iterator[str]:
     yield from _scheme(sizing)
     if trials:
         short = f"; the last has {trials.last:,} of {trials.batch:,} samples" if trials.short else ""
-        yield f"steps     {trials.total:,} = ceil({trials.dataset:,} / {trials.batch:,}) x {trials.epochs} epoch{_s(trials.epochs)}{short}"
+        epochs = f"{trials.epochs} epoch{'s' * (trials.epochs != 1)}"
+        yield f"steps     {trials.total:,} = ceil({trials.dataset:,} / {trials.batch:,}) x {epochs}{short}"
     yield from (_share(share) for share in sizing.shares)
 
 
@@ -152,10 +153,6 @@ def _batches(sizing: TrainingSize) -> str:
     if batch is None or layout.microbatches == 1:
         return ""
     return f", {layout.microbatches} microbatches of a replica's batch"
-
-
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"
 
 
 def _table(sizing: TrainingSize) -> tuple[list[str], list[list[str]]]:

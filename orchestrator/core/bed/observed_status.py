@@ -32,6 +32,7 @@ def bed_status(
         keeper_hash=_common_hash(bed.agent, (str(keeper.get("agent", "")) for keeper in keepers)),
         keeper_python=next((str(keeper["python"]) for keeper in keepers if keeper.get("python")), ""),
         leases=tuple(lease for observation in observations.values() for lease in observation["leases"]),
+        keeper_loss=next(filter(None, (str(keeper.get("loss", "")) for keeper in keepers)), ""),
         detached=True,
         hosts=tuple(_host(name, observation) for name, observation in observations.items()),
     )
@@ -51,6 +52,7 @@ def _host(name: str, observation: Mapping[str, Any]) -> HostStatus:
         containers=len(observation["nodes"]),
         unit=unit.get("scope", ""),
         unit_problem=str(unit.get("problem", "")),
+        keeper_loss=str(keeper.get("loss", "")),
     )
 
 

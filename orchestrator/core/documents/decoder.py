@@ -67,7 +67,7 @@ class DocumentError(ValueError):
 def parse(data: bytes) -> Any:
     """The value of a JSON text, within the limits. Raises DocumentError."""
     try:
-        value = msgspec.json.decode(data)
+        value = _decode(data)
     except RecursionError:
         raise DocumentError(f"nested more than {DEPTH} levels deep") from None
     except ValueError as error:  # msgspec's errors and UnicodeDecodeError
@@ -76,6 +76,16 @@ def parse(data: bytes) -> Any:
     if excess:
         raise DocumentError(excess)
     return value
+
+
+def _decode(data: bytes) -> Any:
+    """The value, with ``?`` for the surrogates by which Python writes what is not UTF-8 in the name of a file."""
+    try:
+        return msgspec.json.decode(data)
+    except ValueError:
+        if b"\\ud" not in data:
+            raise
+    return msgspec.json.decode(json.dumps(json.loads(data), ensure_ascii=False).encode(errors="replace"))
 
 
 def parse_document(data: bytes) -> Any:

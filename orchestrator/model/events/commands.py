@@ -328,7 +328,8 @@ class Gather(Order):
 
 @payload("gather", "ok", writer="ctl")
 class GatherDone(Payload):
-    """``sums``: path -> SHA-256; ``keepers``: path -> what they had written; ``keeper_pids``: by host, 0 for none."""
+    """``sums``: path -> SHA-256; ``keepers``: path -> what they had written; ``keeper_pids``: by host, 0 for none;
+    ``keeper_losses``: why those are gone that the kernel killed for memory."""
 
     files: Count | None = None
     sums: Mapping[str, str] | None = None
@@ -337,6 +338,7 @@ class GatherDone(Payload):
     capped: tuple[CappedFile, ...] | None = None
     keepers: Mapping[str, FilePrefix] | None = None
     keeper_pids: Mapping[str, Whole] | None = None
+    keeper_losses: Mapping[str, str] | None = None
 
 
 @payload("exec", "invoke", writer="ctl")

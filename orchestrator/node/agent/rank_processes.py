@@ -290,7 +290,8 @@ class RankProcesses:
 
         A rank counts until it is reaped: its main thread may be a zombie while its other threads still run.
         """
-        exiting = {pid for pid, start in stop.killed.items() if stop.accepts_exiting and _is_exiting(pid, start)}
+        known = stop.killed.items() if stop.accepts_exiting else ()
+        exiting = {pid for pid, start in known if processes.start_time(pid) == start and processes.is_exiting(pid)}
         living = {process.pid: process for process in self._descendants(exiting, spare)}
         self._reap()
         left = (living.keys() | self._unreaped()) - exiting
@@ -444,10 +445,6 @@ def _steps_backwards(tail: bytes) -> Iterator[int]:
     for line in itertools.islice(reversed(whole.split(b"\n")), 2):
         with contextlib.suppress(ValueError, KeyError, TypeError):
             yield int(json.loads(line)["step"])
-
-
-def _is_exiting(pid: int, start: int) -> bool:
-    return processes.start_time(pid) == start and processes.is_exiting(pid)
 
 
 def _signal_ranks(gang: Gang, number: int) -> None:

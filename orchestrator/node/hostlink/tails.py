@@ -154,7 +154,9 @@ class Tails:
     def is_behind(self, sizes: Mapping[str, int]) -> bool:
         """Is any of these files not sent up to its size yet?"""
         entries = ((self._tails.get(name), size) for name, size in sizes.items())
-        return any(tail and _is_due(tail) and (tail.offset < size or not tail.sent) for tail, size in entries)
+        return any(
+            tail and tail.ready and not tail.problem and (tail.offset < size or not tail.sent) for tail, size in entries
+        )
 
     def capped(self, below: str) -> list[str]:
         """The files of a path that reached the cap of their tree."""
@@ -293,10 +295,6 @@ def _is_rewritten(tail: Tail, status: os.stat_result) -> bool:
 def _is_appended(tail: Tail) -> bool:
     """Is it bulk that should only grow? Events always do."""
     return not tail.event and not tail.name.endswith(REPLACED)
-
-
-def _is_due(tail: Tail) -> bool:
-    return tail.ready and not tail.problem
 
 
 def _is_event(tree: Tree, name: str) -> bool:

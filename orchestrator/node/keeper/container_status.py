@@ -10,7 +10,7 @@ from ...model import container as names
 from ..files import label, plain_files
 from ..oslayer import container_engine, host_facts, processes
 from ..oslayer.container_engine import EngineClient
-from . import lease_records
+from . import launch, lease_records
 
 #: An idle node has two processes: the engine's init and the agent.
 IDLE = 2
@@ -24,9 +24,8 @@ def bed_status(hostdir: str, bed: str, engine: str, memory: bool = False) -> dic
     """Everything of the bed on this host. ``memory``: measure it too, which takes milliseconds per process."""
     directory = Path(hostdir) / label.KEEPER_DIR
     rows = list_containers(hostdir, bed, engine)
-    keeper = plain_files.read_json(directory / label.KEEPER_LABEL)
     return {
-        "keeper": {**keeper, "alive": bool(label.live_label(directory, label.KEEPER_LABEL))},
+        "keeper": launch.keeper_status(directory),
         "unit": plain_files.read_json(directory / label.UNIT),
         "owners": owners(rows),
         "lacks": sorted({item for row in rows for item in row["Labels"].get(names.LACKS, "").split(",")} - {""}),

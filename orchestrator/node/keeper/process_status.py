@@ -10,7 +10,7 @@ from typing import Any
 from ..files import label, plain_files
 from ..oslayer import host_facts, processes
 from ..oslayer.processes import Process
-from . import lease_records
+from . import launch, lease_records
 
 END_S = 10.0
 
@@ -18,9 +18,8 @@ END_S = 10.0
 def bed_status(hostdir: str, bed: str, memory: bool = False) -> dict[str, Any]:
     root = Path(hostdir)
     directory = root / label.KEEPER_DIR
-    keeper = plain_files.read_json(directory / label.KEEPER_LABEL)
     return {
-        "keeper": {**keeper, "alive": bool(label.live_label(directory, label.KEEPER_LABEL))},
+        "keeper": launch.keeper_status(directory),
         "owners": [],
         "nodes": list_nodes(root, bed, memory=memory),
         "leases": list(lease_records.describe_leases(directory / "leases")),

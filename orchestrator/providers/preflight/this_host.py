@@ -15,6 +15,7 @@ from ...model import requirements
 from ...model.bed import BedSpec, BedStatus
 from ...model.free_memory import FreeMemory, available_in_cgroup, available_on_host
 from ...model.requirements import Requirement
+from ...node.preflight_checks import read_text
 from .results import LOOKUP_S, agent, space, versions
 
 _PORTS = 8
@@ -40,20 +41,13 @@ def check(bed: BedSpec, status: BedStatus) -> tuple[Requirement, ...]:
 
 def free_memory(bed: BedSpec) -> tuple[FreeMemory, ...]:
     """The free memory of this machine that this process may use."""
-    limits = (available_on_host(_text), available_in_cgroup(_text))
+    limits = (available_on_host(read_text), available_in_cgroup(read_text))
     free = min((limit for limit in limits if limit is not None), default=None)
     return (
         (FreeMemory(location="this machine", nodes=tuple(node.name for node in bed.nodes), size_bytes=free),)
         if free
         else ()
     )
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
 
 
 def shm() -> Requirement:

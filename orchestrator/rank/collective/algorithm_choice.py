@@ -181,7 +181,7 @@ def _compared(first: str, names: Sequence[str], expected: Mapping[str, float]) -
     if len(equal) > 1:
         texts.append(f"no more than {EQUAL:.0%} from {', '.join(name for name in equal if name != first)}")
     if others:
-        texts.append(f"{_less(expected[first], expected[others[0]])} {others[0]}")
+        texts.append(f"{1 - expected[first] / expected[others[0]]:.0%} less than {others[0]}")
     return ", ".join(texts)
 
 
@@ -193,7 +193,3 @@ def _behind(leaves: Sequence[int]) -> str:
     """``0,1 / 2,3``: the ranks of each switch."""
     groups = ([str(rank) for rank, leaf in enumerate(leaves) if leaf == switch] for switch in dict.fromkeys(leaves))
     return " / ".join(",".join(ranks) for ranks in groups)
-
-
-def _less(best: float, second: float) -> str:
-    return f"{(second - best) / second:.0%} less than"

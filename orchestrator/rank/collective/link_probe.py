@@ -69,7 +69,10 @@ class Direction:
     @property
     def slopes(self) -> list[float]:
         """Seconds per byte of each train."""
-        return [link_fit.slope(self._points(arrivals), is_shaped=self.is_shaped) for arrivals in self.arrivals]
+        return [
+            link_fit.slope(list(zip(self._sizes, arrivals, strict=True)), is_shaped=self.is_shaped)
+            for arrivals in self.arrivals
+        ]
 
     @property
     def samples(self) -> tuple[tuple[int, float, int], ...]:
@@ -82,9 +85,6 @@ class Direction:
     @property
     def _sizes(self) -> range:
         return range(0, self.train.size * self.train.count + 1, self.train.size)
-
-    def _points(self, arrivals: Sequence[float]) -> link_fit.Arrivals:
-        return list(zip(self._sizes, arrivals, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

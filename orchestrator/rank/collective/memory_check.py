@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ...model import free_memory
+from ..runtime import recorder
 from . import cases, memory_demand
 
 #: By rank: (checksum of the memory's owner, bytes that the rank needs, bytes that are free).
@@ -66,15 +67,8 @@ def _free(rank: int, device: torch.device) -> list[tuple[float, float]]:
     """(owner, free bytes) of the rank's GPU; or of its host, the same in all containers, and of its container."""
     if device.type == "cuda":
         return [(float(rank), float(torch.cuda.mem_get_info(device)[0]))]
-    boot, groups = _text("/proc/sys/kernel/random/boot_id"), _text("/proc/self/cgroup")
+    boot, groups = recorder.read("/proc/sys/kernel/random/boot_id"), recorder.read("/proc/self/cgroup")
     container = f"{boot}{groups}{Path('/proc/self/ns/cgroup').readlink()}"
-    known = free_memory.available_on_host(_text), free_memory.available_in_cgroup(_text)
+    known = free_memory.available_on_host(recorder.read), free_memory.available_in_cgroup(recorder.read)
     free = [math.inf if size is None else float(size) for size in known]
     return [(float(zlib.crc32(owner.encode())), size) for owner, size in zip((boot, container), free, strict=True)]
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""

@@ -53,7 +53,7 @@ class Verifier:
         """Compare what all ranks have observed: the second half of ``check``."""
         wrong, checksum = report
         reports = self._exchange(wrong, checksum)
-        if wrong is None and self._differs(case, reports):
+        if wrong is None and reports[self.rank][4] != reports[self._first(case)][4]:
             wrong = Wrong(offset=-1, expected=reports[self._first(case)][4], got=reports[self.rank][4])
         finding = _first_wrong(case, step, reports)
         if finding:
@@ -87,9 +87,6 @@ class Verifier:
 
     def _first(self, case: Case) -> int:
         return next((group[0] for group in case.groups if self.rank in group), self.rank)
-
-    def _differs(self, case: Case, reports: Sequence[Sequence[float]]) -> bool:
-        return reports[self.rank][4] != reports[self._first(case)][4]
 
 
 def _first_wrong(case: Case, step: int, reports: Sequence[Sequence[float]]) -> tuple[int, str] | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ...model.events import ProbeFigure
 from ..node_probe import results
 from ..node_probe.results import Missing, Node, Result
+from ..runtime import recorder, run_gaps
 
 _CPUS = "sys/devices/system/cpu"
 
@@ -46,39 +47,25 @@ def _spin(seconds: float) -> float:
 def frequency_hz(system: Path) -> float | None:
     """The highest of all CPUs at this moment, which is that of the busy one."""
     paths = (system / _CPUS).glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
-    values = [float(text) * 1000 for path in paths if (text := _read(path)).strip().isdigit()]
+    values = [float(text) * 1000 for path in paths if (text := recorder.read(path)).strip().isdigit()]
     values = values or [
         float(text) * 1e6
-        for text in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", _read(system / "proc/cpuinfo"), re.MULTILINE)
+        for text in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", recorder.read(system / "proc/cpuinfo"), re.MULTILINE)
     ]
     return max(values, default=None)
 
 
 def _counters(system: Path) -> dict[str, float | None]:
     """Since boot; None where the kernel does not report it."""
-    heat = [_number(_read(path)) for path in (system / _CPUS).glob("cpu[0-9]*/thermal_throttle/core_throttle_count")]
-    known = [count for count in heat if count is not None]
-    times = [float(text) for text in _read(system / "proc/stat").partition("\n")[0].split()[1:9]]
+    heat = map(recorder.read, (system / _CPUS).glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
+    known = [float(text) for text in heat if text.strip().isdigit()]
+    times = [float(text) for text in recorder.read(system / "proc/stat").partition("\n")[0].split()[1:9]]
     return {
         "cpu throttled by heat": sum(known) if known else None,
-        "cpu throttled by its limit": _throttled(system),
+        "cpu throttled by its limit": run_gaps.cpu_statistics(system).get("nr_throttled"),
         "stolen": times[7] if len(times) == 8 else None,
         "total": sum(times) if len(times) == 8 else None,
     }
-
-
-def _throttled(system: Path) -> float | None:
-    """``nr_throttled`` of the group of this process (cgroup v2, or v1)."""
-    groups = [line.strip().split(":", 2) for line in _read(system / "proc/self/cgroup").splitlines()]
-    for _, controllers, path in groups:
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        root = system / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        text = _read(root / path.lstrip("/") / "cpu.stat") or _read(root / "cpu.stat")
-        match = re.search(r"^nr_throttled (\d+)$", text, re.MULTILINE)
-        if match:
-            return float(match[1])
-    return None
 
 
 def _differences(before: dict[str, float | None], after: dict[str, float | None]) -> Iterator[Result]:
@@ -94,14 +81,3 @@ def _differences(before: dict[str, float | None], after: dict[str, float | None]
         yield Missing(name="cpu stolen", reason="/proc/stat does not show it")
     else:
         yield ProbeFigure(name="cpu stolen", unit="1", better="lower", values=(stolen / total,))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
-def _number(text: str) -> float | None:
-    return float(text) if text.strip().isdigit() else None

@@ -12,6 +12,7 @@ from ...model import free_memory
 from ...model.events import ProbeFigure
 from ..node_probe import results
 from ..node_probe.results import Fact, Missing, Node, Result
+from ..runtime import recorder
 
 PER_RANK = True
 #: Of an array: as STREAM demands, four times the last-level cache; MiB at most, and share of the available memory at most.
@@ -57,16 +58,9 @@ def _rates(node: Node, device: torch.device, mib: int, name: str, ceiling: float
 
 def _host_mib(node: Node) -> int:
     wanted = min(MOST_MIB, round(CACHES * (cache_mib(node.system) or MOST_MIB / CACHES)))
-    sizes = [free_memory.available_on_host(_read), free_memory.available_in_cgroup(_read)]
+    sizes = [free_memory.available_on_host(recorder.read), free_memory.available_in_cgroup(recorder.read)]
     available = min((size for size in sizes if size is not None), default=MOST_MIB * SHARE << 20)
     return max(1, min(wanted, available // SHARE >> 20))
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
 
 
 def cache_mib(system: Path) -> float | None:

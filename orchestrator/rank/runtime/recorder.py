@@ -48,6 +48,14 @@ def write(path: Path, text: str) -> None:
         out.write(text)
 
 
+def read(path: str | Path) -> str:
+    """The text of a file, such as of the kernel's; empty if it cannot be read."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
 class Notes:
     """The rank's control events (``note`` lines). Its ``writer`` and running number make every line unique."""
 

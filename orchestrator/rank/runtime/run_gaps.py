@@ -1,7 +1,8 @@
 """Records when this process did not run: a thread that sleeps a few milliseconds at a time notes when it woke far too late.
 
 A process that is stopped (SIGSTOP), has used up its CPU quota, or waits for a busy CPU runs none of its threads. The time
-that the thread waited for a CPU while it was runnable (``run_delay`` of schedstat) tells the last case from the others.
+that the thread waited for a CPU while it was runnable (``run_delay`` of schedstat) tells the last two cases from the first,
+and the time for which the kernel throttled the process's cgroup (``cpu.stat``) tells them apart.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import os
 import threading
 import time
+from pathlib import Path
 from types import TracebackType
 
 #: A hundred wake-ups per second take about 0.5 % of a CPU.
@@ -20,9 +22,11 @@ LEAST_S = 0.02
 START_S = 1.0
 #: Once the process runs again, the thread gets a CPU within this time unless all are busy.
 AWAKE_S = 0.1
+#: The throttled time is read this often, and after each gap.
+THROTTLED_S = 0.1
 #: A process that used more than this part of a gap as CPU time has run in it.
 _RAN = 0.2
-#: start, end (CLOCK_MONOTONIC), seconds of it in which the thread was runnable and waited for a CPU
+#: start, end (CLOCK_MONOTONIC), seconds of it in which the thread was runnable, was not throttled, and waited for a CPU
 Gap = tuple[float, float, float]
 
 
@@ -41,6 +45,8 @@ class RunGaps:
         self._schedstat = -1
         #: CLOCK_MONOTONIC, CPU time of the process and run delay of the thread, where the last period ended.
         self._before: tuple[float, float, float] | None = None
+        #: CLOCK_MONOTONIC, and the throttled time of the cgroup then.
+        self._throttled = (0.0, 0.0)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="run-gaps", daemon=True)
 
@@ -73,6 +79,7 @@ class RunGaps:
             self._schedstat = _open_schedstat(stack)
             with self._ended:
                 self._before = self._now()
+                self._throttled = self._before[0], throttled_s()
                 self._ended.notify_all()
             while not self._is_over.is_set():
                 time.sleep(PERIOD_S)
@@ -97,7 +104,15 @@ class RunGaps:
         self._before = now = self._now()
         gap_s, cpu_s, delay_s = _differences(before, now)
         if is_gap(gap_s, cpu_s):
-            self._gaps.append((before[0], now[0], gap_s if is_waiting else delay_s))
+            waited_s = (gap_s if is_waiting else delay_s) - self._throttled_since(now[0])
+            self._gaps.append((before[0], now[0], max(0.0, waited_s)))
+        elif now[0] - self._throttled[0] >= THROTTLED_S:
+            self._throttled_since(now[0])
+
+    def _throttled_since(self, now: float) -> float:
+        """Seconds for which the cgroup was throttled since the last call; a cgroup that the process was moved into is new."""
+        before, self._throttled = self._throttled, (now, throttled_s())
+        return max(0.0, self._throttled[1] - before[1])
 
     def _now(self) -> tuple[float, float, float]:
         return time.monotonic(), time.process_time(), _run_delay(self._schedstat)
@@ -123,3 +138,22 @@ def _run_delay(descriptor: int) -> float:
         return 0.0
     fields = os.pread(descriptor, 100, 0).split()
     return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
+
+
+def throttled_s(system: Path = Path("/")) -> float:
+    """Seconds for which CPUs were withheld from this process's cgroup since it used up its quota, so far."""
+    known = cpu_statistics(system)
+    return known.get("throttled_usec", 0) / 1e6 + known.get("throttled_time", 0) / 1e9
+
+
+def cpu_statistics(system: Path) -> dict[str, int]:
+    """``cpu.stat`` of the cgroup of this process (version 2, or 1); empty where it is not visible."""
+    with contextlib.suppress(OSError):
+        for line in (system / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            root = system / "sys/fs/cgroup" / ("cpu" if controllers else "")
+            folder = root / path.lstrip("/")
+            file = (folder if folder.is_dir() else root) / "cpu.stat"
+            if (not controllers or "cpu" in controllers.split(",")) and file.exists():
+                return {name: int(value) for name, value in map(str.split, file.read_text().splitlines())}
+    return {}

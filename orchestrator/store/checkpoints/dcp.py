@@ -10,7 +10,6 @@ from ...model.frozen import dataclass
 from . import part_files, pickled, torch_files
 
 METADATA = ".metadata"
-SHARDS = "*.distcp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,14 +35,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """``stage_of``: column -> its stage. ``ready``: column -> (kind, which) of what its sender did last before it sent.
+    """``ready``: column -> (kind, which) of what its sender did last before it sent.
 
     kinds: ``entry`` (of a stage), ``end`` (the last of a stage), ``begin`` (of the rank's timed region).
     ``entered``, ``left``: [trial, stage]: entry, and last arrival, of each stage. ``begin``, ``finish``: [trial, rank].
     """
 
     stages: tuple[Stage, ...]
-    stage_of: tuple[int, ...]
     ready: tuple[tuple[str, int], ...]
     ranks: tuple[int, ...]
     entered: Floats
@@ -89,11 +88,9 @@ def pattern(moved: Transfers, spans: Spans, beta: float | None) -> Pattern | Non
     firsts = [stage.columns[0] for stage in stages]
     entered = moved.start[rows][:, firsts]
     left = np.stack([moved.end[rows][:, list(stage.columns)].max(axis=1) for stage in stages], axis=1)
-    stage_of = {column: stage.number for stage in stages for column in stage.columns}
     begin, finish = spans.start[spots], spans.end[spots]
     return Pattern(
         stages=stages,
-        stage_of=tuple(stage_of[column] for column in range(moved.rank.size)),
         ready=_ready(moved, stages, spans.ranks, _usual(entered, begin), _usual(left, begin), _usual(begin, begin), rows, beta),
         ranks=spans.ranks,
         entered=entered,

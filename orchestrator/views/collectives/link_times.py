@@ -152,14 +152,14 @@ def _messages(
     rate, burst = ((number(link.spec.get(name)) or 0.0) for name in ("rate", "burst"))
     full = _Port(np.full(len(spots), -np.inf), np.full(len(spots), burst if rate else 0.0))
     ports: dict[tuple[int, str], _Port] = {}
-    places = {stage.rank: place for place, stage in enumerate(group[0].stages)}
+    places = {stage.rank: place for place, stage in enumerate(group[0])}
     for round_ in group:
-        entered = {stage.rank: pattern.entered[spots, stage.number] for stage in round_.stages}
-        columns = [column for stage in round_.stages for column in stage.columns]
+        entered = {stage.rank: pattern.entered[spots, stage.number] for stage in round_}
+        columns = [column for stage in round_ for column in stage.columns]
         ends = [(int(moved.peer[column]), int(moved.rank[column])) for column in columns]
         links = tuple(sorted(ends))
         sent: dict[int, Floats] = {}
-        is_single = len(columns) == len(round_.stages)
+        is_single = len(columns) == len(round_)
         turns = [0 if is_single else (places[b] - places[a]) % len(places) for a, b in ends]
         for turn, column, (sender, receiver) in sorted(zip(turns, columns, ends, strict=True)):
             end, size = moved.end[rows[spots], column], int(moved.size[column])

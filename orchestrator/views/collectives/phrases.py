@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from ...model import ratio
 from ...model.event import History
@@ -15,6 +16,9 @@ from .experiment import Case, Setting, wrong_results
 from .measurements import OUTLIER, Measured, Slow
 from .replay_gaps import TOLERANCE, TOLERANCE_S, ReplayGaps
 from .statistics import DEFINITION, ENOUGH_FOR_P99
+
+if TYPE_CHECKING:
+    from .stragglers import SlowLink
 
 #: So many parts of a critical path are named.
 MOST_PARTS = 3
@@ -158,7 +162,7 @@ def worst_direction(setting: Setting) -> str:
     clear, compared = slow_directions(directions), changes(directions)
     if clear:
         more = f", {len(clear)} directions are slower than the others" if len(clear) > 1 else ""
-        return f"worst direction {_ends(clear[0], setting)} {_rates(clear[0])}{more}"
+        return f"worst direction {ends(clear[0], setting)} {_rates(clear[0])}{more}"
     unresolved = [(direction, change) for direction, change in compared if change.outcome(DIRECTION) == "not resolved"]
     lacking = sum(direction.is_comparable for direction in directions) - len(compared)
     if not unresolved and not lacking:
@@ -168,7 +172,7 @@ def worst_direction(setting: Setting) -> str:
         direction, change = max(unresolved, key=lambda entry: entry[1].high)
         parts.insert(
             0,
-            f"{_ends(direction, setting)} takes {quantities.multiple(change.value)} times as long as the others, 95 % "
+            f"{ends(direction, setting)} takes {quantities.multiple(change.value)} times as long as the others, 95 % "
             f"{quantities.multiple(change.low)} to {quantities.multiple(change.high)}; a longer probe would decide: --probe-s",
         )
     return f"slower directions not resolved, {len(unresolved) + lacking} of {len(directions)}: {'; '.join(parts)}"
@@ -177,12 +181,12 @@ def worst_direction(setting: Setting) -> str:
 def roughly_known(setting: Setting) -> str:
     """The directions whose rate is known only roughly, with its interval."""
     rough = [direction for direction in setting.link.directions if direction.is_wide]
-    named = [f"{_ends(direction, setting)} {_rates(direction)}" for direction in rough[:MOST_DIRECTIONS]]
+    named = [f"{ends(direction, setting)} {_rates(direction)}" for direction in rough[:MOST_DIRECTIONS]]
     more = [f"{len(rough) - MOST_DIRECTIONS} more"] if len(rough) > MOST_DIRECTIONS else []
     return f"{len(rough)} of {len(setting.link.directions)} directions known roughly: {', '.join([*named, *more])}"
 
 
-def _ends(direction: Direction, setting: Setting) -> str:
+def ends(direction: Direction | SlowLink, setting: Setting) -> str:
     return f"{setting.node(direction.sender)} -> {setting.node(direction.receiver)}"
 
 

@@ -31,16 +31,11 @@ if TYPE_CHECKING:
 LEVEL = 0.01
 COST = 0.05
 STOP_S = 0.2
+#: A step of the schedule: one stage of each rank of a group.
+Round = tuple[Stage, ...]
 #: Bytes of two ranks are equal if they differ by no more: shares cut by quotient and remainder, some elements each.
 _EVEN = 64
 _PART = 0.01
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """A step of the schedule: one stage of each rank of a group."""
-
-    stages: tuple[Stage, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +104,7 @@ def own_delays(
             _own(round_, number, group, pattern, spots, moved, arrived, gaps) for number, round_ in enumerate(group)
         ]
         own = np.stack(delays).sum(axis=0)  # [rank, iteration]
-        for spot, stage in enumerate(group[0].stages):
+        for spot, stage in enumerate(group[0]):
             usual = np.median(np.delete(own, spot, axis=0), axis=0)
             result[stage.rank] = ((own[spot] - usual) / whole).tolist()
     return result
@@ -123,10 +118,10 @@ def _own(
     import numpy as np
 
     delays = []
-    for stage in round_.stages:
+    for stage in round_:
         since = pattern.begin[spots, pattern.ranks.index(stage.rank)]
         if number:
-            before = [column for other in group[number - 1].stages for column in other.columns]
+            before = [column for other in group[number - 1] for column in other.columns]
             own = [column for column in before if stage.rank in (moved.rank[column], moved.peer[column])]
             since = arrived[:, own].max(axis=1)
         entered = pattern.entered[spots, stage.number]
@@ -147,13 +142,13 @@ def _of_group(group: tuple[int, ...], moved: Transfers, pattern: Pattern) -> lis
     for stage in pattern.stages:
         if stage.rank in group:
             stages.setdefault((stage.op, stage.index), []).append(stage)
-    own = [Round(stages=tuple(stages_of_round)) for _, stages_of_round in sorted(stages.items())]
+    own = [tuple(stages_of_round) for _, stages_of_round in sorted(stages.items())]
     return own if all(_even(round_, group, moved) for round_ in own) else []
 
 
 def _even(round_: Round, group: tuple[int, ...], moved: Transfers) -> bool:
     """Whether all ranks of the group send and receive the same amount."""
-    columns = [column for stage in round_.stages for column in stage.columns]
+    columns = [column for stage in round_ for column in stage.columns]
     for ends in (moved.peer, moved.rank):
         messages: Counter[int] = Counter()
         sizes: Counter[int] = Counter()

@@ -223,7 +223,3 @@ def _like_most(grid: NDArray[Any]) -> NDArray[np.bool_]:
         same &= grid[name] == middle[name]
     is_same: NDArray[np.bool_] = same.all(axis=1)
     return is_same
-
-
-def names(setting: Setting, ranks: Iterable[int]) -> Mapping[int, str]:
-    return {rank: setting.node(rank) for rank in ranks}

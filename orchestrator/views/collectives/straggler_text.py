@@ -135,7 +135,7 @@ def _unlike(measured: Measured) -> Iterator[str]:
         for direction, change in changes(measured.setting.link.directions)
     }
     fast = [
-        f"{measured.setting.node(link.sender)} -> {measured.setting.node(link.receiver)}"
+        phrases.ends(link, measured.setting)
         for link in measured.stragglers.links
         if (link.sender, link.receiver) in known and known[link.sender, link.receiver].high < lasting.LEAST
     ]
@@ -145,12 +145,9 @@ def _unlike(measured: Measured) -> Iterator[str]:
 
 def _probed(measured: Measured) -> Iterator[str]:
     """Directions that the probe shows to be slow, and the iterations do not."""
-    slow, node = measured.stragglers.probed, measured.setting.node
+    slow, setting = measured.stragglers.probed, measured.setting
     if slow:
-        named = [
-            f"{node(link.sender)} -> {node(link.receiver)} {quantities.rate(8 / (link.beta or 1.0))}"
-            for link in slow[:MOST]
-        ]
+        named = [f"{phrases.ends(link, setting)} {quantities.rate(8 / (link.beta or 1.0))}" for link in slow[:MOST]]
         more = f" and {len(slow) - MOST} more" if len(slow) > MOST else ""
         also = "also " if measured.stragglers.links else ""
         yield f"the probe {also}finds {', '.join(named)}{more} slower than the others, which the iterations do not show"

@@ -14,7 +14,6 @@ from ..collectives import statistics
 from ..overview import RunView
 from . import pairs
 
-Side = Literal["A", "B"]
 Judgement = Literal["slower", "faster", "worse", "better", "equal", "not resolved"]
 #: The chance that any figure of two equal groups is called changed.
 LEVEL = 0.01

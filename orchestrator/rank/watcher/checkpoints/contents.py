@@ -109,7 +109,7 @@ class Contents:
         elif isinstance(value, (int, float)) and abs(value) < MAX_NUMBER:
             self.other[path] = f"={+value!r}"  # of rounding a reader can tell a number, and not its hash
         elif isinstance(value, (int, float, str)):
-            self.other[path] = _hash(repr(value).encode())
+            self.other[path] = hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
     def _read_mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> None:
         if is_optimizer_state(value):
@@ -485,10 +485,6 @@ def _scalar(value: Any) -> Any:
     if is_tensor(value):
         value = value.item()
     return value.hex() if isinstance(value, float) else value
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _join(path: str, key: Any) -> str:

@@ -1,9 +1,14 @@
-"""Checkpoint files of other writers, by ``CCBED_CHECKPOINT_GLOBS``: reported when they are closed or renamed, by inotify."""
+"""Checkpoint files of other writers, by ``CCBED_CHECKPOINT_GLOBS``: reported when they are closed or renamed, by inotify.
+
+Where no inotify instance is left (a user has 128), the files are searched twice a second: one that has changed is complete
+once this process has not written to it for ``POLL_S``, and has closed it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import fnmatch
 import glob
 import os
@@ -22,8 +27,9 @@ _OVERFLOW = 0x4000
 _HEADER = struct.Struct("iIII")
 #: Directories below a pattern that are watched at most.
 MAX_DIRECTORIES = 1000
-#: Seconds between two searches where inotify is not available.
+#: Seconds between two searches where inotify is not available, which is recorded with this reason.
 POLL_S = 0.5
+NO_INOTIFY = "no inotify instance is left (fs.inotify.max_user_instances): files are searched twice a second"
 #: After so many changes at once the next ones wait for ``POLL_S``: the process may be writing thousands of files.
 MANY = 16
 
@@ -66,7 +72,7 @@ class GlobWatcher:
     def wait(self, timeout_s: float) -> int:
         """Wait for changes, and report the files that are complete. Returns how many changes there were."""
         if self.fd < 0:
-            record.unknown("files", "inotify is not available: changes of files are seen with a delay")
+            record.unknown("files", NO_INOTIFY)
             time.sleep(timeout_s)
             self._search()
             return 0
@@ -80,10 +86,6 @@ class GlobWatcher:
                 if mask & (_CLOSE_WRITE | _MOVED_TO):
                     self._report(path, "rename" if mask & _MOVED_TO else "return")
         return count
-
-    def directories(self) -> set[str]:
-        """The directories that are watched."""
-        return set(self._directories.values())
 
     def add_directories(self) -> None:
         """Watch every directory that exists and can hold a file of a pattern, or a part of its path.
@@ -119,9 +121,12 @@ class GlobWatcher:
         ]
 
     def _search(self) -> None:
-        """Report files whose events were missed: they arose before their directory was watched. Only those that are closed count."""
-        for path in self._matches():
-            if path not in self._stamps and time.time() - os.stat(path).st_mtime > POLL_S:
+        """Report files without events: those that arose before their directory was watched, or all. Only closed ones count."""
+        paths = [path for path in self._matches() if self.fd < 0 or path not in self._stamps]
+        writing = _open_files() if paths else frozenset()
+        for path in paths:
+            status = os.stat(path)
+            if time.time() - status.st_mtime > POLL_S and (status.st_dev, status.st_ino) not in writing:
                 self._report(path, "return")
 
     def _report(self, path: str, how: str) -> None:
@@ -131,6 +136,17 @@ class GlobWatcher:
         if any(fnmatch.fnmatch(path, pattern) for pattern in self._patterns):
             self._stamps[path] = stamp
             saves.report_file(path, how)
+
+
+def _open_files() -> frozenset[tuple[int, int]]:
+    """Device and inode of each file that this process writes to."""
+    known = set()
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE:
+                status = os.fstat(descriptor)
+                known.add((status.st_dev, status.st_ino))
+    return frozenset(known)
 
 
 def parents(pattern: str) -> set[str]:
