@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..model.errors import InfrastructureError
 from ..model.events import RunEnd
+from ..model.frozen import dataclass
 from ..model.launch import Result
 from ..run import judging
-from ..store import bundle, paths, seal, signing
+from ..store import bundle, index, paths, seal, signing
 from .places import short_path
+from .requests import named_run, option, runs_directory
 from .session import Session
 
+BED_KEY = (
+    "A key of the run's bed, beds/BED/keeper/events.key in ccbed's state directory (until `ccbed down`; `ccbed bundle verify RUN`"
+    " names it): verify that its keeper signed its events and the list of all evidence."
+)
 
-def judge_again(
-    session: Session, directory: Path, *, accept_changed: bool = False, keys: Sequence[Path] = ()
-) -> Result:
-    """Verify the seal, and the signatures of ``keys``, and judge the run. Raises TornBundleError, InfrastructureError."""
+
+def bed_keys() -> Any:
+    """The field for the keys of a bed."""
+    return option((), BED_KEY, metavar="FILE", flags=("--bed-key",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest:
+    """The request of `ccbed check`."""
+
+    run: str = named_run("latest")
+    runs_dir: Path = runs_directory()
+    accept_changed: bool = option(
+        False, "Use a check of --plugins even if its file has changed since the run was planned."
+    )
+    keys: tuple[Path, ...] = bed_keys()
+
+
+def run(session: Session, request: CheckRequest) -> Result:
+    """Verify the seal and the signatures of a run, and judge it. Raises UsageError, TornBundleError, InfrastructureError."""
+    directory = index.resolve(request.run, request.runs_dir)
     verify(directory)
-    if keys and (problems := signing.unsigned(directory, keys)):
+    if request.keys and (problems := signing.unsigned(directory, request.keys)):
         raise paths.TornBundleError(
             *problems, hint=f"without --bed-key it is judged: ccbed check {short_path(directory)}"
         )
     return judging.conclude(
-        session.catalogue, directory, accept_changed=accept_changed, is_signed=bool(keys), read_only=True,
+        session.catalogue, directory, accept_changed=request.accept_changed, is_signed=bool(request.keys), read_only=True,
         redraw=False, on_stage=session.terminal.status,
     )  # fmt: skip
 

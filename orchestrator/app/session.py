@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import shlex
@@ -81,6 +82,13 @@ def launch(request: Request) -> Result:
     return lifecycle.launch(request)
 
 
+def drain_texts(bed: BedSpec) -> dict[str, str]:
+    """Drained host -> since when, by whom and why. Raises InfrastructureError where they are not known."""
+    from ..nightly.culprits import quarantine
+
+    return {host: drain.text for host, drain in quarantine.read(Path(bed.workdir)).drained.items()}
+
+
 class Observers(Protocol):
     """Opens what follows one run, or a change of a bed."""
 
@@ -154,11 +162,10 @@ class Session:
     def request(self, trial: Trial, bed: BedSpec, runs: Path, **values: Any) -> Request:
         """Return the request of this invocation to run ``trial`` on ``bed``, with its bundle in ``runs``. ``values``: other fields."""
         from ..model.launch import Request
-        from . import beds
 
         values.setdefault("command", shlex.join(["ccbed", *self.argv]))
         values.setdefault("umask", self.umask)
-        values.setdefault("drains", lambda: beds.drain_texts(bed))
+        values.setdefault("drains", functools.partial(drain_texts, bed))
         if "provider" not in values:
             values["provider"] = self.provider(bed)
         return Request(trial=trial, bed=bed, catalogue=self.catalogue, runs=str(runs), state=str(self.state), **values)

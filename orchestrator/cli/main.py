@@ -304,7 +304,7 @@ def _prepare(ctx: click.Context, plugins: tuple[Path, ...]) -> None:
     session: sessions.Session = ctx.obj
     session.plugins = tuple(plugins)
     _require_utf8(str(session.state), *session.argv)
-    from .inputs import settings_files
+    from ..app.project import settings_files
 
     if ctx.invoked_subcommand not in _WITHOUT_SETTINGS and (files := settings_files.find(session.terminal.warn)):
         _apply_settings(ctx, session, files)
@@ -321,12 +321,13 @@ def _require_utf8(*texts: str) -> None:
 
 def _apply_settings(ctx: click.Context, session: sessions.Session, files: Sequence[Path]) -> None:
     """Make the settings of the files the defaults of the verb. Raises UsageError with every mistake in them."""
-    from .inputs import settings
+    from ..app.project import settings
+    from .inputs.settings import default_map
 
     session.settings = tuple(files)
     values = [setting for file in files for setting in settings.read(file)]
     session.plugins = session.plugins or settings.plugins(values)
-    ctx.default_map = settings.default_map(ctx, values)
+    ctx.default_map = default_map(ctx, values)
     session.set_in = {
         setting.key: setting.place
         for setting in sorted(values, key=lambda setting: (files.index(setting.file), bool(setting.verb)))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.app.recorded import ended
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import collective, summary, terminal
 from orchestrator.core.verdict import metrics as core_metrics
@@ -89,7 +90,7 @@ def test_a_report_that_broke_is_said_and_changes_no_exit_code(tmp_path: Path) ->
     (directory / bundle.REPORT / "html-failed.txt").write_text("Traceback: …")
     out = io.StringIO()
     session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=io.StringIO()))
-    result = summary.saved(directory)
+    result = ended.saved(directory)
     assert summary.show(session, result) == result.code
     assert "html could not be written" in out.getvalue()
     assert "report/html-failed.txt" in out.getvalue()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.inputs import settings_files
+from orchestrator.app.project import settings_files
 from orchestrator.model import errors
 from orchestrator.prepare import facts
 from orchestrator.providers import event_reader, sites

@@ -11,8 +11,9 @@ import click
 import pytest
 
 from orchestrator import plugins
+from orchestrator.app.project import settings_files
 from orchestrator.cli import main
-from orchestrator.cli.inputs import settings, settings_files
+from orchestrator.cli.inputs import settings
 from orchestrator.cli.render import terminal
 from orchestrator.workloads import infer_dp
 

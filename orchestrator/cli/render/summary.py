@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ... import views
-from ...app.places import run_path
+from ...app.recorded import ended
 from ...core.verdict import judge, sentence
 from ...model import codec
 from ...model.event import History
@@ -16,11 +15,9 @@ from ...model.events import FaultActDone, FaultHealDone, ProbeDone, RunBegin, Ru
 from ...model.launch import Result
 from ...model.run import Run
 from ...model.verdict import Verdict
-from ...store import bundle
 from ...views import training
-from ..inputs.session import Session
 from . import probe_table
-from .terminal import Terminal
+from .terminal import Invocation, Terminal
 
 _MARKS = {"pass": "good", "fail": "bad", "unknown": "warn", "skipped": "warn"}
 #: Exit code -> the outcome of a run.
@@ -30,17 +27,15 @@ _WIDTH = 100
 NODES = 1000
 #: Lines that are shown of the log of the rank that failed.
 _TAIL = 8
-#: The file name of a report's traceback ends with this.
-_FAILED = "-failed.txt"
 
 
-def show(session: Session, result: Result, *, as_json: bool = False) -> int:
+def show(session: Invocation, result: Result, *, as_json: bool = False) -> int:
     """Print how the run ended, and return its exit code."""
     if as_json:
         session.terminal.json(document(result))
         return result.code
     directory, code, terminal = Path(result.directory), result.code, session.terminal
-    run = judged(result)
+    run = ended.judged(result)
     view = training.view(run)
     if not terminal.quiet:
         terminal.lines(_failovers(run, view))
@@ -54,29 +49,22 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
     terminal.lines(_judging(result, run))
     if result.obstacle:
         terminal.line(f"not saved verdicts and report: {result.obstacle}")
-    terminal.lines(_unloaded(session, directory))
+    terminal.lines(f"note      {text}" for text in ended.unloaded(session.catalogue, directory))
     if code and code != 130:
         terminal.lines(_failed_log(run))
     word = WORDS.get(code, "FAIL")
     terminal.line(
         f"{terminal.style(f'{word:<9}', word)} {sentence.sentence(run.trial, view, run.verdicts)}     exit {code}"
     )
-    terminal.lines(_failed_reports(directory))
+    for name, file in ended.failed_reports(directory).items():
+        terminal.line(f"report    {name} could not be written (internal error); traceback: {file}")
     if not terminal.quiet:
-        terminal.lines(_next(session, result))
+        terminal.line(_next(session, result))
     return code
 
 
-def saved(directory: Path) -> Result:
-    """Read the result of a run from its saved verdicts."""
-    run = bundle.load(directory)
-    outcome, _, kind = views.ending(run.history)
-    code = judge.exit_code(run.verdicts, outcome, kind)
-    return Result(run=directory.name, directory=str(directory), code=code, verdicts=run.verdicts)
-
-
 def document(result: Result) -> dict[str, Any]:
-    run = judged(result)
+    run = ended.judged(result)
     view = training.view(run)
     measured = _measured(run)
     return {
@@ -93,13 +81,8 @@ def document(result: Result) -> dict[str, Any]:
         **({"not_saved": result.obstacle} if result.obstacle else {}),
         **({"collectives": measured} if measured else {}),
         **({"probes": probed} if (probed := probe_table.document(run.history)) else {}),
-        **({"reports_failed": failed} if (failed := _failed(Path(run.directory))) else {}),
+        **({"reports_failed": [*failed]} if (failed := ended.failed_reports(Path(run.directory))) else {}),
     }
-
-
-def judged(result: Result) -> Run:
-    run = result.judged or bundle.load(Path(result.directory), judged=False)
-    return replace(run, verdicts=result.verdicts)
 
 
 def _judging(result: Result, run: Run) -> Iterator[str]:
@@ -114,15 +97,6 @@ def _judging(result: Result, run: Run) -> Iterator[str]:
         yield f"changed   {check}: the saved verdict is {before}, this one is {now}"
     if result.unsaved:
         yield f"unsaved   verdicts.json and report/ stay as they are; checks that cannot be judged here: {', '.join(result.unsaved)}"
-
-
-def _unloaded(session: Session, directory: Path) -> Iterator[str]:
-    """Yield the plugins of the run that this invocation did not load; their checks and reports are missing."""
-    from ... import plugins
-
-    if missing := plugins.unloaded(directory / bundle.PLUGINS, session.catalogue):
-        where = f"--plugins {run_path(directory)}/{bundle.PLUGINS}"
-        yield f"note      plugins of this run that are not loaded: {', '.join(missing)} ({where})"
 
 
 def _collectives(run: Run, directory: Path, width: int) -> Iterator[str]:
@@ -260,27 +234,11 @@ def _failed_log(run: Run) -> Iterator[str]:
         yield from (f"          {line}" for line in failed.tail)
 
 
-def _failed(directory: Path) -> list[str]:
-    return sorted(path.name.removesuffix(_FAILED) for path in (directory / bundle.REPORT).glob(f"*{_FAILED}"))
-
-
-def _failed_reports(directory: Path) -> Iterator[str]:
-    """Yield a line per report that failed; the verdicts do not depend on reports."""
-    for name in _failed(directory):
-        where = run_path(directory)
-        yield f"report    {name} could not be written (internal error); traceback: {where}/{bundle.REPORT}/{name}{_FAILED}"
-
-
-def _next(session: Session, result: Result) -> Iterator[str]:
-    directory = Path(result.directory)
-    where = run_path(directory)
-    ccbed = f"ccbed --plugins {where}/{bundle.PLUGINS}" if (directory / bundle.PLUGINS).is_dir() else "ccbed"
-    if result.code == 130 and not bundle.is_sealed(directory):
-        if session.releases(bundle.load_plan(directory).bed):
-            yield f"next      the bed is released; again: {ccbed} run {where}/{bundle.TRIAL} -i INVENTORY"
-        else:
-            yield f"next      {ccbed} resume {where}"
-        return
-    page = directory / bundle.REPORT / "index.html"
-    report = f"report    {where}/{bundle.REPORT}/index.html      " if page.exists() else ""
-    yield f"{report}again: {ccbed} run {where}/{bundle.TRIAL}      recheck: {ccbed} check {where}"
+def _next(session: Invocation, result: Result) -> str:
+    commands, page = ended.next_commands(result, session.releases), ended.page(Path(result.directory))
+    if "released" in commands:
+        return f"next      the bed is released; again: {commands['released']}"
+    if "next" in commands:
+        return f"next      {commands['next']}"
+    report = f"report    {page}      " if page else ""
+    return f"{report}again: {commands['again']}      recheck: {commands['recheck']}"

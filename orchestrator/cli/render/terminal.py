@@ -9,10 +9,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from ...model import codec, vaulted
 from ...model.frozen import dataclass, field, replace
+
+if TYPE_CHECKING:
+    from ...model.plugin import Catalogue
 
 _STYLES: dict[str, dict[str, Any]] = {
     "PASS": {"fg": "green", "bold": True},
@@ -193,6 +196,17 @@ class Terminal:
         self.clear()
         self._complain(self.style("warning:", "warn"), text)
         self.err.flush()
+
+
+class Invocation(Protocol):
+    """What shows a run knows of the session: its terminal, its plugins, and the beds that go down with it."""
+
+    terminal: Terminal
+    is_json: bool
+
+    @property
+    def catalogue(self) -> Catalogue: ...
+    def releases(self, bed: str) -> bool: ...
 
 
 def standard() -> Terminal:

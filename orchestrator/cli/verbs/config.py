@@ -10,12 +10,14 @@ from pathlib import Path
 import click
 
 from ...app.places import short_path
+from ...app.project import settings, settings_files
 from ...core.spec import redact
-from ..inputs import options, settings, settings_files
+from ..inputs import options
 from ..inputs.session import Session
+from ..inputs.settings import default_map, is_variable
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "CCBED"})
+@options.group()
 def command() -> None:
     """Settings: ccbed.toml of the project, then config.toml of the user; a variable CCBED_<OPTION> and an option win over both.
 
@@ -57,13 +59,13 @@ def _rows(ctx: click.Context, files: Iterable[Path]) -> Iterator[dict[str, str]]
     session = ctx.find_object(Session)
     assert session is not None
     session.plugins = session.plugins or settings.plugins(values)
-    settings.default_map(ctx, values)
+    default_map(ctx, values)
     last = {setting.name: setting.place for setting in values}
     for setting in values:
         overridden = "" if last[setting.name] == setting.place else f" (overridden in {last[setting.name]})"
         yield {"key": setting.name, "value": _shown(setting), "from": f"{setting.place}{overridden}"}
     for name, value in sorted(os.environ.items()):
-        if settings.is_variable(ctx, name):
+        if is_variable(ctx, name):
             yield {"key": name, "value": _redacted(name, value), "from": "environment"}
 
 

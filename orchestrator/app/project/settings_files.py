@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ...app.places import short_path
+from ..places import short_path
 
 PROJECT = "ccbed.toml"
 #: Option -> what ccbed.toml of a repository could do with it. ``size.model``: only that of one verb.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 
-from ...core.spec import values
-from ...model.errors import UsageError
+from ..core.spec import values
+from ..model.errors import UsageError
 
 _DAY = 86_400.0
 

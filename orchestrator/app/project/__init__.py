@@ -1,0 +1,1 @@
+"""Use cases of a project: the files that it begins with, and its settings."""
