@@ -6,14 +6,14 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core.bed import prune as limits_of
 from ..core.bed import selection
 from ..core.bed.prune import Report
 from ..core.spec import values
 from ..model.bed import BedSpec
-from ..model.errors import CcbedError, UsageError
+from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UsageError
 from ..model.frozen import dataclass, replace
 from ..store import beds as store
 from . import audited, times
@@ -54,7 +54,25 @@ class PruneRunsRequest:
     runs_dir: Path = runs_directory()
 
 
-def run(session: Session, request: PruneRequest) -> Report:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What was removed and kept; ``dry_run``: nothing was, it is what would be."""
+
+    report: Report
+    dry_run: bool
+
+    @property
+    def code(self) -> int:
+        return EXIT_INFRASTRUCTURE if self.report.problems else EXIT_PASS
+
+    @property
+    def document(self) -> dict[str, Any]:
+        report = self.report
+        document = {"removed": report.removed, "kept": report.remaining, "problems": report.problems}
+        return {**document, "dry_run": self.dry_run}
+
+
+def run(session: Session, request: PruneRequest) -> Pruned:
     """Remove the leftovers of ended runs on a bed or on all, in the state directory, and beside runs. Raises UsageError."""
     from ..run.pruning import Limits
 
@@ -66,10 +84,11 @@ def run(session: Session, request: PruneRequest) -> Report:
     limits = Limits(older_than_s=older_than_s, keep_bytes=keep_bytes, keep=request.keep, age=age, size=size)
     baselines = request.baselines if request.runs else None
     beds = beds_of(session, request.bed)
-    return prune(session, beds, limits, request.runs_dir, baselines=baselines, dry_run=request.dry_run)
+    report = prune(session, beds, limits, request.runs_dir, baselines=baselines, dry_run=request.dry_run)
+    return Pruned(report=report, dry_run=request.dry_run)
 
 
-def prune_runs(session: Session, request: PruneRunsRequest) -> Report:
+def prune_runs(session: Session, request: PruneRunsRequest) -> Pruned:
     """Remove old runs and nights, but never the evidence of a baseline. Raises UsageError."""
     from ..run import pruning
 
@@ -80,7 +99,7 @@ def prune_runs(session: Session, request: PruneRunsRequest) -> Report:
     listed = of_runs(session, request.runs_dir, time.time(), request.baselines, recorded=request.recorded)
     report = Report()
     pruning.prune_local(report, _keep_newest(listed, count), limits, dry_run=request.dry_run)
-    return report
+    return Pruned(report=report, dry_run=request.dry_run)
 
 
 def _keep_newest(listed: Sequence[LocalLeftover], count: int) -> list[LocalLeftover]:

@@ -31,11 +31,23 @@ class ListRequest:
     runs_dir: Path = runs_directory()
 
 
-def run(session: Session, request: ListRequest) -> Mapping[str, Sequence[Row]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """The rows of each kind; ``only``: the kind that was asked for."""
+
+    rows: Mapping[str, Sequence[Row]]
+    only: str | None
+
+    @property
+    def document(self) -> Mapping[str, Sequence[Row]] | Sequence[Row]:
+        return self.rows[self.only] if self.only else self.rows
+
+
+def run(session: Session, request: ListRequest) -> Listed:
     """Return the rows of each kind that is asked for."""
     everything = (kind for kind in WHAT if kind not in ("runs", "beds", "inventories"))
     kinds = (request.what,) if request.what else everything
-    return {kind: list(_rows(session, kind, request.runs_dir)) for kind in kinds}
+    return Listed(rows={kind: _rows(session, kind, request.runs_dir) for kind in kinds}, only=request.what)
 
 
 def _rows(session: Session, kind: str, runs_dir: Path) -> Sequence[Row]:

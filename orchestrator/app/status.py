@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +75,28 @@ class Status:
         }
 
 
-def run(session: Session, request: StatusRequest) -> tuple[Status, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statuses:
+    """The status of several beds."""
+
+    beds: tuple[Status, ...]
+
+    @property
+    def code(self) -> int:
+        """A drained host may be switched off."""
+        is_away = any(bed.unreached.keys() - bed.drained.keys() for bed in self.beds)
+        return EXIT_INFRASTRUCTURE if is_away else EXIT_PASS
+
+    @property
+    def document(self) -> list[dict[str, Any]]:
+        return [bed.document for bed in self.beds]
+
+
+def run(session: Session, request: StatusRequest) -> Statuses:
     """Return the status of the bed, or of every bed that is up. A bed whose hosts are not known any more is a warning."""
     names = (*store.names(session.state), *store.names_without_file(session.state))
     listed = (request.bed,) if request.bed else names
-    return tuple(of(session, name) for name in listed if not _is_unknown(session, name))
-
-
-def exit_code(statuses: Sequence[Status]) -> int:
-    """A drained host may be switched off."""
-    return EXIT_INFRASTRUCTURE if any(bed.unreached.keys() - bed.drained.keys() for bed in statuses) else EXIT_PASS
+    return Statuses(beds=tuple(of(session, name) for name in listed if not _is_unknown(session, name)))
 
 
 def _is_unknown(session: Session, name: str) -> bool:

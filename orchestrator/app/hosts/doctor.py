@@ -8,7 +8,7 @@ from typing import Any
 from ...core.bed import selection
 from ...model import codec
 from ...model.bed import BedSpec
-from ...model.errors import UsageError
+from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, UsageError
 from ...model.frozen import dataclass
 from ...model.requirements import Requirement
 from .. import beds
@@ -28,6 +28,10 @@ class Examined:
     def lacking(self) -> list[str]:
         """The hosts on which something is lacking."""
         return [host for host, listed in self.findings.items() if any(item.outcome == "fail" for item in listed)]
+
+    @property
+    def code(self) -> int:
+        return EXIT_INFRASTRUCTURE if self.lacking else EXIT_PASS
 
     @property
     def grouped(self) -> list[tuple[Requirement, list[str]]]:

@@ -14,7 +14,7 @@ from ...nightly.culprits import quarantine
 from ...store import beds as store
 from .. import audited, beds
 from ..places import short_list
-from ..requests import argument, option
+from ..requests import BedRef, argument, option
 from ..session import Session
 
 
@@ -51,13 +51,16 @@ class UndrainRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """The hosts of a bed that were drained, and those that were already. ``open_run``: keeps its ranks; ``effect``: in words."""
+    """The hosts of a bed that were drained. ``open_run``: keeps its ranks; ``effect``: in words."""
 
     bed: str
     added: tuple[str, ...]
-    before: Mapping[str, quarantine.Drain]
     open_run: str
     effect: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"bed": self.bed, "drained": list(self.added)}
 
 
 def drain(session: Session, request: DrainRequest) -> Drained:
@@ -69,12 +72,12 @@ def drain(session: Session, request: DrainRequest) -> Drained:
     new = quarantine.Drain(by=audited.user(), since=audited.now(), reason=reason)
     added = quarantine.drain(Path(spec.workdir), chosen, new)
     audited.record(session, spec, f"drain: {reason}", dict.fromkeys(added, audited.OK))
-    drained = quarantine.read(Path(spec.workdir)).drained
+    for host, before in quarantine.read(Path(spec.workdir)).drained.items():
+        if host in chosen and host not in added:
+            session.terminal.warn(f"host {host} {before.text}; it stays so")
     run = store.open_run(Path(spec.workdir)) if added else None
-    return Drained(
-        bed=spec.name, added=tuple(added), open_run=run.run if run else "", effect=_effect(session, spec, added),
-        before={host: before for host, before in drained.items() if host in chosen and host not in added},
-    )  # fmt: skip
+    open_run, effect = run.run if run else "", _effect(session, spec, added)
+    return Drained(bed=spec.name, added=tuple(added), open_run=open_run, effect=effect)
 
 
 def _effect(session: Session, bed: BedSpec, hosts: Collection[str]) -> str:
@@ -95,6 +98,10 @@ class Undrained:
     hosts: tuple[str, ...]
     ended: Mapping[str, quarantine.Drain]
 
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"bed": self.bed.name, "undrained": list(self.hosts)}
+
 
 def undrain(session: Session, request: UndrainRequest) -> Undrained:
     """End the drains of the hosts. Raises UsageError."""
@@ -108,12 +115,10 @@ def _choose(
     session: Session, request: DrainRequest | UndrainRequest, *, with_drained: bool = False
 ) -> tuple[BedSpec, tuple[str, ...]]:
     """Return the bed and the hosts, in its order. ``with_drained``: also drained hosts that left it. Raises UsageError."""
-    bed, inventory = request.bed, request.inventory
-    if bed and inventory:
-        raise UsageError("--bed and --inventory exclude each other; give one of them")
-    if not (bed or inventory or store.names(session.state)):
+    ref = BedRef(bed=request.bed, inventory=request.inventory)
+    if not (ref.bed or ref.inventory or store.names(session.state)):
         raise UsageError("no bed is up", hint="-i INVENTORY, with the inventory of the bed")
-    spec = beds.wanted(session, inventory) if inventory else beds.choose(session, bed)
+    spec = beds.meant(session, ref)
     if spec.provider == "slurm":
         raise UsageError(
             f"bed {spec.name}: Slurm chooses the nodes of its job, and drains them itself",

@@ -11,6 +11,7 @@ from ...model.frozen import dataclass
 from ...model.requirements import TORCH
 from ...store import shipped
 from ..requests import option
+from ..session import Session
 
 if TYPE_CHECKING:
     from ...providers.node_images.image_build import Built
@@ -49,7 +50,7 @@ def build(request: BuildRequest, on_progress: Callable[[str], None]) -> Built:
     return image_build.build(image_build.connect(), recipe, os.environ, on_progress)
 
 
-def built() -> tuple[Built, ...]:
+def built(_session: Session, _request: ListRequest) -> tuple[Built, ...]:
     """Return the images on this machine's engine that ccbed built. Raises InfrastructureError."""
     from ...providers.node_images import image_build
 

@@ -36,6 +36,10 @@ class Acceptance:
     def code(self) -> int:
         return int(self.certificate["exit"])
 
+    @property
+    def document(self) -> dict[str, Any]:
+        return {**self.certificate, "directory": str(self.directory)}
+
 
 def run(session: Session, request: AcceptRequest) -> Acceptance:
     """Run the suite as a night that is not recorded, and certify the bed. Raises UsageError, InfrastructureError, Interrupted."""

@@ -61,8 +61,16 @@ class InitRequest:
     )
 
 
-def write(session: Session, request: InitRequest) -> tuple[Path, str]:
-    """Write a file to begin with; return it, and the command that follows. Raises UsageError, also where the file exists."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A file that was written, and the command that follows."""
+
+    file: Path
+    next: str
+
+
+def write(session: Session, request: InitRequest) -> Begun:
+    """Write a file to begin with. Raises UsageError, also where the file exists."""
     if request.faults and request.what != "trial":
         raise UsageError("--fault needs a trial", hint=f"ccbed init trial --fault {request.faults[0]}")
     file = request.file or Path(_FILES[request.what])
@@ -75,7 +83,7 @@ def write(session: Session, request: InitRequest) -> tuple[Path, str]:
         case "config":
             text, follow = _CONFIG, "ccbed config show"
     _write(file, text, 0o666 & ~session.umask)
-    return file, follow
+    return Begun(file=file, next=follow)
 
 
 def _write(file: Path, text: str, mode: int) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from ...model.errors import UsageError
+from ...model.errors import EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ...model.frozen import dataclass
 from ...store import bundle, index, paths, seal, signing, unpack
 from .. import check
@@ -32,7 +33,7 @@ class Exported:
     sealed: bool
 
 
-def export(request: ExportRequest) -> Exported:
+def export(_session: Session, request: ExportRequest) -> Exported:
     """Write a run as one archive. Raises UsageError, InfrastructureError."""
     directory = index.resolve(request.run, request.runs_dir)
     target = request.output or Path(f"{directory.name}.tar.gz")
@@ -56,11 +57,20 @@ class VerifyRequest:
 class Verified:
     """What a seal and its signatures say. ``signers``: who signed the evidence; ``unchecked``: signatures without a key to check them."""
 
+    run: str
     problems: tuple[str, ...]
     signer: str | None
     signers: tuple[str, ...]
     hint: str
     unchecked: str = ""
+
+    @property
+    def code(self) -> int:
+        return EXIT_UNKNOWN if self.problems else EXIT_PASS
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"run": self.run, "ok": not self.problems, "problems": list(self.problems), "signer": self.signer}
 
 
 def verify(session: Session, request: VerifyRequest) -> Verified:
@@ -83,6 +93,7 @@ def _verified(session: Session, directory: Path, request: VerifyRequest, head: s
     except paths.TornBundleError as error:
         problems, hint = tuple(error.problems), error.hint
     return Verified(
+        run=request.run,
         problems=tuple(problem.replace(head, "") if head else problem for problem in problems),
         signer=name,
         signers=(*(["the key of its bed"] if request.keys else []), *([name] if name else [])),

@@ -10,6 +10,7 @@ from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN
 from ...model.frozen import dataclass
 from ...store.checkpoints import audit as audits
 from ..requests import argument, option
+from ..session import Session
 
 _WORDS = {EXIT_PASS: "pass", EXIT_FINDING: "fail", EXIT_UNKNOWN: "unknown"}
 
@@ -49,7 +50,7 @@ class Audited:
         }
 
 
-def check(request: CheckpointRequest) -> Audited:
+def check(_session: Session, request: CheckpointRequest) -> Audited:
     """Read every checkpoint of a directory, and conclude. Raises UsageError where there is none, or more than is read."""
     audit = audits.audit(request.directory, world=request.world, whole=not request.quick)
     text, code = _conclusion(audit)

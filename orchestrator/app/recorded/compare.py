@@ -22,6 +22,7 @@ from ...views.training.systems import systems as side_by_side
 from .. import check
 from ..places import short_path
 from ..requests import argument, named_run, option, runs_directory
+from ..session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class Compared:
     """Runs that were compared. ``content``: of two runs, two groups, a loss and its band, or of systems; ``sides``: the runs A, and B.
 
     ``failed``, ``undecided``: rows beyond the ``limit``, and rows that may be; ``missing``: failed cases that a run lacks;
-    ``few``: undecided ones with too few samples.
+    ``few``: undecided ones with too few samples; ``page``: that was written.
     """
 
     content: comparison.Comparison | comparison.Groups | loss_bands.LossBands | tuple[System, ...]
@@ -64,6 +65,7 @@ class Compared:
     undecided: tuple[str, ...] = ()
     missing: int = 0
     few: int = 0
+    page: Path | None = None
 
     @property
     def code(self) -> int:
@@ -84,7 +86,7 @@ class Compared:
         return {**names, **content, "failed": list(self.failed), "undecided": list(self.undecided), "exit": self.code}
 
 
-def run(request: CompareRequest) -> Compared:
+def run(_session: Session, request: CompareRequest) -> Compared:
     """Compare runs, whose seals are verified first. Raises UsageError, TornBundleError, InfrastructureError."""
     limit = _limit(request.fail_over)
     before, after = (_group(handle, request.runs_dir) for handle in (request.before, request.after))
@@ -108,7 +110,7 @@ def run(request: CompareRequest) -> Compared:
         columns = side_by_side(loaded)
         if request.html:
             _write_page(request.html, systems_page.render(columns))
-        return Compared(content=tuple(columns))
+        return Compared(content=tuple(columns), page=request.html)
     return _two(directories[0], directories[1], limit, request.html)
 
 
@@ -142,7 +144,7 @@ def _two(first: Path, second: Path, limit: float | None, html: Path | None) -> C
     unclear = [row for row in compared.rows if limit is not None and row.is_undecided(limit)]
     return Compared(
         content=compared, sides=((first,), (second,)), limit=limit, failed=(*late, *missing),
-        undecided=tuple(row.what for row in unclear), missing=len(missing), few=sum(row.change is None for row in unclear),
+        undecided=tuple(row.what for row in unclear), missing=len(missing), few=sum(row.change is None for row in unclear), page=html,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import click
 from ...app import requests
 from ...app.requests import Option
 from ...core.spec import values
-from ...model import codec
+from ...model import codec, errors
 from ...model.errors import UsageError
 from ...model.frozen import MISSING, fields
 from . import completions
@@ -21,10 +21,11 @@ from .session import Session
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "CCBED"}
 
+Q = TypeVar("Q")
 R = TypeVar("R")
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
-#: What a verb does: it fills no option itself, and returns its exit code.
-Verb = Callable[[Session, R], int]
+#: What a verb does: it returns its exit code.
+Verb = Callable[[Session, Q], int]
 
 
 def command(**extra: Any) -> Callable[[Callable[..., Any]], click.Command]:
@@ -38,14 +39,14 @@ def group(**extra: Any) -> Callable[[Callable[..., Any]], click.Group]:
 
 
 def verb(
-    request: type[R], *more: Wrapper, below: click.Group | None = None, interspersed: bool = True, **extra: Any
-) -> Callable[[Verb[R]], click.Command]:
+    request: type[Q], *more: Wrapper, below: click.Group | None = None, interspersed: bool = True, **extra: Any
+) -> Callable[[Verb[Q]], click.Command]:
     """Return a decorator that makes a verb of a function from session and request, with an argument or option for each field.
 
     ``more``: further options; ``below``: the verb that it is a part of; ``interspersed``: options may follow arguments.
     """
 
-    def make(function: Verb[R]) -> click.Command:
+    def make(function: Verb[Q]) -> click.Command:
         def called(session: Session, /, **given: Any) -> int:
             return function(session, requests.build(request, given))
 
@@ -54,7 +55,32 @@ def verb(
         for wrap in reversed((of_request(request), *more)):
             callback = wrap(callback)
         settings = _CONTEXT | {"allow_interspersed_args": interspersed}
-        return (below.command if below else click.command)(context_settings=settings, **extra)(callback)
+        made = (below.command if below else click.command)(context_settings=settings, **extra)(callback)
+        return made
+
+    return make
+
+
+def shows(
+    request: type[Q], use_case: Callable[[Session, Q], R], *more: Wrapper, **extra: Any
+) -> Callable[[Callable[[Session, R], None]], click.Command]:
+    """Return a decorator that makes a verb of a use case and of a function that shows its result; with --json its document is shown.
+
+    The exit code is that of the result, else 0. ``more``, ``extra``: as of ``verb``.
+    """
+
+    def make(show: Callable[[Session, R], None]) -> click.Command:
+        def called(session: Session, asked: Q) -> int:
+            result = use_case(session, asked)
+            if session.is_json:
+                session.terminal.json(getattr(result, "document", result))
+            else:
+                show(session, result)
+            code: int = getattr(result, "code", errors.EXIT_PASS)
+            return code
+
+        called.__name__, called.__doc__ = show.__name__, show.__doc__
+        return verb(request, *more, **extra)(called)
 
     return make
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ... import views
 from ...app.recorded import ended
+from ...app.recorded.ended import judged
 from ...core.verdict import judge, sentence
 from ...model import codec
 from ...model.event import History
@@ -17,7 +18,8 @@ from ...model.run import Run
 from ...model.verdict import Verdict
 from ...views import training
 from . import probe_table
-from .terminal import Invocation, Terminal
+from .terminal import Invocation as Session
+from .terminal import Terminal
 
 _MARKS = {"pass": "good", "fail": "bad", "unknown": "warn", "skipped": "warn"}
 #: Exit code -> the outcome of a run.
@@ -29,13 +31,13 @@ NODES = 1000
 _TAIL = 8
 
 
-def show(session: Invocation, result: Result, *, as_json: bool = False) -> int:
+def show(session: Session, result: Result, *, as_json: bool = False) -> int:
     """Print how the run ended, and return its exit code."""
     if as_json:
         session.terminal.json(document(result))
         return result.code
     directory, code, terminal = Path(result.directory), result.code, session.terminal
-    run = ended.judged(result)
+    run = judged(result)
     view = training.view(run)
     if not terminal.quiet:
         terminal.lines(_failovers(run, view))
@@ -49,22 +51,21 @@ def show(session: Invocation, result: Result, *, as_json: bool = False) -> int:
     terminal.lines(_judging(result, run))
     if result.obstacle:
         terminal.line(f"not saved verdicts and report: {result.obstacle}")
-    terminal.lines(f"note      {text}" for text in ended.unloaded(session.catalogue, directory))
+    terminal.lines(_unloaded(session, directory))
     if code and code != 130:
         terminal.lines(_failed_log(run))
     word = WORDS.get(code, "FAIL")
     terminal.line(
         f"{terminal.style(f'{word:<9}', word)} {sentence.sentence(run.trial, view, run.verdicts)}     exit {code}"
     )
-    for name, file in ended.failed_reports(directory).items():
-        terminal.line(f"report    {name} could not be written (internal error); traceback: {file}")
+    terminal.lines(_failed_reports(directory))
     if not terminal.quiet:
-        terminal.line(_next(session, result))
+        terminal.lines(_next(session, result))
     return code
 
 
 def document(result: Result) -> dict[str, Any]:
-    run = ended.judged(result)
+    run = judged(result)
     view = training.view(run)
     measured = _measured(run)
     return {
@@ -81,7 +82,7 @@ def document(result: Result) -> dict[str, Any]:
         **({"not_saved": result.obstacle} if result.obstacle else {}),
         **({"collectives": measured} if measured else {}),
         **({"probes": probed} if (probed := probe_table.document(run.history)) else {}),
-        **({"reports_failed": [*failed]} if (failed := ended.failed_reports(Path(run.directory))) else {}),
+        **({"reports_failed": failed} if (failed := [*ended.failed_reports(Path(run.directory))]) else {}),
     }
 
 
@@ -97,6 +98,10 @@ def _judging(result: Result, run: Run) -> Iterator[str]:
         yield f"changed   {check}: the saved verdict is {before}, this one is {now}"
     if result.unsaved:
         yield f"unsaved   verdicts.json and report/ stay as they are; checks that cannot be judged here: {', '.join(result.unsaved)}"
+
+
+def _unloaded(session: Session, directory: Path) -> Iterator[str]:
+    return (f"note      {text}" for text in ended.unloaded(session.catalogue, directory))
 
 
 def _collectives(run: Run, directory: Path, width: int) -> Iterator[str]:
@@ -234,11 +239,17 @@ def _failed_log(run: Run) -> Iterator[str]:
         yield from (f"          {line}" for line in failed.tail)
 
 
-def _next(session: Invocation, result: Result) -> str:
+def _failed_reports(directory: Path) -> Iterator[str]:
+    for name, file in ended.failed_reports(directory).items():
+        yield f"report    {name} could not be written (internal error); traceback: {file}"
+
+
+def _next(session: Session, result: Result) -> Iterator[str]:
     commands, page = ended.next_commands(result, session.releases), ended.page(Path(result.directory))
     if "released" in commands:
-        return f"next      the bed is released; again: {commands['released']}"
-    if "next" in commands:
-        return f"next      {commands['next']}"
-    report = f"report    {page}      " if page else ""
-    return f"{report}again: {commands['again']}      recheck: {commands['recheck']}"
+        yield f"next      the bed is released; again: {commands['released']}"
+    elif "next" in commands:
+        yield f"next      {commands['next']}"
+    else:
+        report = f"report    {page}      " if page else ""
+        yield f"{report}again: {commands['again']}      recheck: {commands['recheck']}"

@@ -25,21 +25,18 @@ def command() -> None:
     """
 
 
-@options.verb(
-    AcceptFloorsRequest, below=command, short_help="Write the floors of RUN or NIGHT into the baseline, for review."
-)
-def accept(session: Session, request: AcceptFloorsRequest) -> int:
+@options.shows(
+    AcceptFloorsRequest, floors.accept, below=command,
+    short_help="Write the floors of RUN or NIGHT into the baseline, for review.",
+)  # fmt: skip
+def accept(session: Session, accepted: tuple[floors.Accepted, ...]) -> None:
     """Write the floors of RUN or NIGHT into the baseline of its hardware model, for review. Comments in it are kept."""
-    terminal, accepted = session.terminal, floors.accept(session, request)
-    if session.is_json:
-        terminal.json(accepted)
-        return 0
+    terminal = session.terminal
     for item in accepted:
         count, where = len(item.floors), "in" if item.written else "would be in"
         text = f"{item.hardware}: {count} floor{'s' * (count > 1)} {where} {short_path(item.file)}"
         terminal.line(f"{text}; review them before you commit it")
         _table(terminal, item.floors)
-    return 0
 
 
 @options.verb(ShowFloorsRequest, below=command, short_help="Print the floors of every baseline.")

@@ -18,20 +18,17 @@ def command() -> None:
     """Check the files of training checkpoints without loading them."""
 
 
-@options.verb(CheckpointRequest, below=command, short_help="Say which checkpoints of DIR are whole.")
-def check(session: Session, request: CheckpointRequest) -> int:
+@options.shows(
+    CheckpointRequest, checkpoints.check, below=command, short_help="Say which checkpoints of DIR are whole."
+)
+def check(session: Session, audited: Audited) -> None:
     """Say which checkpoints of DIR are whole: torch.save files, safetensors, torch.distributed.checkpoint, and directories of
     Hugging Face, DeepSpeed and Lightning.
 
     Torn files, missing shards, parts of different steps, a "latest" that names what is not whole. Nothing is unpickled, nothing is
     changed. Exit code 0: all are whole; 1: one is damaged, or the newest does not fit the world; 2: one is unknown.
     """
-    audited = checkpoints.check(request)
-    if session.is_json:
-        session.terminal.json(audited.document)
-    else:
-        session.terminal.lines(map(_printable, _lines(audited)))
-    return audited.code
+    session.terminal.lines(map(_printable, _lines(audited)))
 
 
 def _lines(audited: Audited) -> Iterator[str]:

@@ -21,8 +21,8 @@ from ..render.terminal import Terminal
 _MOST_DIFFERENCES = 12
 
 
-@options.verb(CompareRequest)
-def command(session: Session, request: CompareRequest) -> int:
+@options.shows(CompareRequest, compare.run)
+def command(session: Session, compared: compare.Compared) -> None:
     """Compare run B with run A (directories, ends of names, or `latest`), or three and more runs of one job.
 
     A and B may be groups of repeated runs, with commas between them, or directories of runs. Then one figure of each run
@@ -30,42 +30,32 @@ def command(session: Session, request: CompareRequest) -> int:
 
     NAME=RUN names a column: ccbed compare ccbed=8aa1 torchrun=8c7c torchft=a40b
     """
-    compared = compare.run(request)
-    if session.is_json:
-        session.terminal.json(compared.document)
-    else:
-        _show(session.terminal, compared, request)
-    return compared.code
-
-
-def _show(terminal: Terminal, compared: compare.Compared, request: CompareRequest) -> None:
+    terminal = session.terminal
     match compared.content:
         case comparison.Groups() as groups:
             _show_groups(terminal, compared, groups)
         case loss_bands.LossBands() as judged:
             _show_loss(terminal, compared, judged)
         case comparison.Comparison() as content:
-            _show_two(terminal, compared, content, request)
+            _show_two(terminal, compared, content)
         case columns:
             terminal.table(("", *(column.system for column in columns)), systems_page.rows(columns))
             terminal.lines(f"note      {text}" for text in systems_page.notes(columns))
-            _name_page(terminal, request)
+            _name_page(terminal, compared)
 
 
-def _name_page(terminal: Terminal, request: CompareRequest) -> None:
-    if request.html:
-        terminal.line(f"page      {short_path(request.html)}")
+def _name_page(terminal: Terminal, compared: compare.Compared) -> None:
+    if compared.page:
+        terminal.line(f"page      {short_path(compared.page)}")
 
 
-def _show_two(
-    terminal: Terminal, compared: compare.Compared, content: comparison.Comparison, request: CompareRequest
-) -> None:
+def _show_two(terminal: Terminal, compared: compare.Compared, content: comparison.Comparison) -> None:
     terminal.lines(f"{name}  {short_path(side[0])}" for name, side in zip("AB", compared.sides, strict=True))
     rows = [(row.what, *compared_page.figures(row), row.verdict) for row in content.rows]
     terminal.table((compared_page.what(content), *compared_page.HEAD, "verdict"), rows)
     terminal.lines(f"{label:<10}{text}" for label, text in compared_page.notes(content))
     _show_differences(terminal, content.differences)
-    _name_page(terminal, request)
+    _name_page(terminal, compared)
     if (limit := compared.limit) is None:
         return
     undecided, missing = len(compared.undecided), compared.missing

@@ -7,24 +7,13 @@ from ...app.hosts.doctor import Examined
 from ...app.places import short_list, short_path
 from ...app.requests import PlanRequest
 from ...core.spec import values
-from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS
 from ..inputs import options
 from ..inputs.session import Session
 
 
-@options.verb(PlanRequest, options.vault)
-def command(session: Session, request: PlanRequest) -> int:
+@options.shows(PlanRequest, doctor.run, options.vault)
+def command(session: Session, examined: Examined) -> None:
     """Check what each host of INVENTORY lacks, and print the fix. Changes nothing."""
-    examined = doctor.run(session, request)
-    if session.is_json:
-        session.terminal.json(examined.document)
-    else:
-        _show(session, examined)
-    return EXIT_INFRASTRUCTURE if examined.lacking else EXIT_PASS
-
-
-def _show(session: Session, examined: Examined) -> None:
-    """Print a line per host with the checks that pass; then a line per finding, with its hosts and the fix."""
     terminal, bed, findings = session.terminal, examined.bed, examined.findings
     width = max(len(host) for host in findings)
     for host, listed in findings.items():

@@ -9,18 +9,13 @@ from ..inputs import options
 from ..inputs.session import Session
 
 
-@options.verb(DrainRequest)
-def command(session: Session, request: DrainRequest) -> int:
+@options.shows(DrainRequest, drains.drain)
+def command(session: Session, drained: drains.Drained) -> None:
     """Place no node on HOST: `up`, `run` and `nightly` leave it alone until `ccbed undrain HOST`.
 
     Nodes that are there stay as they are, and get no rank; `ccbed down --limit HOST` ends containers. The host may be switched off.
     """
-    terminal, drained = session.terminal, drains.drain(session, request)
-    for host, drain in drained.before.items():
-        terminal.warn(f"host {host} {drain.text}; it stays so")
-    if session.is_json:
-        terminal.json({"bed": drained.bed, "drained": drained.added})
-        return 0
+    terminal = session.terminal
     if drained.open_run:
         terminal.warn(
             f"run {drained.open_run} is open on bed {drained.bed}, and keeps its ranks; the drain holds for runs that begin later "
@@ -28,4 +23,3 @@ def command(session: Session, request: DrainRequest) -> int:
         )
     if drained.added:
         terminal.line(f"drained {short_list(drained.added)}: {drained.effect}")
-    return 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from ...app.hosts import images
 from ...app.hosts.images import BuildRequest, ListRequest
 from ..inputs import options
@@ -32,15 +35,12 @@ def build(session: Session, request: BuildRequest) -> int:
     return 0
 
 
-@options.verb(ListRequest, below=command, name="list")
-def listed(session: Session, request: ListRequest) -> int:
+@options.shows(ListRequest, images.built, below=command, name="list")
+def listed(session: Session, built: Sequence[Any]) -> None:
     """List the images on this machine's engine that ccbed built."""
-    terminal, built = session.terminal, images.built()
-    if session.is_json:
-        terminal.json(built)
-    elif built:
+    terminal = session.terminal
+    if built:
         rows = [[image.name, image.id[7:19], f"{image.bytes / 1e6:.0f} MB", image.inputs] for image in built]
         terminal.table(["IMAGE", "ID", "SIZE", "INPUTS"], rows)
     else:
         terminal.line("no image was built here; next: ccbed image build")
-    return 0

@@ -9,8 +9,8 @@ from ..inputs import options
 from ..inputs.session import Session
 
 
-@options.verb(InitRequest)
-def command(session: Session, request: InitRequest) -> int:
+@options.shows(InitRequest, starters.write)
+def command(session: Session, begun: starters.Begun) -> None:
     """Write a commented inventory, trial or config (settings of this project) to FILE; a file that exists stays as it is.
 
     \b
@@ -18,9 +18,4 @@ def command(session: Session, request: InitRequest) -> int:
     ccbed init trial drill.yml --like ddp --fault slow-node
     ccbed init config
     """
-    file, follow = starters.write(session, request)
-    if session.is_json:
-        session.terminal.json({"file": str(file), "next": follow})
-    else:
-        session.terminal.line(f"{short_path(file)} written     next: {follow}")
-    return 0
+    session.terminal.line(f"{short_path(begun.file)} written     next: {begun.next}")

@@ -10,21 +10,17 @@ from ..inputs.session import Session
 from ..render import summary
 
 
-@options.verb(JudgeRequest)
-def command(session: Session, request: JudgeRequest) -> int:
+@options.shows(JudgeRequest, judge.run)
+def command(session: Session, judged: judge.Judged) -> None:
     """Judge the job whose processes recorded into DIRECTORY: from which step it resumed, with what, and what was lost.
 
     \b
     ccbed-watch --dir records -- torchrun --nproc-per-node 2 --max-restarts 3 train.py
     ccbed judge records
     """
-    judged, terminal = judge.run(session, request), session.terminal
-    if session.is_json:
-        terminal.json(judged.document)
-        return judged.code
+    terminal = session.terminal
     for name, (ranks, last) in judged.attempts.items():
         terminal.line(f"{name}: {sentence.count(ranks, 'rank')}, {sentence.count(last, 'step')}")
     for problem in judged.incomplete:
         terminal.warn(problem)
     terminal.lines(summary.verdicts(terminal, judged.verdicts))
-    return judged.code

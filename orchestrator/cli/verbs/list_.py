@@ -11,18 +11,14 @@ from ..inputs.session import Session
 from ..render.terminal import Terminal
 
 
-@options.verb(ListRequest)
-def command(session: Session, request: ListRequest) -> int:
+@options.shows(ListRequest, listing.run)
+def command(session: Session, listed: listing.Listed) -> None:
     """List faults, checkers, algorithms, workloads, reports, trials, suites, examples, runs, beds or inventories (default: plugins)."""
-    terminal, rows_by_kind = session.terminal, listing.run(session, request)
-    if session.is_json:
-        terminal.json(rows_by_kind[request.what] if request.what else rows_by_kind)
-        return 0
-    for kind, rows in rows_by_kind.items():
-        if request.what is None:
+    terminal = session.terminal
+    for kind, rows in listed.rows.items():
+        if listed.only is None:
             terminal.line(terminal.style(kind, "head"))
         _show(terminal, kind, rows)
-    return 0
 
 
 def _show(terminal: Terminal, kind: str, rows: Sequence[listing.Row]) -> None:

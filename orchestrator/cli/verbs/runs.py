@@ -15,7 +15,7 @@ from ...model.errors import EXIT_PASS
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import trend_view
-from . import prune as pruned
+from .prune import show as show_pruned
 
 if TYPE_CHECKING:
     from ...nightly.index.entries import RunEntry
@@ -60,7 +60,7 @@ def _time(value: float | None) -> str:
     return "" if value is None else f"{value:.2f} s" if value < 100 else f"{value:.0f} s"
 
 
-@options.verb(PruneRunsRequest, below=command)
-def prune(session: Session, request: PruneRunsRequest) -> int:
+@options.shows(PruneRunsRequest, leftovers.prune_runs, below=command)
+def prune(session: Session, pruned: leftovers.Pruned) -> None:
     """Remove old runs and nights, but never the evidence of a baseline. A night is removed or kept with all its runs."""
-    return pruned.show(session, leftovers.prune_runs(session, request), dry_run=request.dry_run)
+    show_pruned(session, pruned)

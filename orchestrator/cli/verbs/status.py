@@ -12,18 +12,13 @@ from ..render import bed_view
 from ..render.terminal import Terminal
 
 
-@options.verb(StatusRequest)
-def command(session: Session, request: StatusRequest) -> int:
+@options.shows(StatusRequest, status.run)
+def command(session: Session, statuses: status.Statuses) -> None:
     """Show beds, nodes, leases, leftover faults and open runs."""
-    terminal, statuses = session.terminal, status.run(session, request)
-    if session.is_json:
-        terminal.json([bed.document for bed in statuses])
-        return status.exit_code(statuses)
-    if not statuses:
-        terminal.line(f"no bed is up     try: ccbed up {beds.EXAMPLE}")
-    for bed in statuses:
-        _show(terminal, bed)
-    return status.exit_code(statuses)
+    if not statuses.beds:
+        session.terminal.line(f"no bed is up     try: ccbed up {beds.EXAMPLE}")
+    for bed in statuses.beds:
+        _show(session.terminal, bed)
 
 
 def _show(terminal: Terminal, bed: Status) -> None:

@@ -9,15 +9,11 @@ from ..inputs import options
 from ..inputs.session import Session
 
 
-@options.verb(UndrainRequest)
-def command(session: Session, request: UndrainRequest) -> int:
+@options.shows(UndrainRequest, drains.undrain)
+def command(session: Session, undrained: drains.Undrained) -> None:
     """End the drain of HOST: the next `up` starts its nodes."""
-    terminal, undrained = session.terminal, drains.undrain(session, request)
-    if session.is_json:
-        terminal.json({"bed": undrained.bed.name, "undrained": undrained.hosts})
-        return 0
+    terminal = session.terminal
     for host, drain in undrained.ended.items():
         terminal.line(f"  host {host} was drained since {drain.since} by {drain.by}: {drain.reason}")
     start = f"start its nodes: ccbed up {short_path(undrained.bed.inventory)}"
     terminal.line(f"undrained {short_list(undrained.hosts)}     {start}")
-    return 0
