@@ -7,6 +7,7 @@ import re
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.bed import departed, selection
@@ -220,7 +221,8 @@ def _up(
         store.write(session.state, bed)
         if store.needs_preflight(session.state, bed.name):
             _preflight(session, bed, hosts, status, provider)
-        session.bed_observer.unchanged(selection.on_hosts(bed, hosts), status, diff.settings, session.took())
+        run, part = store.open_run(Path(bed.workdir)), selection.on_hosts(bed, hosts)
+        session.bed_observer.unchanged(part, status, diff.settings, run.run if run else "", session.took())
         return False
     if not force:
         beds.refuse_open(session, bed, "up has changes to make and")

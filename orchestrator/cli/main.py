@@ -366,9 +366,8 @@ def _stem(verb: str) -> str:
 
 
 def _summary(file: Path) -> str:
-    from ..store.shipped import summary
-
-    return summary(file)
+    """The first line of a verb's file."""
+    return file.read_text().partition("\n")[0].strip('"').rstrip(".")
 
 
 #: The options of every verb that set how much it prints.

@@ -12,6 +12,7 @@ from ...core.spec import parse_trial, redact, trial_draft
 from ...model import codec
 from ...model.bed import BedSpec
 from ...model.errors import PRECEDENCE, UsageError
+from ...model.event import History
 from ...model.frozen import dataclass, replace
 from ...model.launch import Result
 from ...model.plan import Placement, Plan
@@ -48,6 +49,10 @@ class Swept:
     @property
     def directories(self) -> list[Path]:
         return [Path(result.directory) for result in self.results]
+
+    def histories(self) -> list[History]:
+        """Read the histories of all rounds."""
+        return [bundle.read_history(directory) for directory in self.directories]
 
     @property
     def document(self) -> dict[str, Any]:
