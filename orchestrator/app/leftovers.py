@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.bed import prune as limits_of
 from ..core.bed import selection
@@ -66,7 +66,7 @@ class Pruned:
         return EXIT_INFRASTRUCTURE if self.report.problems else EXIT_PASS
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         report = self.report
         document = {"removed": report.removed, "kept": report.remaining, "problems": report.problems}
         return {**document, "dry_run": self.dry_run}

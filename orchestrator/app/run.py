@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ..core.spec import parse_trial, plan, redact, slots, trial_draft
 from ..model import codec
@@ -275,7 +274,7 @@ class DryRun:
     notes: tuple[str, ...]
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         """Every value, for programs."""
         return {"trial": codec.plain(self.trial), "plan": codec.plain(plan.without_secrets(self.plan))}
 

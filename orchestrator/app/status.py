@@ -88,7 +88,7 @@ class Statuses:
         return EXIT_INFRASTRUCTURE if is_away else EXIT_PASS
 
     @property
-    def document(self) -> list[dict[str, Any]]:
+    def document(self) -> object:
         return [bed.document for bed in self.beds]
 
 

@@ -8,7 +8,7 @@ import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.bed import departed, selection
 from ..core.bed import diff as differences
@@ -50,7 +50,7 @@ class Plan:
     lost: tuple[Due, ...]
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         """All of it, for programs."""
         due = (*self.due, *(host for host in self.lost if host.host not in {other.host for other in self.due}))
         return {

@@ -55,7 +55,7 @@ class Swept:
         return [bundle.read_history(directory) for directory in self.directories]
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         """All of it, for programs."""
         return {
             "sweep": "pairs" if self.sweep else "nodes",

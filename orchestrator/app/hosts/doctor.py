@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ...core.bed import selection
 from ...model import codec
@@ -44,7 +43,7 @@ class Examined:
         return sorted(grouped.items(), key=lambda item: item[0].outcome)
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         """All of it, for programs."""
         bed = self.bed
         return {"bed": bed.name, "provider": bed.provider, "lacking": self.lacking, "hosts": codec.plain(self.findings)}

@@ -59,7 +59,7 @@ class Drained:
     effect: str
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         return {"bed": self.bed, "drained": list(self.added)}
 
 
@@ -99,7 +99,7 @@ class Undrained:
     ended: Mapping[str, quarantine.Drain]
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         return {"bed": self.bed.name, "undrained": list(self.hosts)}
 
 

@@ -37,7 +37,7 @@ class Acceptance:
         return int(self.certificate["exit"])
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         return {**self.certificate, "directory": str(self.directory)}
 
 

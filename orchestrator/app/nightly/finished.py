@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from ...model import codec
 from ...model.frozen import dataclass
@@ -29,7 +28,7 @@ class Finished:
         return self.directory / reports.REPORT / "index.html"
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         """All of it, for programs."""
         judgement, night = self.judgement, self.night
         return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from ...model.errors import EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ...model.frozen import dataclass
@@ -69,7 +68,7 @@ class Verified:
         return EXIT_UNKNOWN if self.problems else EXIT_PASS
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         return {"run": self.run, "ok": not self.problems, "problems": list(self.problems), "signer": self.signer}
 
 

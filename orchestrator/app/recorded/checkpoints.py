@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN
 from ...model.frozen import dataclass
@@ -37,7 +36,7 @@ class Audited:
         return [checkpoint for checkpoint in reversed(self.audit.checkpoints) if checkpoint.outcome == outcome]
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         """All of it, for programs."""
         newest = self.audit.newest_whole
         return {
@@ -76,7 +75,7 @@ def _conclusion(audit: audits.Audit) -> tuple[str, int]:
     return f"PASS  {what}", EXIT_PASS
 
 
-def _entry(checkpoint: audits.Checkpoint) -> dict[str, Any]:
+def _entry(checkpoint: audits.Checkpoint) -> object:
     folder = checkpoint.place if checkpoint.place.is_dir() else checkpoint.place.parent
     return {
         "name": checkpoint.name,

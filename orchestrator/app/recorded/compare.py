@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from ...model import codec
@@ -74,7 +73,7 @@ class Compared:
         return EXIT_FINDING if self.failed else EXIT_UNKNOWN if self.undecided else EXIT_PASS
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         """All of it, for programs."""
         content = codec.plain(self.content)
         if isinstance(self.content, tuple):

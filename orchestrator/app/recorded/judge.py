@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ...core.verdict import judge, sentence
 from ...model import codec
@@ -50,7 +49,7 @@ class Judged:
         return _CODES[self.outcome]
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         return {"directory": str(self.directory), "outcome": self.outcome, "verdicts": codec.plain(self.verdicts)}
 
 

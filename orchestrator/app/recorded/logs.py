@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from ...model.bed import BedSpec
 from ...model.errors import UsageError
@@ -55,7 +54,7 @@ class Log:
     def title(self) -> str:
         return f"{self.node} rank {self.rank} attempt {self.epoch}" if self.rank >= 0 else self.node
 
-    def document(self, line: str) -> dict[str, Any]:
+    def document(self, line: str) -> object:
         """A line, for programs; the events of a node are documents already."""
         rank = {"rank": self.rank, "attempt": self.epoch} if self.rank >= 0 else {}
         try:

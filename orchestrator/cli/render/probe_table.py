@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from ...app.places import short_list
 from ...model import codec
@@ -42,7 +41,7 @@ def medians(probe: ProbeDone) -> str:
     return ", ".join(texts[:_FIRST])
 
 
-def document(history: History) -> dict[str, Any] | None:
+def document(history: History) -> object:
     """The figures as JSON; None where nothing was probed."""
     if not probes.ends(history):
         return None

@@ -111,7 +111,7 @@ def _collectives(run: Run, directory: Path, width: int) -> Iterator[str]:
         yield from collective.lines(run, directory, width=width)
 
 
-def _measured(run: Run) -> dict[str, Any] | None:
+def _measured(run: Run) -> object:
     if not views.is_collective(run.history):
         return None
     from . import collective

@@ -172,7 +172,9 @@ def test_every_record_of_an_archive_is_compared_with_its_checksum(tmp_path: Path
 def test_what_is_not_shown_is_counted_by_its_outcome(tmp_path: Path) -> None:
     for step in range(12):
         (tmp_path / f"step_{step}.pt").write_bytes(b"PK\3\4")
-    result = CliRunner().invoke(checkpoint.command, ["check", str(tmp_path)], obj=SimpleNamespace(terminal=Lines(), is_json=False))
+    result = CliRunner().invoke(
+        checkpoint.command, ["check", str(tmp_path)], obj=SimpleNamespace(terminal=Lines(), is_json=False)
+    )
     assert "4 more are damaged" in Lines.printed, result.output
 
 
