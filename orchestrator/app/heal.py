@@ -10,24 +10,16 @@ from ..core.bed import selection
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, InfrastructureError, UnreachedError, UsageError
 from ..model.event import History
-from ..model.frozen import dataclass
 from ..model.provider import Provider
 from ..store import beds as store
 from ..store import bundle, paths
 from . import audited, beds
 from .places import short_path
-from .requests import argument
+from .requests import OneBedRequest
 from .session import Session
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealRequest:
-    """The request of `ccbed heal`."""
-
-    bed: str | None = argument(None, completes="beds")
-
-
-def run(session: Session, request: HealRequest) -> tuple[BedSpec, str]:
+def run(session: Session, request: OneBedRequest) -> tuple[BedSpec, str]:
     """Heal a bed, and close the run that is open on it; return the bed and that run, if any. Raises UsageError, InfrastructureError."""
     spec = reachable(session, beds.choose(session, request.bed, hint="ccbed heal {bed}"))
     return spec, heal(session, spec)

@@ -74,11 +74,16 @@ def limited_hosts() -> Any:
     return option((), text, metavar="HOST", completes="hosts")
 
 
+def bed_name() -> Any:
+    """The field for the name of a bed that is up."""
+    return option(None, "The bed, if several are up.", completes="beds")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BedRef:
     """The bed that is meant: the only one that is up, one of several by its name, or that of an inventory, brought up first."""
 
-    bed: str | None = option(None, "The bed, if several are up.", completes="beds")
+    bed: str | None = bed_name()
     inventory: Path | None = option(
         None, "Bring this bed up first, if it is not up.", flags=("-i", "--inventory"), completes="inventories"
     )
@@ -272,6 +277,13 @@ class PlanRequest:
 
     inventory: Path = argument(completes="inventories")
     limit: tuple[str, ...] = limited_hosts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneBedRequest:
+    """The request of `ccbed status`, where None is every bed that is up, and of `ccbed heal`, where it is the only one."""
+
+    bed: str | None = argument(None, completes="beds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

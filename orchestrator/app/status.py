@@ -17,15 +17,8 @@ from ..store import beds as store
 from ..store import bundle
 from . import beds, leftovers
 from .places import short_path
-from .requests import argument
+from .requests import OneBedRequest
 from .session import Session
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusRequest:
-    """The request of `ccbed status`. ``bed``: None for every bed that is up."""
-
-    bed: str | None = argument(None, completes="beds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +41,11 @@ class Status:
         """What `up` would change: nothing on a drained host."""
         hosts = [host for host in selection.host_names(self.spec) if host not in self.drained]
         return selection.limit(diff.diff(self.spec, self.status), self.spec, hosts)
+
+    @property
+    def code(self) -> int:
+        """A drained host may be switched off."""
+        return EXIT_INFRASTRUCTURE if self.unreached.keys() - self.drained.keys() else EXIT_PASS
 
     @property
     def document(self) -> dict[str, Any]:
@@ -75,28 +73,11 @@ class Status:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statuses:
-    """The status of several beds."""
-
-    beds: tuple[Status, ...]
-
-    @property
-    def code(self) -> int:
-        """A drained host may be switched off."""
-        is_away = any(bed.unreached.keys() - bed.drained.keys() for bed in self.beds)
-        return EXIT_INFRASTRUCTURE if is_away else EXIT_PASS
-
-    @property
-    def document(self) -> object:
-        return [bed.document for bed in self.beds]
-
-
-def run(session: Session, request: StatusRequest) -> Statuses:
+def run(session: Session, request: OneBedRequest) -> tuple[Status, ...]:
     """Return the status of the bed, or of every bed that is up. A bed whose hosts are not known any more is a warning."""
     names = (*store.names(session.state), *store.names_without_file(session.state))
     listed = (request.bed,) if request.bed else names
-    return Statuses(beds=tuple(of(session, name) for name in listed if not _is_unknown(session, name)))
+    return tuple(of(session, name) for name in listed if not _is_unknown(session, name))
 
 
 def _is_unknown(session: Session, name: str) -> bool:

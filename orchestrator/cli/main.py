@@ -304,9 +304,9 @@ def _prepare(ctx: click.Context, plugins: tuple[Path, ...]) -> None:
     session: sessions.Session = ctx.obj
     session.plugins = tuple(plugins)
     _require_utf8(str(session.state), *session.argv)
-    from ..app.project import settings_files
+    from ..app.project import settings
 
-    if ctx.invoked_subcommand not in _WITHOUT_SETTINGS and (files := settings_files.find(session.terminal.warn)):
+    if ctx.invoked_subcommand not in _WITHOUT_SETTINGS and (files := settings.find(session.terminal.warn)):
         _apply_settings(ctx, session, files)
 
 

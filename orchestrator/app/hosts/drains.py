@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from ...core.bed import selection
 from ...model.bed import BedSpec
@@ -14,39 +13,24 @@ from ...nightly.culprits import quarantine
 from ...store import beds as store
 from .. import audited, beds
 from ..places import short_list
-from ..requests import BedRef, argument, option
+from ..requests import BedRef, argument, bed_name, option
 from ..session import Session
-
-
-def _hosts() -> Any:
-    return argument(metavar="HOST…", completes="hosts")
-
-
-def _bed() -> Any:
-    return option(None, "The bed, if several are up.", completes="beds")
-
-
-def _inventory() -> Any:
-    return option(None, "The inventory of the bed, if it is not up.", flags=("-i", "--inventory"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainRequest:
-    """The request of `ccbed drain`."""
-
-    hosts: tuple[str, ...] = _hosts()
-    bed: str | None = _bed()
-    inventory: Path | None = _inventory()
-    reason: str = option(MISSING, "The reason, which `status` and `up` print.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndrainRequest:
     """The request of `ccbed undrain`."""
 
-    hosts: tuple[str, ...] = _hosts()
-    bed: str | None = _bed()
-    inventory: Path | None = _inventory()
+    hosts: tuple[str, ...] = argument(metavar="HOST…", completes="hosts")
+    bed: str | None = bed_name()
+    inventory: Path | None = option(None, "The inventory of the bed, if it is not up.", flags=("-i", "--inventory"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequest(UndrainRequest):
+    """The request of `ccbed drain`."""
+
+    reason: str = option(MISSING, "The reason, which `status` and `up` print.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +96,7 @@ def undrain(session: Session, request: UndrainRequest) -> Undrained:
 
 
 def _choose(
-    session: Session, request: DrainRequest | UndrainRequest, *, with_drained: bool = False
+    session: Session, request: UndrainRequest, *, with_drained: bool = False
 ) -> tuple[BedSpec, tuple[str, ...]]:
     """Return the bed and the hosts, in its order. ``with_drained``: also drained hosts that left it. Raises UsageError."""
     ref = BedRef(bed=request.bed, inventory=request.inventory)
@@ -132,7 +116,7 @@ def _choose(
 class QuarantineRequest:
     """The request of `ccbed quarantine`."""
 
-    bed: str | None = _bed()
+    bed: str | None = bed_name()
     release: str | None = option(None, "Take NODE out of quarantine: it was repaired or replaced.", metavar="NODE")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...model.errors import UsageError
 from ...model.frozen import dataclass
-from ..requests import INCLUDE_QUARANTINED, BedRef, argument, baselines_directory, option, runs_directory
+from ..requests import INCLUDE_QUARANTINED, BedRef, argument, baselines_directory, bed_name, option, runs_directory
 from ..session import Session
 from .request import NightRequest
 
@@ -17,7 +17,7 @@ class AcceptRequest:
     """The request of `ccbed accept`: of a bed that is up, or of an inventory."""
 
     inventory: Path | None = argument(None, completes="inventories")
-    bed: str | None = option(None, "The bed, if several are up.", completes="beds")
+    bed: str | None = bed_name()
     suite: str = option("acceptance", "Another suite of trials than the built-in one.", metavar="SUITE|FILE.yml")
     include_quarantined: bool = option(False, INCLUDE_QUARANTINED)
     baselines: Path = baselines_directory()

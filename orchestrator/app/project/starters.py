@@ -19,9 +19,9 @@ from ...store import shipped
 from ..places import short_path
 from ..requests import argument, option
 from ..session import Session
-from . import settings_files
+from . import settings
 
-_FILES = {"inventory": "my-bed.yml", "trial": "my-trial.yml", "config": settings_files.PROJECT}
+_FILES = {"inventory": "my-bed.yml", "trial": "my-trial.yml", "config": settings.PROJECT}
 _SCHEMA = Path(parse_inventory.__file__).with_name("inventory.schema.json")
 _CONFIG = """\
 # Settings of ccbed for this project. The keys are the names of options: ccbed VERB --help lists them.

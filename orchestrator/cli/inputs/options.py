@@ -66,18 +66,20 @@ def shows(
 ) -> Callable[[Callable[[Session, R], None]], click.Command]:
     """Return a decorator that makes a verb of a use case and of a function that shows its result; with --json its document is shown.
 
-    The exit code is that of the result, else 0. ``more``, ``extra``: as of ``verb``.
+    The exit code is that of the result, else 0; of several results the greatest. ``more``, ``extra``: as of ``verb``.
     """
 
     def make(show: Callable[[Session, R], None]) -> click.Command:
         def called(session: Session, asked: Q) -> int:
             result = use_case(session, asked)
-            if session.is_json:
-                session.terminal.json(getattr(result, "document", result))
-            else:
+            if not session.is_json:
                 show(session, result)
-            code: int = getattr(result, "code", errors.EXIT_PASS)
-            return code
+            elif isinstance(result, tuple):
+                session.terminal.json([getattr(item, "document", item) for item in result])
+            else:
+                session.terminal.json(getattr(result, "document", result))
+            items = result if isinstance(result, tuple) else (result,)
+            return max((getattr(item, "code", errors.EXIT_PASS) for item in items), default=errors.EXIT_PASS)
 
         called.__name__, called.__doc__ = show.__name__, show.__doc__
         return verb(request, *more, **extra)(called)

@@ -269,10 +269,7 @@ def _printed(text: str, styles: Mapping[str, Style]) -> str:
         return clean(text)
     import click
 
-    codes = {
-        name: click.style("", reset=False, **style._asdict())
-        for name, style in styles.items()
-    } | {"": "\x1b[0m"}
+    codes = {name: click.style("", reset=False, **style._asdict()) for name, style in styles.items()} | {"": "\x1b[0m"}
     return "".join(clean(part) if index % 2 == 0 else codes[part] for index, part in enumerate(parts))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ...app.places import short_path
-from ...app.project import settings, settings_files
+from ...app.project import settings
 from ...core.spec import redact
 from ..inputs import options
 from ..inputs.session import Session
@@ -38,9 +38,9 @@ def show(ctx: click.Context, as_json: bool) -> int:
     """Print every setting with its value and where it comes from, the strongest last."""
     session = ctx.find_object(Session)
     assert session is not None
-    files = settings_files.find(session.terminal.warn)
+    files = settings.find(session.terminal.warn)
     rows = list(_rows(ctx, files))
-    searched = [str(settings_files.user_file()), str(settings_files.project_file() or settings_files.PROJECT)]
+    searched = [str(settings.user_file()), str(settings.project_file() or settings.PROJECT)]
     if as_json:
         session.terminal.json({"settings": rows, "files": searched})
         return 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ...app import heal, status
-from ...app.heal import HealRequest
+from ...app.requests import OneBedRequest
 from ..inputs import options
 from ..inputs.session import Session
 
 
-@options.verb(HealRequest)
-def command(session: Session, request: HealRequest) -> int:
+@options.verb(OneBedRequest)
+def command(session: Session, request: OneBedRequest) -> int:
     """Heal the faults on BED, stop the gang of a run whose orchestrator is gone, and close that run."""
     screen = session.silence_for_json()
     bed, closed_run = heal.run(session, request)

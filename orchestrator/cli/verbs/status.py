@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...app import beds, status
 from ...app.places import age, short_path, size
-from ...app.status import Status, StatusRequest
+from ...app.requests import OneBedRequest
+from ...app.status import Status
 from ...core.bed import links
 from ..inputs import options
 from ..inputs.session import Session
@@ -12,12 +13,12 @@ from ..render import bed_view
 from ..render.terminal import Terminal
 
 
-@options.shows(StatusRequest, status.run)
-def command(session: Session, statuses: status.Statuses) -> None:
+@options.shows(OneBedRequest, status.run)
+def command(session: Session, beds_up: tuple[Status, ...]) -> None:
     """Show beds, nodes, leases, leftover faults and open runs."""
-    if not statuses.beds:
+    if not beds_up:
         session.terminal.line(f"no bed is up     try: ccbed up {beds.EXAMPLE}")
-    for bed in statuses.beds:
+    for bed in beds_up:
         _show(session.terminal, bed)
 
 
