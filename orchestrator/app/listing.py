@@ -1,17 +1,20 @@
-"""What there is: plugins, trials, suites, examples, runs, beds, inventories."""
+"""What there is: plugins, trials, suites, examples, runs, beds, inventories; as rows, and as words that a shell proposes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+from ..core.bed import selection
+from ..model.bed import BedSpec
 from ..model.errors import CcbedError
 from ..model.frozen import dataclass
 from ..model.plugin import Plugin
 from ..plugins import KINDS
 from ..store import beds as store
-from ..store import index, shipped
+from ..store import bundle, index, shipped
 from ..store.shipped import summary
 from . import beds
 from .places import short_path
@@ -21,6 +24,12 @@ from .session import Session
 WHAT = (*sorted(KINDS), "trials", "suites", "examples", "runs", "beds", "inventories")
 #: Column -> its value.
 Row = Mapping[str, str | int | Sequence[str]]
+#: Word -> the text about it.
+Words = Mapping[str, str]
+#: What a line says already, by the names of the fields of its request.
+Given = Mapping[str, Any]
+#: The newest runs that are proposed.
+_RUNS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +67,18 @@ def _rows(session: Session, kind: str, runs_dir: Path) -> Sequence[Row]:
         return [_bed(session, name) for name in store.names(session.state)]
     if kind == "inventories":
         return [_inventory(session, path) for path in shipped.inventories()]
-    if kind == "trials":
-        return [{"name": name, "summary": summary(Path(path))} for name, path in session.catalogue.trials.items()]
-    if kind == "suites":
-        return [{"name": name, "summary": summary(path)} for name, path in shipped.suites().items()]
-    if kind == "examples":
-        return [{"name": f"example:{name}", "summary": summary(path)} for name, path in shipped.examples().items()]
+    if kind in ("trials", "suites", "examples"):
+        return [{"name": name, "summary": text} for name, text in _summaries(session, kind).items()]
     folder: Mapping[str, Plugin] = getattr(session.catalogue, kind)
     return [_plugin(folder, name) for name in folder]
+
+
+def _summaries(session: Session, kind: str) -> Words:
+    """Trial, suite or example -> the first line of its file."""
+    trials: Mapping[str, str | Path] = session.catalogue.trials
+    files = {"trials": trials, "suites": shipped.suites(), "examples": shipped.examples()}[kind]
+    head = "example:" if kind == "examples" else ""
+    return {f"{head}{name}": summary(Path(path)) for name, path in files.items()}
 
 
 def _inventory(session: Session, path: Path) -> Row:
@@ -91,3 +104,71 @@ def _plugin(folder: Mapping[str, Plugin], name: str) -> Row:
     params = getattr(plugin.module, "Params", None)
     settings = [field.name for field in fields(params)] if params else []
     return {"name": name, "summary": plugin.summary, "settings": settings, "distribution": plugin.distribution}
+
+
+# --- words that a shell proposes: functions of the session, what the line says, and the word that is begun ---
+
+
+def bed_names(session: Session, _given: Given, _word: str) -> Words:
+    return dict.fromkeys(store.names(session.state), "")
+
+
+def beds_and_inventories(session: Session, given: Given, word: str) -> Words:
+    return {**bed_names(session, given, word), **inventories(session, given, word)}
+
+
+def inventories(_session: Session, _given: Given, _word: str) -> Words:
+    return {path.as_posix(): summary(shipped.find(path)) for path in shipped.inventories()}
+
+
+def nodes(session: Session, given: Given, _word: str) -> Words:
+    return {node.name: "" for bed in _named_beds(session, given) for node in bed.nodes}
+
+
+def hosts(session: Session, given: Given, word: str) -> Words:
+    """Behind a comma the next one."""
+    head, comma, _ = word.rpartition(",")
+    names = (host for bed in _named_beds(session, given) for host in selection.host_names(bed))
+    return {f"{head}{comma}{name}": "" for name in names}
+
+
+def bed_nodes(session: Session, _given: Given, _word: str) -> Words:
+    """``local/n0``, and ``n0`` where one bed is up."""
+    known = _named_beds(session, {})
+    bare = [node.name for bed in known for node in bed.nodes] if len(known) == 1 else []
+    return dict.fromkeys([*bare, *(f"{bed.name}/{node.name}" for bed in known for node in bed.nodes)], "")
+
+
+def logs(session: Session, given: Given, word: str) -> Words:
+    of_nodes = [name for name in bed_nodes(session, given, word) if "/" in name]
+    keepers = [f"{bed}/keeper" for bed in store.names(session.state)]
+    return {**runs(session, given, word), **dict.fromkeys([*of_nodes, *keepers], "")}
+
+
+def runs(_session: Session, given: Given, word: str) -> Words:
+    """``latest``, and the newest runs by the end of their name; by the whole name once that is begun."""
+    entries = index.runs(Path(given.get("runs_dir") or "runs"), nested=True)[-_RUNS:][::-1]
+    latest = {bundle.LATEST: "the newest run"} if entries else {}
+    is_whole = word.startswith("20")
+    return latest | {
+        entry.run if is_whole else entry.run.rpartition("-")[2]: f"{entry.trial}, {entry.state}" for entry in entries
+    }
+
+
+def trials(session: Session, _given: Given, _word: str) -> Words:
+    return {**_summaries(session, "trials"), **_summaries(session, "examples")}
+
+
+def suites(session: Session, _given: Given, _word: str) -> Words:
+    return _summaries(session, "suites")
+
+
+def faults(session: Session, _given: Given, word: str) -> Words:
+    folder = session.catalogue.faults
+    return {name: folder[name].summary for name in folder if name.startswith(word)}
+
+
+def _named_beds(session: Session, given: Given) -> list[BedSpec]:
+    """The bed that the line names, else all beds."""
+    names = (given["bed"],) if given.get("bed") else store.names(session.state)
+    return [bed for name in names if (bed := store.read(session.state, name))]

@@ -114,9 +114,9 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
 
         session.announcer = announcement.Announcer(session.state, session.argv)
     if _COMPLETING in os.environ:
-        from . import bash_completion
+        from .verbs import completion
 
-        bash_completion.install()
+        completion.install()
     try:
         code = _invoke(list(args), session)
         if session.announcer:

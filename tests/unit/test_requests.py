@@ -12,15 +12,15 @@ from typing import Any, cast
 import click
 import pytest
 
-from orchestrator.app import check, down, heal, leftovers, listing, requests, resume, run, status, up
+from orchestrator.app import check, down, leftovers, listing, requests, resume, run, up
 from orchestrator.app.collectives import sweep
 from orchestrator.app.collectives.request import SizeRequest, SweepRequest
 from orchestrator.app.hosts import drains, exec_, images
-from orchestrator.app.nightly import acceptance, floors, nights, recorded_runs
-from orchestrator.app.nightly.request import NightRequest
+from orchestrator.app.nightly import floors, nights, recorded_runs
+from orchestrator.app.nightly.request import AcceptRequest, NightRequest
 from orchestrator.app.project import starters
-from orchestrator.app.recorded import bundles, checkpoints, compare, judge, logs, report, watch
-from orchestrator.app.requests import DownRequest, PlanRequest, RunRequest, TrialRef, UpRequest
+from orchestrator.app.recorded import bundles, checkpoints, compare, logs, report, watch
+from orchestrator.app.requests import DownRequest, OneBedRequest, PlanRequest, RunRequest, TrialRef, UpRequest
 from orchestrator.app.session import Session
 from orchestrator.cli import main
 from orchestrator.model import codec
@@ -33,15 +33,15 @@ from .fake_bed import FakeProvider
 #: Verb -> its request.
 REQUESTS: dict[str, type] = {
     "run": RunRequest, "up": UpRequest, "down": DownRequest, "sweep": SweepRequest, "nightly": NightRequest, "size": SizeRequest,
-    "plan": PlanRequest, "doctor": PlanRequest, "status": status.StatusRequest, "heal": heal.HealRequest,
+    "plan": PlanRequest, "doctor": PlanRequest, "status": OneBedRequest, "heal": OneBedRequest,
     "resume": resume.ResumeRequest, "check": check.CheckRequest, "list": listing.ListRequest, "prune": leftovers.PruneRequest,
     "drain": drains.DrainRequest, "undrain": drains.UndrainRequest, "quarantine": drains.QuarantineRequest,
     "exec": exec_.ExecRequest, "image build": images.BuildRequest, "image list": images.ListRequest,
-    "accept": acceptance.AcceptRequest, "baseline accept": floors.AcceptFloorsRequest, "baseline show": floors.ShowFloorsRequest,
+    "accept": AcceptRequest, "baseline accept": floors.AcceptFloorsRequest, "baseline show": floors.ShowFloorsRequest,
     "runs": recorded_runs.RunsRequest, "runs prune": leftovers.PruneRunsRequest, "trend": recorded_runs.TrendRequest,
     "init": starters.InitRequest, "bundle export": bundles.ExportRequest, "bundle verify": bundles.VerifyRequest,
     "bundle sign": bundles.SignRequest, "checkpoint check": checkpoints.CheckpointRequest, "compare": compare.CompareRequest,
-    "judge": judge.JudgeRequest, "logs": logs.LogsRequest, "report": report.ReportRequest, "watch": watch.WatchRequest,
+    "judge": check.JudgeRequest, "logs": logs.LogsRequest, "report": report.ReportRequest, "watch": watch.WatchRequest,
 }  # fmt: skip
 #: Verbs of the command line itself: they have no use case, or only verbs below them.
 WITHOUT_REQUEST = {"completion", "config", "baseline", "bundle", "checkpoint", "image"}

@@ -181,13 +181,9 @@ def test_each_option_is_in_exactly_one_class(ccbed: Desk) -> None:
             key = settings.key(option)
             names |= {key, ".".join((*path, key))}
             others = [name[2:] for name in option.opts if name.startswith("--")]
-            assert len({files.refusal(path, name) for name in others}) <= 1, (
-                f"{others}: another name is allowed"
-            )
+            assert len({files.refusal(path, name) for name in others}) <= 1, f"{others}: another name is allowed"
             of_user = bool(files.refusal(path, key))
-            assert of_user + (key in files.PATHS) + (key in HARMLESS) == 1, (
-                f"{path} {key} is in no class, or in two"
-            )
+            assert of_user + (key in files.PATHS) + (key in HARMLESS) == 1, f"{path} {key} is in no class, or in two"
             is_path = isinstance(option.type, click.Path | click.File) or "DIR" in str(option.metavar)
             assert not is_path or key not in HARMLESS, f"{path} {key} is a path"
     params = _params()

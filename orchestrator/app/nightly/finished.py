@@ -1,8 +1,9 @@
-"""A night that was judged."""
+"""A night that was judged, and an acceptance."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ...model import codec
 from ...model.frozen import dataclass
@@ -45,3 +46,20 @@ class Finished:
             "notes": list(self.notes),
             "report": str(self.page) if self.page.is_file() else None,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """A certificate, and the file that has it as text."""
+
+    directory: Path
+    summary: Path
+    certificate: dict[str, Any]
+
+    @property
+    def code(self) -> int:
+        return int(self.certificate["exit"])
+
+    @property
+    def document(self) -> object:
+        return {**self.certificate, "directory": str(self.directory)}

@@ -1,4 +1,4 @@
-"""The request of a night."""
+"""The requests of a night, and of an acceptance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...model.frozen import dataclass
-from ..requests import INCLUDE_QUARANTINED, BedRef, argument, baselines_directory, option, runs_directory
+from ..requests import INCLUDE_QUARANTINED, BedRef, argument, baselines_directory, bed_name, option, runs_directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,4 +54,16 @@ class NightRequest:
     )
     apply: bool = option(False, "With --on-culprit: call the command.")
     dry_run: bool = option(False, "Print the cells in their order, and stop.")
+    runs_dir: Path = runs_directory()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptRequest:
+    """The request of `ccbed accept`: of a bed that is up, or of an inventory."""
+
+    inventory: Path | None = argument(None, completes="inventories")
+    bed: str | None = bed_name()
+    suite: str = option("acceptance", "Another suite of trials than the built-in one.", metavar="SUITE|FILE.yml")
+    include_quarantined: bool = option(False, INCLUDE_QUARANTINED)
+    baselines: Path = baselines_directory()
     runs_dir: Path = runs_directory()

@@ -1,4 +1,4 @@
-"""What the shell completes. Each is click's ``shell_complete`` of a parameter; ``app/proposals.py`` is loaded when the shell asks."""
+"""What the shell completes. Each is click's ``shell_complete`` of a parameter; ``app/listing.py`` is loaded when the shell asks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def _of(name: str, paths: Callable[[str], str] = lambda _: "") -> Completer:
     def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        from ...app import proposals
+        from ...app import listing
 
-        words = getattr(proposals, name)(ctx.obj, ctx.params, incomplete)
+        words = getattr(listing, name)(ctx.obj, ctx.params, incomplete)
         items = [CompletionItem(word, help=text or None) for word, text in words.items() if word.startswith(incomplete)]
         kind = paths(incomplete)
         return [*items, CompletionItem(incomplete, type=kind)] if kind else items
@@ -37,7 +37,7 @@ def _directories(word: str) -> str:
     return "dir" if "/" in word else ""
 
 
-beds, nodes, hosts, bed_nodes, faults = map(_of, ("beds", "nodes", "hosts", "bed_nodes", "faults"))
+beds, nodes, hosts, bed_nodes, faults = map(_of, ("bed_names", "nodes", "hosts", "bed_nodes", "faults"))
 runs, logs = (_of(name, _directories) for name in ("runs", "logs"))
 inventories, beds_and_inventories, trials, suites = (
     _of(name, _files) for name in ("inventories", "beds_and_inventories", "trials", "suites")

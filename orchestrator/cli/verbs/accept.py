@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ...app.nightly import acceptance
-from ...app.nightly.acceptance import AcceptRequest
+from ...app.nightly import nights
+from ...app.nightly.finished import Acceptance
+from ...app.nightly.request import AcceptRequest
 from ...app.places import short_path
 from ..inputs import options
 from ..inputs.session import Session
 
 
-@options.shows(AcceptRequest, acceptance.run)
-def command(session: Session, accepted: acceptance.Acceptance) -> None:
+@options.shows(AcceptRequest, nights.accept)
+def command(session: Session, accepted: Acceptance) -> None:
     """Probe the bed of INVENTORY once, or a bed that is up, and write its certificate: certificate.json, certificate.md, sealed.
 
     \b

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ...app.recorded import judge
-from ...app.recorded.judge import JudgeRequest
+from ...app import check
+from ...app.check import JudgeRequest
 from ...core.verdict import sentence
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import summary
 
 
-@options.shows(JudgeRequest, judge.run)
-def command(session: Session, judged: judge.Judged) -> None:
+@options.shows(JudgeRequest, check.judge_records)
+def command(session: Session, judged: check.Judged) -> None:
     """Judge the job whose processes recorded into DIRECTORY: from which step it resumed, with what, and what was lost.
 
     \b
