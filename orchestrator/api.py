@@ -306,7 +306,7 @@ def _invocation(
 
 
 def _result(result: launch.Result) -> Result:
-    from .app.recorded import ended
+    from .app import ended
     from .core.verdict import sentence
     from .store import bundle
     from .views import training

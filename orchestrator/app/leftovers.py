@@ -16,9 +16,9 @@ from ..model.bed import BedSpec
 from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UsageError
 from ..model.frozen import dataclass, replace
 from ..store import beds as store
-from . import audited, times
+from . import audited
 from . import beds as bed_inputs
-from .places import age, size
+from .places import age, age_s, size
 from .requests import argument, baselines_directory, option, runs_directory
 from .session import Session
 
@@ -76,7 +76,7 @@ def run(session: Session, request: PruneRequest) -> Pruned:
     """Remove the leftovers of ended runs on a bed or on all, in the state directory, and beside runs. Raises UsageError."""
     from ..run.pruning import Limits
 
-    older_than_s = times.age_s("--older-than", request.older_than)
+    older_than_s = age_s("--older-than", request.older_than)
     try:
         keep_bytes = values.size(request.keep_size)
     except ValueError as error:
@@ -95,7 +95,7 @@ def prune_runs(session: Session, request: PruneRunsRequest) -> Pruned:
     keep, count = request.keep, request.keep_last or 0
     if (keep is None) == (request.keep_last is None):
         raise UsageError("give --keep TIME or --keep-last N", hint="ccbed runs prune --keep 30d --dry-run")
-    limits = pruning.Limits(older_than_s=times.age_s("--keep", keep) if keep else 0.0, keep_bytes=sys.maxsize, age=age)
+    limits = pruning.Limits(older_than_s=age_s("--keep", keep) if keep else 0.0, keep_bytes=sys.maxsize, age=age)
     listed = of_runs(session, request.runs_dir, time.time(), request.baselines, recorded=request.recorded)
     report = Report()
     pruning.prune_local(report, _keep_newest(listed, count), limits, dry_run=request.dry_run)

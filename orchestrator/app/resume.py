@@ -15,10 +15,11 @@ from ..model.plan import Plan
 from ..run import judging
 from ..store import beds as store
 from ..store import bundle, index, paths
-from . import announcement, audited, beds, check, ephemeral_bed, observers
+from . import announcement, audited, beds, check, observers
 from .places import short_path
 from .requests import named_run, runs_directory
 from .session import Session
+from .slurm import ephemeral_bed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -304,7 +304,7 @@ def _prepare(ctx: click.Context, plugins: tuple[Path, ...]) -> None:
     session: sessions.Session = ctx.obj
     session.plugins = tuple(plugins)
     _require_utf8(str(session.state), *session.argv)
-    from ..app.project import settings
+    from ..app import settings
 
     if ctx.invoked_subcommand not in _WITHOUT_SETTINGS and (files := settings.find(session.terminal.warn)):
         _apply_settings(ctx, session, files)
@@ -321,7 +321,7 @@ def _require_utf8(*texts: str) -> None:
 
 def _apply_settings(ctx: click.Context, session: sessions.Session, files: Sequence[Path]) -> None:
     """Make the settings of the files the defaults of the verb. Raises UsageError with every mistake in them."""
-    from ..app.project import settings
+    from ..app import settings
     from .inputs.settings import default_map
 
     session.settings = tuple(files)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.app.recorded import ended
+from orchestrator.app import ended
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import collective, summary, terminal
 from orchestrator.core.verdict import metrics as core_metrics

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.app.project import settings
+from orchestrator.app import settings
 from orchestrator.model import errors
 from orchestrator.prepare import facts
 from orchestrator.providers import event_reader, sites

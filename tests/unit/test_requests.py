@@ -12,13 +12,12 @@ from typing import Any, cast
 import click
 import pytest
 
-from orchestrator.app import check, down, leftovers, listing, requests, resume, run, up
+from orchestrator.app import check, down, leftovers, listing, requests, resume, run, starters, up
 from orchestrator.app.collectives import sweep
 from orchestrator.app.collectives.request import SizeRequest, SweepRequest
 from orchestrator.app.hosts import drains, exec_, images
 from orchestrator.app.nightly import floors, nights, recorded_runs
 from orchestrator.app.nightly.request import AcceptRequest, NightRequest
-from orchestrator.app.project import starters
 from orchestrator.app.recorded import bundles, checkpoints, compare, logs, report, watch
 from orchestrator.app.requests import DownRequest, OneBedRequest, PlanRequest, RunRequest, TrialRef, UpRequest
 from orchestrator.app.session import Session

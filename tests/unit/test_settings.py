@@ -11,7 +11,7 @@ import click
 import pytest
 
 from orchestrator import plugins
-from orchestrator.app.project import settings as files
+from orchestrator.app import settings as files
 from orchestrator.cli import main
 from orchestrator.cli.inputs import settings
 from orchestrator.cli.render import terminal

@@ -21,12 +21,13 @@ from ...nightly import bundle_records, night_files, sweeps
 from ...nightly.gates.finding import Finding
 from ...nightly.suite import RUNS, Cell, Night
 from ...store import bundle, paths, secrets
-from .. import beds, ephemeral_bed, repeats, trials
+from .. import beds, repeats, trials
 from .. import run as run_one
 from ..collectives.request import SweepRequest
 from ..places import short_path
 from ..requests import OutputRequest, RunRequest, TrialRef
 from ..session import Session
+from ..slurm import ephemeral_bed
 from ..up import up
 
 #: The round that follows where the first ones have a suspect; all rounds are then judged together.

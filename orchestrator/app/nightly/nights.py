@@ -18,11 +18,11 @@ from ...nightly import baselines, night_files, notify, runner, selector
 from ...nightly.culprits import hook, quarantine
 from ...nightly.suite import Night, Suite
 from ...store import beds as store
-from .. import beds, ephemeral_bed, spare_probe
+from .. import beds, spare_probe
 from ..places import short_path
 from ..requests import BedRef
 from ..session import Session
-from ..slurm import slurm_jobs
+from ..slurm import ephemeral_bed, slurm_jobs
 from ..up import up
 from . import night_end, night_trials, suites
 from .finished import Acceptance, Finished

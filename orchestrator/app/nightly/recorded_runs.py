@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...core.spec import values
 from ...model.errors import EXIT_UNKNOWN, CcbedError, UsageError
 from ...model.frozen import dataclass
-from .. import times
+from .. import places
 from ..places import short_path
 from ..requests import argument, option, runs_directory
 from ..session import Session
@@ -58,7 +58,7 @@ def runs(session: Session, request: RunsRequest) -> Runs:
     """List recorded runs, the newest last. Raises UsageError, InfrastructureError."""
     from ...nightly import index
 
-    since_s = times.since_s("--since", request.since, time.time())
+    since_s = places.since_s("--since", request.since, time.time())
     with index.open(request.runs_dir, state=session.state) as opened:
         session.terminal.status("reading bundles …" if request.rebuild else "reading bundles that changed …")
         _ = opened.rebuild() if request.rebuild else opened.refresh()
@@ -98,7 +98,7 @@ def trends(session: Session, request: TrendRequest) -> Trends:
 
     if request.plot and request.plot.suffix not in _PICTURES:
         raise UsageError(f"--plot: must end with .svg or .png (got {request.plot})")
-    since_s, node, bed = times.since_s("--since", request.since, time.time()), request.node, request.bed
+    since_s, node, bed = places.since_s("--since", request.since, time.time()), request.node, request.bed
     with index.open(request.runs_dir, state=session.state) as opened:
         session.terminal.status("reading bundles that changed …")
         opened.refresh()

@@ -16,11 +16,10 @@ from ...model.plan import Plan
 from ...model.trial import Trial
 from ...store import beds as store
 from ...store import bundle, index, seal
-from .. import beds, check
+from .. import beds, check, ended
 from ..places import short_path
 from ..requests import named_run, option, runs_directory
 from ..session import Session
-from . import ended
 
 _POLL_S = 0.1
 #: A run that has ended is judged and sealed within this time.

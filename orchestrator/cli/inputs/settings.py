@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...app.project.settings import Setting
+from ...app.settings import Setting
 from ...core.spec import values
 from ...model.errors import UsageError
 from ...model.frozen import fields

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ... import views
-from ...app.recorded import ended
-from ...app.recorded.ended import judged
+from ...app import ended
+from ...app.ended import judged
 from ...core.verdict import judge, sentence
 from ...model import codec
 from ...model.event import History

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
+from ...app import settings
 from ...app.places import short_path
-from ...app.project import settings
 from ...core.spec import redact
 from ..inputs import options
 from ..inputs.session import Session

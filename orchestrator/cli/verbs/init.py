@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ...app import starters
 from ...app.places import short_path
-from ...app.project import starters
-from ...app.project.starters import InitRequest
+from ...app.starters import InitRequest
 from ..inputs import options
 from ..inputs.session import Session
 

@@ -18,10 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...model.errors import UsageError
-from ...model.frozen import dataclass
-from ...store import paths
-from ..places import short_path
+from ..model.errors import UsageError
+from ..model.frozen import dataclass
+from ..store import paths
+from .places import short_path
 
 _LARGEST = 1 << 20
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ... import plugins, views
-from ...core.verdict import judge
-from ...model.frozen import replace
-from ...model.launch import Result
-from ...model.plugin import Catalogue
-from ...model.run import Run
-from ...store import bundle
-from ..places import run_path
+from .. import plugins, views
+from ..core.verdict import judge
+from ..model.frozen import replace
+from ..model.launch import Result
+from ..model.plugin import Catalogue
+from ..model.run import Run
+from ..store import bundle
+from .places import run_path
 
 #: The file name of a report's traceback ends with this.
 _FAILED = "-failed.txt"

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core.inventory import parse_inventory, variables
-from ...core.spec import parameter_docs, values
-from ...model.errors import UsageError
-from ...model.frozen import MISSING, dataclass, fields
-from ...model.plugin import Catalogue
-from ...store import shipped
-from ..places import short_path
-from ..requests import argument, option
-from ..session import Session
+from ..core.inventory import parse_inventory, variables
+from ..core.spec import parameter_docs, values
+from ..model.errors import UsageError
+from ..model.frozen import MISSING, dataclass, fields
+from ..model.plugin import Catalogue
+from ..store import shipped
 from . import settings
+from .places import short_path
+from .requests import argument, option
+from .session import Session
 
 _FILES = {"inventory": "my-bed.yml", "trial": "my-trial.yml", "config": settings.PROJECT}
 _SCHEMA = Path(parse_inventory.__file__).with_name("inventory.schema.json")

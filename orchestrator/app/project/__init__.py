@@ -1,1 +1,0 @@
-"""Use cases of a project: the files that it begins with, and its settings."""
