@@ -39,9 +39,13 @@ def complete_environment() -> None:
 
 def state_dir() -> Path:
     """Return the directory of ccbed's state; ``XDG_STATE_HOME`` sets its parent."""
-    import platformdirs
+    return user_directory("XDG_STATE_HOME", "~/.local/state")
 
-    return platformdirs.user_state_path("ccbed")
+
+def user_directory(variable: str, usual: str) -> Path:
+    """Return the user's directory for ccbed in that of an XDG variable, or in the usual one. ``platformdirs`` is 7 modules of a start."""
+    named = os.environ.get(variable, "")
+    return Path(named if os.path.isabs(named) else os.path.expanduser(usual), "ccbed")  # noqa: PTH111, PTH117 a home may be missing
 
 
 def process_provider(state: Path) -> Provider:

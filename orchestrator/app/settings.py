@@ -22,6 +22,7 @@ from ..model.errors import UsageError
 from ..model.frozen import dataclass
 from ..store import paths
 from .places import short_path
+from .session import user_directory
 
 _LARGEST = 1 << 20
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
@@ -198,9 +199,7 @@ def _exists(file: Path, warn: Callable[[str], None]) -> bool:
 
 def user_file() -> Path:
     """``XDG_CONFIG_HOME`` sets the parent of its directory."""
-    import platformdirs
-
-    return platformdirs.user_config_path("ccbed") / "config.toml"
+    return user_directory("XDG_CONFIG_HOME", "~/.config") / "config.toml"
 
 
 def project_file() -> Path | None:

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import platformdirs
 import pytest
 
 from orchestrator import plugins
 from orchestrator.app import settings as files
+from orchestrator.app.session import state_dir
 from orchestrator.cli import main
 from orchestrator.cli.inputs import settings
 from orchestrator.cli.render import terminal
@@ -384,3 +386,14 @@ def test_version_names_torch_without_importing_it(ccbed: Desk, capsys: pytest.Ca
 
     assert ccbed("--version") == 0
     assert f"· torch {metadata.version('torch')} · Python 3." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", ["", "relative", "/absolute", " /blank", None])
+def test_the_directories_of_a_user_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    assert state_dir() == platformdirs.user_state_path("ccbed")
+    assert files.user_file() == platformdirs.user_config_path("ccbed") / "config.toml"

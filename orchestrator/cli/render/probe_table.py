@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 
 from ...app.places import short_list
@@ -37,7 +36,7 @@ def medians(probe: ProbeDone) -> str:
     for figure in probe.figures or ():
         known = [number for value in figure.values if (number := values.number(value)) is not None]
         finite = [number for number in known if math.isfinite(number)]
-        texts += [f"{figure.name} {_number(statistics.median(finite))} {figure.unit}"] if finite else []
+        texts += [f"{figure.name} {_number(values.median(finite))} {figure.unit}"] if finite else []
     return ", ".join(texts[:_FIRST])
 
 
