@@ -103,7 +103,7 @@ def prune_runs(session: Session, request: PruneRunsRequest) -> Pruned:
 
 
 def _keep_newest(listed: Sequence[LocalLeftover], count: int) -> list[LocalLeftover]:
-    """By their names, which begin with the time."""
+    """Protect the newest by their names, which begin with the time."""
     newest = {id(local) for local in sorted(listed, key=lambda local: local.path.name)[-count:]} if count else set()
     return [
         replace(local, leftover=replace(local.leftover, in_use=local.leftover.in_use or f"among the newest {count}"))

@@ -126,7 +126,7 @@ def nodes(session: Session, given: Given, _word: str) -> Words:
 
 
 def hosts(session: Session, given: Given, word: str) -> Words:
-    """Behind a comma the next one."""
+    """The hosts of the named bed, or of all; the next one behind a comma."""
     head, comma, _ = word.rpartition(",")
     names = (host for bed in _named_beds(session, given) for host in selection.host_names(bed))
     return {f"{head}{comma}{name}": "" for name in names}

@@ -292,7 +292,7 @@ def write_document(directory: Path, verb: str, content: object) -> None:
 
 
 def _figures(directory: Path, rows: Iterable[Row]) -> tuple[distribution.Distribution, ...]:
-    """Of the runs that rows name: twins lie beside them."""
+    """Figures of the runs that rows name: twins lie beside them."""
     records = []
     for row in rows:
         with suppress(paths.TornBundleError):

@@ -97,7 +97,7 @@ def _require_passed(night: Path, baselines: Sequence[Baseline]) -> None:
 
 
 def _keep(session: Session, directory: Path, files: Sequence[Path]) -> None:
-    """Wherever the baselines are, `runs prune` keeps what they rest on."""
+    """Mark the evidence, so that `runs prune` keeps it wherever the baselines are."""
     from ...nightly.index import retention
 
     try:
