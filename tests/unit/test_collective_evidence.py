@@ -224,7 +224,7 @@ def test_auto_is_told_with_its_reason() -> None:
     message = "auto      all-reduce ring 4 KiB: the model expects 1 ms"
     assert message in list(collective.lines(run, Path("runs/x")))
     assert ("auto", message.removeprefix("auto      ")) in page.lines(run, measured(run))
-    document = collective.document(run)
+    document: Any = collective.document(run)
     assert document is not None
     assert document["auto"] == [{"case": 0, "chosen": "ring", "why": "the model expects 1 ms"}]
 
