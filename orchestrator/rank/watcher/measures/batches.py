@@ -55,7 +55,7 @@ class Batches:
         modes = [getattr(model, "module", model).training for model in self.models]
         return not torch.is_grad_enabled() or (bool(modes) and not any(modes))
 
-    def take(self) -> dict[str, Any]:
+    def take(self) -> dict[str, list[str | None]]:
         """The field of the step that has just ended."""
         if not self._is_used:
             return {}

@@ -59,7 +59,7 @@ class Inputs:
     def leave(self) -> None:
         self._depth -= 1
 
-    def take(self) -> dict[str, Any] | None:
+    def take(self) -> dict[str, list[str | None]] | None:
         """The field of the step that has just ended."""
         hashes, self._hashes = self._hashes, []
         return {"inputs": hashes} if hashes else None
