@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from ..core.bed import selection
 from ..model.bed import BedSpec
@@ -26,8 +25,6 @@ WHAT = (*sorted(KINDS), "trials", "suites", "examples", "runs", "beds", "invento
 Row = Mapping[str, str | int | Sequence[str]]
 #: Word -> the text about it.
 Words = Mapping[str, str]
-#: What a line says already, by the names of the fields of its request.
-Given = Mapping[str, Any]
 #: The newest runs that are proposed.
 _RUNS = 50
 
@@ -106,69 +103,78 @@ def _plugin(folder: Mapping[str, Plugin], name: str) -> Row:
     return {"name": name, "summary": plugin.summary, "settings": settings, "distribution": plugin.distribution}
 
 
-# --- words that a shell proposes: functions of the session, what the line says, and the word that is begun ---
+# --- words that a shell proposes ---
 
 
-def bed_names(session: Session, _given: Given, _word: str) -> Words:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What a line says already, and the ``word`` that is begun."""
+
+    word: str
+    bed: str | None = None
+    runs_dir: Path | None = None
+
+
+def bed_names(session: Session, _line: Line) -> Words:
     return dict.fromkeys(store.names(session.state), "")
 
 
-def beds_and_inventories(session: Session, given: Given, word: str) -> Words:
-    return {**bed_names(session, given, word), **inventories(session, given, word)}
+def beds_and_inventories(session: Session, line: Line) -> Words:
+    return {**bed_names(session, line), **inventories(session, line)}
 
 
-def inventories(_session: Session, _given: Given, _word: str) -> Words:
+def inventories(_session: Session, _line: Line) -> Words:
     return {path.as_posix(): summary(shipped.find(path)) for path in shipped.inventories()}
 
 
-def nodes(session: Session, given: Given, _word: str) -> Words:
-    return {node.name: "" for bed in _named_beds(session, given) for node in bed.nodes}
+def nodes(session: Session, line: Line) -> Words:
+    return {node.name: "" for bed in _named_beds(session, line.bed) for node in bed.nodes}
 
 
-def hosts(session: Session, given: Given, word: str) -> Words:
+def hosts(session: Session, line: Line) -> Words:
     """The hosts of the named bed, or of all; the next one behind a comma."""
-    head, comma, _ = word.rpartition(",")
-    names = (host for bed in _named_beds(session, given) for host in selection.host_names(bed))
+    head, comma, _ = line.word.rpartition(",")
+    names = (host for bed in _named_beds(session, line.bed) for host in selection.host_names(bed))
     return {f"{head}{comma}{name}": "" for name in names}
 
 
-def bed_nodes(session: Session, _given: Given, _word: str) -> Words:
+def bed_nodes(session: Session, _line: Line) -> Words:
     """``local/n0``, and ``n0`` where one bed is up."""
-    known = _named_beds(session, {})
+    known = _named_beds(session, None)
     bare = [node.name for bed in known for node in bed.nodes] if len(known) == 1 else []
     return dict.fromkeys([*bare, *(f"{bed.name}/{node.name}" for bed in known for node in bed.nodes)], "")
 
 
-def logs(session: Session, given: Given, word: str) -> Words:
-    of_nodes = [name for name in bed_nodes(session, given, word) if "/" in name]
+def logs(session: Session, line: Line) -> Words:
+    of_nodes = [name for name in bed_nodes(session, line) if "/" in name]
     keepers = [f"{bed}/keeper" for bed in store.names(session.state)]
-    return {**runs(session, given, word), **dict.fromkeys([*of_nodes, *keepers], "")}
+    return {**runs(session, line), **dict.fromkeys([*of_nodes, *keepers], "")}
 
 
-def runs(_session: Session, given: Given, word: str) -> Words:
+def runs(_session: Session, line: Line) -> Words:
     """``latest``, and the newest runs by the end of their name; by the whole name once that is begun."""
-    entries = index.runs(Path(given.get("runs_dir") or "runs"), nested=True)[-_RUNS:][::-1]
+    entries = index.runs(Path(line.runs_dir or "runs"), nested=True)[-_RUNS:][::-1]
     latest = {bundle.LATEST: "the newest run"} if entries else {}
-    is_whole = word.startswith("20")
+    is_whole = line.word.startswith("20")
     return latest | {
         entry.run if is_whole else entry.run.rpartition("-")[2]: f"{entry.trial}, {entry.state}" for entry in entries
     }
 
 
-def trials(session: Session, _given: Given, _word: str) -> Words:
+def trials(session: Session, _line: Line) -> Words:
     return {**_summaries(session, "trials"), **_summaries(session, "examples")}
 
 
-def suites(session: Session, _given: Given, _word: str) -> Words:
+def suites(session: Session, _line: Line) -> Words:
     return _summaries(session, "suites")
 
 
-def faults(session: Session, _given: Given, word: str) -> Words:
+def faults(session: Session, line: Line) -> Words:
     folder = session.catalogue.faults
-    return {name: folder[name].summary for name in folder if name.startswith(word)}
+    return {name: folder[name].summary for name in folder if name.startswith(line.word)}
 
 
-def _named_beds(session: Session, given: Given) -> list[BedSpec]:
+def _named_beds(session: Session, bed: str | None) -> list[BedSpec]:
     """The bed that the line names, else all beds."""
-    names = (given["bed"],) if given.get("bed") else store.names(session.state)
-    return [bed for name in names if (bed := store.read(session.state, name))]
+    names = (bed,) if bed else store.names(session.state)
+    return [spec for name in names if (spec := store.read(session.state, name))]

@@ -21,7 +21,8 @@ def _of(name: str, paths: Callable[[str], str] = lambda _: "") -> Completer:
 
         from ...app import listing
 
-        words = getattr(listing, name)(ctx.obj, ctx.params, incomplete)
+        line = listing.Line(word=incomplete, bed=ctx.params.get("bed"), runs_dir=ctx.params.get("runs_dir"))
+        words = getattr(listing, name)(ctx.obj, line)
         items = [CompletionItem(word, help=text or None) for word, text in words.items() if word.startswith(incomplete)]
         kind = paths(incomplete)
         return [*items, CompletionItem(incomplete, type=kind)] if kind else items
