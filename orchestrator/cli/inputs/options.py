@@ -70,8 +70,8 @@ def shows(
     """
 
     def make(show: Callable[[Session, R], None]) -> click.Command:
-        def called(session: Session, asked: Q) -> int:
-            result = use_case(session, asked)
+        def called(session: Session, filled: Q) -> int:
+            result = use_case(session, filled)
             if not session.is_json:
                 show(session, result)
             elif isinstance(result, tuple):
