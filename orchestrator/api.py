@@ -242,11 +242,10 @@ def check(
     another CcbedError with exit code 2 for evidence that was changed or is not complete.
     """
     with _invocation(["check", str(bundle)], plugins=plugins) as session:
-        from .app.check import judge_again
-        from .store import index
+        from .app import check
 
-        directory = index.resolve(str(bundle), Path(runs))
-        return _result(judge_again(session, directory, accept_changed=accept_changed))
+        request = check.CheckRequest(run=str(bundle), runs_dir=Path(runs), accept_changed=accept_changed)
+        return _result(check.run(session, request))
 
 
 class _LogStream(io.StringIO):
@@ -307,12 +306,12 @@ def _invocation(
 
 
 def _result(result: launch.Result) -> Result:
-    from .cli.render import summary
+    from .app import ended
     from .core.verdict import sentence
     from .store import bundle
     from .views import training
 
-    run, directory = summary.judged(result), Path(result.directory).absolute()
+    run, directory = ended.judged(result), Path(result.directory).absolute()
     page = directory / bundle.REPORT / "index.html"
     return Result(
         run=result.run,

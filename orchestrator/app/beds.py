@@ -220,13 +220,6 @@ def drains(bed: BedSpec) -> Mapping[str, Drain]:
     return {host: drain for host, drain in quarantine.read(Path(bed.workdir)).drained.items() if host in known}
 
 
-def drain_texts(bed: BedSpec) -> dict[str, str]:
-    """Drained host -> since when, by whom and why. Raises InfrastructureError where they are not known."""
-    from ..nightly.culprits import quarantine
-
-    return {host: drain.text for host, drain in quarantine.read(Path(bed.workdir)).drained.items()}
-
-
 def undrain_command(bed: BedSpec, *hosts: str) -> str:
     """The command that ends the drains, whether the bed is up or not; by the bed where its inventory is gone."""
     has_inventory = bool(bed.inventory) and Path(bed.inventory).exists()

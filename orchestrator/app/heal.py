@@ -15,7 +15,14 @@ from ..store import beds as store
 from ..store import bundle, paths
 from . import audited, beds
 from .places import short_path
+from .requests import OneBedRequest
 from .session import Session
+
+
+def run(session: Session, request: OneBedRequest) -> tuple[BedSpec, str]:
+    """Heal a bed, and close the run that is open on it; return the bed and that run, if any. Raises UsageError, InfrastructureError."""
+    spec = reachable(session, beds.choose(session, request.bed, hint="ccbed heal {bed}"))
+    return spec, heal(session, spec)
 
 
 def reachable(session: Session, bed: BedSpec) -> BedSpec:
@@ -30,8 +37,8 @@ def reachable(session: Session, bed: BedSpec) -> BedSpec:
     return bed
 
 
-def heal(session: Session, spec: BedSpec) -> int:
-    """Heal a bed, and close the run that is open on it. Raises UsageError while another process drives that run."""
+def heal(session: Session, spec: BedSpec) -> str:
+    """Heal a bed, and close the run that is open on it; return its name. Raises UsageError while another process drives that run."""
     with store.lock(session.state, spec.name):
         _settle(session, spec)
         run = store.open_run(Path(spec.workdir), time.time())
@@ -40,7 +47,8 @@ def heal(session: Session, spec: BedSpec) -> int:
                 f"bed {spec.name}: run {run.run} is being driven by pid {run.driver}",
                 hint=f"interrupt that process (Ctrl-C), or watch the run: ccbed watch {short_path(run.directory)}",
             )
-        return _heal(session, spec, run)
+        _heal(session, spec, run)
+        return run.run if run else ""
 
 
 def _settle(session: Session, bed: BedSpec) -> None:
@@ -51,7 +59,7 @@ def _settle(session: Session, bed: BedSpec) -> None:
         session.terminal.warn(str(error))
 
 
-def _heal(session: Session, bed: BedSpec, run: store.OpenRun | None) -> int:
+def _heal(session: Session, bed: BedSpec, run: store.OpenRun | None) -> None:
     provider = session.provider(bed)
     what = f"closes run {run.run}" if run else ""
     with audited.act(session, bed, provider, "heal", dict.fromkeys(selection.host_names(bed), what)):
@@ -62,7 +70,6 @@ def _heal(session: Session, bed: BedSpec, run: store.OpenRun | None) -> int:
         session.terminal.line(f"  lease     {lease}")
     text = "is healed" if run or done else "has nothing to heal"
     session.terminal.line(f"bed {bed.name} {text} ({session.took()})")
-    return 0
 
 
 def _end_run(session: Session, bed: BedSpec, provider: Provider, run: store.OpenRun) -> None:

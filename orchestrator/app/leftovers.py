@@ -2,26 +2,115 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.bed import prune as limits_of
 from ..core.bed import selection
+from ..core.bed.prune import Report
 from ..core.spec import values
 from ..model.bed import BedSpec
-from ..model.errors import CcbedError, UsageError
+from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UsageError
+from ..model.frozen import dataclass, replace
 from ..store import beds as store
 from . import audited
 from . import beds as bed_inputs
-from .places import age, size
+from .places import age, age_s, size
+from .requests import argument, baselines_directory, option, runs_directory
 from .session import Session
 
 if TYPE_CHECKING:
     from ..model.provider import Provider
-    from ..run.pruning import Limits, Report
+    from ..run.pruning import Limits
     from ..store.leftovers import LocalLeftover
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneRequest:
+    """The request of `ccbed prune`. ``bed``: None for all beds."""
+
+    bed: str | None = argument(None, completes="beds")
+    dry_run: bool = option(False, "Print what would be removed and what would stay, and stop.")
+    older_than: str = option("7d", "Remove leftovers that are older: 7d, 12h.", metavar="TIME")
+    keep_size: str = option("20g", "Keep this much on each host and in each directory.", metavar="SIZE")
+    runs: bool = option(False, "Also remove sealed bundles and closed runs of the runs directory.")
+    keep: int | None = option(None, "With --runs: keep the newest N runs, and nights, at most.", metavar="N", least=1)
+    baselines: Path = baselines_directory()
+    runs_dir: Path = runs_directory()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneRunsRequest:
+    """The request of `ccbed runs prune`."""
+
+    keep: str | None = option(None, "Keep the runs and nights of this time: 30d, 12h.", metavar="TIME")
+    keep_last: int | None = option(None, "Keep the newest N runs and nights.", metavar="N", least=1)
+    recorded: bool = option(False, "Also remove recorded nights that gates still compare with.")
+    dry_run: bool = option(False, "Print what would be removed and what would stay, and stop.")
+    baselines: Path = baselines_directory()
+    runs_dir: Path = runs_directory()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What was removed and kept; ``dry_run``: nothing was, it is what would be."""
+
+    report: Report
+    dry_run: bool
+
+    @property
+    def code(self) -> int:
+        return EXIT_INFRASTRUCTURE if self.report.problems else EXIT_PASS
+
+    @property
+    def document(self) -> object:
+        report = self.report
+        document = {"removed": report.removed, "kept": report.remaining, "problems": report.problems}
+        return {**document, "dry_run": self.dry_run}
+
+
+def run(session: Session, request: PruneRequest) -> Pruned:
+    """Remove the leftovers of ended runs on a bed or on all, in the state directory, and beside runs. Raises UsageError."""
+    from ..run.pruning import Limits
+
+    older_than_s = age_s("--older-than", request.older_than)
+    try:
+        keep_bytes = values.size(request.keep_size)
+    except ValueError as error:
+        raise UsageError(f"--keep-size: {error} (got {request.keep_size})") from None
+    limits = Limits(older_than_s=older_than_s, keep_bytes=keep_bytes, keep=request.keep, age=age, size=size)
+    baselines = request.baselines if request.runs else None
+    beds = beds_of(session, request.bed)
+    report = prune(session, beds, limits, request.runs_dir, baselines=baselines, dry_run=request.dry_run)
+    return Pruned(report=report, dry_run=request.dry_run)
+
+
+def prune_runs(session: Session, request: PruneRunsRequest) -> Pruned:
+    """Remove old runs and nights, but never the evidence of a baseline. Raises UsageError."""
+    from ..run import pruning
+
+    keep, count = request.keep, request.keep_last or 0
+    if (keep is None) == (request.keep_last is None):
+        raise UsageError("give --keep TIME or --keep-last N", hint="ccbed runs prune --keep 30d --dry-run")
+    limits = pruning.Limits(older_than_s=age_s("--keep", keep) if keep else 0.0, keep_bytes=sys.maxsize, age=age)
+    listed = of_runs(session, request.runs_dir, time.time(), request.baselines, recorded=request.recorded)
+    report = Report()
+    pruning.prune_local(report, _keep_newest(listed, count), limits, dry_run=request.dry_run)
+    return Pruned(report=report, dry_run=request.dry_run)
+
+
+def _keep_newest(listed: Sequence[LocalLeftover], count: int) -> list[LocalLeftover]:
+    """Protect the newest by their names, which begin with the time."""
+    newest = {id(local) for local in sorted(listed, key=lambda local: local.path.name)[-count:]} if count else set()
+    return [
+        replace(local, leftover=replace(local.leftover, in_use=local.leftover.in_use or f"among the newest {count}"))
+        if id(local) in newest
+        else local
+        for local in listed
+    ]
 
 
 def prune_automatically(session: Session, bed: BedSpec, runs_dir: Path | None = None) -> None:
@@ -46,7 +135,7 @@ def prune(
     from ..run import pruning
     from ..store import leftovers
 
-    report, now = pruning.Report(), time.time()
+    report, now = Report(), time.time()
     for bed in map(bed_inputs.usable, beds):
         count = len(report.removed)
         pruning.prune_bed(report, bed, session.provider(bed), limits, dry_run=dry_run)

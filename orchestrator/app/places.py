@@ -1,10 +1,16 @@
-"""Names of files, lists, ages and sizes as people read them."""
+"""Names of files, lists, ages and sizes as people read them, and ages as they write them."""
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Iterable
 from pathlib import Path
+
+from ..core.spec import values
+from ..model.errors import UsageError
+
+_DAY = 86_400.0
 
 
 def age(seconds: float) -> str:
@@ -56,3 +62,27 @@ def duration(seconds: float) -> str:
 def is_twin(path: str) -> bool:
     """Tell whether the directory is that of a run to compare with."""
     return "-twin-" in Path(path).name
+
+
+def age_s(option: str, text: str) -> float:
+    """``7d``, ``12h`` -> seconds. Raises UsageError that names the option."""
+    try:
+        return float(text[:-1]) * _DAY if text.endswith("d") else values.seconds(text)
+    except ValueError:
+        raise UsageError(f"{option}: must be a time such as 7d or 12h (got {text})") from None
+
+
+def since_s(option: str, text: str | None, now: float) -> float | None:
+    """An age before ``now``, or a date or time (UTC unless it says otherwise) -> seconds since 1970. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return now - age_s(option, text)
+        except UsageError:
+            raise UsageError(
+                f"{option}: must be an age such as 30d or a date such as 2026-11-01 (got {text})"
+            ) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
 from ..core.verdict import sentence
@@ -178,10 +177,22 @@ def has_ended(directory: Path) -> bool:
     return any((directory / name).is_file() for name in _DOCUMENTS.values())
 
 
-def ended(directory: Path) -> tuple[str, dict[str, Any]]:
-    """Return the verb of runs that have ended, and the document of all of them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Runs that have ended. ``document``: what was written about all of them; ``findings``: outcome and text of each."""
+
+    verb: str
+    document: object
+    findings: tuple[tuple[str, str], ...]
+    code: int
+
+
+def ended(directory: Path) -> Ended:
+    """Read how runs ended. Raises TornBundleError."""
     verb = _verb(night_files.read_night(directory))
-    return verb, paths.document(directory, _DOCUMENTS[verb])
+    document = paths.document(directory, _DOCUMENTS[verb])
+    findings = tuple((item["outcome"], item["text"]) for item in document.get("findings", ()))
+    return Ended(verb=verb, document=document, findings=findings, code=int(document["exit"]))
 
 
 def _finish(night: Night, repeats: Repeats) -> Repeated:
@@ -276,12 +287,12 @@ def begin(
     return directory, night
 
 
-def write_document(directory: Path, verb: str, content: Mapping[str, Any]) -> None:
+def write_document(directory: Path, verb: str, content: object) -> None:
     paths.write(directory / _DOCUMENTS[verb], json.dumps(content, indent=1).encode() + b"\n")
 
 
 def _figures(directory: Path, rows: Iterable[Row]) -> tuple[distribution.Distribution, ...]:
-    """Of the runs that rows name: twins lie beside them."""
+    """Figures of the runs that rows name: twins lie beside them."""
     records = []
     for row in rows:
         with suppress(paths.TornBundleError):

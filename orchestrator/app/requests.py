@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ..model import codec
-from ..model.frozen import dataclass, field, fields
+from ..model.frozen import MISSING, dataclass, field, fields
 
 T = TypeVar("T")
 RUNS = Path("runs")
@@ -29,7 +29,7 @@ class Option:
     ``splits``: a variable of the environment has several, as words of a shell.
     """
 
-    help: str
+    help: str = ""
     metavar: str = ""
     flags: tuple[str, ...] = ()
     completes: str = ""
@@ -48,17 +48,42 @@ def option(default: Any, text: str, **extra: Any) -> Any:
     return field(default=default, metadata={"option": Option(help=text, **extra)})
 
 
+def argument(default: Any = MISSING, **extra: Any) -> Any:
+    """A field that is an argument of a command line, and must be given if it has no default. ``extra``: fields of ``Option``."""
+    return field(default=default, metadata={"argument": Option(**extra)})
+
+
+def named_run(default: Any = MISSING, metavar: str = "") -> Any:
+    """The field for a run: its directory, its name or the end of that, or ``latest``."""
+    return argument(default, metavar=metavar, completes="runs")
+
+
+def runs_directory() -> Any:
+    """The field for the directory of runs."""
+    return option(RUNS, RUNS_HELP, is_folder=True)
+
+
+def baselines_directory() -> Any:
+    """The field for the directory of baselines."""
+    return option(BASELINES, BASELINES_HELP, is_folder=True)
+
+
 def limited_hosts() -> Any:
     """The field for the hosts on which a use case acts; the bed keeps the others."""
     text = "Act only on this host; repeatable, or h1,h2, rack1-*, !h3. The other hosts stay part of the bed."
     return option((), text, metavar="HOST", completes="hosts")
 
 
+def bed_name() -> Any:
+    """The field for the name of a bed that is up."""
+    return option(None, "The bed, if several are up.", completes="beds")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BedRef:
     """The bed that is meant: the only one that is up, one of several by its name, or that of an inventory, brought up first."""
 
-    bed: str | None = option(None, "The bed, if several are up.", completes="beds")
+    bed: str | None = bed_name()
     inventory: Path | None = option(
         None, "Bring this bed up first, if it is not up.", flags=("-i", "--inventory"), completes="inventories"
     )
@@ -178,14 +203,14 @@ class SpareRequest:
         metavar="[TIME]",
         optional="30s",
     )
-    baselines: Path = option(BASELINES, BASELINES_HELP, is_folder=True)
+    baselines: Path = baselines_directory()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRequest:
     """Where bundles go, and what is shown and kept of the ranks' output."""
 
-    runs_dir: Path = option(RUNS, RUNS_HELP, is_folder=True)
+    runs_dir: Path = runs_directory()
     log_dir: Path | None = option(
         None, "Copy the ranks' output to DIRECTORY/RUN/attempt_N/RANK/output.log at the end.", is_folder=True
     )
@@ -233,7 +258,7 @@ class RunRequest:
 class UpRequest:
     """The request of `ccbed up`. ``limit``: hosts; empty: all that are not drained."""
 
-    inventory: Path
+    inventory: Path = argument(completes="inventories")
     dry_run: bool = option(False, "Print the plan and stop.")
     prepare: bool | None = option(None, "Prepare all hosts, or none.  [default: the hosts that changed]")
     force: bool = option(False, "Act even while a run is open on the bed; that run ends.")
@@ -247,10 +272,25 @@ class UpRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """The request of `ccbed plan`, and of `ccbed doctor`. ``limit``: as of ``UpRequest``."""
+
+    inventory: Path = argument(completes="inventories")
+    limit: tuple[str, ...] = limited_hosts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneBedRequest:
+    """The request of `ccbed status`, where None is every bed that is up, and of `ccbed heal`, where it is the only one."""
+
+    bed: str | None = argument(None, completes="beds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DownRequest:
     """The request of `ccbed down`. ``bed``: a bed or an inventory; None: the only bed that is up."""
 
-    bed: str | None = None
+    bed: str | None = argument(None, metavar="[BED|INVENTORY]", completes="beds_and_inventories")
     all: bool = option(False, "End every bed that is up.")
     force: bool = option(
         False, "Act even while a run is open on the bed, whose ccbed is ended, or if another user owns the bed."

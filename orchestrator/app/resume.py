@@ -9,19 +9,36 @@ from ..model.bed import BedSpec
 from ..model.errors import UsageError
 from ..model.event import History
 from ..model.events import RunEnd
+from ..model.frozen import dataclass
 from ..model.launch import Result
 from ..model.plan import Plan
 from ..run import judging
 from ..store import beds as store
 from ..store import bundle, index, paths
-from . import announcement, audited, beds, check, ephemeral_bed, observers
+from . import announcement, audited, beds, check, observers
 from .places import short_path
+from .requests import named_run, runs_directory
 from .session import Session
+from .slurm import ephemeral_bed
 
 
-def run(session: Session, name: str, runs_dir: Path) -> Result:
-    """Resume a run where its history ends, or judge one that has ended. Raises UsageError, InfrastructureError, TornBundleError."""
-    directory = _requested_run(index.resolve(name, runs_dir))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeRequest:
+    """The request of `ccbed resume`. ``run``: None for that of the last `ccbed run` of this shell, or the only open one."""
+
+    run: str | None = named_run(None)
+    runs_dir: Path = runs_directory()
+
+
+def run(session: Session, request: ResumeRequest) -> Result | Path:
+    """Resume a run where its history ends, or judge one that has ended; return the directory where it is that of several runs.
+
+    Raises UsageError, InfrastructureError, TornBundleError.
+    """
+    name = request.run or last_run(session, request.runs_dir)
+    if several := index.night(name, request.runs_dir):
+        return several
+    directory = _requested_run(index.resolve(name, request.runs_dir))
     history = bundle.read_history(directory)
     end = history.last(RunEnd)
     if end is not None and end.data.outcome == "interrupted":

@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ..core.spec import parse_trial, plan, redact, slots, trial_draft
 from ..model import codec
@@ -21,12 +20,12 @@ from ..model.trial import THEIRS, Trial
 from ..providers import files
 from ..store import beds as store
 from ..store import bundle, secrets
-from . import audited, beds, ephemeral_bed, leftovers, observers, spare_probe, trials
+from . import audited, beds, leftovers, observers, spare_probe, trials
 from .observers import PlannedRun
 from .places import short_path
 from .requests import BedRef, RunRequest
 from .session import Session
-from .slurm import slurm_jobs
+from .slurm import ephemeral_bed, slurm_jobs
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: In place of the number of a rank whose output is shown.
@@ -275,7 +274,7 @@ class DryRun:
     notes: tuple[str, ...]
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         """Every value, for programs."""
         return {"trial": codec.plain(self.trial), "plan": codec.plain(plan.without_secrets(self.plan))}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import shlex
@@ -38,9 +39,13 @@ def complete_environment() -> None:
 
 def state_dir() -> Path:
     """Return the directory of ccbed's state; ``XDG_STATE_HOME`` sets its parent."""
-    import platformdirs
+    return user_directory("XDG_STATE_HOME", "~/.local/state")
 
-    return platformdirs.user_state_path("ccbed")
+
+def user_directory(variable: str, usual: str) -> Path:
+    """Return the user's directory for ccbed in that of an XDG variable, or in the usual one. ``platformdirs`` is 7 modules of a start."""
+    named = os.environ.get(variable, "")
+    return Path(named if os.path.isabs(named) else os.path.expanduser(usual), "ccbed")  # noqa: PTH111, PTH117 a home may be missing
 
 
 def process_provider(state: Path) -> Provider:
@@ -79,6 +84,13 @@ def launch(request: Request) -> Result:
     from ..run import lifecycle
 
     return lifecycle.launch(request)
+
+
+def drain_texts(bed: BedSpec) -> dict[str, str]:
+    """Drained host -> since when, by whom and why. Raises InfrastructureError where they are not known."""
+    from ..nightly.culprits import quarantine
+
+    return {host: drain.text for host, drain in quarantine.read(Path(bed.workdir)).drained.items()}
 
 
 class Observers(Protocol):
@@ -154,11 +166,10 @@ class Session:
     def request(self, trial: Trial, bed: BedSpec, runs: Path, **values: Any) -> Request:
         """Return the request of this invocation to run ``trial`` on ``bed``, with its bundle in ``runs``. ``values``: other fields."""
         from ..model.launch import Request
-        from . import beds
 
         values.setdefault("command", shlex.join(["ccbed", *self.argv]))
         values.setdefault("umask", self.umask)
-        values.setdefault("drains", lambda: beds.drain_texts(bed))
+        values.setdefault("drains", functools.partial(drain_texts, bed))
         if "provider" not in values:
             values["provider"] = self.provider(bed)
         return Request(trial=trial, bed=bed, catalogue=self.catalogue, runs=str(runs), state=str(self.state), **values)

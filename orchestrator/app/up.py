@@ -6,8 +6,10 @@ import functools
 import re
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.bed import departed, selection
 from ..core.bed import diff as differences
@@ -27,7 +29,7 @@ from ..model.events import NodeApplyDone
 from ..model.frozen import dataclass, replace
 from ..model.provider import Provider
 from ..store import beds as store
-from . import audited, beds, left_running, leftovers, prepared_hosts
+from . import audited, beds, leftovers, prepared_hosts
 from .places import short_list, short_path
 from .requests import UpRequest
 from .session import Session
@@ -49,7 +51,7 @@ class Plan:
     lost: tuple[Due, ...]
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         """All of it, for programs."""
         due = (*self.due, *(host for host in self.lost if host.host not in {other.host for other in self.due}))
         return {
@@ -220,7 +222,8 @@ def _up(
         store.write(session.state, bed)
         if store.needs_preflight(session.state, bed.name):
             _preflight(session, bed, hosts, status, provider)
-        session.bed_observer.unchanged(selection.on_hosts(bed, hosts), status, diff.settings, session.took())
+        run, part = store.open_run(Path(bed.workdir)), selection.on_hosts(bed, hosts)
+        session.bed_observer.unchanged(part, status, diff.settings, run.run if run else "", session.took())
         return False
     if not force:
         beds.refuse_open(session, bed, "up has changes to make and")
@@ -231,7 +234,7 @@ def _up(
     reached = selection.reaching(bed, hosts)
     acts = _changes_by_host(bed, hosts, diff)
     with (
-        left_running.reporting(reached, provider),
+        _reporting_left(reached, provider),
         slurm_jobs.held(session, bed, provider, is_new=is_new),
         audited.act(session, reached, provider, "up", acts),
     ):
@@ -415,3 +418,51 @@ def _preflight(session: Session, bed: BedSpec, hosts: Sequence[str], status: Bed
         raise refused
     if set(hosts) >= set(beds.acting_hosts(session, bed)):
         store.clear_preflight(session.state, bed.name)
+
+
+# --- what is left running after a change that failed or was interrupted ---
+
+_RUNNING = ("warm", "busy", "paused", "starting")
+
+
+@contextmanager
+def _reporting_left(bed: BedSpec, provider: Provider) -> Iterator[None]:
+    """Add what is left running to an error, and to Ctrl-C."""
+    try:
+        yield
+    except CcbedError as error:
+        error.hint = "\n".join(filter(None, (error.hint, _describe_left(bed, provider))))
+        raise
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "up was interrupted",
+            hint=f"to continue: ccbed up {short_path(bed.inventory)}\n{_describe_left(bed, provider)}",
+        ) from None
+
+
+def _describe_left(bed: BedSpec, provider: Provider) -> str:
+    """Return one line: what is left running, nothing, or not known; of a part of a bed, on its hosts."""
+    unknown = ""
+    names = [host.name for host in bed.hosts]
+    is_part = bool(names) and any(node.host not in names for node in bed.nodes)
+    where = f" on {short_list(names)}" if is_part else ""
+    remove = f"to remove it: ccbed down {bed.name}" + (f" --limit {','.join(names)}" if is_part else "")
+    try:
+        status = provider.observe(bed)
+    except UnreachedError as error:
+        status, unknown = error.status, f"; not known of {', '.join(error.hosts)}"
+    except (CcbedError, OSError, ValueError, RuntimeError):
+        return f"left running{where}: not known; {remove}"
+    running = _running_parts(status)
+    if not running and not unknown:
+        return f"nothing of bed {bed.name} is left running{where}"
+    return f"left running{where}: {', '.join(running) or 'nothing'}{unknown}; {remove}"
+
+
+def _running_parts(status: BedStatus) -> list[str]:
+    keepers = [f"the keeper of {host.name}" for host in status.hosts if host.keeper_pid]
+    if not status.hosts and status.keeper_pid:
+        keepers = ["the keeper"]
+    nodes = [node.name for node in status.nodes if node.state in _RUNNING]
+    jobs = [f"job {status.job}"] if status.job and not status.nodes else []
+    return [*jobs, *keepers, *([f"{'nodes' if len(nodes) > 1 else 'node'} {' '.join(nodes)}"] if nodes else [])]

@@ -114,9 +114,9 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
 
         session.announcer = announcement.Announcer(session.state, session.argv)
     if _COMPLETING in os.environ:
-        from . import bash_completion
+        from .verbs import completion
 
-        bash_completion.install()
+        completion.install()
     try:
         code = _invoke(list(args), session)
         if session.announcer:
@@ -304,9 +304,9 @@ def _prepare(ctx: click.Context, plugins: tuple[Path, ...]) -> None:
     session: sessions.Session = ctx.obj
     session.plugins = tuple(plugins)
     _require_utf8(str(session.state), *session.argv)
-    from .inputs import settings_files
+    from ..app import settings
 
-    if ctx.invoked_subcommand not in _WITHOUT_SETTINGS and (files := settings_files.find(session.terminal.warn)):
+    if ctx.invoked_subcommand not in _WITHOUT_SETTINGS and (files := settings.find(session.terminal.warn)):
         _apply_settings(ctx, session, files)
 
 
@@ -321,12 +321,13 @@ def _require_utf8(*texts: str) -> None:
 
 def _apply_settings(ctx: click.Context, session: sessions.Session, files: Sequence[Path]) -> None:
     """Make the settings of the files the defaults of the verb. Raises UsageError with every mistake in them."""
-    from .inputs import settings
+    from ..app import settings
+    from .inputs.settings import default_map
 
     session.settings = tuple(files)
     values = [setting for file in files for setting in settings.read(file)]
     session.plugins = session.plugins or settings.plugins(values)
-    ctx.default_map = settings.default_map(ctx, values)
+    ctx.default_map = default_map(ctx, values)
     session.set_in = {
         setting.key: setting.place
         for setting in sorted(values, key=lambda setting: (files.index(setting.file), bool(setting.verb)))
@@ -365,9 +366,8 @@ def _stem(verb: str) -> str:
 
 
 def _summary(file: Path) -> str:
-    from ..store.shipped import summary
-
-    return summary(file)
+    """The first line of a verb's file."""
+    return file.read_text().partition("\n")[0].strip('"').rstrip(".")
 
 
 #: The options of every verb that set how much it prints.

@@ -93,7 +93,7 @@ def without_targets(arguments: Sequence[str]) -> list[str]:
     return result
 
 
-def document(night_dir: Path, night: Night, judgement: NightJudgement, text: str) -> dict[str, Any]:
+def document(night_dir: Path, night: Night, judgement: NightJudgement, text: str) -> object:
     """What is posted. ``text`` is what Slack, Mattermost and Teams show; ``id`` is the same in a repeated request."""
     bad = [judged for judged in judgement.findings if judged.state in ("fail", "xpass", "warn")]
     return {

@@ -133,8 +133,8 @@ class _Parser:
                 ("suite",), "must be 1 to 60 letters, digits, . _ - and begin with a letter or digit", name
             )
         draft.enforce_minimums((), head, {"seed": 0, "budget_s": 0.001})
-        defaults = draft.section("defaults")
-        self._arguments(("defaults",), Defaults, defaults)
+        defaults = self._section(("defaults",), draft.section("defaults"))
+        self._arguments(Defaults, defaults)
         for index, item in enumerate(self._items(head.get("trials"))):
             self._entry(("trials", index), item, defaults)
         draft.hints.append(f"correct {draft.document.path}, then: ccbed nightly {draft.document.name} --dry-run")
@@ -154,10 +154,13 @@ class _Parser:
         self._draft.add_problem(("trials",), problem, items or ...)
         return []
 
-    def _arguments(self, where: source_positions.Path, cls: type, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _section(self, where: source_positions.Path, content: Any) -> trial_draft.Section:
+        return trial_draft.Section(draft=self._draft, where=where, content=content or {})
+
+    def _arguments(self, cls: type, section: trial_draft.Section) -> dict[str, Any]:
         """The converted keys of ``defaults``, or of a trial; mistakes are recorded."""
-        draft = self._draft
-        arguments = draft.convert_arguments(where, cls, body, "key")
+        draft, where = self._draft, section.where
+        arguments = draft.convert_arguments(where, cls, section.content, "key")
         draft.enforce_minimums(where, arguments, {"repeats": 1, "deadline_s": 0.1})
         if arguments.get("repeats", 1) > MAX_REPEATS:
             draft.add_problem((*where, "repeats"), f"must be <= {MAX_REPEATS}", arguments.pop("repeats"))
@@ -170,24 +173,24 @@ class _Parser:
                 draft.add_problem((*where, "needs"), f"unknown; {values.nearest(need, selector.REQUIREMENTS)}", need)
         return arguments
 
-    def _entry(self, where: source_positions.Path, item: Any, defaults: Mapping[str, Any]) -> None:
+    def _entry(self, where: source_positions.Path, item: Any, defaults: trial_draft.Section) -> None:
         draft = self._draft
         if isinstance(item, str):
             item = {"trial": item}
         if not isinstance(item, dict):
             draft.add_problem(where, "must be a mapping with `trial`", item)
             return
-        arguments = self._arguments(where, Entry, item)
+        arguments = self._arguments(Entry, self._section(where, item))
         inherited, _ = values.convert_fields(
-            Defaults, "key", {key: value for key, value in defaults.items() if key not in item}
+            Defaults, "key", {key: value for key, value in defaults.content.items() if key not in item}
         )
         world = {**(inherited.pop("world", None) or {}), **arguments.get("world", {})}
         precision = arguments.pop("precision", None)
         if "precision" in inherited:
             precision = _share_or_none(inherited.pop("precision"))
         merged = {**inherited, **arguments, "world": world}
-        rules = self._rules((*where, "metrics"), merged.get("metrics", {}))
-        choices = self._choices((*where, "matrix"), merged.get("matrix", {}))
+        rules = self._rules(self._section((*where, "metrics"), merged.get("metrics")))
+        choices = self._choices(self._section((*where, "matrix"), merged.get("matrix")))
         if "trial" not in merged:
             return
         try:
@@ -237,31 +240,29 @@ class _Parser:
         place = next((place for place in places if place in lines), (*where, *dotted.split(".")))
         return f"{self._draft.document.position(*place)}: {trial_draft.dotted(place)}"
 
-    def _choices(self, where: source_positions.Path, matrix: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _choices(self, matrix: trial_draft.Section) -> list[dict[str, Any]]:
         """One mapping per combination of the values; a single empty one without a matrix."""
         lists: dict[str, list[Any]] = {}
-        for key, items in matrix.items():
+        for key, items in matrix.content.items():
             head = key.partition(".")[0]
             if "." in key and head not in _PATHS:
-                self._draft.add_problem((*where, key), f"unknown path; {values.nearest(head, _PATHS)}")
+                self._draft.add_problem((*matrix.where, key), f"unknown path; {values.nearest(head, _PATHS)}")
             elif not isinstance(items, list) or not items:
-                self._draft.add_problem((*where, key), "must be a list of values", items)
+                matrix.add_problem(key, "must be a list of values")
             else:
                 lists[key] = items
         if math.prod(map(len, lists.values())) > MAX_CELLS:
-            self._draft.add_problem(where, f"has more than {MAX_CELLS} combinations")
+            self._draft.add_problem(matrix.where, f"has more than {MAX_CELLS} combinations")
             return []
         return [dict(zip(lists, choice, strict=True)) for choice in itertools.product(*lists.values())]
 
-    def _rules(self, where: source_positions.Path, metrics: Mapping[str, Any]) -> tuple[MetricRule, ...]:
+    def _rules(self, metrics: trial_draft.Section) -> tuple[MetricRule, ...]:
         rules = []
-        for metric, body in metrics.items():
+        for metric, body in metrics.content.items():
             if body is not None and not isinstance(body, dict):
-                self._draft.add_problem(
-                    (*where, metric), "must be a mapping with floor, minimum_absolute or xfail", body
-                )
+                metrics.add_problem(metric, "must be a mapping with floor, minimum_absolute or xfail")
                 continue
-            place = (*where, metric)
+            place = (*metrics.where, metric)
             arguments = self._draft.convert_arguments(place, Rule, body or {}, "key")
             self._draft.enforce_minimums(place, arguments, {"minimum_absolute": 0})
             rules.append(MetricRule(metric=metric, **arguments | self._ticket(place, arguments.get("xfail", ""))))

@@ -231,7 +231,7 @@ def document(sweep: PairSweep) -> dict[str, Any]:
     }
 
 
-def _part(culprit: pairs.Culprit) -> dict[str, Any]:
+def _part(culprit: pairs.Culprit) -> object:
     return {
         "kind": culprit.kind, "parts": list(culprit.parts), "slowdown": culprit.slowdown, "confidence": culprit.confidence,
     }  # fmt: skip

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def read(path: Path, vault: Vault) -> tuple[Inventory, tuple[str, ...]]:
     return parse_listing.parse(listing, files), parse_listing.secrets(files)
 
 
-def _list(path: Path, vault: Vault, options: Sequence[str]) -> Mapping[str, Any]:
+def _list(path: Path, vault: Vault, options: Sequence[str]) -> variable_positions.Listing:
     """Raises UsageError."""
     argv = ["-i", str(path), "--list", "--playbook-dir", str(shipped.folder("playbooks")), *options]
     done = run("ansible-inventory", argv, LIST_S, about=str(path))
@@ -61,7 +61,7 @@ def _list(path: Path, vault: Vault, options: Sequence[str]) -> Mapping[str, Any]
         raise UsageError(f"{path}: ansible-inventory printed text that is not JSON") from None
     if not isinstance(listing, dict):
         raise UsageError(f"{path}: ansible-inventory printed JSON that is not an inventory")
-    return listing
+    return variable_positions.Listing(content=listing)
 
 
 def _opened(path: Path, vault: Vault, options: Sequence[str], sealed: Sequence[str]) -> dict[str, str]:

@@ -36,8 +36,8 @@ class _Fetch:
     """What was fetched from one node. ``no_space``: the error of a full disk on this machine."""
 
     size: int = 0
-    missing: list[dict[str, Any]] = field(default_factory=list)
-    capped: list[dict[str, Any]] = field(default_factory=list)
+    missing: list[dict[str, str]] = field(default_factory=list)
+    capped: list[dict[str, str | int | Sequence[str]]] = field(default_factory=list)
     done: bool = False
     no_space: OSError | None = None
 

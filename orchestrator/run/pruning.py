@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ..core.bed.prune import KEEP_BYTES, KEPT_ON_BED, MIN_AGE_S, OLDER_THAN_S, Leftover, Removal, removals
+from ..core.bed.prune import KEEP_BYTES, KEPT_ON_BED, MIN_AGE_S, OLDER_THAN_S, Leftover, Removal, Report, removals
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
-from ..model.frozen import dataclass, field
+from ..model.frozen import dataclass
 from ..model.provider import Provider
 from ..node.hostlink.bed_files import EXEC, PAYLOAD, RUN
 from ..store import beds, leftovers
@@ -38,20 +38,6 @@ class Limits:
             age=self.age,
             size=self.size,
         )
-
-
-@dataclass(kw_only=True)
-class Report:
-    """``removed``: in a dry run, to be removed; ``problems``: directories that could not be read or changed."""
-
-    removed: list[Removal] = field(default_factory=list)
-    remaining: list[Leftover] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    def add(self, leftovers: Sequence[Leftover], chosen: Sequence[Removal]) -> None:
-        removed = {id(removal.leftover) for removal in chosen}
-        self.removed += chosen
-        self.remaining += [leftover for leftover in leftovers if id(leftover) not in removed]
 
 
 def of_bed(bed: BedSpec, provider: Provider) -> tuple[Leftover, ...]:

@@ -163,14 +163,14 @@ def _being_changed(name: str) -> UsageError:
 
 def run_lock(workdir: Path, run: str, directory: Path) -> AbstractContextManager[None]:
     """Held by the orchestrator that drives a run; freed by the kernel when it dies. Raises UsageError when held."""
-    holder = {"run": run, "dir": str(directory), "pid": os.getpid()}
+    holder: dict[str, str | int] = {"run": run, "dir": str(directory), "pid": os.getpid()}
     return _held(workdir / RUN_LOCK, holder, lambda: busy(workdir))
 
 
 def night_lock(workdir: Path, night: str) -> AbstractContextManager[None]:
     """Held by the process that runs a night on a bed; freed by the kernel when it dies. Raises UsageError when held."""
     since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    holder = {"night": night, "pid": os.getpid(), "user": getpass.getuser(), "since": since}
+    holder: dict[str, str | int] = {"night": night, "pid": os.getpid(), "user": getpass.getuser(), "since": since}
     return _held(workdir / NIGHT_LOCK, holder, lambda: _night(workdir))
 
 
@@ -273,7 +273,7 @@ def busy(workdir: Path, *, driven: bool = True) -> UsageError:
 
 
 @contextmanager
-def _held(file: Path, holder: Mapping[str, object] | None, refusal: Callable[[], UsageError]) -> Iterator[None]:
+def _held(file: Path, holder: Mapping[str, str | int] | None, refusal: Callable[[], UsageError]) -> Iterator[None]:
     """Hold a lock, in whose file ``holder`` is written. Raises ``refusal`` if another process holds it."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = _flock(file, tries=5)

@@ -251,9 +251,9 @@ def keep_keeper_events(directory: Path, workdir: Path) -> None:
             paths.write(paths.inside(directory, f"{KEEPERS}/{name}"), b"".join(lines[:end]))
 
 
-def keeper_prefixes(workdir: Path, begin: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+def keeper_prefixes(workdir: Path, begin: Mapping[str, int]) -> dict[str, dict[str, str | int]]:
     """Path in the bundle -> the number of bytes that the keeper had written for this run, and their SHA-256."""
-    prefixes: dict[str, dict[str, Any]] = {}
+    prefixes: dict[str, dict[str, str | int]] = {}
     for name, start in begin.items():
         if content := _keeper_events(workdir, name, start):
             whole = content[: content.rfind(b"\n") + 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator
 
 from ..model.event import Event, History
@@ -30,7 +29,7 @@ class NodeFigure:
 
     @property
     def median(self) -> float:
-        return statistics.median(self.repeats)
+        return values.median(self.repeats)
 
     @property
     def spread(self) -> float | None:
@@ -58,7 +57,7 @@ class FigureRow:
 
     @property
     def median(self) -> float:
-        return statistics.median(figure.median for figure in self.nodes)
+        return values.median(figure.median for figure in self.nodes)
 
     @property
     def spread(self) -> float | None:

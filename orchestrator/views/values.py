@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 #: Larger numbers are no figures of a run.
@@ -28,6 +28,13 @@ def whole(value: Any) -> int | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if number is not None and abs(number) <= LARGEST else None
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle of the values; of an even number the mean of both in the middle. The standard library's costs a start 5 modules."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

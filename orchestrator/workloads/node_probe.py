@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..model.frozen import dataclass
 from ..rank import probes
+from ..rank.node_probe.results import ProbeParams
 
 if TYPE_CHECKING:
     from ..rank.runtime import context
@@ -20,7 +21,7 @@ ON_CPU = ("float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
+class Params(ProbeParams):
     """Parameters.
 
     probes      clock | copies | cpu | disk | gemm | gpu-health | memory | nic | sdc | versions; empty: all of them
@@ -33,16 +34,6 @@ class Params:
     nic_mib     MiB that each node sends to the next one while the counters of its interface are watched
     in_turn     ranks on one host are probed one after the other; otherwise at the same time
     """
-
-    probes: tuple[str, ...] = ()
-    repeats: int = 5
-    repeat_s: float = 0.2
-    dtypes: tuple[str, ...] = ()
-    disk_mib: int = 64
-    disk_tool: str = "auto"
-    memory_mib: int = 0
-    nic_mib: int = 16
-    in_turn: bool = True
 
     #: Probes send no chunks that are worth a record.
     record: ClassVar[bool] = False

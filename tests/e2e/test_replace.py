@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import plugins
-from orchestrator.app.beds import drain_texts
+from orchestrator.app.session import drain_texts
 from orchestrator.model.event import Event
 from orchestrator.model.events import GangStart, NodeKillDone, RecoveryDecided, RecoveryRefused, RecoveryWaiting
 from orchestrator.model.trial import FaultPlan, Trial, World

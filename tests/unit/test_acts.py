@@ -56,7 +56,7 @@ RECORDING = {
     "app/audited.py": "for each event of a run that concerns a host",
     "app/session.py": "it defines launch; audited calls it",
     "app/slurm/slurm_jobs.py": "it ends a job that `up` began; `up` records that",
-    "app/down.py": "", "cli/verbs/exec_.py": "", "app/heal.py": "", "app/up.py": "", "app/run.py": "",
+    "app/down.py": "", "app/hosts/exec_.py": "", "app/heal.py": "", "app/up.py": "", "app/run.py": "",
     "app/nightly/night_trials.py": "", "app/spare_probe.py": "", "app/resume.py": "",
 }  # fmt: skip
 

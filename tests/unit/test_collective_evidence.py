@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.app import ended
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import collective, summary, terminal
 from orchestrator.core.verdict import metrics as core_metrics
@@ -89,7 +90,7 @@ def test_a_report_that_broke_is_said_and_changes_no_exit_code(tmp_path: Path) ->
     (directory / bundle.REPORT / "html-failed.txt").write_text("Traceback: …")
     out = io.StringIO()
     session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=io.StringIO()))
-    result = summary.saved(directory)
+    result = ended.saved(directory)
     assert summary.show(session, result) == result.code
     assert "html could not be written" in out.getvalue()
     assert "report/html-failed.txt" in out.getvalue()
@@ -223,7 +224,7 @@ def test_auto_is_told_with_its_reason() -> None:
     message = "auto      all-reduce ring 4 KiB: the model expects 1 ms"
     assert message in list(collective.lines(run, Path("runs/x")))
     assert ("auto", message.removeprefix("auto      ")) in page.lines(run, measured(run))
-    document = collective.document(run)
+    document: Any = collective.document(run)
     assert document is not None
     assert document["auto"] == [{"case": 0, "chosen": "ring", "why": "the model expects 1 ms"}]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.inputs import settings_files
+from orchestrator.app import settings
 from orchestrator.model import errors
 from orchestrator.prepare import facts
 from orchestrator.providers import event_reader, sites
@@ -60,10 +60,10 @@ def test_settings_in_the_home_of_another_user_are_not_read(tmp_path: Path, monke
 
     warnings: list[str] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(settings_files, "user_file", lambda: Path("/root/.config/ccbed/config.toml"))
-    monkeypatch.setattr(settings_files, "project_file", lambda: None)
+    monkeypatch.setattr(settings, "user_file", lambda: Path("/root/.config/ccbed/config.toml"))
+    monkeypatch.setattr(settings, "project_file", lambda: None)
     monkeypatch.setattr(Path, "is_file", refuse)
-    assert settings_files.find(warnings.append) == ()
+    assert settings.find(warnings.append) == ()
     assert warnings == ["/root/.config/ccbed/config.toml: not read: it is in a directory that you may not read"]
 
 

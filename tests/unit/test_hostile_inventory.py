@@ -12,7 +12,15 @@ import pytest
 import yaml
 
 from orchestrator.core.bed import container_requests, nodes_from_inventory, slurm_job
-from orchestrator.core.inventory import literal, parse_inventory, parse_listing, slurm_options, ssh_options, variables
+from orchestrator.core.inventory import (
+    literal,
+    parse_inventory,
+    parse_listing,
+    slurm_options,
+    ssh_options,
+    variable_positions,
+    variables,
+)
 from orchestrator.model import codec
 from orchestrator.model.bed import BedSpec, Inventory
 from orchestrator.model.errors import UsageError
@@ -112,7 +120,7 @@ def listed(where: str, text: str) -> Inventory:
     content = document(where, text)["all"]
     hosts = dict.fromkeys(content["hosts"], content["vars"])
     listing = {"_meta": {"hostvars": hosts}, "all": {"children": ["ungrouped"]}, "ungrouped": {"hosts": list(hosts)}}
-    return parse_listing.parse(listing, parse_listing.SourceFiles(path="lab.yml"))
+    return parse_listing.parse(variable_positions.Listing(content=listing), parse_listing.SourceFiles(path="lab.yml"))
 
 
 def is_rejected(where: str, text: str) -> bool:

@@ -10,7 +10,7 @@ import stat
 import pytest
 
 from orchestrator import plugins
-from orchestrator.cli.inputs import starters
+from orchestrator.app import starters
 from orchestrator.core.spec import parse_trial
 from orchestrator.store import shipped
 

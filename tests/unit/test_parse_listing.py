@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.inventory import parse_listing
+from orchestrator.core.inventory import parse_listing, variable_positions
 from orchestrator.model.bed import Inventory
 from orchestrator.model.errors import UsageError
 from orchestrator.prepare import ansible_listing, inventory
@@ -253,7 +253,7 @@ def test_the_order_of_hosts_is_that_of_the_groups() -> None:
         "all": {"children": ["ungrouped", "gpu"]},
         "gpu": {"hosts": ["b", "a"]},
     }
-    result = parse_listing.parse(listing, parse_listing.SourceFiles(path="x"))
+    result = parse_listing.parse(variable_positions.Listing(content=listing), parse_listing.SourceFiles(path="x"))
     assert [host.name for host in result.hosts] == ["b", "a"]
 
 

@@ -12,12 +12,14 @@ from typing import Any, cast
 import click
 import pytest
 
-from orchestrator.app import down, requests, run, up
+from orchestrator.app import check, down, leftovers, listing, requests, resume, run, starters, up
 from orchestrator.app.collectives import sweep
 from orchestrator.app.collectives.request import SizeRequest, SweepRequest
-from orchestrator.app.nightly import nights
-from orchestrator.app.nightly.request import NightRequest
-from orchestrator.app.requests import DownRequest, RunRequest, TrialRef, UpRequest
+from orchestrator.app.hosts import drains, exec_, images
+from orchestrator.app.nightly import floors, nights, recorded_runs
+from orchestrator.app.nightly.request import AcceptRequest, NightRequest
+from orchestrator.app.recorded import bundles, checkpoints, compare, logs, report, watch
+from orchestrator.app.requests import DownRequest, OneBedRequest, PlanRequest, RunRequest, TrialRef, UpRequest
 from orchestrator.app.session import Session
 from orchestrator.cli import main
 from orchestrator.model import codec
@@ -28,23 +30,48 @@ from .beds import LOCAL
 from .fake_bed import FakeProvider
 
 #: Verb -> its request.
-REQUESTS = {
-    "run": RunRequest,
-    "up": UpRequest,
-    "down": DownRequest,
-    "sweep": SweepRequest,
-    "nightly": NightRequest,
-    "size": SizeRequest,
-}
+REQUESTS: dict[str, type] = {
+    "run": RunRequest, "up": UpRequest, "down": DownRequest, "sweep": SweepRequest, "nightly": NightRequest, "size": SizeRequest,
+    "plan": PlanRequest, "doctor": PlanRequest, "status": OneBedRequest, "heal": OneBedRequest,
+    "resume": resume.ResumeRequest, "check": check.CheckRequest, "list": listing.ListRequest, "prune": leftovers.PruneRequest,
+    "drain": drains.DrainRequest, "undrain": drains.UndrainRequest, "quarantine": drains.QuarantineRequest,
+    "exec": exec_.ExecRequest, "image build": images.BuildRequest, "image list": images.ListRequest,
+    "accept": AcceptRequest, "baseline accept": floors.AcceptFloorsRequest, "baseline show": floors.ShowFloorsRequest,
+    "runs": recorded_runs.RunsRequest, "runs prune": leftovers.PruneRunsRequest, "trend": recorded_runs.TrendRequest,
+    "init": starters.InitRequest, "bundle export": bundles.ExportRequest, "bundle verify": bundles.VerifyRequest,
+    "bundle sign": bundles.SignRequest, "checkpoint check": checkpoints.CheckpointRequest, "compare": compare.CompareRequest,
+    "judge": check.JudgeRequest, "logs": logs.LogsRequest, "report": report.ReportRequest, "watch": watch.WatchRequest,
+}  # fmt: skip
+#: Verbs of the command line itself: they have no use case, or only verbs below them.
+WITHOUT_REQUEST = {"completion", "config", "baseline", "bundle", "checkpoint", "image"}
 #: Options of a verb that are no part of what is asked for: how it is shown, and the session's own.
 SHOWN = {"as_json", "quiet", "verbose", "help"}
 
 
-def options(verb: str) -> dict[str, click.Option]:
-    command = main.Verbs().get_command(click.Context(click.Command("ccbed")), verb)
+def params(verb: str) -> list[click.Parameter]:
+    """What the line of a verb has, but for how it is shown."""
+    name, _, below = verb.partition(" ")
+    command = main.Verbs().get_command(click.Context(click.Command("ccbed")), name)
     assert command is not None
-    params = [param for param in command.params if isinstance(param, click.Option) and param.expose_value]
-    return {param.name: param for param in params if param.name and param.name not in SHOWN}
+    if below:
+        assert isinstance(command, click.Group)
+        command = command.commands[below]
+    return [param for param in command.params if param.expose_value and param.name not in SHOWN]
+
+
+def options(verb: str) -> dict[str, click.Option]:
+    return {str(param.name): param for param in params(verb) if isinstance(param, click.Option)}
+
+
+def test_every_verb_fills_a_request() -> None:
+    assert {verb.partition(" ")[0] for verb in REQUESTS} | WITHOUT_REQUEST == set(main.VERBS)
+
+
+@pytest.mark.parametrize("verb", sorted(REQUESTS.keys() - {"run"}))
+def test_each_argument_is_a_field_of_the_request_and_the_other_way_round(verb: str) -> None:
+    arguments = [str(param.name) for param in params(verb) if isinstance(param, click.Argument)]
+    named = [item.name for item in dataclasses.fields(REQUESTS[verb]) if "argument" in item.metadata]
+    assert arguments == named
 
 
 @pytest.mark.parametrize("verb", REQUESTS)
@@ -68,7 +95,8 @@ def values_of(kind: Any) -> Iterator[Any]:
 def test_a_default_stands_in_the_request_alone() -> None:
     """A line without options asks for what a request without values does."""
     given = {"trial": "gemm", "bed": None}
-    for verb, kind in REQUESTS.items():
+    filled = {verb: kind for verb, kind in REQUESTS.items() if not any(param.required for param in params(verb))}
+    for verb, kind in ({"run": RunRequest, "up": UpRequest, "sweep": SweepRequest} | filled).items():
         parsed = {
             name: option.get_default(click.Context(click.Command(verb))) for name, option in options(verb).items()
         }
@@ -90,6 +118,9 @@ EXAMPLES: list[Any] = [
     UpRequest(inventory=Path("lab.yml"), prepare=False, limit=("h1", "h2"), max_unavailable=1),
     DownRequest(bed="lab", force=True),
     requests.build(SweepRequest, {"trial": "gemm", "each_node": True, "inventory": Path("lab.yml"), "resume": Path("r")}),
+    compare.CompareRequest(before="3f9c", after="8aa1", others=("77cd",), html=Path("x.html"), fail_over="5%"),
+    bundles.VerifyRequest(run="3f9c", keys=(Path("a.key"), Path("b.key"))),
+    watch.WatchRequest(timeout=2.5),
 ]  # fmt: skip
 
 
@@ -173,7 +204,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
 def test_use_cases_work_without_a_terminal_and_tell_their_progress_in_order(desk: Desk) -> None:
     inventory = Path("local.yml")
     planned = up.plan(desk.session(), UpRequest(inventory=inventory))
-    assert planned.document["empty"] is False and desk.paper.followed == [], "a plan changes nothing"
+    assert not planned.diff.empty and desk.paper.followed == [], "a plan changes nothing"
     assert up.run(desk.session(), UpRequest(inventory=inventory)).name == "local"
     assert [name for name in desk.paper.followed if name != "node_ready"] == [
         "away", "planned", "keepers_start", "keepers_started", "nodes_ready", "changed",

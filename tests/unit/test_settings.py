@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import platformdirs
 import pytest
 
 from orchestrator import plugins
+from orchestrator.app import settings as files
+from orchestrator.app.session import state_dir
 from orchestrator.cli import main
-from orchestrator.cli.inputs import settings, settings_files
+from orchestrator.cli.inputs import settings
 from orchestrator.cli.render import terminal
 from orchestrator.workloads import infer_dp
 
@@ -154,7 +157,7 @@ def test_a_path_of_the_user_is_relative_to_the_file_as_well(ccbed: Desk) -> None
 
 
 #: Options, and parameters of the shipped workloads, that a project may set to anything: they run nothing, confirm nothing and
-#: name no path. A new option belongs here, in ``settings_files.PATHS``, or among those that are refused.
+#: name no path. A new option belongs here, in ``files.PATHS``, or among those that are refused.
 _HARMLESS = """
 algorithm all-gather all-reduce args ask-vault-pass asynchronous at attention auto-s backend batch bed broadcast bucket-mb
 budget checkpoint-every checkpoint-retry-s cold csv dataset detach digest-every disk-mib disk-tool drain dry-run dtype dtypes
@@ -173,26 +176,22 @@ PARAMS_HARMLESS = {"model", "record"}
 
 
 def test_each_option_is_in_exactly_one_class(ccbed: Desk) -> None:
-    refused = settings_files.EXECUTING.keys() | settings_files.CONFIRMING.keys()
+    refused = files.EXECUTING.keys() | files.CONFIRMING.keys()
     names = set()
     for path, command in [((), main._group()), *every_verb()]:
         for option in settings.options(command):
             key = settings.key(option)
             names |= {key, ".".join((*path, key))}
             others = [name[2:] for name in option.opts if name.startswith("--")]
-            assert len({settings_files.refusal(path, name) for name in others}) <= 1, (
-                f"{others}: another name is allowed"
-            )
-            of_user = bool(settings_files.refusal(path, key))
-            assert of_user + (key in settings_files.PATHS) + (key in HARMLESS) == 1, (
-                f"{path} {key} is in no class, or in two"
-            )
+            assert len({files.refusal(path, name) for name in others}) <= 1, f"{others}: another name is allowed"
+            of_user = bool(files.refusal(path, key))
+            assert of_user + (key in files.PATHS) + (key in HARMLESS) == 1, f"{path} {key} is in no class, or in two"
             is_path = isinstance(option.type, click.Path | click.File) or "DIR" in str(option.metavar)
             assert not is_path or key not in HARMLESS, f"{path} {key} is a path"
     params = _params()
-    unknown = params - refused - settings_files.PATHS.keys() - HARMLESS - PARAMS_HARMLESS
+    unknown = params - refused - files.PATHS.keys() - HARMLESS - PARAMS_HARMLESS
     assert not unknown, f"parameters of workloads in no class: {unknown}"
-    assert (refused | settings_files.PATHS.keys() | HARMLESS) - {"exec-"} <= names | params, "an option is gone"
+    assert (refused | files.PATHS.keys() | HARMLESS) - {"exec-"} <= names | params, "an option is gone"
 
 
 def _params() -> set[str]:
@@ -387,3 +386,14 @@ def test_version_names_torch_without_importing_it(ccbed: Desk, capsys: pytest.Ca
 
     assert ccbed("--version") == 0
     assert f"· torch {metadata.version('torch')} · Python 3." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", ["", "relative", "/absolute", " /blank", None])
+def test_the_directories_of_a_user_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    assert state_dir() == platformdirs.user_state_path("ccbed")
+    assert files.user_file() == platformdirs.user_config_path("ccbed") / "config.toml"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.app import down, ephemeral_bed
+from orchestrator.app import down
 from orchestrator.app.nightly import night_trials
-from orchestrator.app.slurm import slurm_jobs
+from orchestrator.app.slurm import ephemeral_bed, slurm_jobs
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.core.bed import nodes_from_inventory

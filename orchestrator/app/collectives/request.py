@@ -7,14 +7,14 @@ from typing import Literal
 
 from ...core.sizing import layout, memory, transformers
 from ...model.frozen import dataclass
-from ..requests import RUNS, RUNS_HELP, BedRef, option
+from ..requests import BedRef, argument, option, runs_directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRequest:
     """The request of `ccbed sweep`."""
 
-    trial: str
+    trial: str = argument(metavar="TRIAL|FILE.yml", completes="trials")
     each_node: bool = option(False, "Compare the figures of every node with those of its peers.")
     each_pair: bool = option(False, "Compare the links of all pairs of nodes, in both directions.")
     rounds: int | None = option(1, "Run the trial N times, and once more to confirm a suspect.", metavar="N", least=1)
@@ -26,7 +26,7 @@ class SweepRequest:
         is_folder=True,
     )
     bed: BedRef = BedRef()
-    runs_dir: Path = option(RUNS, RUNS_HELP, is_folder=True)
+    runs_dir: Path = runs_directory()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

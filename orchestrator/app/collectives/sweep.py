@@ -12,6 +12,7 @@ from ...core.spec import parse_trial, redact, trial_draft
 from ...model import codec
 from ...model.bed import BedSpec
 from ...model.errors import PRECEDENCE, UsageError
+from ...model.event import History
 from ...model.frozen import dataclass, replace
 from ...model.launch import Result
 from ...model.plan import Placement, Plan
@@ -20,12 +21,13 @@ from ...nightly import bundle_records, night_files, sweeps
 from ...nightly.gates.finding import Finding
 from ...nightly.suite import RUNS, Cell, Night
 from ...store import bundle, paths, secrets
-from .. import beds, ephemeral_bed, repeats, trials
+from .. import beds, repeats, trials
 from .. import run as run_one
 from ..collectives.request import SweepRequest
 from ..places import short_path
 from ..requests import OutputRequest, RunRequest, TrialRef
 from ..session import Session
+from ..slurm import ephemeral_bed
 from ..up import up
 
 #: The round that follows where the first ones have a suspect; all rounds are then judged together.
@@ -49,8 +51,12 @@ class Swept:
     def directories(self) -> list[Path]:
         return [Path(result.directory) for result in self.results]
 
+    def histories(self) -> list[History]:
+        """Read the histories of all rounds."""
+        return [bundle.read_history(directory) for directory in self.directories]
+
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         """All of it, for programs."""
         return {
             "sweep": "pairs" if self.sweep else "nodes",

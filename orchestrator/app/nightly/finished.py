@@ -1,4 +1,4 @@
-"""A night that was judged."""
+"""A night that was judged, and an acceptance."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Finished:
         return self.directory / reports.REPORT / "index.html"
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> object:
         """All of it, for programs."""
         judgement, night = self.judgement, self.night
         return {
@@ -46,3 +46,20 @@ class Finished:
             "notes": list(self.notes),
             "report": str(self.page) if self.page.is_file() else None,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """A certificate, and the file that has it as text."""
+
+    directory: Path
+    summary: Path
+    certificate: dict[str, Any]
+
+    @property
+    def code(self) -> int:
+        return int(self.certificate["exit"])
+
+    @property
+    def document(self) -> object:
+        return {**self.certificate, "directory": str(self.directory)}

@@ -18,14 +18,15 @@ from ...nightly import baselines, night_files, notify, runner, selector
 from ...nightly.culprits import hook, quarantine
 from ...nightly.suite import Night, Suite
 from ...store import beds as store
-from .. import beds, ephemeral_bed, spare_probe
+from .. import beds, spare_probe
 from ..places import short_path
+from ..requests import BedRef
 from ..session import Session
-from ..slurm import slurm_jobs
+from ..slurm import ephemeral_bed, slurm_jobs
 from ..up import up
 from . import night_end, night_trials, suites
-from .finished import Finished
-from .request import NightRequest
+from .finished import Acceptance, Finished
+from .request import AcceptRequest, NightRequest
 
 #: Earlier nights that are read for the order of the cells and the remaining time.
 EARLIER = 30
@@ -347,6 +348,22 @@ def _nights(session: Session | None, runs: Path, bed: BedSpec) -> Iterator[tuple
             continue
         if night.bed == bed.name:
             yield directory, night
+
+
+def accept(session: Session, request: AcceptRequest) -> Acceptance:
+    """Run the suite as a night that is not recorded, and certify the bed. Raises UsageError, InfrastructureError, Interrupted."""
+    from ...nightly.judging import certificate
+
+    if request.inventory and request.bed:
+        raise UsageError("INVENTORY and --bed exclude each other; give one of them")
+    night = NightRequest(
+        suite=request.suite, bed=BedRef(bed=request.bed, inventory=request.inventory), baselines=request.baselines,
+        include_quarantined=request.include_quarantined, runs_dir=request.runs_dir,
+    )  # fmt: skip
+    directory = begin(session, night).directory
+    return Acceptance(
+        directory=directory, certificate=certificate.write(directory), summary=directory / certificate.SUMMARY
+    )
 
 
 def _resolve(handle: str, runs: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The request of a night."""
+"""The requests of a night, and of an acceptance."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Literal
 
 from ...model.frozen import dataclass
-from ..requests import BASELINES, BASELINES_HELP, INCLUDE_QUARANTINED, RUNS, RUNS_HELP, BedRef, option
+from ..requests import INCLUDE_QUARANTINED, BedRef, argument, baselines_directory, bed_name, option, runs_directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightRequest:
     """The request of `ccbed nightly`. ``suite``: None for a night that is resumed."""
 
-    suite: str | None = None
+    suite: str | None = argument(None, metavar="SUITE|FILE.yml", completes="suites")
     bed: BedRef = BedRef()
     record: bool = option(False, "Record the night: later nights are compared with it.")
     repeat: int | None = option(None, "Run each cell N times, whatever the suite says.", metavar="N", least=1)
@@ -41,7 +41,7 @@ class NightRequest:
         " 0s: not at all.",
         metavar="TIME",
     )
-    baselines: Path = option(BASELINES, BASELINES_HELP, is_folder=True)
+    baselines: Path = baselines_directory()
     on_culprit: str = option(
         "",
         "Print the call of COMMAND for every node that failed; {node}, {host}, {reason}, {night}, {evidence} are replaced.",
@@ -54,4 +54,16 @@ class NightRequest:
     )
     apply: bool = option(False, "With --on-culprit: call the command.")
     dry_run: bool = option(False, "Print the cells in their order, and stop.")
-    runs_dir: Path = option(RUNS, RUNS_HELP, is_folder=True)
+    runs_dir: Path = runs_directory()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptRequest:
+    """The request of `ccbed accept`: of a bed that is up, or of an inventory."""
+
+    inventory: Path | None = argument(None, completes="inventories")
+    bed: str | None = bed_name()
+    suite: str = option("acceptance", "Another suite of trials than the built-in one.", metavar="SUITE|FILE.yml")
+    include_quarantined: bool = option(False, INCLUDE_QUARANTINED)
+    baselines: Path = baselines_directory()
+    runs_dir: Path = runs_directory()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...model.bed import BedSpec
 from ...model.errors import CcbedError, InfrastructureError, UsageError
@@ -44,7 +44,7 @@ def show_plan(session: Session, bed: BedSpec) -> None:
     _warn_of_unused_gpus(session, bed)
 
 
-def plan(bed: BedSpec) -> dict[str, Any] | None:
+def plan(bed: BedSpec) -> object:
     """The same as values; None for a bed of another provider."""
     from ...providers.slurm import allocation
 

@@ -1,4 +1,4 @@
-"""The options that several verbs share."""
+"""The verbs of the command line, and their options, which are made from the fields of requests."""
 
 from __future__ import annotations
 
@@ -6,28 +6,85 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from ...app import requests
 from ...app.requests import Option
 from ...core.spec import values
-from ...model import codec
+from ...model import codec, errors
 from ...model.errors import UsageError
-from ...model.frozen import fields
+from ...model.frozen import MISSING, fields
 from . import completions
+from .session import Session
 
-_CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+_CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "CCBED"}
 
-
-Decorator = Callable[[Callable[..., Any]], click.Command]
+Q = TypeVar("Q")
+R = TypeVar("R")
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
+#: What a verb does: it returns its exit code.
+Verb = Callable[[Session, Q], int]
 
 
-def command(**extra: Any) -> Decorator:
+def command(**extra: Any) -> Callable[[Callable[..., Any]], click.Command]:
     """Return ``click.command`` with -h, and an environment variable CCBED_<OPTION> for every option."""
-    return click.command(context_settings={**_CONTEXT, "auto_envvar_prefix": "CCBED"}, **extra)
+    return click.command(context_settings=_CONTEXT, **extra)
+
+
+def group(**extra: Any) -> Callable[[Callable[..., Any]], click.Group]:
+    """Return ``click.group`` with -h, for a verb that has verbs below it."""
+    return click.group(context_settings=_CONTEXT, **extra)
+
+
+def verb(
+    request: type[Q], *more: Wrapper, below: click.Group | None = None, interspersed: bool = True, **extra: Any
+) -> Callable[[Verb[Q]], click.Command]:
+    """Return a decorator that makes a verb of a function from session and request, with an argument or option for each field.
+
+    ``more``: further options; ``below``: the verb that it is a part of; ``interspersed``: options may follow arguments.
+    """
+
+    def make(function: Verb[Q]) -> click.Command:
+        def called(session: Session, /, **given: Any) -> int:
+            return function(session, requests.build(request, given))
+
+        called.__name__, called.__doc__ = function.__name__, function.__doc__
+        callback: Callable[..., Any] = as_json(click.pass_obj(called))
+        for wrap in reversed((of_request(request), *more)):
+            callback = wrap(callback)
+        settings = _CONTEXT | {"allow_interspersed_args": interspersed}
+        made = (below.command if below else click.command)(context_settings=settings, **extra)(callback)
+        return made
+
+    return make
+
+
+def shows(
+    request: type[Q], use_case: Callable[[Session, Q], R], *more: Wrapper, **extra: Any
+) -> Callable[[Callable[[Session, R], None]], click.Command]:
+    """Return a decorator that makes a verb of a use case and of a function that shows its result; with --json its document is shown.
+
+    The exit code is that of the result, else 0; of several results the greatest. ``more``, ``extra``: as of ``verb``.
+    """
+
+    def make(show: Callable[[Session, R], None]) -> click.Command:
+        def called(session: Session, filled: Q) -> int:
+            result = use_case(session, filled)
+            if not session.is_json:
+                show(session, result)
+            elif isinstance(result, tuple):
+                session.terminal.json([getattr(item, "document", item) for item in result])
+            else:
+                session.terminal.json(getattr(result, "document", result))
+            items = result if isinstance(result, tuple) else (result,)
+            return max((getattr(item, "code", errors.EXIT_PASS) for item in items), default=errors.EXIT_PASS)
+
+        called.__name__, called.__doc__ = show.__name__, show.__doc__
+        return verb(request, *more, **extra)(called)
+
+    return make
 
 
 def _set_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
@@ -37,50 +94,7 @@ def _set_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
     return value
 
 
-runs_dir = click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("runs"),
-    show_default=True,
-    help="The directory of the runs' bundles.",
-)
-baselines = click.option(
-    "--baselines",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("inventories/baselines"),
-    show_default=True,
-    help="The directory of the baselines: a file of floors for each hardware model.",
-)
 as_json = click.option("--json", "as_json", is_flag=True, callback=_set_json, help="Print JSON on stdout.")
-inventory = click.argument("inventory", type=click.Path(path_type=Path), shell_complete=completions.inventories)
-bed = click.option("--bed", default=None, help="The bed, if several are up.", shell_complete=completions.beds)
-bed_keys = click.option(
-    "--bed-key",
-    "keys",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="FILE",
-    help="A key of the run's bed, beds/BED/keeper/events.key in ccbed's state directory (until `ccbed down`; `ccbed bundle verify RUN`"
-    " names it): verify that its keeper signed its events and the list of all evidence.",
-)
-include_quarantined = click.option(
-    "--include-quarantined", is_flag=True, help="Give ranks to nodes in quarantine too (see ccbed quarantine)."
-)
-limit = click.option(
-    "--limit",
-    multiple=True,
-    metavar="HOST",
-    shell_complete=completions.hosts,
-    help="Act only on this host; repeatable, or h1,h2, rack1-*, !h3. The other hosts stay part of the bed.",
-)
-
-
-def of_run(name: str = "run", **extra: Any) -> Wrapper:
-    return click.argument(name, **{"shell_complete": completions.runs, **extra})
-
-
-def of_bed(**extra: Any) -> Wrapper:
-    return click.argument("bed", **{"required": False, "shell_complete": completions.beds, **extra})
 
 
 def vault(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,8 +163,8 @@ def _vault_prompt(ctx: click.Context, _param: click.Parameter, value: bool) -> N
 # --- options from the fields of a request ---
 
 
-def of_request(request: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for each field of ``request`` that is one, in their order, those of its values included."""
+def of_request(request: type) -> Wrapper:
+    """Add an argument or option for each field of ``request`` that is one, in their order, those of its values included."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         for make in reversed([*_decorators(request)]):
@@ -160,7 +174,7 @@ def of_request(request: type) -> Callable[[Callable[..., Any]], Callable[..., An
     return add
 
 
-def _decorators(request: type) -> Iterator[Callable[[Callable[..., Any]], Callable[..., Any]]]:
+def _decorators(request: type) -> Iterator[Wrapper]:
     for item in fields(request):
         kind, made = codec.hints(request)[item.name], item.metadata.get("option")
         if requests.is_request(kind):
@@ -169,29 +183,48 @@ def _decorators(request: type) -> Iterator[Callable[[Callable[..., Any]], Callab
             flag = f"--{item.name.replace('_', '-')}"
             names = made.flags or ((f"{flag}/--no-{flag[2:]}",) if kind == bool | None else (flag,))
             yield click.option(*names, item.name, **_settings(made, kind, item.default))
+        elif (made := item.metadata.get("argument")) is not None:
+            yield click.argument(item.name, **_argument(made, kind, item.default))
+
+
+def _argument(made: Option, kind: Any, default: Any) -> dict[str, Any]:
+    """The arguments of ``click.argument`` for a field."""
+    settings = _common(made, kind) | {"required": default is MISSING}
+    if kind == tuple[str, ...]:
+        return settings | {"nargs": -1}
+    return settings | ({"default": default} if default not in (None, MISSING) else {})
 
 
 def _settings(made: Option, kind: Any, default: Any) -> dict[str, Any]:
     """The arguments of ``click.option`` for a field."""
-    settings: dict[str, Any] = {"help": made.help, "default": None if default == () else default}
-    settings |= {"metavar": made.metavar} if made.metavar else {}
-    settings |= {"shell_complete": getattr(completions, made.completes)} if made.completes else {}
+    settings = _common(made, kind) | {"help": made.help, "required": default is MISSING}
+    if default is not MISSING:
+        settings |= {"default": None if default == () else default}
     if kind is bool:
         return settings | {"is_flag": True}
     if kind == bool | None:
         return settings
     if made.optional:  # without a value it has this one
         settings |= {"is_flag": False, "flag_value": made.optional}
-    if kind == tuple[str, ...]:
+    if kind in (tuple[str, ...], tuple[Path, ...]):
         settings |= {"multiple": True} | ({"type": Words()} if made.splits else {})
+    return settings | ({"show_default": True} if default not in (None, (), "", MISSING) else {})
+
+
+def _common(made: Option, kind: Any) -> dict[str, Any]:
+    """What an option and an argument share."""
+    settings: dict[str, Any] = {"metavar": made.metavar} if made.metavar else {}
+    settings |= {"shell_complete": getattr(completions, made.completes)} if made.completes else {}
     if made.choices:
         settings |= {"type": click.Choice(made.choices)}
-    if kind in (Path, Path | None):
+    if kind in (Path, Path | None, tuple[Path, ...]):
         kinds = {"file_okay": not made.is_folder, "dir_okay": not made.is_file}
         settings |= {"type": click.Path(path_type=Path, exists=made.exists, **kinds)}
     if kind in (int, int | None):
         settings |= {"type": click.IntRange(min=made.least, max=made.most)}
-    return settings | ({"show_default": True} if default not in (None, (), "") else {})
+    if kind in (float, float | None):
+        settings |= {"type": click.FloatRange(min=made.least)}
+    return settings
 
 
 class Words(click.ParamType[str]):

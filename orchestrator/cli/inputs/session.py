@@ -48,3 +48,9 @@ class Session(session.Session):
 
     terminal: Terminal
     follow: session.Observers = field(default_factory=OnTerminal)
+
+    def silence_for_json(self) -> Terminal:
+        """Return the terminal; where it gets a document at the end, the use case shows problems only."""
+        screen = self.terminal
+        self.terminal = screen.silent() if self.is_json else screen
+        return screen

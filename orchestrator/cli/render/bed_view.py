@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from pathlib import Path
 
 from ...app.places import short_list
 from ...core.bed import links
@@ -13,7 +12,6 @@ from ...core.bed.diff import AS_WANTED
 from ...core.spec import values
 from ...model.bed import BedSpec, BedStatus, Change, Diff, HostStatus
 from ...model.frozen import dataclass
-from ...store import beds as store
 from .terminal import Terminal
 
 _CONTAINERS, _SLURM = "docker", "slurm"
@@ -60,9 +58,8 @@ class BedProgress:
         undo = f"undo: ccbed down {bed.name}"
         self.terminal.line(f"up in {took}     try: ccbed run dp-ring --fail-node 2     {undo}")
 
-    def unchanged(self, bed: BedSpec, status: BedStatus, settings: str, took: str) -> None:
-        run = store.open_run(Path(bed.workdir))
-        busy = f", run {run.run} is open" if run else ""
+    def unchanged(self, bed: BedSpec, status: BedStatus, settings: str, run: str, took: str) -> None:
+        busy = f", run {run} is open" if run else ""
         self.terminal.line(f"bed {bed.name}: {settings or 'nothing to change'}, {count(bed, status)}{busy} ({took})")
 
     @property

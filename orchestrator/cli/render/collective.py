@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ...app.places import run_path
 from ...model import codec
@@ -60,7 +59,7 @@ def _slow(measured: collectives.Measured) -> Iterator[str]:
         yield f"          … {hidden:,} more slow iteration{'s' * (hidden > 1)}: report/outliers.csv"
 
 
-def document(run: Run) -> dict[str, Any] | None:
+def document(run: Run) -> object:
     measured = collectives.measured(run)
     if measured is None:
         return None

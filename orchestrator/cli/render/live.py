@@ -14,9 +14,8 @@ from ...model.events import RunEnd
 from ...model.frozen import dataclass, field
 from ...model.launch import Result
 from ...model.trial import Trial
-from ..inputs.session import Session
 from . import rank_output, run_lines, summary, trial_lines
-from .terminal import Terminal
+from .terminal import Invocation, Terminal
 
 #: Seconds between two lines of progress where the last line cannot be rewritten.
 EVERY_S = 10.0
@@ -107,7 +106,7 @@ class Printer:
 class RunScreen:
     """Follows a run on a terminal; prints nothing where a document follows."""
 
-    session: Session = field(repr=False)
+    session: Invocation = field(repr=False)
     output: OutputRequest = OutputRequest()
     is_script: bool = False
     shows_result: bool = True
@@ -158,7 +157,7 @@ class RunScreen:
             summary.show(self.session, result)
 
 
-def resumed(session: Session, trial: Trial, slots: tuple[str, ...], history: History) -> RunScreen:
+def resumed(session: Invocation, trial: Trial, slots: tuple[str, ...], history: History) -> RunScreen:
     """Return what prints the rest of a run that another process has followed."""
     screen = RunScreen(session=session)
     screen.printer = Printer(terminal=session.terminal, trial=trial, slots=slots, quiet=session.is_json)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from ...app.places import short_list
 from ...model import codec
@@ -38,11 +36,11 @@ def medians(probe: ProbeDone) -> str:
     for figure in probe.figures or ():
         known = [number for value in figure.values if (number := values.number(value)) is not None]
         finite = [number for number in known if math.isfinite(number)]
-        texts += [f"{figure.name} {_number(statistics.median(finite))} {figure.unit}"] if finite else []
+        texts += [f"{figure.name} {_number(values.median(finite))} {figure.unit}"] if finite else []
     return ", ".join(texts[:_FIRST])
 
 
-def document(history: History) -> dict[str, Any] | None:
+def document(history: History) -> object:
     """The figures as JSON; None where nothing was probed."""
     if not probes.ends(history):
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from ...app import repeats
 from ...app.places import short_path
@@ -25,18 +24,18 @@ def show(terminal: Terminal, repeated: repeats.Repeated, *, as_json: bool) -> in
 
 def show_ended(terminal: Terminal, directory: Path, *, as_json: bool) -> int:
     """Show runs that have ended. Returns their exit code."""
-    verb, document = repeats.ended(directory)
+    ended = repeats.ended(directory)
     if as_json:
-        terminal.json(document)
-        return int(document["exit"])
-    terminal.lines(f"{item['outcome']:<8} {item['text']}" for item in document.get("findings", ()))
-    report = f"; report: {short_path(directory)}/report/index.html" if verb == "run" else ""
-    name = "repeat" if verb == "run" else verb
-    terminal.line(f"{name:<8} has ended, exit {document['exit']}{report}")
-    return int(document["exit"])
+        terminal.json(ended.document)
+        return ended.code
+    terminal.lines(f"{outcome:<8} {text}" for outcome, text in ended.findings)
+    report = f"; report: {short_path(directory)}/report/index.html" if ended.verb == "run" else ""
+    name = "repeat" if ended.verb == "run" else ended.verb
+    terminal.line(f"{name:<8} has ended, exit {ended.code}{report}")
+    return ended.code
 
 
-def _document(repeated: repeats.Repeated) -> dict[str, Any]:
+def _document(repeated: repeats.Repeated) -> object:
     """All runs, with the error that ended them."""
     error = repeated.error
     failure = {"error": {"problems": list(error.problems), "next": error.hint}} if error else {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ...app.collectives.size import Sized
 from ...core.sizing import cost, traces
@@ -39,7 +38,7 @@ def show(terminal: Terminal, sizing: TrainingSize) -> None:
     terminal.lines(_tail(sizing))
 
 
-def document(sizing: TrainingSize) -> dict[str, Any]:
+def document(sizing: TrainingSize) -> object:
     request, model = sizing.request, sizing.request.model
     return {
         "model": {
@@ -62,7 +61,7 @@ def document(sizing: TrainingSize) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def replay_document(replay: traces.Replay) -> dict[str, Any]:
+def replay_document(replay: traces.Replay) -> object:
     return {
         "form": replay.form, "ranks": replay.ranks, "collectives": replay.collectives, "timed": replay.timed, "notes": replay.notes,
         "items": [item.document for item in replay.items],
@@ -256,7 +255,7 @@ def _gb(size: int) -> str:
     return f"{size / 1e9:,.1f} GB"
 
 
-def _row_document(row: Row) -> dict[str, Any]:
+def _row_document(row: Row) -> object:
     collective = row.collective
     return {
         "operation": collective.operation, "bytes": collective.size, "last_bytes": row.last_size, "count": collective.count,
@@ -267,6 +266,6 @@ def _row_document(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _fit_document(fit: Fit) -> dict[str, Any]:
+def _fit_document(fit: Fit) -> object:
     instead = [{"options": options(layout), "bytes": memory.total} for layout, memory in fit.alternatives]
     return {"limit": fit.limit, "fits": fit.spare >= 0, "spare": fit.spare, "instead": instead}

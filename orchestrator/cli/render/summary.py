@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ... import views
-from ...app.places import run_path
+from ...app import ended
+from ...app.ended import judged
 from ...core.verdict import judge, sentence
 from ...model import codec
 from ...model.event import History
@@ -16,10 +16,9 @@ from ...model.events import FaultActDone, FaultHealDone, ProbeDone, RunBegin, Ru
 from ...model.launch import Result
 from ...model.run import Run
 from ...model.verdict import Verdict
-from ...store import bundle
 from ...views import training
-from ..inputs.session import Session
 from . import probe_table
+from .terminal import Invocation as Session
 from .terminal import Terminal
 
 _MARKS = {"pass": "good", "fail": "bad", "unknown": "warn", "skipped": "warn"}
@@ -30,8 +29,6 @@ _WIDTH = 100
 NODES = 1000
 #: Lines that are shown of the log of the rank that failed.
 _TAIL = 8
-#: The file name of a report's traceback ends with this.
-_FAILED = "-failed.txt"
 
 
 def show(session: Session, result: Result, *, as_json: bool = False) -> int:
@@ -67,14 +64,6 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
     return code
 
 
-def saved(directory: Path) -> Result:
-    """Read the result of a run from its saved verdicts."""
-    run = bundle.load(directory)
-    outcome, _, kind = views.ending(run.history)
-    code = judge.exit_code(run.verdicts, outcome, kind)
-    return Result(run=directory.name, directory=str(directory), code=code, verdicts=run.verdicts)
-
-
 def document(result: Result) -> dict[str, Any]:
     run = judged(result)
     view = training.view(run)
@@ -93,13 +82,8 @@ def document(result: Result) -> dict[str, Any]:
         **({"not_saved": result.obstacle} if result.obstacle else {}),
         **({"collectives": measured} if measured else {}),
         **({"probes": probed} if (probed := probe_table.document(run.history)) else {}),
-        **({"reports_failed": failed} if (failed := _failed(Path(run.directory))) else {}),
+        **({"reports_failed": failed} if (failed := [*ended.failed_reports(Path(run.directory))]) else {}),
     }
-
-
-def judged(result: Result) -> Run:
-    run = result.judged or bundle.load(Path(result.directory), judged=False)
-    return replace(run, verdicts=result.verdicts)
 
 
 def _judging(result: Result, run: Run) -> Iterator[str]:
@@ -117,12 +101,7 @@ def _judging(result: Result, run: Run) -> Iterator[str]:
 
 
 def _unloaded(session: Session, directory: Path) -> Iterator[str]:
-    """Yield the plugins of the run that this invocation did not load; their checks and reports are missing."""
-    from ... import plugins
-
-    if missing := plugins.unloaded(directory / bundle.PLUGINS, session.catalogue):
-        where = f"--plugins {run_path(directory)}/{bundle.PLUGINS}"
-        yield f"note      plugins of this run that are not loaded: {', '.join(missing)} ({where})"
+    return (f"note      {text}" for text in ended.unloaded(session.catalogue, directory))
 
 
 def _collectives(run: Run, directory: Path, width: int) -> Iterator[str]:
@@ -132,7 +111,7 @@ def _collectives(run: Run, directory: Path, width: int) -> Iterator[str]:
         yield from collective.lines(run, directory, width=width)
 
 
-def _measured(run: Run) -> dict[str, Any] | None:
+def _measured(run: Run) -> object:
     if not views.is_collective(run.history):
         return None
     from . import collective
@@ -260,27 +239,17 @@ def _failed_log(run: Run) -> Iterator[str]:
         yield from (f"          {line}" for line in failed.tail)
 
 
-def _failed(directory: Path) -> list[str]:
-    return sorted(path.name.removesuffix(_FAILED) for path in (directory / bundle.REPORT).glob(f"*{_FAILED}"))
-
-
 def _failed_reports(directory: Path) -> Iterator[str]:
-    """Yield a line per report that failed; the verdicts do not depend on reports."""
-    for name in _failed(directory):
-        where = run_path(directory)
-        yield f"report    {name} could not be written (internal error); traceback: {where}/{bundle.REPORT}/{name}{_FAILED}"
+    for name, file in ended.failed_reports(directory).items():
+        yield f"report    {name} could not be written (internal error); traceback: {file}"
 
 
 def _next(session: Session, result: Result) -> Iterator[str]:
-    directory = Path(result.directory)
-    where = run_path(directory)
-    ccbed = f"ccbed --plugins {where}/{bundle.PLUGINS}" if (directory / bundle.PLUGINS).is_dir() else "ccbed"
-    if result.code == 130 and not bundle.is_sealed(directory):
-        if session.releases(bundle.load_plan(directory).bed):
-            yield f"next      the bed is released; again: {ccbed} run {where}/{bundle.TRIAL} -i INVENTORY"
-        else:
-            yield f"next      {ccbed} resume {where}"
-        return
-    page = directory / bundle.REPORT / "index.html"
-    report = f"report    {where}/{bundle.REPORT}/index.html      " if page.exists() else ""
-    yield f"{report}again: {ccbed} run {where}/{bundle.TRIAL}      recheck: {ccbed} check {where}"
+    commands, page = ended.next_commands(result, session.releases), ended.page(Path(result.directory))
+    if "released" in commands:
+        yield f"next      the bed is released; again: {commands['released']}"
+    elif "next" in commands:
+        yield f"next      {commands['next']}"
+    else:
+        report = f"report    {page}      " if page else ""
+        yield f"{report}again: {commands['again']}      recheck: {commands['recheck']}"

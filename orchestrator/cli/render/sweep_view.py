@@ -10,7 +10,6 @@ from ...app.places import run_path
 from ...model.event import History
 from ...nightly import sweeps
 from ...nightly.gates.finding import Finding
-from ...store import bundle
 from . import probe_table
 from .terminal import Terminal
 
@@ -25,8 +24,7 @@ _SUSPECT = "SUSPECT"
 
 def show_all(terminal: Terminal, swept: Swept) -> None:
     """Print what all rounds say, and what of their runs makes the figures mean less."""
-    histories = [bundle.read_history(directory) for directory in swept.directories]
-    show(terminal, histories, swept.sweep, swept.findings)
+    show(terminal, swept.histories(), swept.sweep, swept.findings)
     for result in swept.results:
         bad = [verdict for verdict in result.verdicts if verdict.outcome in ("fail", "unknown")]
         terminal.lines(f"run       {result.run}: {verdict.outcome} {verdict.check}: {verdict.text}" for verdict in bad)

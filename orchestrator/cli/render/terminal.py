@@ -9,22 +9,34 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 from ...model import codec, vaulted
 from ...model.frozen import dataclass, field, replace
 
-_STYLES: dict[str, dict[str, Any]] = {
-    "PASS": {"fg": "green", "bold": True},
-    "FAIL": {"fg": "red", "bold": True},
-    "UNKNOWN": {"fg": "yellow", "bold": True},
-    "WARN": {"fg": "yellow", "bold": True},
-    "FAULT": {"fg": "red"},
-    "good": {"fg": "green"},
-    "bad": {"fg": "red"},
-    "warn": {"fg": "yellow"},
-    "dim": {"dim": True},
-    "head": {"bold": True},
+if TYPE_CHECKING:
+    from ...model.plugin import Catalogue
+
+
+class Style(NamedTuple):
+    """How a part of a line is shown. ``fg``: its colour."""
+
+    fg: str | None = None
+    bold: bool | None = None
+    dim: bool | None = None
+
+
+_STYLES: Mapping[str, Style] = {
+    "PASS": Style("green", bold=True),
+    "FAIL": Style("red", bold=True),
+    "UNKNOWN": Style("yellow", bold=True),
+    "WARN": Style("yellow", bold=True),
+    "FAULT": Style("red"),
+    "good": Style("green"),
+    "bad": Style("red"),
+    "warn": Style("yellow"),
+    "dim": Style(dim=True),
+    "head": Style(bold=True),
 }
 #: Control characters but the new line and the tab, what changes the direction of text, and halves of a surrogate pair.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -195,6 +207,17 @@ class Terminal:
         self.err.flush()
 
 
+class Invocation(Protocol):
+    """What shows a run knows of the session: its terminal, its plugins, and the beds that go down with it."""
+
+    terminal: Terminal
+    is_json: bool
+
+    @property
+    def catalogue(self) -> Catalogue: ...
+    def releases(self, bed: str) -> bool: ...
+
+
 def standard() -> Terminal:
     """Return a terminal of stdout and stderr. ``NO_COLOR`` switches colours off; ``FORCE_COLOR`` switches them on off a terminal."""
     tty = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
@@ -239,14 +262,14 @@ def _unstyled(text: str) -> str:
     return _DELIMITER.sub("", text)
 
 
-def _printed(text: str, styles: Mapping[str, Mapping[str, Any]]) -> str:
+def _printed(text: str, styles: Mapping[str, Style]) -> str:
     """Return a line for the terminal: cleaned, with the escape sequences of ``_styled`` parts."""
     parts = _DELIMITER.split(text)
     if len(parts) == 1:
         return clean(text)
     import click
 
-    codes = {name: click.style("", reset=False, **style) for name, style in styles.items()} | {"": "\x1b[0m"}
+    codes = {name: click.style("", reset=False, **style._asdict()) for name, style in styles.items()} | {"": "\x1b[0m"}
     return "".join(clean(part) if index % 2 == 0 else codes[part] for index, part in enumerate(parts))
 
 

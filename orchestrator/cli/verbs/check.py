@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import click
-
 from ...app import check
-from ...store import index
+from ...app.check import CheckRequest
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import summary
 
 
-@options.command()
-@options.of_run(default="latest")
-@options.runs_dir
-@options.as_json
-@click.option(
-    "--accept-changed",
-    is_flag=True,
-    help="Use a check of --plugins even if its file has changed since the run was planned.",
-)
-@options.bed_keys
-@click.pass_obj
-def command(
-    session: Session, run: str, runs_dir: Path, as_json: bool, accept_changed: bool, keys: tuple[Path, ...]
-) -> int:
+@options.verb(CheckRequest)
+def command(session: Session, request: CheckRequest) -> int:
     """Verify the seal of RUN (a directory, `latest`, or the end of its name), judge it again, print the verdicts.
 
     The report is written again only if a verdict has changed; `ccbed report` always does it.
@@ -36,6 +20,4 @@ def command(
     \b
     ccbed --plugins runs/latest/inputs/plugins check
     """
-    directory = index.resolve(run, runs_dir)
-    result = check.judge_again(session, directory, accept_changed=accept_changed, keys=keys)
-    return summary.show(session, result, as_json=as_json)
+    return summary.show(session, check.run(session, request), as_json=session.is_json)

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import click
 
+from ...app import settings
 from ...app.places import short_path
 from ...core.spec import redact
-from ..inputs import options, settings, settings_files
+from ..inputs import options
 from ..inputs.session import Session
+from ..inputs.settings import default_map, is_variable
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "CCBED"})
+@options.group()
 def command() -> None:
     """Settings: ccbed.toml of the project, then config.toml of the user; a variable CCBED_<OPTION> and an option win over both.
 
@@ -36,9 +38,9 @@ def show(ctx: click.Context, as_json: bool) -> int:
     """Print every setting with its value and where it comes from, the strongest last."""
     session = ctx.find_object(Session)
     assert session is not None
-    files = settings_files.find(session.terminal.warn)
+    files = settings.find(session.terminal.warn)
     rows = list(_rows(ctx, files))
-    searched = [str(settings_files.user_file()), str(settings_files.project_file() or settings_files.PROJECT)]
+    searched = [str(settings.user_file()), str(settings.project_file() or settings.PROJECT)]
     if as_json:
         session.terminal.json({"settings": rows, "files": searched})
         return 0
@@ -57,13 +59,13 @@ def _rows(ctx: click.Context, files: Iterable[Path]) -> Iterator[dict[str, str]]
     session = ctx.find_object(Session)
     assert session is not None
     session.plugins = session.plugins or settings.plugins(values)
-    settings.default_map(ctx, values)
+    default_map(ctx, values)
     last = {setting.name: setting.place for setting in values}
     for setting in values:
         overridden = "" if last[setting.name] == setting.place else f" (overridden in {last[setting.name]})"
         yield {"key": setting.name, "value": _shown(setting), "from": f"{setting.place}{overridden}"}
     for name, value in sorted(os.environ.items()):
-        if settings.is_variable(ctx, name):
+        if is_variable(ctx, name):
             yield {"key": name, "value": _redacted(name, value), "from": "environment"}
 
 

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import click
-
-from ...app import down, requests
+from ...app import down
 from ...app.requests import DownRequest
-from ...model import codec
-from ..inputs import completions, options
+from ..inputs import options
 from ..inputs.session import Session
 
 
-@options.command()
-@options.of_bed(metavar="[BED|INVENTORY]", shell_complete=completions.beds_and_inventories)
-@options.of_request(DownRequest)
-@options.vault
-@options.as_json
-@click.pass_obj
-def command(session: Session, /, as_json: bool, **values: Any) -> int:
+@options.verb(DownRequest, options.vault)
+def command(session: Session, request: DownRequest) -> int:
     """End a bed: all its processes and directories, and verify that none is left. Runs keep their bundles."""
-    screen = session.terminal
-    session.terminal = screen.silent() if as_json else screen
-    ended = down.run(session, requests.build(DownRequest, values))
-    if as_json:
-        screen.json(codec.plain(ended))
+    screen = session.silence_for_json()
+    ended = down.run(session, request)
+    if session.is_json:
+        screen.json(ended)
     return 0

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import click
-
 from ...app import beds, prepared_hosts, up
 from ...app.places import short_path
-from ...app.requests import UpRequest
+from ...app.requests import PlanRequest, UpRequest
 from ...app.slurm import slurm_jobs
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import bed_view
 
 
-@options.command()
-@options.inventory
-@options.limit
-@options.as_json
-@options.vault
-@click.pass_obj
-def command(session: Session, inventory: Path, limit: tuple[str, ...], as_json: bool) -> int:
+@options.verb(PlanRequest, options.vault)
+def command(session: Session, request: PlanRequest) -> int:
     """Print what `up INVENTORY` would do, and why, without doing it."""
-    planned = up.plan(session, UpRequest(inventory=inventory, limit=limit))
+    planned = up.plan(session, UpRequest(inventory=request.inventory, limit=request.limit))
     bed, diff = planned.bed, planned.diff
-    if as_json:
+    if session.is_json:
         session.terminal.json(planned.document)
         return 0
     slurm_jobs.show_plan(session, bed)
@@ -37,6 +28,6 @@ def command(session: Session, inventory: Path, limit: tuple[str, ...], as_json: 
         session.terminal.line(f"bed {bed.name}: {diff.settings or 'nothing to change'}")
     else:
         bed_view.plan(session.terminal, bed, diff)
-        part = f" --limit {','.join(planned.hosts)}" if limit else ""
-        session.terminal.line(f"to do it: ccbed up {short_path(inventory)}{part}")
+        part = f" --limit {','.join(planned.hosts)}" if request.limit else ""
+        session.terminal.line(f"to do it: ccbed up {short_path(request.inventory)}{part}")
     return 0

@@ -9,29 +9,25 @@ import click
 
 from ...app import resume
 from ...app.places import short_path
+from ...app.resume import ResumeRequest
 from ...model.errors import UsageError
-from ...store import index
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import summary
 
 
-@options.command()
-@options.of_run(required=False)
-@options.runs_dir
-@options.as_json
-@click.pass_obj
-def command(session: Session, run: str | None, runs_dir: Path, as_json: bool) -> int:
+@options.verb(ResumeRequest)
+def command(session: Session, request: ResumeRequest) -> int:
     """Resume RUN where its history ends; its gang may still be training. A run that has ended is judged again.
 
     Without RUN, the run of the last `ccbed run` or `ccbed sweep` of this shell; if none began, the error that ended it, exit 3.
     In a shell without one, the only open run. RUN may be the directory of `ccbed run --repeat` or `ccbed sweep`: the runs that
     are missing follow.
     """
-    run = run or resume.last_run(session, runs_dir)
-    if night := index.night(run, runs_dir):
-        return _resume_several(session, night, as_json=as_json)
-    return summary.show(session, resume.run(session, run, runs_dir), as_json=as_json)
+    resumed = resume.run(session, request)
+    if isinstance(resumed, Path):
+        return _resume_several(session, resumed, as_json=session.is_json)
+    return summary.show(session, resumed, as_json=session.is_json)
 
 
 def _resume_several(session: Session, directory: Path, *, as_json: bool) -> int:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import click
-
-from ...app import requests
 from ...app.collectives import size
 from ...app.collectives.request import SizeRequest
 from ..inputs import options
@@ -14,12 +9,9 @@ from ..inputs.session import Session
 from ..render import size_view
 
 
-@options.command()
-@options.of_request(SizeRequest)
-@options.as_json
-@click.pass_obj
-def command(session: Session, /, as_json: bool, **values: Any) -> int:
+@options.verb(SizeRequest)
+def command(session: Session, request: SizeRequest) -> int:
     """Estimate a training: bytes of every collective, steps, memory, time on a link. Nothing is started."""
-    sized = size.run(session, requests.build(SizeRequest, values))
-    size_view.show_sized(session.terminal, sized, values["trace"], as_json=as_json)
+    sized = size.run(session, request)
+    size_view.show_sized(session.terminal, sized, request.model.trace, as_json=session.is_json)
     return 0

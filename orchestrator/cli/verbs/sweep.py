@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import click
-
-from ...app import requests
 from ...app.collectives.request import SweepRequest
-from ..inputs import completions, options
+from ..inputs import options
 from ..inputs.session import Session
 
 
-@options.command()
-@click.argument("trial", metavar="TRIAL|FILE.yml", shell_complete=completions.trials)
-@options.of_request(SweepRequest)
-@options.slurm_job
-@options.as_json
-@click.pass_obj
-def command(session: Session, /, as_json: bool, **values: Any) -> int:
+@options.verb(SweepRequest, options.slurm_job)
+def command(session: Session, request: SweepRequest) -> int:
     """Run TRIAL on all nodes of a bed, and name the node, link, direction or switch that is slow beside the others.
 
     \b
@@ -31,11 +21,11 @@ def command(session: Session, /, as_json: bool, **values: Any) -> int:
     from ...app.collectives import sweep
     from ..render import summary, sweep_view
 
-    swept = sweep.run(session, requests.build(SweepRequest, values))
+    swept = sweep.run(session, request)
     if swept.broken:
         repeats.write_document(swept.directory, "sweep", summary.document(swept.broken))
-        return summary.show(session, swept.broken, as_json=as_json)
-    if as_json:
+        return summary.show(session, swept.broken, as_json=session.is_json)
+    if session.is_json:
         session.terminal.json(swept.document)
     else:
         sweep_view.show_all(session.terminal, swept)

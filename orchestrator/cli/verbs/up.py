@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import click
-
-from ...app import beds, prepared_hosts, requests, up
+from ...app import beds, prepared_hosts, up
 from ...app.requests import UpRequest
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import bed_view
 
 
-@options.command()
-@options.inventory
-@options.of_request(UpRequest)
-@options.vault
-@options.slurm_job
-@options.as_json
-@click.pass_obj
-def command(session: Session, /, as_json: bool, **values: Any) -> int:
+@options.verb(UpRequest, options.vault, options.slurm_job)
+def command(session: Session, request: UpRequest) -> int:
     """Start the nodes of INVENTORY and keep them warm; a second `up` changes nothing."""
-    request = requests.build(UpRequest, values)
     if request.dry_run:
-        return _dry_run(session, request, as_json=as_json)
-    screen = session.terminal
-    session.terminal = screen.silent() if as_json else screen
+        _show_plan(session, up.plan(session, request))
+        return 0
+    screen = session.silence_for_json()
     bed = up.run(session, request)
-    if as_json:
-        from .status import document
+    if session.is_json:
+        from ...app import status
 
-        screen.json(document(session, bed.name))
+        screen.json(status.of(session, bed.name).document)
     return 0
 
 
-def _dry_run(session: Session, request: UpRequest, *, as_json: bool) -> int:
-    planned = up.plan(session, request)
-    if as_json:
+def _show_plan(session: Session, planned: up.Plan) -> None:
+    if session.is_json:
         session.terminal.json(planned.document)
-        return 0
+        return
     prepared_hosts.show_due(session, planned.lost)
     beds.mention_drains(session, planned.bed)
     bed_view.plan(session.terminal, planned.bed, planned.diff)
-    return 0

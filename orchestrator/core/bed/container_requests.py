@@ -200,9 +200,13 @@ def _hosts(bed: BedSpec, node: NodeSpec, addresses: Mapping[str, str]) -> list[s
     return [f"{name}:{address}" for name, address in known if name != own] + mapped
 
 
-def _limits(spec: ContainerSpec) -> dict[str, Any]:
+def _limits(spec: ContainerSpec) -> dict[str, int | list[dict[str, str | int]]]:
     """Limits without swap: a rank that swaps is an unplanned straggler."""
-    limits: dict[str, Any] = {"ShmSize": shm_bytes(spec), "PidsLimit": PIDS, "Ulimits": _ulimits(spec)}
+    limits: dict[str, int | list[dict[str, str | int]]] = {
+        "ShmSize": shm_bytes(spec),
+        "PidsLimit": PIDS,
+        "Ulimits": _ulimits(spec),
+    }
     if spec.cpus:
         limits["NanoCpus"] = round(float(spec.cpus) * 1_000_000_000)
     if spec.memory:
@@ -221,7 +225,7 @@ def _half(spec: ContainerSpec, usual: int) -> int:
     return min(usual, values.size(spec.memory) // 2) if spec.memory else usual
 
 
-def _ulimits(spec: ContainerSpec) -> list[dict[str, Any]]:
+def _ulimits(spec: ContainerSpec) -> list[dict[str, str | int]]:
     """The limit of open files is the engine's; the agent raises its own soft limit."""
     limits = {"core": 0}
     if spec.gpu_devices:
@@ -239,7 +243,7 @@ def _tmpfs(spec: ContainerSpec) -> dict[str, str]:
     }
 
 
-def _mounts(bed: BedSpec, node: NodeSpec, spec: ContainerSpec) -> list[dict[str, Any]]:
+def _mounts(bed: BedSpec, node: NodeSpec, spec: ContainerSpec) -> list[dict[str, str | bool | dict[str, str]]]:
     """Mounts instead of Binds: a missing source is an error, not a new empty directory that belongs to root."""
     mounts = [
         _bind(directory(bed, node), directory(bed, node)),
@@ -255,7 +259,7 @@ def _mounts(bed: BedSpec, node: NodeSpec, spec: ContainerSpec) -> list[dict[str,
     return list({mount["Target"]: mount for mount in mounts}.values())
 
 
-def _bind(source: str, target: str, *, read_only: bool = False) -> dict[str, Any]:
+def _bind(source: str, target: str, *, read_only: bool = False) -> dict[str, str | bool | dict[str, str]]:
     return {
         "Type": "bind",
         "Source": posixpath.normpath(source),
@@ -269,7 +273,7 @@ def _networking(bed: BedSpec, node: NodeSpec, addresses: Mapping[str, str]) -> d
     """In the bed's private network: the node's address, and its name as an alias."""
     if bed.network != "private":
         return {}
-    endpoint: dict[str, Any] = {"Aliases": [node.name]}
+    endpoint: dict[str, str | list[str] | dict[str, str]] = {"Aliases": [node.name]}
     if address := addresses.get(node.name):
         endpoint |= {"IPAMConfig": {"IPv4Address": address}, "MacAddress": mac_address(address)}
     return {"NetworkingConfig": {"EndpointsConfig": {container.network_name(bed.name): endpoint}}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ...model.bed import ContainerSpec
 from .engine_kind import Engine
@@ -21,11 +20,11 @@ def is_cdi(device: str) -> bool:
     return "=" in device and "/" in device.partition("=")[0]
 
 
-def requests(spec: ContainerSpec) -> list[dict[str, Any]]:
+def requests(spec: ContainerSpec) -> list[dict[str, str | int | list[str] | list[list[str]]]]:
     """DeviceRequests: one for the NVIDIA runtime (all, indices, UUIDs), one for CDI names."""
     cdi = [device for device in spec.gpu_devices if is_cdi(device)]
     plain = [device for device in spec.gpu_devices if not is_cdi(device)]
-    result: list[dict[str, Any]] = []
+    result: list[dict[str, str | int | list[str] | list[list[str]]]] = []
     if tuple(plain) == ALL:
         result.append({"Driver": "", "Count": -1, "Capabilities": [["gpu"]]})
     elif plain:

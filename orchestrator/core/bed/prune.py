@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ...model.frozen import dataclass
+from ...model.frozen import dataclass, field
 
 #: Default limits: one week, and 20 GiB per location.
 OLDER_THAN_S = 7 * 86_400.0
@@ -36,6 +36,20 @@ class Leftover:
 class Removal:
     leftover: Leftover
     reason: str
+
+
+@dataclass(kw_only=True)
+class Report:
+    """``removed``: in a dry run, to be removed; ``problems``: directories that could not be read or changed."""
+
+    removed: list[Removal] = field(default_factory=list)
+    remaining: list[Leftover] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, leftovers: Sequence[Leftover], chosen: Sequence[Removal]) -> None:
+        removed = {id(removal.leftover) for removal in chosen}
+        self.removed += chosen
+        self.remaining += [leftover for leftover in leftovers if id(leftover) not in removed]
 
 
 def removals(

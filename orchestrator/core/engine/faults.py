@@ -433,7 +433,7 @@ def _target(fault: FaultPlan, state: State) -> str | None:
     return state.slots[fault.node] if fault.node < len(state.slots) else None
 
 
-def _trigger(fault: FaultPlan) -> dict[str, object]:
+def _trigger(fault: FaultPlan) -> dict[str, str | float | bool]:
     at = fault.at
     parts = {"step": at.step, "after_s": at.after_s, "on": at.on, "epoch": at.epoch, "exact": at.exact}
     parts |= {"after_save": at.after_save, "steps_later": at.steps_later}

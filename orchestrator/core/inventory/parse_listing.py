@@ -46,10 +46,10 @@ class SourceFiles:
     documents: Sequence[Any] = ()
 
 
-def needed_ciphertexts(listing: Mapping[str, Any]) -> tuple[str, ...]:
+def needed_ciphertexts(listing: variable_positions.Listing) -> tuple[str, ...]:
     """The encrypted values that ccbed needs, without repetition. All others stay encrypted."""
     ciphertexts: dict[str, None] = {}
-    for host_variables in _hostvars(listing).values():
+    for host_variables in listing.hostvars.values():
         needed = [value for key, value in host_variables.items() if _is_needed(key)]
         text = " ".join(str(value) for value in needed if variables.has_template(value))
         needed += [value for key, value in host_variables.items() if key in text and not _is_needed(key)]
@@ -82,10 +82,10 @@ def _leaves(value: Any) -> Iterator[str]:
         yield str(value)
 
 
-def parse(listing: Mapping[str, Any], files: SourceFiles) -> Inventory:
+def parse(listing: variable_positions.Listing, files: SourceFiles) -> Inventory:
     """The hosts of a listing. Raises UsageError with every mistake."""
     reader = _Reader(listing=listing, files=files)
-    hosts = tuple(reader.host(name) for name in variable_positions.members(listing, "all"))
+    hosts = tuple(reader.host(name) for name in listing.members("all"))
     if not hosts:
         raise UsageError(f"{files.path}: no host; at least one is needed")
     if reader.problems:
@@ -103,12 +103,12 @@ class _Problem:
 
 @dataclass(slots=True, kw_only=True)
 class _Reader:
-    listing: Mapping[str, Any]
+    listing: variable_positions.Listing
     files: SourceFiles
     problems: list[_Problem] = field(default_factory=list)
 
     def host(self, name: str) -> Host:
-        needed = {key: value for key, value in _hostvars(self.listing).get(name, {}).items() if _is_needed(key)}
+        needed = {key: value for key, value in self.listing.hostvars.get(name, {}).items() if _is_needed(key)}
         converted: dict[str, Any] = {}
         positions: dict[str, str] = {}
         for key, raw in needed.items():
@@ -118,7 +118,7 @@ class _Reader:
             positions[target] = position.text
         where = variable_positions.find_host(self.files.sources, name) or f"{self.files.path}: hosts.{name}"
         self._check_name(name, where)
-        may_become = not BECOME_PASSWORDS.isdisjoint(_hostvars(self.listing).get(name, {}))
+        may_become = not BECOME_PASSWORDS.isdisjoint(self.listing.hostvars.get(name, {}))
         return Host(name=name, variables=converted, position=where, positions=positions, has_become_password=may_become)
 
     def _check_name(self, name: str, where: str) -> None:
@@ -150,8 +150,8 @@ class _Reader:
         return variables.fill_templates(value, self._context(host)) if variables.has_template(value) else value
 
     def _context(self, host: str) -> dict[str, Any]:
-        own = {name: _decrypt(value, self.files.decrypted) for name, value in _hostvars(self.listing)[host].items()}
-        groups = {name: variable_positions.members(self.listing, name) for name in self.listing if name != "_meta"}
+        own = {name: _decrypt(value, self.files.decrypted) for name, value in self.listing.hostvars[host].items()}
+        groups = self.listing.groups
         return {
             "inventory_hostname": host,
             "inventory_hostname_short": host.partition(".")[0],
@@ -161,7 +161,7 @@ class _Reader:
             "group_names": [
                 name for name in sorted(groups) if host in groups[name] and name not in ("all", "ungrouped")
             ],
-            "hostvars": _hostvars(self.listing),
+            "hostvars": self.listing.hostvars,
             **own,
         }
 
@@ -204,16 +204,11 @@ def _is_needed(key: str) -> bool:
     return key.startswith(variables.PREFIX) or key in REACH or key in ALIASES
 
 
-def _hostvars(listing: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    hostvars: Mapping[str, Mapping[str, Any]] = listing.get("_meta", {}).get("hostvars", {})
-    return hostvars
-
-
 def _position(
-    listing: Mapping[str, Any], files: SourceFiles, host: str, key: str, raw: Any
+    listing: variable_positions.Listing, files: SourceFiles, host: str, key: str, raw: Any
 ) -> variable_positions.Position:
     value = raw if not isinstance(raw, dict) or _ENCRYPTED not in raw else raw[_ENCRYPTED]
-    groups = variable_positions.groups(listing, host)
+    groups = listing.groups_of(host)
     position = variable_positions.find_variable(files.sources, groups, host, key, value)
     return position or variable_positions.Position(file=files.path, line=0, text=f"{files.path}: hosts.{host}.{key}")
 

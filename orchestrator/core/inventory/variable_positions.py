@@ -30,15 +30,37 @@ class Position:
     text: str
 
 
-def members(listing: Mapping[str, Any], group: str) -> tuple[str, ...]:
-    """The hosts of a group and of its child groups, without repetition."""
-    return tuple(dict.fromkeys(_members(listing, group, ())))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The output of `ansible-inventory --list`: groups with their hosts and child groups, and the variables of every host."""
 
+    content: Mapping[str, Any]
 
-def groups(listing: Mapping[str, Any], host: str) -> tuple[str, ...]:
-    """The groups of a host, the smallest first: a smaller group more likely sets a variable."""
-    hosts = {name: members(listing, name) for name in listing if name != "_meta"}
-    return tuple(sorted((name for name in hosts if host in hosts[name]), key=lambda name: len(hosts[name])))
+    @property
+    def hostvars(self) -> Mapping[str, Mapping[str, Any]]:
+        """Host -> its variables."""
+        return self.content.get("_meta", {}).get("hostvars", {})  # type: ignore[no-any-return]
+
+    @property
+    def groups(self) -> Mapping[str, tuple[str, ...]]:
+        """Group -> the hosts of it and of its child groups, without repetition."""
+        return {name: self.members(name) for name in self.content if name != "_meta"}
+
+    def members(self, group: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._members(group, ())))
+
+    def groups_of(self, host: str) -> tuple[str, ...]:
+        """The groups of a host, the smallest first: a smaller group more likely sets a variable."""
+        groups = self.groups
+        return tuple(sorted((name for name in groups if host in groups[name]), key=lambda name: len(groups[name])))
+
+    def _members(self, group: str, parents: tuple[str, ...]) -> Iterator[str]:
+        if group in parents:
+            return
+        body = self.content.get(group, {})
+        yield from body.get("hosts", ())
+        for child in body.get("children", ()):
+            yield from self._members(child, (*parents, group))
 
 
 def find_variable(sources: Sequence[Source], groups: Iterable[str], host: str, key: str, value: Any) -> Position | None:
@@ -60,15 +82,6 @@ def find_host(sources: Sequence[Source], name: str) -> str:
             if len(where) > 1 and where[-2] == "hosts" and _names(str(where[-1]), name):
                 return _position(source, where).text
     return ""
-
-
-def _members(listing: Mapping[str, Any], group: str, parents: tuple[str, ...]) -> Iterator[str]:
-    if group in parents:
-        return
-    body = listing.get(group, {})
-    yield from body.get("hosts", ())
-    for child in body.get("children", ()):
-        yield from _members(listing, child, (*parents, group))
 
 
 def _of_host(sources: Sequence[Source], host: str, key: str) -> Iterator[tuple[Source, source_positions.Path]]:

@@ -113,7 +113,7 @@ def _fault(
     where = (*where, name)
     settings = {key: value for key, value in body.items() if key not in ("node", "at")}
     problem_count = len(draft.problems)
-    node = _node(draft, where, body, world)
+    node = _node(trial_draft.Section(draft=draft, where=where, content=body), world)
     at = _trigger(draft, (*where, "at"), body.get("at"), points)
     params = draft.convert_arguments(where, plugin.module.Params, settings, f"setting of {name}")
     if len(draft.problems) == problem_count:
@@ -123,25 +123,23 @@ def _fault(
     return FaultPlan(id=f"f{index}", fault=name, node=node, at=at, params=params)
 
 
-def _node(
-    draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], world: World
-) -> int | str | None:
-    if "node" not in body:
+def _node(section: trial_draft.Section, world: World) -> int | str | None:
+    draft, where, setting = section.draft, section.where, section.get("node")
+    if "node" not in section.content:
         draft.add_problem(where, "needs a node, such as node: 2")
         return None
-    setting = body["node"]
     if isinstance(setting, str) and _NODE_NAME.fullmatch(setting):
         return setting
     try:
         number = values.whole(setting)
     except ValueError as error:
-        draft.add_problem((*where, "node"), f"{error}, or a node's name such as n2", setting)
+        section.add_problem("node", f"{error}, or a node's name such as n2")
         return None
     if number >= world.nodes:
         larger_world = f"--nodes {number + 1}" if draft.option(where) else f"world: {{nodes: {number + 1}}}"
         command = f"ccbed run {draft.document.name} --fail-node {world.nodes - 1}"
         hint = f"{command if draft.option(where) else f'use a node from 0 to {world.nodes - 1}'}, or {larger_world}"
-        draft.add_problem((*where, "node"), f"the trial has nodes 0..{world.nodes - 1}", setting, hint=hint)
+        section.add_problem("node", f"the trial has nodes 0..{world.nodes - 1}", hint=hint)
         return None
     return number
 
@@ -157,12 +155,10 @@ def _trigger(
         return None
     problem_count = len(draft.problems)
     draft.reject_unknown_keys(where, body, _AT_KEYS, "key")
-    numbers = _numbers(draft, where, body)
-    numbers |= _after_save(draft, where, body, points)
-    after = _after(draft, where, body, points)
-    phase = _phase(draft, where, body, points)
-    on = _on(draft, where, body)
-    if len(draft.problems) > problem_count or _has_conflict(draft, where, body):
+    section = trial_draft.Section(draft=draft, where=where, content=body)
+    numbers = _numbers(section) | _after_save(section, points)
+    after, phase, on = _after(section, points), _phase(section, points), _on(section)
+    if len(draft.problems) > problem_count or _has_conflict(section):
         return None
     step = numbers.pop("step", None)
     if phase in SAVE_PHASES:
@@ -198,72 +194,69 @@ def _as_mapping(at: Any) -> dict[str, Any] | None:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _numbers(draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any]) -> dict[str, int]:
+def _numbers(section: trial_draft.Section) -> dict[str, int]:
     numbers = {}
     for name, minimum in (("step", 1), ("nth", 1), ("epoch", 0)):
-        if body.get(name) is None:
+        if section.get(name) is None:
             continue
         try:
-            numbers[name] = values.whole(body[name], minimum)
+            numbers[name] = values.whole(section.get(name), minimum)
         except ValueError as error:
-            draft.add_problem((*where, name), str(error), body[name])
+            section.add_problem(name, str(error))
     return numbers
 
 
-def _after_save(
-    draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], points: _TriggerPoints
-) -> dict[str, int]:
+def _after_save(section: trial_draft.Section, points: _TriggerPoints) -> dict[str, int]:
     """``2+3``: three steps after the second checkpoint that a script commits."""
-    setting = body.get("after-save")
+    setting = section.get("after-save")
     if setting is None:
         return {}
     match = _AFTER_SAVE.fullmatch(str(setting))
     if not match or not int(match[1]):
-        draft.add_problem((*where, "after-save"), "must be the number of a save, and steps, such as 2 or 2+3", setting)
+        section.add_problem("after-save", "must be the number of a save, and steps, such as 2 or 2+3")
         return {}
     if not points.is_watched:
-        draft.add_problem((*where, "after-save"), "is for scripts; use on: checkpoint.commit with nth", setting)
+        section.add_problem("after-save", "is for scripts; use on: checkpoint.commit with nth")
     return {"after_save": int(match[1]), "steps_later": int(match[2] or 0)}
 
 
-def _after(
-    draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], points: _TriggerPoints
-) -> float | None:
-    if body.get("after") is None:
+def _after(section: trial_draft.Section, points: _TriggerPoints) -> float | None:
+    if section.get("after") is None:
         return None
     try:
-        return values.seconds(body["after"])
+        return values.seconds(section.get("after"))
     except ValueError as error:
         of_saves = f", after-save=2+3, {', '.join(SAVE_PHASES)}" if points.is_watched else ""
-        draft.add_problem((*where, "after"), f"{error}, or a point: step=20{of_saves}", body["after"])
+        section.add_problem("after", f"{error}, or a point: step=20{of_saves}")
         return None
 
 
-def _phase(
-    draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], points: _TriggerPoints
-) -> str:
+def _phase(section: trial_draft.Section, points: _TriggerPoints) -> str:
     own = points.phases
     valid = (*own, *points.life_phases) if own else tuple(phase for phase in PHASES if phase not in SAVE_PHASES)
-    phase = body.get("phase", own[0] if own else "allreduce")
+    phase = section.get("phase", own[0] if own else "allreduce")
     if phase not in PHASES:
-        draft.add_problem((*where, "phase"), f"unknown phase; {values.nearest(str(phase), PHASES)}", phase)
+        section.add_problem("phase", f"unknown phase; {values.nearest(str(phase), PHASES)}")
     elif phase not in valid:
         known = ", ".join(valid)
-        draft.add_problem((*where, "phase"), f"this workload has no such phase; its phases: {known}", phase)
+        section.draft.add_problem(
+            (*section.where, "phase"), f"this workload has no such phase; its phases: {known}", phase
+        )
     return str(phase)
 
 
-def _on(draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any]) -> str | None:
-    on = body.get("on")
+def _on(section: trial_draft.Section) -> str | None:
+    on = section.get("on")
     if on is not None and on not in ON_EVENTS:
-        draft.add_problem((*where, "on"), f"unknown event; {values.nearest(str(on), ON_EVENTS)}", on)
+        section.add_problem("on", f"unknown event; {values.nearest(str(on), ON_EVENTS)}")
     return None if on is None else str(on)
 
 
-def _has_conflict(draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any]) -> bool:
+def _has_conflict(section: trial_draft.Section) -> bool:
     """Whether keys exclude each other; the conflict is recorded."""
-    kinds = [key for key in ("step", "after", "on", "after-save") if body.get(key) is not None]
-    phase = body.get("phase")
+    draft, where = section.draft, section.where
+    kinds = [key for key in ("step", "after", "on", "after-save") if section.get(key) is not None]
+    phase = section.get("phase")
     if len(kinds) > 1:
         draft.add_problem(where, f"{' and '.join(kinds)} exclude each other; give one of them")
     elif phase is not None and kinds and kinds[0] not in ("step", "after-save"):

@@ -96,13 +96,13 @@ def document(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _recovery_document(recovery: Recovery) -> dict[str, Any]:
+def _recovery_document(recovery: Recovery) -> object:
     grow = {} if recovery.grow_after_s is None else {"grow_after": recovery.grow_after_s}
     wait = {} if recovery.replace_wait_s is None else {"replace_wait": recovery.replace_wait_s}
     return {"policy": list(recovery.policy), "max_restarts": recovery.max_restarts, **grow, **wait}
 
 
-def _fault_document(fault: FaultPlan) -> dict[str, Any]:
+def _fault_document(fault: FaultPlan) -> object:
     at = {key.removesuffix("_s"): value for key, value in codec.plain(fault.at).items()}
     if fault.at.after_s is not None or fault.at.on is not None:
         at.pop("phase", None)

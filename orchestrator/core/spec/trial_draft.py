@@ -154,3 +154,19 @@ def _set(draft: Draft, override: Override) -> None:
     items = body[last] if isinstance(body.get(last), list) else []
     body[last] = [*items, override.content]
     draft.sources[(*override.path, len(items))] = override.source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A mapping of a document, as the user wrote it at ``where``. Mistakes are recorded in ``draft``."""
+
+    draft: Draft
+    where: source_positions.Path
+    content: Mapping[str, Any]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.content.get(key, default)
+
+    def add_problem(self, key: str, text: str, *, hint: str = "") -> None:
+        """Record a mistake in the value of ``key``, which is shown."""
+        self.draft.add_problem((*self.where, key), text, self.content[key], hint=hint)

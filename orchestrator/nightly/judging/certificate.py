@@ -80,7 +80,7 @@ def _without_floor(night: Night, judgement: NightJudgement) -> list[str]:
     return sorted(set(night.hosts) - judged_nodes)
 
 
-def _node(node: str, night: Night, judgement: NightJudgement, runs: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
+def _node(node: str, night: Night, judgement: NightJudgement, runs: Sequence[tuple[str, RunRecord]]) -> object:
     hardware = _hardware(node, runs)
     versions = next((versions_of(record.suspects, node) for _, record in runs if record.suspects.get(node)), {})
     findings = [
@@ -100,7 +100,7 @@ def _hardware(node: str, runs: Sequence[tuple[str, RunRecord]]) -> str:
     return next((record.hardware[node] for _, record in runs if record.hardware.get(node)), "")
 
 
-def _figures(node: str, runs: Sequence[tuple[str, RunRecord]]) -> Iterable[dict[str, Any]]:
+def _figures(node: str, runs: Sequence[tuple[str, RunRecord]]) -> Iterable[object]:
     """The medians of the node's own metrics, and of each of its ranks."""
     for entry in figures.collect(runs).values():
         for label, values in sorted(entry.values.items()):
@@ -128,7 +128,7 @@ def _worst(findings: Iterable[Judged]) -> str:
     )
 
 
-def _finding(judged: Judged) -> dict[str, Any]:
+def _finding(judged: Judged) -> object:
     return {
         "gate": judged.finding.gate, "state": judged.state, "text": judged.finding.text, "reference": judged.reference,
         "culprits": list(judged.finding.culprits), "runs": list(judged.runs), "value": codec.plain(judged.value),

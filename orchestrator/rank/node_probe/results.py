@@ -16,7 +16,20 @@ from ...model.frozen import dataclass
 if TYPE_CHECKING:
     import torch
 
-    from ...workloads.node_probe import Params
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeParams:
+    """The parameters of the workload, which says what they mean."""
+
+    probes: tuple[str, ...] = ()
+    repeats: int = 5
+    repeat_s: float = 0.2
+    dtypes: tuple[str, ...] = ()
+    disk_mib: int = 64
+    disk_tool: str = "auto"
+    memory_mib: int = 0
+    nic_mib: int = 16
+    in_turn: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +66,7 @@ class Node:
     initialised; raises OSError where it is not usable. ``system``: the root of /proc and /sys.
     """
 
-    params: Params
+    params: ProbeParams
     rank: int
     world: int
     local_rank: int

@@ -83,7 +83,7 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
 
     Only the settings of NCCL and gloo yield to the user's: a network with several cards may need others.
     """
-    values: dict[str, object] = {
+    values: dict[str, str | int | Path] = {
         **{name: gang.interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if gang.interface},
         **({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{gang.out}/nccl_trace_rank_"} if gang.backend == "nccl" else {}),
         **(DETERMINISTIC if gang.backend == "nccl" and gang.workload != "script" else {}),
@@ -116,7 +116,7 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
     return {name: str(value) for name, value in values.items()}
 
 
-def _torchrun(gang: gang_model.GangSpec, rank: int) -> dict[str, object]:
+def _torchrun(gang: gang_model.GangSpec, rank: int) -> dict[str, str | int]:
     """The names that torchrun sets; the number of the attempt is its restart count."""
     return {
         "MASTER_ADDR": gang.master_addr,

@@ -57,7 +57,7 @@ def find_problems(text: str) -> Iterator[str]:
         yield f"unknown {{{unknown[0]}}}; a command may name {', '.join(NAMES)} (got {text!r})"
 
 
-def build_command(text: str, values: Mapping[str, object], script: Sequence[str], args: Sequence[str]) -> list[str]:
+def build_command(text: str, values: Mapping[str, str | int], script: Sequence[str], args: Sequence[str]) -> list[str]:
     """The command line of a launcher. ``script``: the words of ``{script}``; appended with ``args`` unless it names them."""
     words = shlex.split(KNOWN.get(text, text))
     if not any("{script}" in word for word in words):
@@ -83,7 +83,7 @@ def run(ctx: context.RankContext, script: Sequence[str], search_path: Sequence[s
         raise SystemExit(code if code > 0 else 128 - code)
 
 
-def _values(gang: gang_model.GangSpec, nproc: int) -> dict[str, object]:
+def _values(gang: gang_model.GangSpec, nproc: int) -> dict[str, str | int]:
     return {
         "rank": gang.group_rank, "nnodes": gang.nodes, "nproc": nproc, "master_addr": gang.master_addr,
         "master_port": gang.master_port, "run": gang.run, "max_restarts": gang.max_restarts,

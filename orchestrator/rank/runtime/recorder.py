@@ -201,7 +201,7 @@ def _newest_modules(count: int) -> list[str]:
     return list(itertools.islice(reversed(sys.modules), count))
 
 
-def imported_files(modules: Mapping[str, ModuleType], user: Path) -> dict[str, Any]:
+def imported_files(modules: Mapping[str, ModuleType], user: Path) -> dict[str, dict[str, str | int]]:
     """Path below ``user`` -> module, size and SHA-256, for every imported file of the user."""
     result = {}
     for name, module in sorted(modules.items()):
@@ -211,7 +211,7 @@ def imported_files(modules: Mapping[str, ModuleType], user: Path) -> dict[str, A
     return result
 
 
-def _described(file: Path) -> dict[str, Any]:
+def _described(file: Path) -> dict[str, str | int]:
     size = file.stat().st_size
     if size > LARGEST:
         return {"size_bytes": size, "sha256": "not hashed"}

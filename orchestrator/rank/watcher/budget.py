@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Collection
-from typing import Any
 
 from . import ranges, record
 
@@ -110,7 +109,7 @@ class Budget:
             return range(1, WINDOW + 1)
         return SPARSE[: max(1, int(WINDOW * WINDOW_SHARE * step_s / cost_s))]
 
-    def choose(self, n: int) -> dict[str, Any] | None:
+    def choose(self, n: int) -> dict[str, float | None] | None:
         """Before the state after n steps: choose anew where that is due; the fields of an ``every`` line."""
         if n == 0:
             self._rest_s = record.cpu_s() - self._chosen_s
@@ -140,7 +139,7 @@ class Budget:
     def _cost_s(self, kind: str) -> float:
         return statistics.median(self._costs[kind] or (0.0,))
 
-    def _fields(self, step_s: float | None, each_s: float | None) -> dict[str, Any]:
+    def _fields(self, step_s: float | None, each_s: float | None) -> dict[str, float | None]:
         times = {
             "cost_s": self._cost_s("state") or None,
             "batch_s": self._cost_s("batch") or None,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...model import watch
 from ...model.frozen import dataclass
+from .. import values
 from .attempts import Attempt, Process
 from .resumption import Lineage, Step
 
@@ -167,7 +167,7 @@ def share(base: Sequence[int], before: Sequence[int], after: Sequence[int]) -> f
         return None
     differences = (abs(first - second) for first, second in zip(before, after, strict=True))
     changes = (abs(first - second) for first, second in zip(base, before, strict=True))
-    return statistics.median(differences) / max(statistics.median(changes), 1.0)
+    return values.median(differences) / max(values.median(changes), 1.0)
 
 
 def _same_copies(before: watch.State | None, after: watch.State | None) -> bool | None:

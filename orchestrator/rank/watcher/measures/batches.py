@@ -59,7 +59,7 @@ class Batches:
         modes = [getattr(model, "module", model).training for model in self.models]
         return not torch.is_grad_enabled() or (bool(modes) and not any(modes))
 
-    def take(self) -> dict[str, Any]:
+    def take(self) -> dict[str, list[str | None]]:
         """The field of the step that has just ended."""
         if not self._is_used:
             return {}
@@ -218,7 +218,7 @@ class Inputs:
     def leave(self) -> None:
         self._depth -= 1
 
-    def take(self) -> dict[str, Any] | None:
+    def take(self) -> dict[str, list[str | None]] | None:
         """The field of the step that has just ended."""
         hashes, self._hashes = self._hashes, []
         return {"inputs": hashes} if hashes else None

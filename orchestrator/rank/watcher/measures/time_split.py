@@ -65,9 +65,9 @@ class TimeSplit:
         entry[0] += 1
         entry[1] += size
 
-    def take(self) -> dict[str, Any]:
+    def take(self) -> dict[str, float | list[list[str | int]]]:
         """The fields of the step that has just ended."""
-        fields: dict[str, Any] = {}
+        fields: dict[str, float | list[list[str | int]]] = {}
         if self.data_s is not None:
             fields["data_s"] = round(self.data_s, 6)
             self.data_s = 0.0

@@ -1,21 +1,27 @@
-"""The texts of `ccbed init`: copies of what ccbed ships, with comments from the texts of the options that they do not use."""
+"""Files to begin with: copies of what ccbed ships, with comments from the texts of the options that they do not use."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ...core.inventory import parse_inventory, variables
-from ...core.spec import parameter_docs, values
-from ...model.errors import UsageError
-from ...model.plugin import Catalogue
-from ...store import shipped
+from ..core.inventory import parse_inventory, variables
+from ..core.spec import parameter_docs, values
+from ..model.errors import UsageError
+from ..model.frozen import MISSING, dataclass, fields
+from ..model.plugin import Catalogue
+from ..store import shipped
+from . import settings
+from .places import short_path
+from .requests import argument, option
+from .session import Session
 
+_FILES = {"inventory": "my-bed.yml", "trial": "my-trial.yml", "config": settings.PROJECT}
 _SCHEMA = Path(parse_inventory.__file__).with_name("inventory.schema.json")
 _CONFIG = """\
 # Settings of ccbed for this project. The keys are the names of options: ccbed VERB --help lists them.
@@ -38,8 +44,58 @@ _CONFIG = """\
 """
 
 
-def config() -> str:
-    return _CONFIG
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitRequest:
+    """The request of `ccbed init`. ``file``: None for one of the usual name."""
+
+    what: Literal["inventory", "trial", "config"] = argument("inventory", choices=tuple(_FILES))
+    file: Path | None = argument(None)
+    like: str | None = option(
+        None,
+        "Begin with this inventory or trial that ccbed ships.  [default: local, dp-ring]",
+        metavar="NAME",
+        completes="trials",
+    )
+    faults: tuple[str, ...] = option(
+        (), "Of a trial: inject this fault. Repeatable.", metavar="NAME", flags=("--fault",), completes="faults"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A file that was written, and the command that follows."""
+
+    file: Path
+    next: str
+
+
+def write(session: Session, request: InitRequest) -> Begun:
+    """Write a file to begin with. Raises UsageError, also where the file exists."""
+    if request.faults and request.what != "trial":
+        raise UsageError("--fault needs a trial", hint=f"ccbed init trial --fault {request.faults[0]}")
+    file = request.file or Path(_FILES[request.what])
+    match request.what:
+        case "inventory":
+            text, follow = inventory(request.like or "local"), f"ccbed up {short_path(file)}"
+        case "trial":
+            text = trial(session.catalogue, request.like or "dp-ring", file.stem, request.faults)
+            follow = f"ccbed run {short_path(file)} --dry-run"
+        case "config":
+            text, follow = _CONFIG, "ccbed config show"
+    _write(file, text, 0o666 & ~session.umask)
+    return Begun(file=file, next=follow)
+
+
+def _write(file: Path, text: str, mode: int) -> None:
+    """Raises UsageError for a file that exists or cannot be written."""
+    try:
+        with file.open("x") as target:
+            target.write(text)
+            os.fchmod(target.fileno(), mode)
+    except FileExistsError:
+        raise UsageError(f"{short_path(file)}: exists, and stays as it is", hint="give another FILE") from None
+    except OSError as error:
+        raise UsageError(f"{short_path(file)}: cannot be written: {error.strerror}", hint="give another FILE") from None
 
 
 def inventory(name: str) -> str:

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ..model.bed import BedSpec
-from ..model.errors import UsageError
-from ..store import beds as store
-from . import beds
-from .session import JobOptions, Session
-from .slurm import slurm_jobs
+from ...model.bed import BedSpec
+from ...model.errors import UsageError
+from ...store import beds as store
+from .. import beds
+from ..session import JobOptions, Session
+from . import slurm_jobs
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def of_command(session: Session, bed: BedSpec, *, is_wanted: bool, quiet: bool =
 
 def _release(session: Session, bed: BedSpec) -> None:
     """A second Ctrl-C, or a signal after it, may interrupt `down`: then the job is cancelled, which ends all that is left."""
-    from . import down  # which beds of other providers do not load
+    from .. import down  # which beds of other providers do not load
 
     try:
         down.end(session, bed, force=True)
