@@ -20,8 +20,8 @@ ALWAYS = True
 def check(run: Run, params: Params) -> Verdict:
     """An injection, an ordered end, or an earlier loss must explain each detector event."""
     losses = _Losses(run)
-    failures = [*_unexplained(run, losses), *_undetected(run, losses), *_lost_keepers(run)]
-    doubts = [*views.not_ended(run.history), *_unknown_keepers(run)]
+    failures = [*_unexplained(run, losses), *_undetected(run, losses), *_lost_keepers(run, for_memory=False)]
+    doubts = [*views.not_ended(run.history), *_lost_keepers(run, for_memory=True), *_unknown_keepers(run)]
     return views.conclude("planned-faults-only", _summary(run), failures=failures, doubts=doubts)
 
 
@@ -353,18 +353,20 @@ def _was_suspended(run: Run, resumed: Event) -> bool:
     return last is not None and last.kind is events.RunInterrupted
 
 
-def _lost_keepers(run: Run) -> Iterator[views.Finding]:
-    """Keepers that lived when the run began and not when its files were gathered, unless their host was powered off."""
+def _lost_keepers(run: Run, *, for_memory: bool) -> Iterator[views.Finding]:
+    """Keepers that lived when the run began and not when its files were gathered, unless their host was powered off.
+
+    ``for_memory``: those that the kernel killed for memory, which is a loss of the bed and proves nothing about the job; else the others.
+    """
     begin, gathered = run.history.first(events.RunBegin), _gathered(run)
     if begin is None or gathered is None:
         return
     for host, pid in _keepers(begin).items():
-        now = _keepers(gathered).get(host, pid)
-        if pid and now != pid and host not in _powered_off(run):
+        now, loss = _keepers(gathered).get(host, pid), (gathered.data.keeper_losses or {}).get(host)
+        if pid and now != pid and bool(loss) == for_memory and host not in _powered_off(run):
             after = f"; its successor has pid {now}" if now else ""
-            reason = f" ({loss})" if (loss := (gathered.data.keeper_losses or {}).get(host)) else ""
-            text = f"the keeper on {host} (pid {pid}) ended{reason}, which was not planned{after}"
-            yield views.finding(text, begin, gathered)
+            why = f" ({loss}): a loss of the bed, not of the job" if loss else ", which was not planned"
+            yield views.finding(f"the keeper on {host} (pid {pid}) ended{why}{after}", begin, gathered)
 
 
 def _unknown_keepers(run: Run) -> Iterator[views.Finding]:

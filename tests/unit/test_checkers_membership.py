@@ -200,9 +200,18 @@ def test_a_keeper_that_was_lost_is_a_finding(end: dict[str, int], outcome: str, 
     assert text in verdict.text
 
 
-def test_a_keeper_that_was_lost_for_memory_says_so() -> None:
-    verdict = ask(_with_keepers({"": 7}, {"": 0}, {"": "out of memory"}), "planned-faults-only")
-    assert "(pid 7) ended (out of memory), which was not planned" in verdict.text
+@pytest.mark.parametrize("end", [0, 8])
+def test_a_keeper_that_the_kernel_killed_for_memory_is_a_loss_of_the_bed_and_no_failure_of_the_job(end: int) -> None:
+    verdict = ask(_with_keepers({"": 7}, {"": end}, {"": "out of memory"}), "planned-faults-only")
+    assert verdict.outcome == "unknown"
+    assert "(pid 7) ended (out of memory): a loss of the bed, not of the job" in verdict.text
+
+
+def test_a_keeper_killed_for_memory_excuses_no_other_keeper() -> None:
+    lost = _with_keepers({"a": 7, "b": 9}, {"a": 0, "b": 0}, {"a": "out of memory"})
+    verdict = ask(lost, "planned-faults-only")
+    assert verdict.outcome == "fail"
+    assert "the keeper on b (pid 9) ended, which was not planned" in verdict.text
 
 
 def test_a_history_that_says_nothing_of_keepers_says_nothing_of_their_loss() -> None:

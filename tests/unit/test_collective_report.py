@@ -27,7 +27,7 @@ from orchestrator.views import collectives, quantities
 from orchestrator.views.collectives import comparisons, phrases, straggler_text, table
 
 from ..contract.report_contract import EXTERNAL, check_forms
-from . import collective_runs, simulated
+from . import collective_runs, history, simulated
 from .catalogue import CATALOGUE
 from .golden import same_as_golden
 
@@ -255,6 +255,36 @@ def test_partial_runs_have_their_reports(run: Run, module: ModuleType, case: str
     made = module.render(replace(run, **PARTIAL[case]))
     assert made
     assert all(made.values())
+
+
+def _interrupted(*commits: int) -> list[str]:
+    """The lines of a run of two sizes with 8 iterations each, which was interrupted after these checkpoints."""
+    parts = [
+        collective_runs.Part(
+            operation="all-reduce", algorithm="ring", bytes=size, gang=simulated.Gang(schedules=simulated.ring(4, size))
+        )
+        for size in (4096, 8192)
+    ]  # fmt: skip
+    made = collective_runs.run(parts, notes=[("checkpoint.commit", {"name": f"{n}", "step": n}) for n in commits])
+    events = [
+        replace(event, f="run.interrupted", value={"reason": "SIGINT"}) if event.f == "run.end" else event
+        for event in made.history.events
+    ]
+    open_run = replace(history.with_events(made, events), files=collective_runs.Files(), verdicts=())
+    return list(terminal.lines(open_run, Path("runs/x")))
+
+
+def test_an_interrupted_sweep_says_which_cases_are_kept_and_that_resume_goes_on() -> None:
+    kept = "measured  1 of 2 cases, which are kept: resume goes on with the others and shows all"
+    assert _interrupted(8) == [kept]
+    assert _interrupted(8, 12) == [kept]
+    assert _interrupted(7) == ["measured  none of 2 cases to its end, so nothing is kept: resume begins with the first"]
+
+
+def test_a_run_that_has_ended_without_records_keeps_nothing(run: Run) -> None:
+    ended = replace(run, files=collective_runs.Files())
+    (line,) = terminal.lines(ended, Path("runs/x"))
+    assert line == "measured  nothing: no iteration was gathered from all of its ranks"
 
 
 def test_operations_without_bytes_and_with_groups_are_told() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from ... import views
 from ...app.places import run_path
-from ...model import codec
+from ...model import codec, events
 from ...model.run import Run
 from ...views import collectives
 from ...views.collectives import comparisons, phrases, straggler_text, table
@@ -23,7 +24,7 @@ def lines(run: Run, directory: Path, *, whole: bool = False, width: int = 0) -> 
     if measured is None:
         return
     if not measured.trials:
-        yield "measured  nothing: no iteration was gathered from all of its ranks"
+        yield f"measured  {_kept(run, measured) or 'nothing: no iteration was gathered from all of its ranks'}"
         return
     yield f"link      {phrases.link(measured.setting)}"
     shown = measured if whole else table.largest(measured, CASES)
@@ -48,6 +49,18 @@ def lines(run: Run, directory: Path, *, whole: bool = False, width: int = 0) -> 
         yield f"precision {stops}"
     yield f"verified  {phrases.verified(run.history, measured)}"
     yield f"note      {phrases.percentiles(measured)}"
+
+
+def _kept(run: Run, measured: collectives.Measured) -> str:
+    """What `resume` keeps of a run that was interrupted, whose records stay on its nodes; empty for a run that has ended."""
+    if run.history.last(events.RunInterrupted) is None or run.history.last(events.RunEnd):
+        return ""
+    resumes, cases = views.resume_steps(run.history), measured.setting.cases
+    commits = [(event.epoch or 0, event.data.step or 0) for event in run.history.of(events.CheckpointCommit)]
+    last = max((step for epoch, step in commits if views.is_kept(epoch, step, resumes)), default=0)
+    if kept := sum(bool(case.steps) and case.steps[-1] <= last for case in cases):
+        return f"{kept} of {len(cases)} cases, which are kept: resume goes on with the others and shows all"
+    return f"none of {len(cases)} cases to its end, so nothing is kept: resume begins with the first"
 
 
 def _slow(measured: collectives.Measured) -> Iterator[str]:
