@@ -433,6 +433,9 @@ def _reporting_left(bed: BedSpec, provider: Provider) -> Iterator[None]:
     except CcbedError as error:
         error.hint = "\n".join(filter(None, (error.hint, _describe_left(bed, provider))))
         raise
+    except Exception as error:  # of this machine, such as its limit of processes
+        error.add_note(_describe_left(bed, provider))
+        raise
     except KeyboardInterrupt:
         raise Interrupted(
             "up was interrupted",

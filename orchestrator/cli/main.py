@@ -190,16 +190,16 @@ def _explained(error: Exception, session: sessions.Session) -> errors.CcbedError
         return errors.UsageError(
             values.suggest(_problem(error)), hint=f"{context.command_path if context else f'ccbed{verb}'} --help"
         )
-    if explained := errors.explain(error):
-        name = getattr(error, "filename", None)
-        path = Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
-        if path and (session.state.is_relative_to(path) or path.is_relative_to(session.state)):
-            explained.hint += "; or set XDG_STATE_HOME to a directory that you may write"
-        return explained
-    return errors.InfrastructureError(
+    explained = errors.explain(error) or errors.InfrastructureError(
         f"internal error of ccbed: {type(error).__name__}: {error}",
         hint=f"the traceback is in {_save_traceback(session.state)}",
     )
+    name = getattr(error, "filename", None)
+    path = Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
+    if path and (session.state.is_relative_to(path) or path.is_relative_to(session.state)):
+        explained.hint += "; or set XDG_STATE_HOME to a directory that you may write"
+    explained.hint = "\n".join((explained.hint, *getattr(error, "__notes__", ())))
+    return explained
 
 
 def _with_origin(problem: str, session: sessions.Session) -> str:

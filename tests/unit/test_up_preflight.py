@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,24 @@ def test_an_up_that_was_ended_before_its_preflight_is_not_taken_for_good(
         assert desk("up", "local.yml") == 130
     requirements += [BAD]
     assert desk("up", "local.yml") == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (RuntimeError("can't start new thread"), "no more processes or threads can start on this machine"),
+        (OSError(errno.ENOSPC, "No space left on device", "/x"), "/x: No space left on device"),
+        (ZeroDivisionError("x"), "internal error of ccbed: ZeroDivisionError: x"),
+    ],
+)
+def test_an_up_that_the_machine_stops_ends_with_what_is_left_running(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception, problem: str
+) -> None:
+    monkeypatch.setattr(preflight, "check", lambda *_: (_ for _ in ()).throw(error))
+    assert desk("up", "local.yml") == 4
+    assert f"error: {problem}" in desk.err
+    last = desk.err.splitlines()[-1]
+    assert last == "next: left running: the keeper, nodes n0 n1 n2 n3 n4; to remove it: ccbed down local"
 
 
 def test_a_bed_that_is_taken_down_leaves_no_doubt_behind(desk: Desk, requirements: list[Requirement]) -> None:
