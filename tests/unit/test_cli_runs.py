@@ -7,11 +7,12 @@ import io
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.nightly import baselines, bundle_records
+from orchestrator.nightly import baselines, bundle_records, night_files
 from orchestrator.nightly.baselines import Floor
 from orchestrator.nightly.index import retention
 from orchestrator.nightly.suite import NIGHT, RUNS
@@ -129,11 +130,26 @@ def test_an_unknown_trend_exits_2_with_what_is_known(ccbed: Desk, archive: Archi
         (("coppy",), "did you mean copy?"),
         (("copy", "--metric", "busbw"), "no metric busbw in recorded nights; known: copy rate"),
         (("copy", "--since", "2030-01-01"), "no recorded night matches"),
-        (("copy", "--bed", "other"), "no recorded night matches"),
+        (("copy", "--bed", "other"), "copy: no bed other in recorded nights; known: lab"),
+        (("copy rate", "--node", "n7"), "copy rate: no node n7 in recorded nights; known: n0, n1"),
     ):
         assert ccbed("trend", *args) == 2, args
         assert reason in ccbed.err, ccbed.err
     assert ccbed("trend", "copy", "--plot", "x.pdf") == 3
+
+
+def test_an_unknown_trend_of_many_metrics_is_one_line_with_the_nearest(ccbed: Desk, archive: Archive) -> None:
+    night = archive.night(1)
+    names = [f"all-reduce {size} KiB of {ranks} ranks busbw" for size in range(40) for ranks in (2, 4, 8)]
+    archive.repeat(night, *(measurement((1.0,), metric=replace(run_archive.RATE, name=name)) for name in names))
+    night_files.close(night)
+    for name, near in (
+        ("all-reduce 7 KiB of 8 rank busbw", "did you mean all-reduce 7 KiB of 8 ranks busbw?"),
+        ("zz", "121 are known, such as: "),
+    ):
+        assert ccbed("trend", name) == 2
+        (line,) = (line for line in ccbed.err.splitlines() if line.startswith("error:"))
+        assert near in line and len(line) < 600
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])

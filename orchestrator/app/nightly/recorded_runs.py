@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,25 +112,33 @@ def trends(session: Session, request: TrendRequest) -> Trends:
 
 def _unknown(runs: Index, request: TrendRequest) -> UnknownTrendError:
     """Why there is no trend: no night, no such name, or filters that exclude all nights."""
-    known, name, metric = runs.metrics(), request.name, request.metric
+    known, name = runs.metrics(), request.name
     if not known:
         return UnknownTrendError(
             f"{short_path(request.runs_dir)}: no recorded night with measurements yet",
             hint="ccbed nightly quick --record",
         )
     trials = {trial for trial, _ in known}
-    metrics = {known_metric for trial, known_metric in known if name not in trials or trial == name}
-    if name in trials and metric and not _has(metrics, metric):
-        return UnknownTrendError(f"{name}: no metric {metric} in recorded nights; {values.nearest(metric, metrics)}")
-    if not runs.trend(name) and not runs.trend(None, name):
-        return UnknownTrendError(
-            f"{name}: no trial and no metric of recorded nights; {values.nearest(name, trials | metrics)}"
-        )
+    metrics = {metric for trial, metric in known if name not in trials or trial == name}
+    recorded = runs.trend(name) or runs.trend(None, name)
+    if not recorded:
+        near = values.nearest(name, trials | metrics)
+        return UnknownTrendError(f"{name}: no trial and no metric of recorded nights; {near}")
+    nodes, beds = _nodes(recorded), {trend.bed for trend in recorded}
+    for kind, text, names in (
+        ("metric", request.metric, metrics),
+        ("node", request.node, nodes),
+        ("bed", request.bed, beds),
+    ):
+        if text and not any(recorded_name == text or recorded_name.endswith(f" {text}") for recorded_name in names):
+            return UnknownTrendError(f"{name}: no {kind} {text} in recorded nights; {values.nearest(text, names)}")
     return UnknownTrendError(
         f"{name}: no recorded night matches --metric, --since, --node and --bed together",
         hint="ccbed runs lists the nights",
     )
 
 
-def _has(metrics: set[str], text: str) -> bool:
-    return any(metric == text or metric.endswith(f" {text}") for metric in metrics)
+def _nodes(recorded: Iterable[Trend]) -> set[str]:
+    """The nodes, and their ranks, that trends are of, or of links from or to them."""
+    ends = {end for trend in recorded for label in trend.nodes for end in label.split("->") if end}
+    return ends | {end.partition(":")[0] for end in ends}
