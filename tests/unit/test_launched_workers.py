@@ -135,7 +135,12 @@ def test_only_a_hold_that_was_ordered_late_is_reached_at_a_later_step(is_late: b
 
 @pytest.mark.parametrize(
     ("ordered", "every", "held"),
-    [(14, 5, [17, 18, 19, 22]), (11, 5, [16, 17, 18, 19, 21, 22]), (10, 1, [*range(15, 23)]), (12, 0, [*range(15, 23)])],
+    [
+        (14, 5, [17, 18, 19, 22]),
+        (11, 5, [16, 17, 18, 19, 21, 22]),
+        (10, 1, [*range(15, 23)]),
+        (12, 0, [*range(15, 23)]),
+    ],
 )
 def test_an_order_that_comes_late_does_not_hold_a_rank_beside_a_save(ordered: int, every: int, held: list[int]) -> None:
     """Saved at step 10 and each ``every``: a fault in step 15 or 16 would cost no step, or only the one that it is in."""

@@ -9,17 +9,17 @@ from typing import Any
 
 from ... import views
 from ...app.places import run_path
-from ...core.verdict import judge, sentence
+from ...core.verdict import judge, ladder, sentence
 from ...model import codec
 from ...model.event import History
 from ...model.events import FaultActDone, FaultHealDone, ProbeDone, RunBegin, RunEnd
 from ...model.launch import Result
 from ...model.run import Run
-from ...model.verdict import Verdict
+from ...model.verdict import Rung, Verdict
 from ...store import bundle
 from ...views import training
 from ..inputs.session import Session
-from . import probe_table
+from . import ladder_lines, probe_table
 from .terminal import Terminal
 
 _MARKS = {"pass": "good", "fail": "bad", "unknown": "warn", "skipped": "warn"}
@@ -30,6 +30,7 @@ _WIDTH = 100
 NODES = 1000
 #: Lines that are shown of the log of the rank that failed.
 _TAIL = 8
+_NOT_VERIFIED = "not verified"
 #: The file name of a report's traceback ends with this.
 _FAILED = "-failed.txt"
 
@@ -42,6 +43,10 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
     directory, code, terminal = Path(result.directory), result.code, session.terminal
     run = judged(result)
     view = training.view(run)
+    rungs = ladder.ladder(run, view)
+    if rungs and not terminal.verbose:
+        _show_training(session, result, run, view, rungs)
+        return code
     if not terminal.quiet:
         terminal.lines(_failovers(run, view))
         terminal.lines(_collectives(run, directory, terminal.width))
@@ -49,35 +54,64 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
         probe_table.show(terminal, run.history)
     shown = tuple(verdict for verdict in run.verdicts if verdict.outcome != "pass" or not terminal.quiet)
     terminal.lines(verdicts(terminal, shown))
-    if run.format < 2:
-        terminal.line(f"note      {views.NOT_COMPARED}")
-    terminal.lines(_judging(result, run))
-    if result.obstacle:
-        terminal.line(f"not saved verdicts and report: {result.obstacle}")
-    terminal.lines(_unloaded(session, directory))
+    terminal.lines(row for rung in rungs for row in ladder_lines.rung(terminal, rung, rows=0))
+    terminal.lines(_notes(session, result, run))
     if code and code != 130:
         terminal.lines(_failed_log(run))
-    word = WORDS.get(code, "FAIL")
-    terminal.line(
-        f"{terminal.style(f'{word:<9}', word)} {sentence.sentence(run.trial, view, run.verdicts)}     exit {code}"
-    )
+    terminal.line(_headline(terminal, code, ladder.headline(run, view, rungs)))
     terminal.lines(_failed_reports(directory))
     if not terminal.quiet:
         terminal.lines(_next(session, result))
     return code
 
 
+def _show_training(session: Session, result: Result, run: Run, view: views.RunView, rungs: tuple[Rung, ...]) -> None:
+    """Print the ladder of a training: at most ``ladder_lines.LINES`` lines of ``ladder_lines.WIDTH`` columns."""
+    directory, code, terminal = Path(result.directory), result.code, session.terminal
+    head = [] if terminal.quiet else [*ladder_lines.failovers(run, view), *_unhealed(run)]
+    body = [row for rung in rungs for row in ladder_lines.rung(terminal, rung)]
+    body += ladder_lines.others(terminal, run)
+    text = ladder_lines.clipped(ladder.headline(run, view, rungs), indent=20, rows=2)
+    end = [_headline(terminal, code, text), *([] if terminal.quiet else _next(session, result))]
+    terminal.lines([*head, *body, *_notes(session, result, run)])
+    if code and code != 130:
+        used = sum(1 + len(line) // ladder_lines.WIDTH for line in (*head, *body, *end))
+        terminal.lines(_failed_log(run, max(1, ladder_lines.LINES - used - 1)))
+    terminal.lines([*end[:1], *_failed_reports(directory), *end[1:]])
+
+
+def _headline(terminal: Terminal, code: int, text: str) -> str:
+    word = WORDS.get(code, "FAIL")
+    return f"{terminal.style(f'{word:<9}', word)} {text}     exit {code}"
+
+
+def _notes(session: Session, result: Result, run: Run) -> Iterator[str]:
+    """Yield what to know of this judgement beside the verdicts."""
+    if run.format < 2:
+        yield f"note      {views.NOT_COMPARED}"
+    yield from _judging(result, run)
+    if result.obstacle:
+        yield f"not saved verdicts and report: {result.obstacle}"
+    yield from _unloaded(session, Path(result.directory))
+
+
+def _unhealed(run: Run) -> Iterator[str]:
+    if (healed := _healed(run.history)).startswith(_NOT_VERIFIED):
+        yield f"healed    {healed}"
+
+
 def saved(directory: Path) -> Result:
     """Read the result of a run from its saved verdicts."""
     run = bundle.load(directory)
     outcome, _, kind = views.ending(run.history)
-    code = judge.exit_code(run.verdicts, outcome, kind)
+    code = judge.exit_code(run.verdicts, outcome, kind, run.trial.require)
     return Result(run=directory.name, directory=str(directory), code=code, verdicts=run.verdicts)
 
 
 def document(result: Result) -> dict[str, Any]:
     run = judged(result)
     view = training.view(run)
+    rungs = ladder.ladder(run, view)
     measured = _measured(run)
     return {
         "run": Path(run.directory).name,
@@ -85,7 +119,12 @@ def document(result: Result) -> dict[str, Any]:
         "exit": result.code,
         "format": run.format,
         **({"note": views.NOT_COMPARED} if run.format < 2 else {}),
-        "sentence": sentence.sentence(run.trial, view, run.verdicts),
+        "sentence": ladder.headline(run, view, rungs),
+        **(
+            {"require": run.trial.require, "accept": list(run.trial.accept), "rungs": codec.plain(rungs)}
+            if rungs
+            else {}
+        ),
         "view": codec.plain(view),
         "verdicts": codec.plain(run.verdicts),
         **({"changes": codec.plain(result.changes)} if result.changes else {}),
@@ -238,7 +277,7 @@ def _healed(history: History) -> str:
         return ""
     left = sorted(str(node) for node in acted - healed)
     if left:
-        return f"not verified for {', '.join(left)}: ccbed status"
+        return f"{_NOT_VERIFIED} for {', '.join(left)}: ccbed status"
     begun = views.begin_nodes(history)  # a replacement ends with the run
     back = sorted(str(node) for node in healed if str(node) not in begun or begun[str(node)].incarnation)
     end = history.last(RunEnd)
@@ -252,9 +291,9 @@ def _span(steps: list[int]) -> str:
     return f"{steps[0]}-{steps[-1]}" if whole and len(steps) > 1 else ", ".join(map(str, steps))
 
 
-def _failed_log(run: Run) -> Iterator[str]:
+def _failed_log(run: Run, most: int = _TAIL) -> Iterator[str]:
     """Yield the end of the log of the first rank that failed, or of the rank that it names as the cause."""
-    failed = views.failed_rank(run, _TAIL)
+    failed = views.failed_rank(run, min(most, _TAIL))
     if failed is not None and failed.tail:
         yield f"log       rank {failed.rank} on {failed.node}, attempt {failed.epoch}, last lines:"
         yield from (f"          {line}" for line in failed.tail)

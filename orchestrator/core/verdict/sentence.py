@@ -10,6 +10,7 @@ from ...model.frozen import replace
 from ...model.trial import Trial
 from ...model.verdict import Outcome, Verdict
 from ..spec.values import count as count  # noqa: PLC0414 - reports say it, too
+from . import rungs
 
 #: From the worst to the best.
 PRECEDENCE: tuple[Outcome, ...] = ("fail", "unknown", "pass")
@@ -25,17 +26,17 @@ def worst(verdicts: Iterable[Verdict]) -> Outcome:
     return "pass" if outcomes == {"pass"} else "unknown"
 
 
-def overall(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> str:
+def overall(verdicts: Iterable[Verdict], outcome: str, kind: str = "", require: str = "exact") -> str:
     """The overall outcome for the exit code and every report: interrupted, broken, fail, unknown or pass.
 
-    ``outcome`` and ``kind`` are those of ``run.end``. A failed recovery from a planned fault is a finding about the system
-    under test, not a failure of the bed.
+    ``outcome`` and ``kind`` are those of ``run.end``; ``require``: the rung that the trial requires. A failed recovery from a
+    planned fault is a finding about the system under test, not a failure of the bed.
     """
     if outcome == "interrupted":
         return "interrupted"
     if kind == "infrastructure":
         return "broken"
-    result = "fail" if outcome == "failed" else worst(verdicts)
+    result = "fail" if outcome == "failed" else worst(rungs.counted(verdicts, require))
     return "unknown" if result == "pass" and outcome != "finished" else result
 
 
@@ -70,13 +71,25 @@ def lost_step(trial: Trial, run: views.RunView, failover: views.Failover) -> int
     return next(iter([*planned, *held]), max(failover.lost_steps, default=-1) + 1 or None)
 
 
+def story(trial: Trial, run: views.RunView) -> str:
+    """What happened to a training: the loss, the way back, the steps that were done again; or that nothing was lost."""
+    if not run.failovers or run.bed_ended:
+        return "; ".join(_ending(trial, run))
+    steps = dict.fromkeys(str(item.resume_step) for item in run.failovers if item.resume_step is not None)
+    first, *others = _failover_parts(trial, run)
+    since = [f"from step {', then '.join(steps)}"] if steps else []
+    return "; ".join(
+        [first, *others, *since] if len(run.failovers) > 1 else [first, " ".join([others[0], *since]), *others[1:]]
+    )
+
+
 def _failover_parts(trial: Trial, run: views.RunView) -> list[str]:
     if run.bed_ended or not run.failovers:  # the reason of the end explains what came before it
         return []
     if len(run.failovers) == 1:
         failover = run.failovers[0]
-        return [_loss(trial, run, failover), returned(run, failover), *_redone(run)]
-    losses = [f"{_loss(trial, run, failover)} ({returned(run, failover)})" for failover in run.failovers]
+        return [loss(trial, run, failover), returned(run, failover), *_redone(run)]
+    losses = [f"{loss(trial, run, failover)} ({returned(run, failover)})" for failover in run.failovers]
     return [f"{len(losses)} failovers: {', '.join(_without_repeats(losses))}", *_redone(run)]
 
 
@@ -87,22 +100,22 @@ def _without_repeats(texts: Iterable[str]) -> Iterator[str]:
         yield f"{text}, {times} times" if times > 1 else text
 
 
-def _loss(trial: Trial, run: views.RunView, failover: views.Failover) -> str:
+def loss(trial: Trial, run: views.RunView, failover: views.Failover) -> str:
     step = lost_step(trial, run, failover)
     return _who(failover) + (f" at step {step:,}" if step else "")
 
 
 def _who(failover: views.Failover) -> str:
     if failover.lost:
-        return f"node{'s' * (len(failover.lost) > 1)} {_series(failover.lost)} lost"
+        return f"node{'s' * (len(failover.lost) > 1)} {series(failover.lost)} lost"
     if failover.failed_ranks:
         ranks = [str(rank) for rank in failover.failed_ranks]
         how = f" ({failover.cause})" if failover.cause else ""
-        return f"rank{'s' * (len(ranks) > 1)} {_series(ranks)} failed{how}"
+        return f"rank{'s' * (len(ranks) > 1)} {series(ranks)} failed{how}"
     return f"training stopped ({failover.detector})" if failover.detector else "training stopped"
 
 
-def _series(names: Sequence[str]) -> str:
+def series(names: Sequence[str]) -> str:
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
 
 
@@ -139,7 +152,7 @@ def _ending(trial: Trial, run: views.RunView) -> list[str]:
 
 def _clean(trial: Trial, run: views.RunView) -> str:
     done = f"{count(run.step, MEASURED.get(trial.workload, 'step'))} " if run.step else ""
-    lost = f"node{'s' * (len(run.lost) > 1)} {_series(run.lost)} lost" if run.lost else "no node lost"
+    lost = f"node{'s' * (len(run.lost) > 1)} {series(run.lost)} lost" if run.lost else "no node lost"
     return f"{done}finished on {count(len(run.slots), 'node')} in {seconds(run.duration_s)}; {lost}"
 
 

@@ -11,3 +11,6 @@ from .replay import Replay, redone, replays
 from .resumption import Lineage, RankResume, Resumption, Sizes, lineage
 from .uneven import by_rank, of_rank, uneven_ranks
 from .worker_returns import Return, recoveries, worker_returns
+
+#: The evidence of a verdict on a difference that no part of the state is known to explain.
+UNEXPLAINED = "unexplained"

@@ -1,0 +1,77 @@
+"""The ladder of a training on the terminal: three lines, each loss with its fix, within a page of lines."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from ... import views
+from ...core.verdict import ladder, rungs, sentence
+from ...model.run import Run
+from ...model.verdict import Rung, Verdict
+from .terminal import Terminal
+
+#: A training ends with at most so many lines of so many columns.
+LINES, WIDTH = 12, 100
+#: The column of the text of a rung.
+_INDENT = 25
+_STYLES = {"holds": "good", "does not hold": "bad", "unknown": "warn", "not asked": "dim"}
+_MORE = " … (-v)"
+
+
+def failovers(run: Run, view: views.RunView) -> Iterator[str]:
+    """Yield where the time of the first failover went, and how many others there were."""
+    if not view.failovers:
+        return
+    first, others = view.failovers[0], len(view.failovers) - 1
+    parts = " | ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in first.phases)
+    total = f" = TTR {first.ttr_s * 1000:.0f} ms" if first.ttr_s is not None else f"; {sentence.returned(view, first)}"
+    more = f"      and {sentence.count(others, 'more failover')} (-v)" if others else ""
+    yield clipped(f"failover  {parts}{total}{more}", indent=0, rows=1)
+
+
+def rung(terminal: Terminal, shown: Rung, rows: int = 2) -> Iterator[str]:
+    """Yield the line of a rung, and that of the fix of its worst loss. ``rows``: of text; 0: all of it."""
+    word = terminal.style(f"{ladder.WORDS[shown.state]:<9}", _STYLES[shown.state])
+    yield f"{shown.name:<14} {word} {clipped(shown.text, indent=_INDENT, rows=rows)}"
+    if shown.fix:
+        yield f"{'':<{_INDENT}}{clipped(f'fix: {shown.fix}', indent=_INDENT, rows=rows)}"
+
+
+def others(terminal: Terminal, run: Run) -> Iterator[str]:
+    """Yield the first check of no rung that does not pass, and one line on all others that were made."""
+    named = [*rungs.others(run.verdicts)]
+    bad = [verdict for outcome in ("fail", "unknown") for verdict in named if verdict.outcome == outcome]
+    for verdict in bad[:1]:
+        word = terminal.style(f"{verdict.outcome:<9}", "bad" if verdict.outcome == "fail" else "warn")
+        yield f"{'':<14} {word} {clipped(f'{verdict.check}: {verdict.text}', indent=_INDENT, rows=2)}"
+    if not terminal.quiet and run.verdicts:
+        yield clipped(f"checked        {_checked(named, bad[1:])}", indent=0, rows=1)
+
+
+def _checked(named: list[Verdict], bad: list[Verdict]) -> str:
+    passed = [verdict.check for verdict in named if verdict.outcome == "pass"]
+    proved = ["the fault is proved"] if "fault-verified" in passed else []
+    rest = len(passed) - len(proved)
+    return " · ".join(
+        [
+            *proved,
+            *(
+                [
+                    f"{sentence.count(rest, 'more check' if proved else 'check')} {'pass' if rest != 1 else 'passes'} (-v)"
+                ]
+                if rest
+                else []
+            ),
+            *(f"{verdict.check} {'fails' if verdict.outcome == 'fail' else 'is unknown'}" for verdict in bad),
+        ]
+    )
+
+
+def clipped(text: str, *, indent: int, rows: int) -> str:
+    """The text, as long as it fits in so many rows of ``WIDTH`` columns that begin at ``indent``; 0 rows: all of it."""
+    if not rows:
+        return text
+    size = WIDTH - indent
+    lines = textwrap.wrap(text, size, max_lines=rows, placeholder=_MORE, break_long_words=False, break_on_hyphens=False)
+    return " ".join(lines)
