@@ -154,10 +154,10 @@ def _whole_by_bits(run: Run, verdicts: Sequence[Verdict]) -> Rung:
 def _exact(verdicts: Sequence[Verdict]) -> Rung:
     own = _of("exact", verdicts)
     state = _state(own)
-    text = _finding(own, state) or "; ".join(
-        dict.fromkeys(verdict.text for verdict in own if verdict.outcome != "skipped")
+    compared = [verdict.text for verdict in own if verdict.outcome != "skipped"]
+    text = _finding(own, state) or next(
+        reversed(compared or [verdict.text for verdict in own]), "no reference run: --twin"
     )
-    text = text or next((verdict.text for verdict in own), "no reference run: --twin")
     return Rung(name=rungs.NAMES["exact"], state=state, text=text, evidence=_outcomes(own))
 
 

@@ -17,7 +17,7 @@ CHECKS: Mapping[str, tuple[str, ...]] = {
         "finished", "resumed-newest", "resumed-from", "same-resume-step", "no-step-lost", "no-hang", "membership", "no-orphans",
     ),
     "whole": ("resume-complete", "replicas-identical"),
-    "exact": ("replay-equal", "bit-exact", "equals-reference"),
+    "exact": ("equals-reference", "replay-equal", "bit-exact"),
 }  # fmt: skip
 #: Rung -> its name for people.
 NAMES = {"survived": "survived", "whole": "resumed whole", "exact": "exact"}
