@@ -152,7 +152,7 @@ def _script(run: Run) -> Verdict:
         failures, doubts = [], [*moved, *failures, *doubts]
     if change is not None and not (failures or doubts):
         return Verdict(check="bit-exact", outcome="skipped", text=_script_resized(lines, change, common))
-    unseen = _unseen(facts, common)
+    later, unseen = _later(run, lost, common), _unseen(facts, common)
     by_restart = as_restarted is True and bool(unseen)
     doubts += _not_compared(run, facts, () if by_restart else unseen)
     names = ", ".join(sorted({name.partition("@")[0] for _, name, _, _ in common if "@" in name}))
@@ -170,7 +170,7 @@ def _script(run: Run) -> Verdict:
         **({"restart_from_step": min(shown)} if by_restart else {}),
         **({"differs_first": "RNG"} if failures and lost else {}),
         **({training.UNEXPLAINED: True} if different and different[0] >= facts.undisturbed else {}),
-        **(_later(run, lost, common) if failures else {}),
+        **({training.UNEXPLAINED: False, "accepted_later": later} if failures and later else {}),
         **({"only_differing": "losses"} if failures and parts == {"loss"} else {}),
     }
     verdict = views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
@@ -202,15 +202,14 @@ def _aside(
     return views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
 
 
-def _later(run: Run, lost: tuple[int, str, str] | None, common: list[tuple[str, str, str, str]]) -> dict[str, object]:
+def _later(run: Run, lost: tuple[int, str, str] | None, common: list[tuple[str, str, str, str]]) -> str:
     """What explains a difference from a later step on: random states that the trial accepts, if later batches are the twin's."""
     if lost is None or "rng" not in run.trial.accept:
-        return {}
+        return ""
     equal = [
         own == other for _, name, own, other in common if name.startswith("batch@") and training.step_of(name) > lost[0]
     ]
-    text = f"others than undisturbed on rank {lost[1]} from step {lost[0]} on"
-    return {training.UNEXPLAINED: False, "accepted_later": text} if equal and all(equal) else {}
+    return f"others than undisturbed on rank {lost[1]} from step {lost[0]} on" if equal and all(equal) else ""
 
 
 def _until_change(

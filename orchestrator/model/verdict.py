@@ -27,12 +27,14 @@ class Verdict:
 class Rung:
     """A step of the ladder of a training: ``survived``, ``resumed whole`` or ``exact``.
 
-    ``text``: what shows the state; ``fix``: one line of advice for the worst part that was lost; ``evidence``: outcomes of its checks,
-    ``lost`` and ``accepted`` parts with their reasons.
+    ``text``: what shows the state; ``fix``: one line of advice for the worst part that was lost; ``checks``: outcome of each of its
+    checks; ``lost``, ``accepted``: part of the state -> how it was lost, the worst loss first.
     """
 
     name: str
     state: State
     text: str
     fix: str = ""
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    checks: Mapping[str, Outcome] = field(default_factory=dict)
+    lost: Mapping[str, str] = field(default_factory=dict)
+    accepted: Mapping[str, str] = field(default_factory=dict)

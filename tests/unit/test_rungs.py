@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import summary, terminal
 from orchestrator.core.verdict import fixes, judge, ladder, rungs, sentence
-from orchestrator.model import watch
+from orchestrator.model import launch, watch
+from orchestrator.model.event import History
 from orchestrator.model.run import Control, Run
 from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Outcome, Rung, Verdict
@@ -66,14 +71,14 @@ def test_a_lost_part_is_named_with_its_fix_and_fails_what_requires_the_whole(par
     rung = shown(run)["resumed whole"]
     name = {"lr": "learning rate", "data": "data position"}.get(part, part)
     assert (rung.state, outcome(run)) == ("does not hold", "fail")
-    assert name in rung.evidence["lost"]
-    assert rung.text.startswith(f"{ladder.PARTS[next(iter(rung.evidence['lost']))]}: ")
+    assert name in rung.lost
+    assert rung.text.startswith(f"{ladder.PARTS[next(iter(rung.lost))]}: ")
     assert rung.fix
 
 
 def test_the_worst_loss_comes_first() -> None:
     run = judged(wrong("rng", "data", "optimizer"), restored(wrong("data", "optimizer")), accept=())
-    assert [*shown(run)["resumed whole"].evidence["lost"]] == ["optimizer", "data position", "RNG"]
+    assert [*shown(run)["resumed whole"].lost] == ["optimizer", "data position", "RNG"]
 
 
 def test_lost_random_states_are_accepted_with_a_note_and_a_fix() -> None:
@@ -91,14 +96,14 @@ def test_lost_random_states_are_accepted_with_a_note_and_a_fix() -> None:
 
 def test_random_states_of_one_rank_are_named_by_their_rank() -> None:
     job = Job().attempt(0, 0, 18).attempt(1, 15, 30, forgets=["rng"], ranks=[1], ends=True)
-    accepted = shown(judged(job, restored(right())))["resumed whole"].evidence["accepted"]
+    accepted = shown(judged(job, restored(right())))["resumed whole"].accepted
     assert accepted == {"RNG": "not restored on rank 1 (n1)"}
 
 
 def test_without_acceptance_lost_random_states_fail() -> None:
     run = judged(wrong("rng"), restored(right()), accept=())
     assert (states(run)[1:], outcome(run)) == (("no", "no"), "fail")
-    assert [*shown(run)["resumed whole"].evidence["lost"]] == ["RNG"]
+    assert [*shown(run)["resumed whole"].lost] == ["RNG"]
 
 
 @pytest.mark.parametrize("part", ["weights", "optimizer", "scheduler", "lr", "scaler", "data"])
@@ -209,3 +214,46 @@ def test_each_part_has_words_and_advice() -> None:
     parts = {*training.completeness.PARTS, "saved state"}
     assert parts == set(ladder.PARTS)
     assert parts - {"other state", "learning rate"} == set(fixes.TORCH)
+
+
+LONG = "step 21 of rank 2 (n2) has another batch than before, by the digest of each sample, " * 4
+
+
+@pytest.mark.parametrize("result", ["pass", "fail", "unknown"])
+@pytest.mark.parametrize("outcome", ["finished", "failed"])
+def test_a_run_ends_with_at_most_twelve_lines(
+    result: Outcome, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checks = (*NAMES, "finished", "fault-verified", "evidence-agrees", "planned-faults-only")
+    rows = {"attempt 1": {part: {"result": result, "text": LONG} for part in training.completeness.PARTS}}
+    made = tuple(Verdict(check=name, outcome=result, text=LONG, evidence={"rows": rows}) for name in checks)
+    out = ended(run_builder.run(verdicts=made), outcome, tmp_path / "runs" / "r")
+    lines = out[out.index("failover ") :].splitlines()
+    assert len(lines) <= 12, out
+    assert [line.split()[0] for line in lines if line.startswith(("survived", "resumed", "exact"))] == [
+        "survived",
+        "resumed",
+        "exact",
+    ]
+    assert max(len(line) for line in lines[:-1]) <= 100, out
+
+
+def test_the_verdict_lines_are_those_of_verbose(tmp_path: Path) -> None:
+    run = run_builder.run(verdicts=(verdict("finished", "pass"), verdict("bit-exact", "fail")))
+    assert "text of finished" not in ended(run, "finished", tmp_path)
+    text = ended(run, "finished", tmp_path, verbosity=1)
+    assert "fail    bit-exact: text of bit-exact" in text and "finished (text of finished)" in text
+    assert "exact          no        text of bit-exact" in text
+
+
+def ended(run: Run, outcome: str, directory: Path, verbosity: int = 0) -> str:
+    """What is printed at the end of a run, on a terminal of 100 columns."""
+    out = io.StringIO()
+    shown_on = terminal.Terminal(out=out, err=out, width=100, verbosity=verbosity)
+    end = dataclasses.replace(run.history.events[-1], value={"outcome": outcome, "reason": "", "kind": ""})
+    run = dataclasses.replace(run, history=History((*run.history.events[:-1], end)))
+    code = judge.exit_code(run.verdicts, outcome)
+    result = launch.Result(run="r", directory=str(directory), code=code, verdicts=run.verdicts, judged=run)
+    assert summary.show(Session(state=directory, terminal=shown_on), result) == code
+    return out.getvalue()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ... import views
 from ...core.verdict import ladder, rungs, sentence
 from ...model.run import Run
 from ...model.verdict import Rung, Verdict
-from .terminal import Terminal
+from .terminal import Terminal, unstyled
 
 #: A training ends with at most so many lines of so many columns.
 LINES, WIDTH = 12, 100
@@ -30,6 +30,20 @@ def failovers(run: Run, view: views.RunView) -> Iterator[str]:
     yield clipped(f"failover  {parts}{total}{more}", indent=0, rows=1)
 
 
+def body(terminal: Terminal, run: Run, shown: Sequence[Rung], around: Sequence[str]) -> list[str]:
+    """The lines of the ladder and of all other checks. Texts are cut to a row where ``LINES`` would not hold them beside ``around``."""
+    for rows in (2, 1):
+        lines = [*(line for item in shown for line in rung(terminal, item, rows)), *others(terminal, run, rows)]
+        if height([*lines, *around]) <= LINES:
+            break
+    return lines
+
+
+def height(lines: Sequence[str]) -> int:
+    """The number of rows of ``WIDTH`` columns that lines take."""
+    return sum(max(1, -(-len(unstyled(line)) // WIDTH)) for line in lines)
+
+
 def rung(terminal: Terminal, shown: Rung, rows: int = 2) -> Iterator[str]:
     """Yield the line of a rung, and that of the fix of its worst loss. ``rows``: of text; 0: all of it."""
     word = terminal.style(f"{ladder.WORDS[shown.state]:<9}", _STYLES[shown.state])
@@ -38,13 +52,13 @@ def rung(terminal: Terminal, shown: Rung, rows: int = 2) -> Iterator[str]:
         yield f"{'':<{_INDENT}}{clipped(f'fix: {shown.fix}', indent=_INDENT, rows=rows)}"
 
 
-def others(terminal: Terminal, run: Run) -> Iterator[str]:
+def others(terminal: Terminal, run: Run, rows: int) -> Iterator[str]:
     """Yield the first check of no rung that does not pass, and one line on all others that were made."""
     named = [*rungs.others(run.verdicts)]
     bad = [verdict for outcome in ("fail", "unknown") for verdict in named if verdict.outcome == outcome]
     for verdict in bad[:1]:
         word = terminal.style(f"{verdict.outcome:<9}", "bad" if verdict.outcome == "fail" else "warn")
-        yield f"{'':<14} {word} {clipped(f'{verdict.check}: {verdict.text}', indent=_INDENT, rows=2)}"
+        yield f"{'':<14} {word} {clipped(f'{verdict.check}: {verdict.text}', indent=_INDENT, rows=rows)}"
     if not terminal.quiet and run.verdicts:
         yield clipped(f"checked        {_checked(named, bad[1:])}", indent=0, rows=1)
 

@@ -69,14 +69,14 @@ def _show_training(session: Session, result: Result, run: Run, view: views.RunVi
     """Print the ladder of a training: at most ``ladder_lines.LINES`` lines of ``ladder_lines.WIDTH`` columns."""
     directory, code, terminal = Path(result.directory), result.code, session.terminal
     head = [] if terminal.quiet else [*ladder_lines.failovers(run, view), *_unhealed(run)]
-    body = [row for rung in rungs for row in ladder_lines.rung(terminal, rung)]
-    body += ladder_lines.others(terminal, run)
     text = ladder_lines.clipped(ladder.headline(run, view, rungs), indent=20, rows=2)
     end = [_headline(terminal, code, text), *([] if terminal.quiet else _next(session, result))]
+    body = ladder_lines.body(terminal, run, rungs, [*head, *end])
     terminal.lines([*head, *body, *_notes(session, result, run)])
-    if code and code != 130:
-        used = sum(1 + len(line) // ladder_lines.WIDTH for line in (*head, *body, *end))
-        terminal.lines(_failed_log(run, max(1, ladder_lines.LINES - used - 1)))
+    if code and code != 130 and view.outcome != "finished":
+        free = ladder_lines.LINES - ladder_lines.height([*head, *body, *end]) - 1
+        log = _failed_log(run, max(1, free))
+        terminal.lines(ladder_lines.clipped(line, indent=0, rows=1) for line in log)
     terminal.lines([*end[:1], *_failed_reports(directory), *end[1:]])
 
 
@@ -322,4 +322,5 @@ def _next(session: Session, result: Result) -> Iterator[str]:
         return
     page = directory / bundle.REPORT / "index.html"
     report = f"report    {where}/{bundle.REPORT}/index.html      " if page.exists() else ""
-    yield f"{report}again: {ccbed} run {where}/{bundle.TRIAL}      recheck: {ccbed} check {where}"
+    recheck = f"      recheck: {ccbed} check {where}" if session.terminal.verbose else ""
+    yield f"{report}again: {ccbed} run {where}/{bundle.TRIAL}{recheck}"

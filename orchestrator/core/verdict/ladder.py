@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from ... import views
 from ...model.frozen import replace
 from ...model.run import Run
 from ...model.trial import RUNGS, SCRIPT
-from ...model.verdict import Rung, State, Verdict
+from ...model.verdict import Outcome, Rung, State, Verdict
 from . import fixes, rungs, sentence
 
 #: Part of the state -> its name for people; the worst loss first.
@@ -80,14 +79,14 @@ def _passed(run: Run, view: views.RunView, whole: Rung) -> str:
         if len(view.failovers) == 1
         else sentence.count(len(view.failovers), "loss")
     )
-    accepted = [PARTS.get(part, part) for part in whole.evidence.get("accepted", {})]
+    accepted = [PARTS.get(part, part) for part in whole.accepted]
     but = f"; lost, and accepted: {', '.join(accepted)}" if accepted else ""
     return f"Your job survived: {what}, {sentence.returned(view, first)}{but}."
 
 
 def _known(view: views.RunView, rung: Rung) -> str:
     began = "Your job came back" if view.failovers else "Your job finished"
-    lost = [PARTS.get(part, part) for part in rung.evidence.get("lost", {})]
+    lost = [PARTS.get(part, part) for part in rung.lost]
     if lost:
         return f"{began}, but without its {sentence.series(lost)}."
     return f"{began}, but {'computed something else' if rung.name == 'exact' else 'not whole'}: {rung.text}."
@@ -103,7 +102,7 @@ def _survived(run: Run, view: views.RunView) -> Rung:
         name=rungs.NAMES["survived"],
         state=state,
         text=text or sentence.story(run.trial, view),
-        evidence=_outcomes(verdicts),
+        checks=_outcomes(verdicts),
     )
 
 
@@ -113,7 +112,7 @@ def _whole(run: Run, view: views.RunView) -> Rung:
     name, complete = rungs.NAMES["whole"], known.get("resume-complete")
     is_resumed = view.failovers or (complete and complete.evidence.get("rows"))
     if not is_resumed and _state(verdicts) in ("holds", "not asked"):
-        return Rung(name=name, state="not asked", text="nothing was resumed", evidence=_outcomes(verdicts))
+        return Rung(name=name, state="not asked", text="nothing was resumed", checks=_outcomes(verdicts))
     if complete is None:
         return _whole_by_bits(run, verdicts)
     lost, accepted = _sorted(_lost(complete)), _sorted(complete.evidence.get("accepted", {}))
@@ -129,8 +128,7 @@ def _whole(run: Run, view: views.RunView) -> Rung:
     note = ", ".join(f"{PARTS.get(part, part)} ({how})" for part, how in accepted.items())
     text += f"; accepted: {note}" * bool(note)
     fix = fixes.of(run, next(iter({**lost, **accepted}), ""))
-    evidence = {**_outcomes(verdicts), "lost": lost, "accepted": accepted}
-    return Rung(name=name, state=state, text=text, fix=fix, evidence=evidence)
+    return Rung(name=name, state=state, text=text, fix=fix, checks=_outcomes(verdicts), lost=lost, accepted=accepted)
 
 
 def _whole_by_bits(run: Run, verdicts: Sequence[Verdict]) -> Rung:
@@ -147,7 +145,7 @@ def _whole_by_bits(run: Run, verdicts: Sequence[Verdict]) -> Rung:
         name=rungs.NAMES["whole"],
         state=state if proofs else "not asked",
         text=text,
-        evidence=_outcomes((*verdicts, *proofs)),
+        checks=_outcomes((*verdicts, *proofs)),
     )
 
 
@@ -158,7 +156,7 @@ def _exact(verdicts: Sequence[Verdict]) -> Rung:
     text = _finding(own, state) or next(
         reversed(compared or [verdict.text for verdict in own]), "no reference run: --twin"
     )
-    return Rung(name=rungs.NAMES["exact"], state=state, text=text, evidence=_outcomes(own))
+    return Rung(name=rungs.NAMES["exact"], state=state, text=text, checks=_outcomes(own))
 
 
 def _of(rung: str, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
@@ -199,5 +197,5 @@ def _sorted(parts: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _outcomes(verdicts: Iterable[Verdict]) -> dict[str, Any]:
-    return {"checks": {verdict.check: verdict.outcome for verdict in verdicts}}
+def _outcomes(verdicts: Iterable[Verdict]) -> dict[str, Outcome]:
+    return {verdict.check: verdict.outcome for verdict in verdicts}
