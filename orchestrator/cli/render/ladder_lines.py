@@ -32,8 +32,10 @@ def failovers(run: Run, view: views.RunView) -> Iterator[str]:
 
 def body(terminal: Terminal, run: Run, shown: Sequence[Rung], around: Sequence[str]) -> list[str]:
     """The lines of the ladder and of all other checks. Texts are cut to a row where ``LINES`` would not hold them beside ``around``."""
+    worst = next((item for item in shown if item.state in ("does not hold", "unknown")), shown[0])
     for rows in (2, 1):
-        lines = [*(line for item in shown for line in rung(terminal, item, rows)), *others(terminal, run, rows)]
+        ladder_rows = (line for item in shown for line in rung(terminal, item, 2 if item is worst else rows))
+        lines = [*ladder_rows, *others(terminal, run, rows)]
         if height([*lines, *around]) <= LINES:
             break
     return lines

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import click
 
-from ...core.verdict import judge, sentence
+from ...app.requests import LadderRequest
+from ...core.spec import parse_trial, values
+from ...core.verdict import judge, rungs, sentence
 from ...model import codec
 from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ...model.event import History
 from ...model.run import Run
-from ...model.trial import CheckSpec, Trial
+from ...model.trial import ACCEPTABLE, CheckSpec, Trial
 from ...model.verdict import Verdict
 from ...store import files
 from ...store.paths import TornBundleError
@@ -29,19 +31,23 @@ _CODES = {"pass": EXIT_PASS, "fail": EXIT_FINDING, "unknown": EXIT_UNKNOWN}
 
 @options.command()
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@options.of_request(LadderRequest)
 @options.as_json
 @click.pass_obj
-def command(session: Session, directory: Path, as_json: bool) -> int:
+def command(session: Session, directory: Path, as_json: bool, require: str | None, accept: str | None) -> int:
     """Judge the job whose processes recorded into DIRECTORY: from which step it resumed, with what, and what was lost.
 
     \b
     ccbed-watch --dir records -- torchrun --nproc-per-node 2 --max-restarts 3 train.py
     ccbed judge records
     """
+    accepted, unknown = parse_trial.accepted_parts(accept or ("none" if require == "exact" else "rng"))
+    if unknown:
+        raise UsageError(f"--accept: unknown part; {values.nearest(unknown[0], ACCEPTABLE)} (got {unknown[0]})")
     records = files.WatchDirectory(directory)
     run = Run(
         directory=str(directory),
-        trial=Trial(name=directory.name, workload="script"),
+        trial=Trial(name=directory.name, workload="script", accept=accepted),
         history=History(()),
         files=records,
     )
@@ -55,7 +61,7 @@ def command(session: Session, directory: Path, as_json: bool) -> int:
     verdicts = judge.judge(run, session.catalogue, [CheckSpec(name=name) for name in CHECKS])
     incomplete = records.incomplete()
     verdicts = tuple(_doubted(verdict, incomplete) for verdict in verdicts)
-    outcome = sentence.worst(verdicts)
+    outcome = sentence.worst(rungs.counted(verdicts, require or "whole"))
     if as_json:
         session.terminal.json({"directory": str(directory), "outcome": outcome, "verdicts": codec.plain(verdicts)})
         return _CODES[outcome]

@@ -345,15 +345,19 @@ def _require(draft: trial_draft.Draft, checks: Iterable[CheckSpec]) -> str:
 def _accept(draft: trial_draft.Draft, require: str) -> tuple[str, ...]:
     """The parts that may be lost: by default the random states of a script that need not be exact."""
     is_default = draft.content.get("workload") == SCRIPT and require != RUNGS[-1]
-    setting = draft.content.get("accept", ["rng"] if is_default else [])
-    names = setting.split(",") if isinstance(setting, str) else setting if isinstance(setting, list) else [setting]
-    parts = tuple(str(name).strip() for name in names)
-    if parts == (NOTHING,):
-        return ()
-    for name in parts:
-        if name not in ACCEPTABLE:
-            draft.add_problem(("accept",), f"unknown part; {values.nearest(name, (*ACCEPTABLE, NOTHING))}", name)
-    return tuple(part for part in ACCEPTABLE if part in parts)
+    parts, unknown = accepted_parts(draft.content.get("accept", ["rng"] if is_default else []))
+    for name in unknown:
+        draft.add_problem(("accept",), f"unknown part; {values.nearest(name, (*ACCEPTABLE, NOTHING))}", name)
+    return parts
+
+
+def accepted_parts(setting: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the parts of ``ACCEPTABLE`` in a list or a text with commas, the names that are none of them)."""
+    items = setting.split(",") if isinstance(setting, str) else setting if isinstance(setting, list) else [setting]
+    names = [str(item).strip() for item in items]
+    if names == [NOTHING]:
+        return (), ()
+    return tuple(part for part in ACCEPTABLE if part in names), tuple(name for name in names if name not in ACCEPTABLE)
 
 
 def _arguments(cls: type, argument: Any) -> dict[str, Any] | None:

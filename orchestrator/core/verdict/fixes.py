@@ -35,7 +35,7 @@ TORCH: Mapping[str, tuple[str, str]] = {
         "torch.set_rng_state(...) on each rank with the state of its own rank, last before the first step",
     ),
     "data position": (
-        "save how many batches of the epoch were used; sampler.set_epoch(epoch), then skip as many before the first step",
+        "save how many batches were used (or the generator that draws them); sampler.set_epoch(epoch), then skip as many",
         "sampler.set_epoch(epoch), skip the batches of the epoch that were used; load generators that data is drawn from",
     ),
     "copies of the model": (

@@ -18,7 +18,7 @@ PARTS: Mapping[str, str] = {
     "optimizer": "optimizer",
     "data position": "data position",
     "accumulated gradients": "accumulated gradients",
-    "saved state": "a value of the checkpoint",
+    "saved state": "saved state",
     "other state": "state outside of the checkpoint",
     "copies of the model": "copies (EMA)",
     "scaler": "gradient scaler",
@@ -26,12 +26,15 @@ PARTS: Mapping[str, str] = {
     "learning rate": "learning rate",
     "RNG": "random states",
 }
+_NOT_BACK = "the job did not come back"
 #: What a rung answers.
 _DOUBTS = {
     "survived": "Whether your job came back as it should",
     "resumed whole": "Whether your job resumed whole",
     "exact": "Whether your job computed what an undisturbed one does",
 }
+#: Where a rung does not hold, and no part of the state says why.
+_INSTEAD = {"survived": "not as it should", "resumed whole": "not whole", "exact": "computed something else"}
 _STATES: Mapping[str, State] = {"pass": "holds", "fail": "does not hold", "unknown": "unknown", "skipped": "not asked"}
 #: State -> its word in the lines of the ladder.
 WORDS: Mapping[State, str] = {"holds": "yes", "does not hold": "no", "unknown": "unknown", "not asked": "not asked"}
@@ -46,7 +49,9 @@ def ladder(run: Run, view: views.RunView) -> tuple[Rung, ...]:
     """The three rungs of a judged training; none of another run."""
     if not is_shown(run):
         return ()
-    shown = _survived(run, view), _whole(run, view), _exact(run.verdicts)
+    shown = [_survived(run, view), _whole(run, view), _exact(run.verdicts)]
+    if shown[0].state == "does not hold" and view.outcome != "finished":
+        shown[1:] = [replace(rung, text=_NOT_BACK) if rung.state == "unknown" else rung for rung in shown[1:]]
     return tuple(replace(rung, text=rung.text.replace("RNG", PARTS["RNG"])) for rung in shown)
 
 
@@ -54,8 +59,10 @@ def headline(run: Run, view: views.RunView, shown: Sequence[Rung]) -> str:
     """One sentence on how the run ended; of a run that is no training, or ended otherwise, that of ``sentence``."""
     outcome = sentence.overall(run.verdicts, view.outcome, view.kind, run.trial.require)
     state = {"pass": "holds", "fail": "does not hold", "unknown": "unknown"}.get(outcome)
-    if not shown or state is None or shown[0].state == "does not hold" or view.outcome != "finished":
+    if not shown or state is None or not (view.outcome == "finished" or view.failovers):
         return sentence.sentence(run.trial, view, run.verdicts)
+    if view.outcome != "finished":
+        return f"Your job did not come back: {shown[0].text}."
     if state == "holds":
         return _passed(run, view, shown[1])
     required = shown[: RUNGS.index(run.trial.require) + 1]
@@ -72,7 +79,8 @@ def headline(run: Run, view: views.RunView, shown: Sequence[Rung]) -> str:
 
 def _passed(run: Run, view: views.RunView, whole: Rung) -> str:
     if not view.failovers:
-        return f"{sentence.story(run.trial, view).capitalize()}."
+        text = sentence.story(run.trial, view)
+        return f"{text[:1].upper()}{text[1:]}."
     first = view.failovers[0]
     what = (
         sentence.loss(run.trial, view, first)
@@ -89,7 +97,7 @@ def _known(view: views.RunView, rung: Rung) -> str:
     lost = [PARTS.get(part, part) for part in rung.lost]
     if lost:
         return f"{began}, but without its {sentence.series(lost)}."
-    return f"{began}, but {'computed something else' if rung.name == 'exact' else 'not whole'}: {rung.text}."
+    return f"{began}, but {_INSTEAD[rung.name]}: {rung.text}."
 
 
 def _survived(run: Run, view: views.RunView) -> Rung:
@@ -98,12 +106,9 @@ def _survived(run: Run, view: views.RunView) -> Rung:
     if state == "holds" and view.outcome != "finished":
         state = "unknown" if view.outcome in ("running", "interrupted") else "does not hold"
     text = _finding(verdicts, state) if state in ("does not hold", "unknown") else ""
-    return Rung(
-        name=rungs.NAMES["survived"],
-        state=state,
-        text=text or sentence.story(run.trial, view),
-        checks=_outcomes(verdicts),
-    )
+    text = text or sentence.story(run.trial, view)
+    fix = fixes.TORN * any(verdict.evidence.get("tried") for verdict in verdicts)
+    return Rung(name=rungs.NAMES["survived"], state=state, text=text, fix=fix, checks=_outcomes(verdicts))
 
 
 def _whole(run: Run, view: views.RunView) -> Rung:
