@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from .. import views
@@ -155,7 +156,7 @@ def _script(run: Run) -> Verdict:
     later, unseen = _later(run, lost, common), _unseen(facts, common)
     by_restart = as_restarted is True and bool(unseen)
     doubts += _not_compared(run, facts, () if by_restart else unseen)
-    names = ", ".join(sorted({name.partition("@")[0] for _, name, _, _ in common if "@" in name}))
+    names = ", ".join(sorted({re.split("[.@]", name)[0] for _, name, _, _ in common if "@" in name}))
     restarted = _common_facts(facts, run.twin.control) if run.twin.control and as_restarted else []
     is_rounded = any(own != other for _, name, own, other in restarted if training.step_of(name) > min(shown))
     then = f"step {min(shown)}, then to a restart from there{', but for sums in another order' * is_rounded}"

@@ -71,13 +71,14 @@ def lost_step(trial: Trial, run: views.RunView, failover: views.Failover) -> int
     return next(iter([*planned, *held]), max(failover.lost_steps, default=-1) + 1 or None)
 
 
-def story(trial: Trial, run: views.RunView) -> str:
+def story(trial: Trial, run: views.RunView, *, is_newest: bool = False) -> str:
     """What happened to a training: the loss, the way back, the steps that were done again; or that nothing was lost."""
     if not run.failovers or run.bed_ended:
         return "; ".join(_ending(trial, run))
     steps = dict.fromkeys(str(item.resume_step) for item in run.failovers if item.resume_step is not None)
     first, *others = _failover_parts(trial, run)
-    since = [f"from step {', then '.join(steps)}"] if steps else []
+    newest = ", its newest checkpoint" * is_newest
+    since = [f"from step {', then '.join(steps)}{newest}"] if steps else []
     return "; ".join(
         [first, *others, *since] if len(run.failovers) > 1 else [first, " ".join([others[0], *since]), *others[1:]]
     )
