@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.verbs.judge import CHECKS
 from orchestrator.core.verdict import fixes, judge, ladder
 from orchestrator.model.event import History
 from orchestrator.model.run import Run
@@ -65,7 +66,7 @@ def main(name: str, root: Path) -> None:
         problem, is_ready = resumptions.run_case(dataclasses.replace(case, wrong=lack), directory)
         assert is_ready and (lack or not problem), problem
         lines = [m["statement"] for m in mutations.RESTORES.finditer(program.text) if m["part"] == lack]
-        judged[lack] = {**_rung(directory / "records", resumptions.CHECKS), "line": " ".join(lines)}
+        judged[lack] = {**_rung(directory / "records", CHECKS), "line": " ".join(lines)}
         part = LACKS[name][lack][0] if lack else "weights"
         judged[lack]["fix"] = fixes.of(_run(directory / "records"), part)
     print(json.dumps(judged))

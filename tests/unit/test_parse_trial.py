@@ -197,15 +197,15 @@ SCRIPTED = "trial: t\nworkload: script\nparams: {file: /t.py}\n"
 def test_a_script_must_resume_whole_and_all_else_be_exact(text: str, require: str, accept: tuple[str, ...]) -> None:
     trial = parse(text)
     assert (trial.require, trial.accept) == (require, accept)
-    again = parse(json.dumps(codec.plain(trial)), path="trial.json")
-    assert (again.require, again.accept) == (require, accept)
+    parsed = parse(json.dumps(codec.plain(trial)), path="trial.json")
+    assert (parsed.require, parsed.accept) == (require, accept)
 
 
 def test_a_recorded_trial_without_a_rung_stays_exact() -> None:
     recorded = codec.plain(parse(SCRIPTED))
     del recorded["require"], recorded["accept"]
-    again = parse(json.dumps(recorded), path="trial.json")
-    assert (again.require, again.accept) == ("exact", ())
+    parsed = parse(json.dumps(recorded), path="trial.json")
+    assert (parsed.require, parsed.accept) == ("exact", ())
 
 
 def test_an_unknown_rung_and_an_unknown_part_are_told_at_once() -> None:

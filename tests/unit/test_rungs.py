@@ -17,7 +17,7 @@ from orchestrator.model.event import History
 from orchestrator.model.run import Control, Run
 from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Outcome, Rung, Verdict
-from orchestrator.views import training
+from orchestrator.views.training import parts
 
 from . import run_builder
 from .catalogue import CATALOGUE
@@ -211,9 +211,9 @@ def test_what_is_no_training_has_no_ladder() -> None:
 
 
 def test_each_part_has_words_and_advice() -> None:
-    parts = {*training.completeness.PARTS, "saved state"}
-    assert parts == set(ladder.PARTS)
-    assert parts - {"other state", "learning rate"} == set(fixes.TORCH)
+    names = {*parts.PARTS, "saved state"}
+    assert names == set(ladder.PARTS)
+    assert names - {"other state", "learning rate"} == set(fixes.TORCH)
 
 
 LONG = "step 21 of rank 2 (n2) has another batch than before, by the digest of each sample, " * 4
@@ -226,7 +226,7 @@ def test_a_run_ends_with_at_most_twelve_lines(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     checks = (*NAMES, "finished", "fault-verified", "evidence-agrees", "planned-faults-only")
-    rows = {"attempt 1": {part: {"result": result, "text": LONG} for part in training.completeness.PARTS}}
+    rows = {"attempt 1": {part: {"result": result, "text": LONG} for part in parts.PARTS}}
     made = tuple(Verdict(check=name, outcome=result, text=LONG, evidence={"rows": rows}) for name in checks)
     out = ended(run_builder.run(verdicts=made), outcome, tmp_path / "runs" / "r")
     lines = out[out.index("failover ") :].splitlines()

@@ -30,13 +30,13 @@ def failovers(run: Run, view: views.RunView) -> Iterator[str]:
     yield clipped(f"failover  {parts}{total}{more}", indent=0, rows=1)
 
 
-def body(terminal: Terminal, run: Run, shown: Sequence[Rung], around: Sequence[str]) -> list[str]:
-    """The lines of the ladder and of all other checks. Texts are cut to a row where ``LINES`` would not hold them beside ``around``."""
+def body(terminal: Terminal, run: Run, shown: Sequence[Rung], other_lines: Sequence[str]) -> list[str]:
+    """The lines of the ladder and of all other checks. Texts are cut to a row where they and ``other_lines`` exceed ``LINES``."""
     worst = next((item for item in shown if item.state in ("does not hold", "unknown")), shown[0])
     for rows in (2, 1):
         ladder_rows = (line for item in shown for line in rung(terminal, item, 2 if item is worst else rows))
         lines = [*ladder_rows, *others(terminal, run, rows)]
-        if height([*lines, *around]) <= LINES:
+        if height([*lines, *other_lines]) <= LINES:
             break
     return lines
 
