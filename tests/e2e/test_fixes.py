@@ -50,7 +50,7 @@ def test_the_advice_for_each_lost_part_makes_a_job_resume_whole(program: str, tm
     for lack, (part, call) in LACKS[program].items():
         assert (judged[lack]["state"], part in judged[lack]["lost"]) == ("does not hold", True), judged[lack]
         assert call in judged[lack]["line"]
-        assert fixes.TORCH[part][0] != "" and call in judged[lack]["fix"], judged[lack]
+        assert judged[lack]["fix"] == fixes.TORCH[part] and call in fixes.TORCH[part], judged[lack]
 
 
 def main(name: str, root: Path) -> None:

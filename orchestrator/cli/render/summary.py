@@ -226,12 +226,6 @@ def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
         total = f" = TTR {ttr_s * 1000:.0f} ms" if ttr_s is not None else f"; {sentence.returned(view, failover)}"
         later = f"      caught up +{caught_up_s * 1000:.0f} ms" if caught_up_s is not None else ""
         yield f"failover  {parts}{total}{later}"
-    redone = sorted({step for failover in view.failovers for step in failover.lost_steps})
-    if view.failovers and view.steps:
-        span = f" ({_span(redone)})" if redone else ""
-        good = f" · goodput {view.goodput:.0%} of {view.duration_s:.2f} s" if view.goodput is not None else ""
-        times = sum(len(failover.lost_steps) for failover in view.failovers)  # a step may be lost in several failovers
-        yield f"lost      {sentence.count(times, 'step')}{span} redone{good}"
     yield from _cost(run, view)
     if healed := _healed(run.history):
         yield f"healed    {healed}"
@@ -284,11 +278,6 @@ def _healed(history: History) -> str:
     is_broken = end is not None and end.data.kind == "infrastructure"
     parts = (f"{', '.join(back)} back and warm" if back else "", "" if is_broken else "the bed is as `up` left it")
     return "; ".join(filter(None, parts))
-
-
-def _span(steps: list[int]) -> str:
-    whole = steps[-1] - steps[0] + 1 == len(steps)
-    return f"{steps[0]}-{steps[-1]}" if whole and len(steps) > 1 else ", ".join(map(str, steps))
 
 
 def _failed_log(run: Run, most: int = _TAIL) -> Iterator[str]:

@@ -3,51 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ...model import watch
 from ...model.run import Run
 
-#: Part of the state -> what a job that calls torch itself lacks: (where no checkpoint holds the part, where one does).
-TORCH: Mapping[str, tuple[str, str]] = {
-    "weights": (
-        "save model.state_dict(), and load it on every rank before the first step",
-        "model.load_state_dict(...) on every rank, into the model that trains, before the first step",
-    ),
-    "buffers": (
-        "save model.state_dict(), which has the buffers, in place of parameters(); load it on every rank",
-        "model.load_state_dict(...) on every rank; let no forward pass in train mode come between it and the first step",
-    ),
-    "optimizer": (
-        "save optimizer.state_dict() beside the model's, and optimizer.load_state_dict(...) before the first step",
-        "optimizer.load_state_dict(...) beside model.load_state_dict(...), on every rank",
-    ),
-    "scheduler": (
-        "save scheduler.state_dict(), and scheduler.load_state_dict(...) after the optimizer's",
-        "save after scheduler.step(), and scheduler.load_state_dict(...) after the optimizer's; no step() between",
-    ),
-    "scaler": (
-        "save scaler.state_dict(), and scaler.load_state_dict(...) before the first step",
-        "scaler.load_state_dict(...) before the first step",
-    ),
-    "RNG": (
-        "save torch.get_rng_state() of each rank, and torch.set_rng_state(...) of its own rank last before the first step",
-        "torch.set_rng_state(...) on each rank with the state of its own rank, last before the first step",
-    ),
-    "data position": (
-        "save how many batches were used (or the generator that draws them); sampler.set_epoch(epoch), then skip as many",
-        "sampler.set_epoch(epoch), skip the batches of the epoch that were used; load generators that data is drawn from",
-    ),
-    "copies of the model": (
-        "save ema.state_dict(), and ema.load_state_dict(...) before the first step",
-        "ema.load_state_dict(...) of the checkpoint before the first step, in place of a copy of the model",
-    ),
-    "accumulated gradients": (
-        "save after optimizer.step() and zero_grad(), not between the backward passes of a step",
-        "load the gradients of the checkpoint into each parameter's .grad before the next backward pass",
-    ),
-    "saved state": ("load every value that the checkpoint has", "load every value that the checkpoint has"),
-}
+#: Part of the state -> what a job that calls torch itself lacks.
+TORCH: Mapping[str, str] = {
+    "weights": "save model.state_dict(); model.load_state_dict(...) on every rank, into the model that trains, before the first step",
+    "buffers": "save model.state_dict(), which has them; model.load_state_dict(...) on every rank, and no forward pass before a step",
+    "optimizer": "save optimizer.state_dict(); optimizer.load_state_dict(...) beside model.load_state_dict(...), on every rank",
+    "scheduler": "save scheduler.state_dict() after its step(); scheduler.load_state_dict(...) after the optimizer's",
+    "scaler": "save scaler.state_dict(); scaler.load_state_dict(...) before the first step",
+    "RNG": "save torch.get_rng_state() of each rank; torch.set_rng_state(...) of its own rank last before the first step",
+    "data position": "save how many batches were used (or the generator that draws them); sampler.set_epoch(epoch), then skip as many",
+    "copies of the model": "save ema.state_dict(); ema.load_state_dict(...) before the first step, in place of a copy of the model",
+    "accumulated gradients": "save after optimizer.step() and zero_grad(), not between the backward passes of a step",
+    "saved state": "load every value that the checkpoint has",
+}  # fmt: skip
 #: Framework -> part of the state -> the advice.
 FRAMEWORKS: Mapping[str, Mapping[str, str]] = {
     "transformers": {
@@ -85,36 +58,18 @@ _PATHS = {
     "lightning": re.compile(r"\.ckpt$"),
     "transformers": re.compile(r"(^|/)checkpoint-\d+/(optimizer\.pt|rng_state[^/]*\.pth|scheduler\.pt)$"),
 }
-#: Part -> the first word of its keys in the contents of a save.
-_KEYS = {"optimizer": "optimizer", "scheduler": "scheduler", "scaler": "scaler", "RNG": "rng", "buffers": "buffers",
-         "copies of the model": "copies", "accumulated gradients": "gradients"}  # fmt: skip
 
 
 def of(run: Run, part: str) -> str:
     """The advice for a part; empty for one of which there is none."""
     part = _SAME.get(part, part)
-    files = tuple(run.files.watch())
-    of_framework = FRAMEWORKS.get(framework(files), {}).get(part)
-    if of_framework or part not in TORCH:
-        return of_framework or ""
-    return TORCH[part][any(_holds(saved, part) for saved in _lines(files, watch.Saved))]
+    return FRAMEWORKS.get(framework(tuple(run.files.watch())), {}).get(part) or TORCH.get(part, "")
 
 
 def framework(files: tuple[watch.WatchFile, ...]) -> str:
     """What the job saves with; empty for torch itself."""
-    saves = [*_lines(files, watch.Save)]
+    saves = [line for file in files for line in file.of(watch.Save)]
     apis = {save.api.partition("-")[0] for save in saves}
     if own := apis & {"deepspeed", "dcp"}:
         return max(own)
     return next((name for name, path in _PATHS.items() if any(path.search(save.path) for save in saves)), "")
-
-
-def _holds(saved: watch.Saved, part: str) -> bool:
-    key = _KEYS.get(part, "")
-    if part == "weights":
-        return saved.weights is not None
-    return any(value and name.partition(".")[0] == key for name, value in saved.contents.items())
-
-
-def _lines(files: tuple[watch.WatchFile, ...], kind: type[watch.L]) -> Iterator[watch.L]:
-    return (line for file in files for line in file.of(kind))

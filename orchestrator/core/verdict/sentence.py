@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from ... import views
-from ...model.frozen import replace
 from ...model.trial import Trial
 from ...model.verdict import Outcome, Verdict
 from ..spec.values import count as count  # noqa: PLC0414 - reports say it, too
@@ -41,12 +40,8 @@ def overall(verdicts: Iterable[Verdict], outcome: str, kind: str = "", require: 
 
 
 def sentence(trial: Trial, run: views.RunView, verdicts: Sequence[Verdict] = ()) -> str:
-    """For example: Node n2 lost at step 30; back in 0.16 s; 4 steps redone; weights equal to the twin."""
-    is_load = any(
-        verdict.evidence.get("tried") for verdict in verdicts
-    )  # its finding says more than the library's error
-    ending = _ending(trial, replace(run, reason="") if is_load and run.outcome == "failed" else run)
-    parts = [*_failover_parts(trial, run), *ending, *_proof(verdicts), *_finding(verdicts, run.reason)]
+    """For example: Node n2 lost at step 30; not back; the run failed at step 29: no policy applies; finished fails."""
+    parts = [*_failover_parts(trial, run), *_ending(trial, run), *_finding(verdicts, run.reason)]
     text = "; ".join(part.rstrip(".") for part in parts)
     return text[:1].upper() + text[1:] + "."
 
@@ -157,20 +152,10 @@ def _clean(trial: Trial, run: views.RunView) -> str:
     return f"{done}finished on {count(len(run.slots), 'node')} in {seconds(run.duration_s)}; {lost}"
 
 
-def _proof(verdicts: Sequence[Verdict]) -> list[str]:
-    proof = next((verdict for verdict in verdicts if verdict.check == "bit-exact"), None)
-    what = proof.evidence.get("only_differing", "weights") if proof else ""
-    texts = {"pass": "weights equal to the twin", "fail": f"{what} differ from the twin"}
-    if proof and proof.outcome == "pass" and {"differs_from_step", "restart_from_step"} & proof.evidence.keys():
-        return ["weights as after a restart by itself"]
-    return [texts[proof.outcome]] if proof and proof.outcome in texts else []
-
-
 def _finding(verdicts: Sequence[Verdict], failure: str) -> list[str]:
-    """The first verdict that is not a pass, unless it only repeats the run's ``failure``. A load that failed is the cause of the rest."""
+    """The first verdict that is not a pass, unless it only repeats the run's ``failure``."""
     outcome = worst(verdicts)
     bad = [verdict for verdict in verdicts if verdict.outcome == outcome and outcome != "pass"]
-    bad.sort(key=lambda verdict: not verdict.evidence.get("tried"))
     if not bad:
         return [] if verdicts else ["no verdicts yet"]
     word = "fails" if outcome == "fail" else "is unknown"
