@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from orchestrator.model.event import History
 from orchestrator.model.run import Control, Run
 from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Outcome, Rung, Verdict
+from orchestrator.views import training
 from orchestrator.views.training import parts
 
 from . import run_builder
 from .catalogue import CATALOGUE
-from .test_script_twins import control, restored, twin
+from .test_script_twins import control, diverging, restored, twin
 from .watched_jobs import Job, right, wrong
 
 NAMES = (
@@ -257,3 +259,61 @@ def ended(run: Run, outcome: str, directory: Path, verbosity: int = 0) -> str:
     result = launch.Result(run="r", directory=str(directory), code=code, verdicts=run.verdicts, judged=run)
     assert summary.show(Session(state=directory, terminal=shown_on), result) == code
     return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("batches", "rung", "word"), [("same", "yes", "pass"), ("other", "unknown", "unknown"), ("", "unknown", "unknown")]
+)
+def test_random_states_that_change_later_are_accepted_if_the_batches_after_them_are_known_to_be_due(
+    batches: str, rung: str, word: str
+) -> None:
+    """For example those that workers of a loader draw anew in the first epoch after a restart."""
+    job = diverging(23, 20)
+    other = dataclasses.replace(twin(), control=control(job), digests=_with_batches(twin().digests, batches))
+    run = dataclasses.replace(job.run(), twin=other)
+    run = dataclasses.replace(run, trial=dataclasses.replace(run.trial, require="whole", accept=("rng",)))
+    run = dataclasses.replace(run, verdicts=judge.judge(run, CATALOGUE, [CheckSpec(name=name) for name in NAMES]))
+    assert (states(run)[1:], outcome(run)) == ((rung, "no"), word), shown(run)["resumed whole"].text
+    assert (
+        "random states (others than undisturbed on rank 0 from step 20 on)" in shown(run)["resumed whole"].text
+    ) is (word == "pass")
+
+
+def _with_batches(digests: Mapping[str, Mapping[str, str]], how: str) -> dict[str, dict[str, str]]:
+    """Those of the reference run, others after step 22, or none."""
+
+    def batch(name: str, value: str) -> str:
+        return "0" * 16 if how == "other" and training.step_of(name) > 22 else value
+
+    return {
+        rank: {
+            name: batch(name, value) if name.startswith("batch@") else value
+            for name, value in own.items()
+            if how or not name.startswith("batch@")
+        }
+        for rank, own in digests.items()
+    }
+
+
+def test_of_ranks_that_do_not_step_together_the_one_that_lost_an_accepted_part_is_told() -> None:
+    """The verdict on a run is that on one of its ranks: what was accepted on another must not be silent."""
+    told = Verdict(check="c", outcome="pass", text="told", evidence={"accepted": {"RNG": "not restored on rank 1"}})
+    by_number = {0: Verdict(check="c", outcome="pass", text="whole"), 1: told}
+    judge_rank = training.by_rank(lambda run: by_number[run.files.rank])  # type: ignore[attr-defined]
+    run = Job(sharded=True).attempt(0, 0, 18).attempt(1, 15, 30, ends=True).run()
+    assert judge_rank(_uneven(run)).evidence == told.evidence
+
+
+def _uneven(run: Run) -> Run:
+    """The run, whose rank 1 saves a step later than rank 0 each time."""
+    files: Any = run.files
+    later = [
+        dataclasses.replace(
+            file,
+            lines=tuple(
+                dataclasses.replace(x, n=x.n + file.rank) if isinstance(x, watch.Save) else x for x in file.lines
+            ),
+        )
+        for file in files.processes
+    ]
+    return dataclasses.replace(run, files=dataclasses.replace(files, processes=later))
