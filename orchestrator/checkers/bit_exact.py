@@ -194,9 +194,8 @@ def _aside(
     control = run.twin.control if run.twin else None
     if result == "pass" and control and training.restarts_shown(facts, control) != facts.restarts:
         result, why = "unknown", "the restarted reference shows the last restart only"
-    failures, doubts = (
-        [views.finding(f"with random states put back, {why}")] * (result == name) for name in ("fail", "unknown")
-    )
+    finding = views.finding(training.saved_state.random_states_aside(result, why))
+    failures, doubts = ([finding] * (result == name) for name in ("fail", "unknown"))
     text = f"with random states put back, a restart by itself equals the twin: {why}"
     doubts = [*doubts, *training.job_doubts(run, lines), *_not_compared(run, facts, _unseen(facts, common))]
     evidence = {"accepted": "RNG", **({training.UNEXPLAINED: True} if failures else {})}

@@ -79,7 +79,7 @@ def _explained(run: Run, lines: training.Lineage) -> Verdict:
         lost = [part for part, row in parts.items() if row.result == "fail"]
         if differing and lost == ["RNG"] and "rng" in run.trial.accept:
             result, why, _ = training.saved_state.put_back(lines, facts, run.twin)
-            aside = f"with random states put back, {why}"
+            aside = training.saved_state.random_states_aside(result, why)
             is_explained &= result != "fail"
             {"fail": failures, "unknown": doubts}.get(result, []).append(views.finding(aside))
         elif differing and lost:

@@ -233,6 +233,13 @@ def put_back(lines: Lineage, facts: KeptFacts, twin: Twin | None) -> tuple[Resul
     return "fail", "; ".join(text for _, text in lost), next((part for part, _ in lost if part), "")
 
 
+def random_states_aside(result: Result, why: str) -> str:
+    """What ``put_back`` says of everything but random states, in words."""
+    if result == "unknown":
+        return f"random states were lost, and what else differs is not known: they could not be put back ({why})"
+    return f"with random states put back, {why}"
+
+
 def with_reference(rows: dict[str, Row], lines: Lineage, facts: KeptFacts, twin: Twin) -> dict[str, Row]:
     """The rows of a run. Where its random states are lost, a restarted reference decides what they leave unknown."""
     control, lost = twin.control, rows["RNG"]
