@@ -69,7 +69,7 @@ def _show_training(session: Session, result: Result, run: Run, view: views.RunVi
     """Print the ladder of a training: at most ``ladder_lines.LINES`` lines of ``ladder_lines.WIDTH`` columns."""
     directory, code, terminal = Path(result.directory), result.code, session.terminal
     head = [] if terminal.quiet else [*ladder_lines.failovers(run, view), *_unhealed(run)]
-    text = ladder_lines.clipped(ladder.headline(run, view, rungs), indent=20, rows=2)
+    text = ladder_lines.clipped(ladder.headline(run, view, rungs), indent=25, rows=2)
     end = [_headline(terminal, code, text), *([] if terminal.quiet else _next(session, result))]
     body = ladder_lines.body(terminal, run, rungs, [*head, *end])
     terminal.lines([*head, *body, *_notes(session, result, run)])

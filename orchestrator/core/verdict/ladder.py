@@ -18,12 +18,12 @@ PARTS: Mapping[str, str] = {
     "optimizer": "optimizer",
     "data position": "data position",
     "accumulated gradients": "accumulated gradients",
-    "saved state": "saved state",
-    "other state": "state outside of the checkpoint",
     "copies of the model": "copies (EMA)",
     "scaler": "gradient scaler",
     "scheduler": "scheduler",
     "learning rate": "learning rate",
+    "saved state": "saved state",
+    "other state": "state outside of the checkpoint",
     "RNG": "random states",
 }
 _NOT_BACK = "the job did not come back"
@@ -66,7 +66,7 @@ def headline(run: Run, view: views.RunView, shown: Sequence[Rung]) -> str:
     if state == "holds":
         return _passed(run, view, shown[1])
     required = shown[: RUNGS.index(run.trial.require) + 1]
-    rung = next((rung for rung in required if rung.state == state), None)
+    rung = next(iter(sorted((rung for rung in required if rung.state == state), key=lambda rung: not rung.lost)), None)
     if rung is None:
         bad = next((v for v in rungs.others(run.verdicts) if v.outcome == outcome), None)
         return (
