@@ -105,7 +105,7 @@ def _explained(run: Run, lines: training.Lineage) -> Verdict:
         equal, unexplained = "with no more difference than sums in another order explain", []
     is_explained &= not unexplained
     doubts += unexplained if has_control else [views.finding(f"{item.text}; {NEXT}") for item in unexplained]
-    text = f"{_steps(steps)} done again, {aside or equal}" if steps else "no step was done twice"
+    text = f"{_steps(steps)} done again{f': {aside}' if aside else f', {equal}'}" if steps else "no step was done twice"
     evidence = {} if is_explained else {training.UNEXPLAINED: True}
     verdict = views.conclude("replay-equal", text, failures=failures, doubts=doubts, evidence=evidence)
     reason = completeness.incomparable(unrepeated) if incomparable else "" if steps else _uncompared(lines)

@@ -297,11 +297,11 @@ def _with_batches(digests: Mapping[str, Mapping[str, str]], how: str) -> dict[st
 
 def test_of_ranks_that_do_not_step_together_the_one_that_lost_an_accepted_part_is_told() -> None:
     """The verdict on a run is that on one of its ranks: what was accepted on another must not be silent."""
-    told = Verdict(check="c", outcome="pass", text="told", evidence={"accepted": {"RNG": "not restored on rank 1"}})
-    by_number = {0: Verdict(check="c", outcome="pass", text="whole"), 1: told}
+    accepted = Verdict(check="c", outcome="pass", text="accepted", evidence={"accepted": {"RNG": "not restored on rank 1"}})
+    by_number = {0: Verdict(check="c", outcome="pass", text="whole"), 1: accepted}
     judge_rank = training.by_rank(lambda run: by_number[run.files.rank])  # type: ignore[attr-defined]
     run = Job(sharded=True).attempt(0, 0, 18).attempt(1, 15, 30, ends=True).run()
-    assert judge_rank(_uneven(run)).evidence == told.evidence
+    assert judge_rank(_uneven(run)).evidence == accepted.evidence
 
 
 def _uneven(run: Run) -> Run:
