@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator import views
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import summary, terminal
 from orchestrator.core.verdict import fixes, judge, ladder, rungs, sentence
@@ -297,7 +298,9 @@ def _with_batches(digests: Mapping[str, Mapping[str, str]], how: str) -> dict[st
 
 def test_of_ranks_that_do_not_step_together_the_one_that_lost_an_accepted_part_is_told() -> None:
     """The verdict on a run is that on one of its ranks: what was accepted on another must not be silent."""
-    accepted = Verdict(check="c", outcome="pass", text="accepted", evidence={"accepted": {"RNG": "not restored on rank 1"}})
+    accepted = Verdict(
+        check="c", outcome="pass", text="accepted", evidence={"accepted": {"RNG": "not restored on rank 1"}}
+    )
     by_number = {0: Verdict(check="c", outcome="pass", text="whole"), 1: accepted}
     judge_rank = training.by_rank(lambda run: by_number[run.files.rank])  # type: ignore[attr-defined]
     run = Job(sharded=True).attempt(0, 0, 18).attempt(1, 15, 30, ends=True).run()
@@ -317,3 +320,17 @@ def _uneven(run: Run) -> Run:
         for file in files.processes
     ]
     return dataclasses.replace(run, files=dataclasses.replace(files, processes=later))
+
+
+def test_a_job_that_fails_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exception and its place, in the headline and in the line of the log."""
+    tail = ('  File "/jobs/broken.py", line 3, in <module>', "    foo(3)", "NameError: name 'foo' is not defined")
+    failed = views.FailedRank(rank=2, node="n2", epoch=0, tail=tail)
+    monkeypatch.setattr(views, "failed_rank", lambda run, lines: failed)
+    bad = Verdict(
+        check="finished", outcome="fail", text="rank 2 (n2) left with exit code 1: NameError: name 'foo' is not defined"
+    )
+    text = ended(run_builder.run(verdicts=(bad, verdict("resume-complete", "unknown"))), "failed", tmp_path)
+    assert "log       rank 2 on n2, attempt 0 at broken.py:3, last lines:" in text
+    assert "FAIL      Your job did not come back: rank 2 (n2) left with exit code 1: NameError" in text
+    assert "resumed whole  unknown   the job did not come back" in text

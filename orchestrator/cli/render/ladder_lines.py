@@ -62,26 +62,17 @@ def others(terminal: Terminal, run: Run, rows: int) -> Iterator[str]:
         word = terminal.style(f"{verdict.outcome:<9}", "bad" if verdict.outcome == "fail" else "warn")
         yield f"{'':<14} {word} {clipped(f'{verdict.check}: {verdict.text}', indent=_INDENT, rows=rows)}"
     if not terminal.quiet and run.verdicts:
-        yield clipped(f"checked        {_checked(named, bad[1:])}", indent=0, rows=1)
+        yield clipped(f"checked        {_checked(run, named, bad[1:])}", indent=0, rows=1)
 
 
-def _checked(named: list[Verdict], bad: list[Verdict]) -> str:
+def _checked(run: Run, named: list[Verdict], bad: list[Verdict]) -> str:
     passed = [verdict.check for verdict in named if verdict.outcome == "pass"]
-    proved = ["the fault is proved"] if "fault-verified" in passed else []
-    rest = len(passed) - len(proved)
-    return " · ".join(
-        [
-            *proved,
-            *(
-                [
-                    f"{sentence.count(rest, 'more check' if proved else 'check')} {'pass' if rest != 1 else 'passes'} (-v)"
-                ]
-                if rest
-                else []
-            ),
-            *(f"{verdict.check} {'fails' if verdict.outcome == 'fail' else 'is unknown'}" for verdict in bad),
-        ]
-    )
+    parts = ["the fault is proved"] if run.trial.faults and "fault-verified" in passed else []
+    if rest := len(passed) - len(parts):
+        what = sentence.count(rest, "more check" if parts else "check")
+        parts.append(f"{what} {'pass' if rest > 1 else 'passes'} (-v)")
+    parts += [f"{verdict.check} {'fails' if verdict.outcome == 'fail' else 'is unknown'}" for verdict in bad]
+    return " · ".join(parts)
 
 
 def clipped(text: str, *, indent: int, rows: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,8 @@ NODES = 1000
 #: Lines that are shown of the log of the rank that failed.
 _TAIL = 8
 _NOT_VERIFIED = "not verified"
+#: A line of a traceback that names a place.
+_PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 #: The file name of a report's traceback ends with this.
 _FAILED = "-failed.txt"
 
@@ -282,10 +285,12 @@ def _healed(history: History) -> str:
 
 def _failed_log(run: Run, most: int = _TAIL) -> Iterator[str]:
     """Yield the end of the log of the first rank that failed, or of the rank that it names as the cause."""
-    failed = views.failed_rank(run, min(most, _TAIL))
+    failed = views.failed_rank(run, _TAIL)
     if failed is not None and failed.tail:
-        yield f"log       rank {failed.rank} on {failed.node}, attempt {failed.epoch}, last lines:"
-        yield from (f"          {line}" for line in failed.tail)
+        places = [match for line in (*failed.traceback, *failed.tail) if (match := _PLACE.search(line))]
+        where = f" at {Path(places[-1]['file']).name}:{places[-1]['line']}" if places else ""
+        yield f"log       rank {failed.rank} on {failed.node}, attempt {failed.epoch}{where}, last lines:"
+        yield from (f"          {line}" for line in failed.tail[-most:])
 
 
 def _failed(directory: Path) -> list[str]:

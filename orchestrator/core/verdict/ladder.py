@@ -59,10 +59,10 @@ def headline(run: Run, view: views.RunView, shown: Sequence[Rung]) -> str:
     """One sentence on how the run ended; of a run that is no training, or ended otherwise, that of ``sentence``."""
     outcome = sentence.overall(run.verdicts, view.outcome, view.kind, run.trial.require)
     state = {"pass": "holds", "fail": "does not hold", "unknown": "unknown"}.get(outcome)
-    if not shown or state is None or not (view.outcome == "finished" or view.failovers):
+    if not shown or state is None or not (view.outcome == "finished" or shown[0].state == "does not hold"):
         return sentence.sentence(run.trial, view, run.verdicts)
     if view.outcome != "finished":
-        return f"Your job did not come back: {shown[0].text}."
+        return f"Your job {'did not come back' if view.failovers else 'failed'}: {shown[0].text}."
     if state == "holds":
         return _passed(run, view, shown[1])
     required = shown[: RUNGS.index(run.trial.require) + 1]
