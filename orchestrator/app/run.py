@@ -207,6 +207,8 @@ def _changes(request: RunRequest, source: trials.Source) -> Iterator[trial_draft
         "--timeout": (("params", "timeout_s"), limits.timeout),
         "--grace": (("params", "grace_s"), limits.grace),
         "--cold": (("params", "cold"), request.process.cold or None),
+        "--require": (("require",), request.ladder.require),
+        "--accept": (("accept",), request.ladder.accept),
     }
     for flag, (path, value) in values.items():
         if value is not None:
