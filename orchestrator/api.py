@@ -35,14 +35,14 @@ from .model.errors import (
     explain,
 )
 from .model.frozen import dataclass
-from .model.verdict import Verdict
+from .model.verdict import Rung, Verdict
 
 if TYPE_CHECKING:
     from .cli.inputs.session import Session
     from .model import launch
 
 __all__ = [
-    "Bed", "CcbedError", "FailedError", "InfrastructureError", "Interrupted", "Outcome", "Result", "Trial", "UnknownError",
+    "Bed", "CcbedError", "FailedError", "InfrastructureError", "Interrupted", "Outcome", "Result", "Rung", "Trial", "UnknownError",
     "UsageError", "Verdict", "check", "run",
 ]  # fmt: skip
 
@@ -69,6 +69,7 @@ class Result:
     """The result of a run.
 
     ``run``: its name; ``bundle``: its directory; ``sentence``: what happened; ``page``: the HTML report, None if there is none.
+    ``rungs``: of a training, survived, resumed whole and exact: each holds, does not hold, is unknown or was not asked.
     ``outcome``: ``broken`` is a failure of the bed, not of what was tested; ``exit_code``: 0, 1, 2 or 4, as of `ccbed run`.
     """
 
@@ -79,6 +80,7 @@ class Result:
     sentence: str
     verdicts: tuple[Verdict, ...]
     page: Path | None
+    rungs: tuple[Rung, ...] = ()
 
     def __bool__(self) -> NoReturn:
         """A test that asserts a result would pass whatever its outcome is."""
@@ -173,6 +175,8 @@ def run(
     seed: int | None = None,
     wall: str | None = None,
     twin: bool | None = None,
+    require: str | None = None,
+    accept: str | Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     secret: str | Sequence[str] = (),
     data_dir: str | Path | None = None,
@@ -183,6 +187,7 @@ def run(
 
     ``bed``: may be left out if one bed is up. ``params``: parameters of the workload; ``args``: arguments of a script, or a text
     of them as in a shell; ``env``: variables of all ranks; ``runs``: the directory of bundles; ``plugins``: folders of plugins.
+    ``require``: the rung that a training must reach: survived, whole or exact; ``accept``: parts of its state that it may lose.
     The others are the options of `ccbed run`, such as ``fail_node=2, at="step=20,phase=allreduce"`` and ``wall="90s"``.
 
     Raises UsageError, and nothing was started; InfrastructureError; Interrupted, and ``hint`` is the command that resumes.
@@ -203,6 +208,8 @@ def run(
         "seed": _text(seed),
         "wall": wall,
         "twin": twin,
+        "require": require,
+        "accept": ",".join(_texts(accept)) or None,
         "env": tuple(f"{name}={value}" for name, value in (env or {}).items()),
         "secret": _texts(secret),
         "data_dir": None if data_dir is None else Path(data_dir),
@@ -307,18 +314,21 @@ def _invocation(
 
 def _result(result: launch.Result) -> Result:
     from .app import ended
-    from .core.verdict import sentence
+    from .core.verdict import ladder
     from .store import bundle
     from .views import training
 
     run, directory = ended.judged(result), Path(result.directory).absolute()
+    view = training.view(run)
+    rungs = ladder.ladder(run, view)
     page = directory / bundle.REPORT / "index.html"
     return Result(
         run=result.run,
         bundle=directory,
         outcome=_OUTCOMES.get(result.code, "broken"),
         exit_code=result.code,
-        sentence=sentence.sentence(run.trial, training.view(run), run.verdicts),
+        sentence=ladder.headline(run, view, rungs),
+        rungs=rungs,
         verdicts=result.verdicts,
         page=page if page.is_file() else None,
     )

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..core.verdict import judge, sentence
+from ..core.spec import parse_trial, values
+from ..core.verdict import judge, rungs, sentence
 from ..model import codec
 from ..model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, InfrastructureError, UsageError
 from ..model.event import History
@@ -14,13 +15,13 @@ from ..model.events import RunEnd
 from ..model.frozen import dataclass, replace
 from ..model.launch import Result
 from ..model.run import Run
-from ..model.trial import CheckSpec, Trial
+from ..model.trial import ACCEPTABLE, CheckSpec, Trial
 from ..model.verdict import Verdict
 from ..run import judging
 from ..store import bundle, files, index, paths, seal, signing
 from ..views import training
 from .places import short_path
-from .requests import argument, named_run, option, runs_directory
+from .requests import LadderRequest, argument, named_run, option, runs_directory
 from .session import Session
 
 BED_KEY = (
@@ -92,6 +93,7 @@ class JudgeRequest:
     """The request of `ccbed judge`."""
 
     directory: Path = argument(exists=True, is_folder=True)
+    ladder: LadderRequest = LadderRequest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +104,11 @@ class Judged:
     attempts: Mapping[str, tuple[int, int]]
     verdicts: tuple[Verdict, ...]
     incomplete: tuple[str, ...]
+    require: str = "whole"
 
     @property
     def outcome(self) -> str:
-        return sentence.worst(self.verdicts)
+        return sentence.worst(rungs.counted(self.verdicts, self.require))
 
     @property
     def code(self) -> int:
@@ -118,9 +121,12 @@ class Judged:
 
 def judge_records(session: Session, request: JudgeRequest) -> Judged:
     """Judge the job whose processes recorded into a directory. Raises UsageError, paths.TornBundleError."""
-    directory = request.directory
+    directory, require, accept = request.directory, request.ladder.require or "whole", request.ladder.accept
+    accepted, unknown = parse_trial.accepted_parts(accept or ("none" if require == "exact" else "rng"))
+    if unknown:
+        raise UsageError(f"--accept: unknown part; {values.nearest(unknown[0], ACCEPTABLE)} (got {unknown[0]})")
     records = files.WatchDirectory(directory)
-    trial = Trial(name=directory.name, workload="script")
+    trial = Trial(name=directory.name, workload="script", accept=accepted)
     job = Run(directory=str(directory), trial=trial, history=History(()), files=records)
     try:
         known = training.attempts(job)
@@ -139,6 +145,7 @@ def judge_records(session: Session, request: JudgeRequest) -> Judged:
         },
         verdicts=tuple(_doubted(verdict, incomplete) for verdict in verdicts),
         incomplete=tuple(incomplete),
+        require=require,
     )
 
 

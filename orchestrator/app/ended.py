@@ -22,7 +22,7 @@ def saved(directory: Path) -> Result:
     """Read the result of a run from its saved verdicts."""
     run = bundle.load(directory)
     outcome, _, kind = views.ending(run.history)
-    code = judge.exit_code(run.verdicts, outcome, kind)
+    code = judge.exit_code(run.verdicts, outcome, kind, run.trial.require)
     return Result(run=directory.name, directory=str(directory), code=code, verdicts=run.verdicts)
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from ..model import codec
 from ..model.frozen import MISSING, dataclass, field, fields
+from ..model.trial import RUNGS
 
 T = TypeVar("T")
 RUNS = Path("runs")
@@ -176,6 +177,25 @@ class LimitsRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LadderRequest:
+    """What a training must show to pass."""
+
+    require: str | None = option(
+        None,
+        "The rung that a training must reach for exit 0: survived, whole (its state resumed) or exact (bit by bit)."
+        " [default: whole; exact of built-in trainings, and with --twin]",
+        metavar="RUNG",
+        choices=RUNGS,
+    )
+    accept: str | None = option(
+        None,
+        "Parts of the state that a training may lose, noted in the verdict: rng, data-position, ema, or none."
+        " [default: rng, unless exact is required]",
+        metavar="PARTS",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRequest:
     """Variables and data of the ranks' processes, and which of them are secret."""
 
@@ -226,6 +246,7 @@ class RunRequest:
     recovery: RecoveryRequest = RecoveryRequest()
     world: WorldRequest = WorldRequest()
     limits: LimitsRequest = LimitsRequest()
+    ladder: LadderRequest = LadderRequest()
     params: Mapping[str, Any] = field(default_factory=dict)
     repeat: int | None = option(
         None,

@@ -18,6 +18,7 @@ from ..model.launch import Result
 from ..model.plan import Placement, Plan
 from ..model.trial import THEIRS, Trial
 from ..providers import files
+from ..run import twin_runs
 from ..store import beds as store
 from ..store import bundle, secrets
 from . import audited, beds, leftovers, observers, spare_probe, trials
@@ -207,6 +208,8 @@ def _changes(request: RunRequest, source: trials.Source) -> Iterator[trial_draft
         "--timeout": (("params", "timeout_s"), limits.timeout),
         "--grace": (("params", "grace_s"), limits.grace),
         "--cold": (("params", "cold"), request.process.cold or None),
+        "--require": (("require",), request.ladder.require),
+        "--accept": (("accept",), request.ladder.accept),
     }
     for flag, (path, value) in values.items():
         if value is not None:
@@ -315,9 +318,11 @@ def run_once(
     bed = beds.usable(bed)
     slurm_jobs.refuse_short(bed, trial)
     observer = session.run_observer(request.output, is_script=source.is_script)
-    observer.planned(_planned(session, checked, bed))
     choice, runs = twin_choice(request, source), runs or request.output.runs_dir
     is_local_script = source.is_script and bed.shares_file_system
+    follows = choice is None and is_local_script and bool(trial.faults)
+    cost = _cost(trial, is_first=source.is_script and has_twin(source, trial, choice), follows=follows)
+    observer.planned(_planned(session, checked, bed, cost))
     result = audited.launch(
         session,
         session.request(
@@ -330,7 +335,7 @@ def run_once(
             resume=str(resume) if resume else "",
             run=name,
             twin=has_twin(source, trial, choice),
-            twin_after=choice is None and is_local_script and bool(trial.faults),
+            twin_after=follows,
             inputs=source.inputs,
             secrets=dict(redaction.secrets),
             secret_names=tuple(redaction.names),
@@ -344,12 +349,21 @@ def run_once(
     return result
 
 
-def _planned(session: Session, checked: CheckedTrial, bed: BedSpec) -> PlannedRun:
+def _cost(trial: Trial, *, is_first: bool, follows: bool) -> tuple[str, ...]:
+    """How often a script runs, if more than once. ``is_first``: its reference comes first; ``follows``: after a short run."""
+    if not (is_first or follows):
+        return ()
+    times = "up to 3 times: with the fault, undisturbed, restarted" if trial.faults else "twice"
+    limit = f"the references if it takes under {twin_runs.SHORT_S:g} s, " if follows else ""
+    return (f"the job runs {times} ({limit}with two saves each; --no-twin: once)",)
+
+
+def _planned(session: Session, checked: CheckedTrial, bed: BedSpec, cost: tuple[str, ...]) -> PlannedRun:
     trial = checked.trial
     assigned = slots.assign(trial, bed, checked.placement)
     return PlannedRun(
         trial=trial, bed=bed, placement=checked.placement, slots=tuple(node.name for node in assigned.slots),
-        last_step=plan.last_step(trial, session.catalogue, checked.data_dir), notes=trials.notes(trial, session.catalogue),
+        last_step=plan.last_step(trial, session.catalogue, checked.data_dir), notes=(*trials.notes(trial, session.catalogue), *cost),
         job=slurm_jobs.describe(session, bed), hide=checked.redaction.text,
     )  # fmt: skip
 

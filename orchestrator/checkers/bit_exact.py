@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from .. import views
@@ -114,14 +115,12 @@ def _script(run: Run) -> Verdict:
     doubts += [views.finding(f"the twin wrote {path}, which the run may have read") for path in run.twin.paths]
     if facts.base is None:
         doubts.append(views.finding("the step that the last attempt resumed from is not known"))
-    common = _common_facts(facts, run.twin)
     change = next((step for step, _ in lines.size_changes), None)
-    if change is not None:
-        # the resumed attempt recorded the state of that step, in shards of another size
-        is_sharded = any(process.is_sharded for attempt in lines.attempts for process in attempt.ranks.values())
-        common = [fact for fact in common if training.step_of(fact[1]) <= change - is_sharded]
+    common = _until_change(lines, change, _common_facts(facts, run.twin))
     different = _first_difference(common)
     parts = {name.partition("@")[0] if "@" in name else "loss" for _, name, own, other in common if own != other}
+    if different and different[0] >= facts.undisturbed and _accepts_lost_random_states(run, lines):
+        return _aside(run, lines, facts, common)
     failures = list[views.Finding]()
     least = training.rounding.least(lines.attempts)
     as_restarted = training.rounding.is_as_restarted(facts, run.twin, least)
@@ -154,10 +153,10 @@ def _script(run: Run) -> Verdict:
         failures, doubts = [], [*moved, *failures, *doubts]
     if change is not None and not (failures or doubts):
         return Verdict(check="bit-exact", outcome="skipped", text=_script_resized(lines, change, common))
-    unseen = _unseen(facts, common)
+    later, unseen = _later(run, lost, common), _unseen(facts, common)
     by_restart = as_restarted is True and bool(unseen)
     doubts += _not_compared(run, facts, () if by_restart else unseen)
-    names = ", ".join(sorted({name.partition("@")[0] for _, name, _, _ in common if "@" in name}))
+    names = ", ".join(sorted({re.split("[.@]", name)[0] for _, name, _, _ in common if "@" in name}))
     restarted = _common_facts(facts, run.twin.control) if run.twin.control and as_restarted else []
     is_rounded = any(own != other for _, name, own, other in restarted if training.step_of(name) > min(shown))
     then = f"step {min(shown)}, then to a restart from there{', but for sums in another order' * is_rounded}"
@@ -171,10 +170,56 @@ def _script(run: Run) -> Verdict:
         **({"differs_from_step": different[0]} if different else {}),
         **({"restart_from_step": min(shown)} if by_restart else {}),
         **({"differs_first": "RNG"} if failures and lost else {}),
+        **({training.UNEXPLAINED: True} if different and different[0] >= facts.undisturbed else {}),
+        **({training.UNEXPLAINED: False, "accepted_later": later} if failures and later else {}),
         **({"only_differing": "losses"} if failures and parts == {"loss"} else {}),
     }
     verdict = views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
     return completeness.or_skipped(verdict, completeness.incomparable(training.unrepeated(run.twin, facts)))
+
+
+def _accepts_lost_random_states(run: Run, lines: training.Lineage) -> bool:
+    """Whether the trial accepts that random states are lost, and they are what the last attempt resumed without."""
+    if "rng" not in run.trial.accept or not lines.resumptions:
+        return False
+    parts = completeness.worst(completeness.rows(lines, lines.resumptions[-1], run.twin))
+    return {part for part, row in parts.items() if row.result == "fail"} == {"RNG"}
+
+
+def _aside(
+    run: Run, lines: training.Lineage, facts: training.KeptFacts, common: list[tuple[str, str, str, str]]
+) -> Verdict:
+    """The verdict where random states are lost and accepted: the restarted reference that had them put back is judged instead."""
+    result, why, _ = training.saved_state.put_back(lines, facts, run.twin)
+    control = run.twin.control if run.twin else None
+    if result == "pass" and control and training.restarts_shown(facts, control) != facts.restarts:
+        result, why = "unknown", "the restarted reference shows the last restart only"
+    finding = views.finding(training.saved_state.random_states_aside(result, why))
+    failures, doubts = ([finding] * (result == name) for name in ("fail", "unknown"))
+    text = f"with random states put back, a restart by itself equals the twin: {why}"
+    doubts = [*doubts, *training.job_doubts(run, lines), *_not_compared(run, facts, _unseen(facts, common))]
+    evidence = {"accepted": "RNG", **({training.UNEXPLAINED: True} if failures else {})}
+    return views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
+
+
+def _later(run: Run, lost: tuple[int, str, str] | None, common: list[tuple[str, str, str, str]]) -> str:
+    """What explains a difference from a later step on: random states that the trial accepts, if later batches are the twin's."""
+    if lost is None or "rng" not in run.trial.accept:
+        return ""
+    equal = [
+        own == other for _, name, own, other in common if name.startswith("batch@") and training.step_of(name) > lost[0]
+    ]
+    return f"others than undisturbed on rank {lost[1]} from step {lost[0]} on" if equal and all(equal) else ""
+
+
+def _until_change(
+    lines: training.Lineage, change: int | None, common: list[tuple[str, str, str, str]]
+) -> list[tuple[str, str, str, str]]:
+    """Without what follows a change of the gang's size: the resumed attempt recorded its state in shards of another size."""
+    if change is None:
+        return common
+    is_sharded = any(process.is_sharded for attempt in lines.attempts for process in attempt.ranks.values())
+    return [fact for fact in common if training.step_of(fact[1]) <= change - is_sharded]
 
 
 def _script_resized(lines: training.Lineage, change: int, common: list[tuple[str, str, str, str]]) -> str:

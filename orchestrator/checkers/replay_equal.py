@@ -57,13 +57,17 @@ def _steps(count: int) -> str:
 
 
 def _explained(run: Run, lines: training.Lineage) -> Verdict:
-    """A difference is a failure where a lost part of the state, or no sum in another order, explains it."""
+    """A difference is a failure where a lost part of the state, or no sum in another order, explains it.
+
+    Where random states are lost and the trial accepts that, the restarted reference that had them put back is judged.
+    """
     facts = training.kept_facts(lines)
     unrepeated = training.unrepeated(run.twin, facts)
     is_each_shown = training.restarts_shown(facts, run.twin.control if run.twin else None) == facts.restarts
     failures, doubts = list[views.Finding](), [*training.job_doubts(run, lines), *training.unknown_starts(lines)]
     compared: list[training.Replay] = []
     restarted, unexplained, incomplete, incomparable = 0, list[views.Finding](), False, False
+    aside, is_explained = "", True
     for resumption in lines.resumptions:
         repeated = training.replays(lines, resumption.attempt)
         known = [replay for replay in repeated if replay.is_equal is not None]
@@ -72,12 +76,19 @@ def _explained(run: Run, lines: training.Lineage) -> Verdict:
         least = training.rounding.least(lines.attempts)
         why = training.rounding.unexplained(repeated, least, repeats=_repeats(run, lines)) if differing else ""
         parts = completeness.comparable(completeness.worst(completeness.rows(lines, resumption)), unrepeated)
-        if differing and (cause := _cause(parts)):
-            failures.append(views.finding(f"{_differs(differing[0])}: {cause}"))
+        lost = [part for part, row in parts.items() if row.result == "fail"]
+        if differing and lost == ["RNG"] and "rng" in run.trial.accept:
+            result, why, _ = training.saved_state.put_back(lines, facts, run.twin)
+            aside = training.saved_state.random_states_aside(result, why)
+            is_explained &= result != "fail"
+            {"fail": failures, "unknown": doubts}.get(result, []).append(views.finding(aside))
+        elif differing and lost:
+            failures.append(views.finding(f"{_differs(differing[0])}: {lost[0]} not resumed"))
         elif differing and unrepeated:
             incomparable = True
         elif why and _are_whole(parts, "RNG"):
             failures.append(views.finding(why))
+            is_explained = False
         elif differing and (is_each_shown or resumption is lines.resumptions[-1]) and _is_as_restarted(run, lines):
             restarted += len({replay.step for replay in differing})
         elif differing:
@@ -92,9 +103,11 @@ def _explained(run: Run, lines: training.Lineage) -> Verdict:
     equal = f"{restarted} of them as after a restart by itself" if restarted else "equal each time"
     if unexplained and not (incomplete or has_control):
         equal, unexplained = "with no more difference than sums in another order explain", []
+    is_explained &= not unexplained
     doubts += unexplained if has_control else [views.finding(f"{item.text}; {NEXT}") for item in unexplained]
-    text = f"{_steps(steps)} done again, {equal}" if steps else "no step was done twice"
-    verdict = views.conclude("replay-equal", text, failures=failures, doubts=doubts)
+    text = f"{_steps(steps)} done again{f': {aside}' if aside else f', {equal}'}" if steps else "no step was done twice"
+    evidence = {} if is_explained else {training.UNEXPLAINED: True}
+    verdict = views.conclude("replay-equal", text, failures=failures, doubts=doubts, evidence=evidence)
     reason = completeness.incomparable(unrepeated) if incomparable else "" if steps else _uncompared(lines)
     return completeness.or_skipped(verdict, reason)
 
@@ -135,8 +148,3 @@ def _differs(replay: training.Replay) -> str:
         "the loss" if replay.loss is False else "the weights" if replay.weights is False else "the samples of the batch"
     )
     return f"{replay.rank}, step {replay.step}: {replay.after} differs from {replay.before} in {what}"
-
-
-def _cause(parts: Mapping[str, completeness.Row]) -> str:
-    """The part of the state that was not resumed; empty if none is known to differ."""
-    return next((f"{part} not resumed" for part, row in parts.items() if row.result == "fail"), "")

@@ -2,46 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from .. import views
 from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
-from ..views.training import completeness
+from ..views.training import completeness, doubts, saved_state
+
+_Rows = dict[str, completeness.Row]
 
 
 @training.by_rank
 def check(run: Run, params: Params) -> Verdict:
-    """A row for each part, by the state of the same moment of the job before and after the failure, else by that of a twin."""
+    """A row for each part, by the state of the same moment of the job before and after the failure, else by that of a twin.
+
+    A part whose loss the trial accepts is no failure: the verdict says that it was lost.
+    """
     lines = training.lineage_of(run)
-    failures, doubts = (
+    may_lose = {completeness.ACCEPTABLE[name] for name in run.trial.accept}
+    failures, unknown = (
         list[views.Finding](),
         [*training.job_doubts(run, lines), *training.nothing_to_resume(run, lines)],
     )
     rows: dict[str, dict[str, dict[str, str]]] = {}
+    accepted: dict[str, str] = {}
     for resumption in lines.resumptions:
         if resumption.is_fresh:
-            doubts.append(views.finding(f"{resumption.attempt.name}: began at step 0, no state was resumed"))
+            unknown.append(views.finding(f"{resumption.attempt.name}: began at step 0, no state was resumed"))
             continue
-        parts = completeness.worst(completeness.rows(lines, resumption, run.twin))
-        parts = completeness.comparable(parts, training.unrepeated(run.twin, training.kept_facts(lines)))
-        if run.twin is not None and "RNG" in parts:
-            facts, is_drawn_equally = training.kept_facts(lines), parts["RNG"].result in ("pass", "not applicable")
-            rounds = is_drawn_equally and training.repeats(run.twin, facts)
-            same_size = not lines.size_changes
-            saved = training.saved_state.row(facts, run.twin, rounds=rounds, same_size=same_size)
-            if _has_kept_steps(resumption, lines):
-                parts = training.saved_state.with_copies(parts, saved)
-            if resumption is lines.resumptions[-1]:
-                parts |= {saved.part: saved} if saved else {}
-                parts = training.saved_state.with_reference(parts, lines, facts, run.twin)
-        failures += _findings(parts, "fail")
-        doubts += _findings(parts, "unknown")
+        of_ranks = completeness.rows(lines, resumption, run.twin)
+        parts = _parts(run, lines, resumption, completeness.worst(of_ranks))
+        lost = {part: row for part, row in parts.items() if part in may_lose and row.result in ("fail", "unknown")}
+        accepted |= {part: _whose(of_ranks, row) for part, row in lost.items()}
+        rest = {part: row for part, row in parts.items() if part not in lost}
+        failures += _findings(rest, "fail")
+        unknown += _findings(rest, "unknown")
         if parts:
             rows[resumption.attempt.name] = {p: {"result": row.result, "text": row.text} for p, row in parts.items()}
-    return views.conclude("resume-complete", _text(rows), failures=failures, doubts=doubts, evidence={"rows": rows})
+    evidence = {"rows": rows, **({"accepted": accepted} if accepted else {})}
+    text = _text(rows, accepted)
+    return views.conclude("resume-complete", text, failures=failures, doubts=unknown, evidence=evidence)
+
+
+def _parts(run: Run, lines: training.Lineage, resumption: training.Resumption, parts: _Rows) -> _Rows:
+    """The rows of a resumption, with what the reference runs show."""
+    accepts_random_states = "rng" in run.trial.accept
+    if accepts_random_states:
+        parts = completeness.drawn_data(parts, training.replays(lines, resumption.attempt))
+    facts = training.kept_facts(lines)
+    parts = completeness.comparable(parts, training.unrepeated(run.twin, facts))
+    if run.twin is None or "RNG" not in parts:
+        return parts
+    is_drawn_equally = parts["RNG"].result in ("pass", "not applicable")
+    rounds = is_drawn_equally and training.repeats(run.twin, facts)
+    saved = saved_state.row(facts, run.twin, rounds=rounds, same_size=not lines.size_changes)
+    if _has_kept_steps(resumption, lines):
+        parts = saved_state.with_copies(parts, saved)
+    if resumption is not lines.resumptions[-1]:
+        return parts
+    parts |= {saved.part: saved} if saved else {}
+    own = parts.get("data position")
+    parts = saved_state.with_reference(parts, lines, facts, run.twin)
+    if not accepts_random_states:
+        return parts
+    # the restarted reference had its random states: it shows nothing of data that this run draws from them
+    return saved_state.with_hidden(parts | ({own.part: own} if own else {}), lines, facts, run.twin)
+
+
+def _whose(rows: Iterable[completeness.Row], lost: completeness.Row) -> str:
+    """The ranks that lost a part: ``not restored on ranks 1-3``."""
+    verb = "not restored" if lost.result == "fail" else "not known"
+    ranks = [
+        row.who.partition(": ")[2] or row.who for row in rows if (row.part, row.result) == (lost.part, lost.result)
+    ]
+    names = [*doubts.fold_ranks(f"{rank} {verb}" for rank in ranks)] or [f"{lost.who} {verb}"]
+    return f"{verb} on {', '.join(name.removesuffix(f' {verb}') for name in names)}"
 
 
 def _has_kept_steps(resumption: training.Resumption, lines: training.Lineage) -> bool:
@@ -50,13 +87,13 @@ def _has_kept_steps(resumption: training.Resumption, lines: training.Lineage) ->
     return resumption.step is not None and all(base > resumption.step for base in later)
 
 
-def _findings(parts: dict[str, completeness.Row], result: str) -> Iterator[views.Finding]:
+def _findings(parts: _Rows, result: str) -> Iterator[views.Finding]:
     for part, row in parts.items():
         if row.result == result:
             yield views.finding(f"{row.who}: {part}: {row.text or result}")
 
 
-def _text(rows: dict[str, dict[str, dict[str, str]]]) -> str:
+def _text(rows: dict[str, dict[str, dict[str, str]]], accepted: Mapping[str, str]) -> str:
     if not rows:
         return "no failover, nothing was resumed"
     names = dict.fromkeys(part for row in rows.values() for part in row)
@@ -66,5 +103,6 @@ def _text(rows: dict[str, dict[str, dict[str, str]]]) -> str:
     groups: dict[str, list[str]] = {}
     for part, reason in reasons.items():
         groups.setdefault(reason if reason.startswith("not comparable") else "not applicable", []).append(part)
-    text = f"{', '.join(part for part in parts if part not in absent)} as before"
-    return "; ".join([text, *(f"{reason}: {', '.join(names)}" for reason, names in groups.items())])
+    text = f"{', '.join(part for part in parts if part not in absent and part not in accepted)} as before"
+    lost = [f"accepted: {part} ({ranks})" for part, ranks in accepted.items()]
+    return "; ".join([text, *lost, *(f"{reason}: {', '.join(names)}" for reason, names in groups.items())])

@@ -170,9 +170,19 @@ class CheckSpec:
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
+#: The rungs of the ladder of a training; each includes those before it.
+RUNGS = ("survived", "whole", "exact")
+#: The parts of a training's state whose loss a trial may accept; ``NOTHING`` accepts none.
+ACCEPTABLE = ("rng", "data-position", "ema")
+NOTHING = "none"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What is run. ``id`` hashes the content, so equal trials have equal ids."""
+    """What is run. ``id`` hashes the content, so equal trials have equal ids.
+
+    ``require``: the rung that a training must reach to pass; ``accept``: parts of its state that may be lost, of ``ACCEPTABLE``.
+    """
 
     name: str
     workload: str
@@ -183,6 +193,8 @@ class Trial:
     checks: tuple[CheckSpec, ...] = ()
     liveness: Liveness = Liveness()
     seed: int = 7
+    require: Literal["survived", "whole", "exact"] = "exact"
+    accept: tuple[str, ...] = ()
 
     @property
     def workers_per_node(self) -> int:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..model import free_memory
+from .files import plain_files
 from .oslayer import container_engine, gpus, host_facts, processes
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ def survey(
         "interfaces": host_facts.interfaces(),
         "names": resolve_names(addresses, lookup_s),
         "space": free_space(spaces),
-        "memory": free_memory.available_on_host(read_text),
+        "memory": free_memory.available_on_host(plain_files.read_text),
         "ports": {address: _or_problem(lambda address=address: hold_port(address, hold_s)) for address in listen},  # type: ignore[misc]
         "unwritable": _or_problem(lambda: write_token(shared_dir, token, name)) or "",
     }
@@ -139,7 +140,7 @@ def inspect_processes(pids: Mapping[str, int], shared_dir: str) -> dict[str, dic
     return {
         name: {
             "shm": _or_problem(functools.partial(_free_bytes, f"/proc/{pid}/root/dev/shm")),
-            "memory": free_memory.available_in_cgroup(read_text, pid),
+            "memory": free_memory.available_in_cgroup(plain_files.read_text, pid),
             "same": _is_same_directory(pid, shared_dir),
         }
         for name, pid in pids.items()
@@ -264,13 +265,6 @@ def _or_problem(work: Callable[[], T]) -> T | str:
 
 def _free_bytes_near(path: Path) -> int:
     return _free_bytes(next(parent for parent in (path, *path.parents) if parent.exists()))
-
-
-def read_text(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
 
 
 def _is_same_directory(pid: int, path: str) -> bool | None:

@@ -10,7 +10,7 @@ import jinja2
 from markupsafe import Markup
 
 from .. import views
-from ..core.verdict import sentence
+from ..core.verdict import ladder, sentence
 from ..model.run import Run
 from ..views import training
 from .page import facts, failover, files, losses, scripts, tables, timeline
@@ -38,11 +38,13 @@ def values(run: Run) -> dict[str, Any]:
     measured = _collective(run)
     listed = tables.events(run)
     probed = tables.probed(run)
+    rungs = ladder.ladder(run, view)
     return {
-        "outcome": sentence.overall(run.verdicts, view.outcome, view.kind),
+        "outcome": sentence.overall(run.verdicts, view.outcome, view.kind, run.trial.require),
         "failed": facts.failed(run, view),
         "address": files.address,
-        "sentence": sentence.sentence(run.trial, view, run.verdicts),
+        "sentence": ladder.headline(run, view, rungs),
+        "rungs": [(ladder.WORDS[rung.state], rung) for rung in rungs],
         "headline": measured["headline"] if measured else "",
         "name": facts.name(run),
         "subtitle": [run.trial.name, f"bed {facts.bed(run)}", facts.started(run)],

@@ -7,15 +7,20 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping
 
 from .. import views
-from ..core.verdict import sentence
+from ..core.verdict import ladder, rungs
+from ..model.frozen import replace
 from ..model.run import Run
-from ..model.verdict import Verdict
+from ..model.trial import RUNGS
+from ..model.verdict import Outcome, Verdict
 from ..views import training
 from .page import facts, tables
 
 #: Characters that XML 1.0 cannot hold, even escaped.
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
+_RUNG_OUTCOMES: Mapping[str, Outcome] = {
+    "holds": "pass", "does not hold": "fail", "unknown": "unknown", "not asked": "skipped",
+}  # fmt: skip
 #: The failure of a suite without verdicts: an empty suite would count as success.
 MISSING = Verdict(check="verdicts", outcome="unknown", text="no verdicts: nothing was proved")
 
@@ -24,9 +29,21 @@ def render(run: Run) -> Mapping[str, bytes]:
     """``junit.xml`` with one suite, the trial."""
     view = training.view(run)
     root = ET.Element("testsuites")
-    _suite(root, run, view, (*(run.verdicts or (MISSING,)), *_ending(view)))
+    _suite(root, run, view, (*_ladder(run, view), *(run.verdicts or (MISSING,)), *_ending(view)))
     ET.indent(root)
     return {"junit.xml": ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"}
+
+
+def _ladder(run: Run, view: views.RunView) -> Iterable[Verdict]:
+    """A case for each rung of a training. One that is not required is skipped where it does not hold."""
+    required = RUNGS.index(run.trial.require)
+    for number, rung in enumerate(ladder.ladder(run, view)):
+        outcome, word = _RUNG_OUTCOMES[rung.state], ladder.WORDS[rung.state]
+        is_due = number <= required or outcome == "pass"
+        text = f"{word}: {rung.text}" + (f"; fix: {rung.fix}" if rung.fix else "")
+        yield Verdict(
+            check=rung.name, outcome=outcome if is_due else "skipped", text=text if is_due else f"not required; {text}"
+        )
 
 
 def _ending(view: views.RunView) -> Iterable[Verdict]:
@@ -42,6 +59,8 @@ def clean(text: object) -> str:
 
 
 def _suite(root: ET.Element, run: Run, view: views.RunView, verdicts: tuple[Verdict, ...]) -> None:
+    due = {verdict.check for verdict in (*rungs.counted(verdicts, run.trial.require), *rungs.others(verdicts))}
+    verdicts = tuple(verdict if verdict.check in due else _not_required(verdict) for verdict in verdicts)
     outcomes = [verdict.outcome for verdict in verdicts]
     counts = {"tests": len(outcomes), "failures": outcomes.count("fail"), "errors": outcomes.count("unknown")}
     counts["skipped"] = outcomes.count("skipped")
@@ -55,8 +74,18 @@ def _suite(root: ET.Element, run: Run, view: views.RunView, verdicts: tuple[Verd
     bad = [verdict for verdict in verdicts if verdict.outcome in ("fail", "unknown")]
     for verdict in verdicts:
         _case(suite, run, verdict, why=_why(run, view) if verdict in bad[:1] else "")
-    text = sentence.sentence(run.trial, view, run.verdicts)
+    text = ladder.headline(run, view, ladder.ladder(run, view))
     ET.SubElement(suite, "system-out").text = clean(text)
+
+
+def _not_required(verdict: Verdict) -> Verdict:
+    """A verdict above the rung that the trial requires, which makes no suite red."""
+    is_bad = verdict.outcome in ("fail", "unknown")
+    return (
+        replace(verdict, outcome="skipped", text=f"not required; {verdict.outcome}: {verdict.text}")
+        if is_bad
+        else verdict
+    )
 
 
 def _figures(run: Run) -> Iterable[tuple[str, str]]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .. import views
-from ..core.verdict import sentence
+from ..core.verdict import ladder, sentence
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
@@ -43,9 +43,13 @@ def code(value: object) -> str:
 
 
 def _head(run: Run, view: views.RunView) -> Iterator[str]:
-    outcome = sentence.overall(run.verdicts, view.outcome, view.kind).upper()
-    yield f"# {outcome}: {cell(sentence.sentence(run.trial, view, run.verdicts))}"
+    outcome = sentence.overall(run.verdicts, view.outcome, view.kind, run.trial.require).upper()
+    rungs = ladder.ladder(run, view)
+    yield f"# {outcome}: {cell(ladder.headline(run, view, rungs))}"
     yield ""
+    if rungs:
+        rows = [[rung.name, ladder.WORDS[rung.state], rung.text, rung.fix] for rung in rungs]
+        yield from _table(["rung", "", "by", "fix"], rows)
 
 
 def _why(run: Run, view: views.RunView) -> Iterator[str]:

@@ -91,8 +91,9 @@ def conclude(
         on_stage("writing the report")
         obstacle = _save(directory, verdicts, render_reports(run, catalogue, on_request), read_only=read_only)
     outcome, _, kind = views.ending(run.history)
+    code = judge.exit_code(verdicts, outcome, kind, run.trial.require)
     return Result(
-        run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind), verdicts=verdicts,
+        run=directory.name, directory=str(directory), code=code, verdicts=verdicts,
         changes=changes, unsaved=unsaved, obstacle=obstacle, judged=run,
     )  # fmt: skip
 

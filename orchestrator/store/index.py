@@ -11,6 +11,7 @@ from ..core.verdict import sentence
 from ..model.errors import UsageError
 from ..model.events import RunEnd
 from ..model.frozen import dataclass
+from ..model.trial import RUNGS
 from ..model.verdict import Verdict
 from . import bundle, paths
 
@@ -136,7 +137,17 @@ def read_state(path: Path) -> str:
     if verdicts is None:
         return "sealed" if bundle.is_sealed(path) else "open"
     end = _end(path / bundle.HISTORY)
-    return sentence.overall(verdicts, end.outcome or "", end.kind or "")
+    return sentence.overall(verdicts, end.outcome or "", end.kind or "", _required(path / bundle.TRIAL))
+
+
+def _required(file: Path) -> str:
+    """The rung that the trial requires; the highest where the trial names none, or cannot be read."""
+    try:
+        document = decoder.parse(paths.read(file))
+    except (OSError, decoder.DocumentError):
+        document = {}
+    rung = document.get("require") if isinstance(document, dict) else None
+    return rung if rung in RUNGS else RUNGS[-1]
 
 
 def _verdicts(file: Path) -> tuple[Verdict, ...] | None:

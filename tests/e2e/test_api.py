@@ -76,7 +76,7 @@ def test_the_program_of_the_page_runs_as_it_stands(own_state: Path, tmp_path: Pa
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch(r"pass Node n2 lost at step \d+; .*\n", done.stdout)
+    assert re.fullmatch(r"pass Your job survived: node n2 lost at step \d+, back in .*\n", done.stdout)
     assert not list((own_state / "ccbed" / "beds").glob("*.json")), "the bed is taken down"
 
 
@@ -107,7 +107,10 @@ def test_what_does_not_pass_fails_its_test_and_a_bed_that_was_up_stays(
     errors = {name: "".join(failure.text or "" for failure in case.iter("failure")) for name, case in cases.items()}
     assert re.search(r"FailedError: .*-small-\w+: FAIL: .*recovered-within fails", errors["test_fails"])
     assert properties(cases["test_fails"])["ccbed_page"] in errors["test_fails"]
-    assert re.search(r"UnknownError: .*-small-\w+: UNKNOWN: .*bit-exact is unknown", errors["test_unknown"])
+    assert re.search(
+        r"UnknownError: .*-small-\w+: UNKNOWN: Whether your job computed what an undisturbed one does is not known",
+        errors["test_unknown"],
+    )
     assert "UsageError: no trial dp-rin; did you mean dp-ring?" in errors["test_usage"]
     assert "next: ccbed list trials" in errors["test_usage"]
     assert "pytest_plugin.py" not in "".join(errors.values()), "the trace ends at the line of the test"

@@ -188,7 +188,7 @@ def test_a_lost_node_on_the_command_line(box: Box) -> None:
     args = ["--bed", NAME, "--nodes", "2", "--epochs", "1", "--runs-dir", str(box.runs)]
     code, output = box.ccbed("run", "dp-ring", "--fail-node", "1", *args)
     assert code == 0, output
-    assert "weights equal to the twin" in output
+    assert "ranks equal to the twin" in output
     assert box.unchanged()
 
 

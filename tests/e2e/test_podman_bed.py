@@ -100,7 +100,7 @@ def test_a_lost_node_is_recovered_and_the_bed_is_as_before(box: Box) -> None:
     code, output = box.ccbed("run", "dp-ring", "--fail-node", "1", *args)
     assert code == 0, output
     assert "killed 4, by engine" in output or "killed 3, by engine" in output
-    assert "weights equal to the twin" in output
+    assert "ranks equal to the twin" in output
     code, output = box.ccbed("run", "dp-ring", "--no-twin", *args)
     assert code == 0, f"the restarted node has the hardware address that its peers know: {output}"
     code, output = box.ccbed("up", str(box.inventory), DOCKER_HOST="")

@@ -128,7 +128,7 @@ def test_a_lost_node_comes_back_while_the_connection_is_cut(remote: Remote) -> N
     thread.join()
     assert code == 0, output
     assert sum(cuts) >= 2, "it was cut"
-    assert "weights equal to the twin" in output
+    assert "ranks equal to the twin" in output
     assert remote.ccbed("up", str(remote.inventory))[1].count("nothing to change") == 1
 
 

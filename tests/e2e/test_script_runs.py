@@ -194,7 +194,7 @@ def test_a_failed_script_restarts_with_grace_and_its_output_is_on_the_terminal(b
     assert code == 1, "an unplanned failure stays a finding"
     (first, saved, second) = (output.index(text) for text in ("\nattempt 0\n", "\nsaved on SIGTERM\n", "\nattempt 1\n"))
     assert first < saved < second
-    assert "Rank 1 failed (left with exit code 3); back and finished" in output
+    assert "survived       yes       rank 1 failed (left with exit code 3); back and finished" in output
     (logs,) = (tmp_path / "logs").iterdir()
     assert "saved on SIGTERM" in (logs / "attempt_0/0/output.log").read_text()
     assert "attempt 1" in (logs / "attempt_1/1/output.log").read_text()

@@ -39,6 +39,8 @@ RESUMED = ("weights", "optimizer", "learning rate")
 OF_RESUMPTION = re.compile(r"--broken (?!set_epoch)\S+ ?")
 #: The environment of a world of one process.
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555"}
+#: Each part that was lost counts, random states too, and each bit.
+STRICT = ("--require", "exact", "--accept", "none")
 #: Parts that follow from others: a verdict may name them beside what was lost.
 CONSEQUENCES = {"saved state", "other state", "learning rate", "scheduler", "loss"}
 
@@ -190,13 +192,13 @@ def trial(cell: Cell, drill: Path) -> list[str]:
     """Return what ``ccbed run`` runs. A fault that no option names is that of a file, which is written into the drill's directory."""
     bed_of_family = ["--bed", f"fw-{cell.family}"]
     if cell.fault.startswith("-"):
-        return [cell.job, *bed_of_family, *shlex.split(cell.fault), "--", *shlex.split(cell.arguments)]
+        return [cell.job, *bed_of_family, *shlex.split(cell.fault), *STRICT, "--", *shlex.split(cell.arguments)]
     params = {"file": cell.job, "args": shlex.split(cell.arguments)}
     (drill / "trial.yml").write_text(
         f"trial: fault\nworkload: script\nparams: {json.dumps(params)}\n"
         f"world: {{nodes: 4, ranks_per_node: 1, backend: gloo}}\nfaults:\n  - {cell.fault}\n"
     )
-    return ["trial.yml", *bed_of_family]
+    return ["trial.yml", *bed_of_family, *STRICT]
 
 
 def compared(cell: Cell, verdict: str, true: list[str], named: set[str]) -> str:

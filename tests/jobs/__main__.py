@@ -91,6 +91,10 @@ def judged(draw: Draw, root: Path) -> tuple[str, str]:
         "matrix",
         "--fail-node",
         "2",
+        "--require",
+        "exact",
+        "--accept",
+        "none",
         "--",
         *draw.arguments,
     ]

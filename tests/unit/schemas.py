@@ -12,7 +12,7 @@ from orchestrator.core.inventory import slurm_options, variables
 from orchestrator.core.spec import parameter_docs, parse_faults, parse_trial, values
 from orchestrator.model.act import SAFETY_ORDER
 from orchestrator.model.plugin import Catalogue
-from orchestrator.model.trial import PHASES, POLICIES, THEIRS, Liveness, Trial, World
+from orchestrator.model.trial import ACCEPTABLE, NOTHING, PHASES, POLICIES, RUNGS, THEIRS, Liveness, Trial, World
 from orchestrator.nightly import parse_suite, selector
 
 Schema = dict[str, Any]
@@ -52,6 +52,8 @@ def trial(catalogue: Catalogue) -> Schema:
         "checks": checks(catalogue),
         "liveness": parameters(Liveness),
         "seed": {**WHOLE, "default": Trial.__dataclass_fields__["seed"].default},
+        "require": {"enum": [*RUNGS], "description": "The rung that a training must reach to pass."},
+        "accept": accepted(),
     }
     assert properties.keys() == set(parse_trial._KEYS)
     chosen = [
@@ -62,6 +64,14 @@ def trial(catalogue: Catalogue) -> Schema:
         "$schema": DRAFT, "title": "A trial of ccbed", "type": "object", "properties": properties,
         "required": ["trial", "workload"], "additionalProperties": False, "allOf": chosen, "definitions": KINDS,
     }  # fmt: skip
+
+
+def accepted() -> Schema:
+    """A list of parts, or the same as a text with commas."""
+    part = rf"\s*({'|'.join(ACCEPTABLE)})\s*"
+    texts = {"type": "string", "pattern": rf"^({part}(,{part})*|\s*{NOTHING}\s*)$"}
+    items = {"type": "array", "items": {"enum": [*ACCEPTABLE, NOTHING]}}
+    return {"anyOf": [items, texts], "description": "Parts of the state that a training may lose."}
 
 
 def parameters(cls: Any, more: Mapping[str, Schema] | None = None) -> Schema:

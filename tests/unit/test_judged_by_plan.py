@@ -280,7 +280,7 @@ def test_without_a_twin_a_default_check_is_listed_as_not_checked_and_alters_no_e
     assert (result.code, outcomes(result)["bit-exact"]) == (0, "skipped")
     assert "not checked" in text(result, "bit-exact")
     report = directory / bundle.REPORT
-    assert 'skipped="1"' in (report / "junit.xml").read_text()
+    assert 'skipped="3"' in (report / "junit.xml").read_text()
     assert "| skipped | bit-exact | not checked" in (report / "summary.md").read_text()
     assert "not checked" in (report / "index.html").read_text()
     assert 'check="bit-exact"' not in (report / "metrics.prom").read_text()
@@ -300,7 +300,7 @@ def test_a_run_of_which_everything_was_skipped_is_unknown() -> None:
 def test_the_terminal_lists_what_was_not_checked(tmp_path: Path) -> None:
     directory, result = twinned(tmp_path)
     out = io.StringIO()
-    session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out))
+    session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out, verbosity=1))
     assert summary.show(session, result) == 0
     assert "skipped bit-exact: not checked" in out.getvalue()
     assert f"--plugins {directory}/inputs/plugins" in out.getvalue().replace(os.path.relpath(directory), str(directory))

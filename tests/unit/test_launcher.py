@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.rank.runtime import launcher
 
-VALUES = {
+VALUES: dict[str, str | int] = {
     "rank": 1, "nnodes": 4, "nproc": 2, "master_addr": "10.0.0.1", "master_port": 4711, "run": "r", "max_restarts": 3,
     "is_host": "false", "python": "/venv/bin/python",
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 from orchestrator import __version__, plugins
 from orchestrator.core.verdict import judge, least_checks
 from orchestrator.model import codec
+from orchestrator.model.events import RunBegin
 from orchestrator.model.plan import PlannedCheck
 from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec
 from orchestrator.store.bundle import FORMAT
+from orchestrator.views.agreement import identity
 
 from . import history
 from .verdicts import ask
@@ -145,3 +148,18 @@ def test_the_verdict_says_whether_the_beds_key_was_used() -> None:
     files.texts["plan.json"] = json.dumps(run.extras["plan.json"])
     assert ask(dataclasses.replace(run, is_signed=True), "evidence-agrees").evidence["bed_key"] is True
     assert "bed_key" not in ask(run, "evidence-agrees").evidence
+
+
+@pytest.mark.parametrize("weaker", [{"require": "survived"}, {"accept": ("rng",)}])
+def test_a_rung_that_is_edited_contradicts_the_id_that_the_run_began_with(weaker: dict[str, Any]) -> None:
+    """And no plan has fewer checks for it: what counts is drawn from their verdicts."""
+    run = history.reference()
+    begin = run.history.first(RunBegin)
+    assert begin is not None
+    files, code = typing.cast("Any", (run.files, begin.data.code))
+    files.texts["plan.json"] = ""
+    run = dataclasses.replace(run, code=code)
+    edit = dataclasses.replace(run, trial=dataclasses.replace(run.trial, **weaker))
+    assert edit.trial.id != run.trial.id
+    assert any(f"the bundle has {edit.trial.id}" in item.text for item in identity(edit))
+    assert judge.planned(edit.trial, CATALOGUE, twin=True) == judge.planned(run.trial, CATALOGUE, twin=True)

@@ -176,3 +176,43 @@ def test_a_limit_of_a_script_that_would_not_act_is_refused() -> None:
     recorded = json.dumps(codec.plain(parse("trial: t\nworkload: script\nparams: {file: a.py}\n")))
     assert parse(recorded, path="runs/r/trial.json").liveness.stalled_s == 10.0, "a run without a limit of its own"
     assert parse(HEAD + "liveness: {stalled_s: 5}").liveness.stalled_s == 5.0
+
+
+SCRIPTED = "trial: t\nworkload: script\nparams: {file: /t.py}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "require", "accept"),
+    [
+        (SCRIPTED, "whole", ("rng",)),
+        (SCRIPTED + "checks: [bit-exact]\n", "exact", ()),
+        (SCRIPTED + "checks: [replay-equal]\nrequire: whole\n", "whole", ("rng",)),
+        (SCRIPTED + "require: survived\naccept: none\n", "survived", ()),
+        (SCRIPTED + "require: exact\n", "exact", ()),
+        (SCRIPTED + "accept: [ema, rng]\n", "whole", ("rng", "ema")),
+        (SCRIPTED + "accept: data-position, ema\n", "whole", ("data-position", "ema")),
+        (HEAD, "exact", ()),
+    ],
+)
+def test_a_script_must_resume_whole_and_all_else_be_exact(text: str, require: str, accept: tuple[str, ...]) -> None:
+    trial = parse(text)
+    assert (trial.require, trial.accept) == (require, accept)
+    parsed = parse(json.dumps(codec.plain(trial)), path="trial.json")
+    assert (parsed.require, parsed.accept) == (require, accept)
+
+
+def test_a_recorded_trial_without_a_rung_stays_exact() -> None:
+    recorded = codec.plain(parse(SCRIPTED))
+    del recorded["require"], recorded["accept"]
+    parsed = parse(json.dumps(recorded), path="trial.json")
+    assert (parsed.require, parsed.accept) == ("exact", ())
+
+
+def test_an_unknown_rung_and_an_unknown_part_are_told_at_once() -> None:
+    options = [Override(path=("accept",), content="rng,momentum", source="--accept")]
+    with pytest.raises(UsageError) as caught:
+        parse(SCRIPTED + "require: all\n", *options)
+    assert caught.value.problems == (
+        "t.yml:4: require: must be survived, whole or exact (got all)",
+        "--accept: unknown part; known: data-position, ema, none, rng (got momentum)",
+    )

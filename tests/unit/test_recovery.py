@@ -13,7 +13,7 @@ from orchestrator.core.engine import engine, gang, recovery, shutdown
 from orchestrator.core.engine.state import Commands, Ending, State
 from orchestrator.model import event as model
 from orchestrator.model.event import Clock, Source
-from orchestrator.model.events import GangStop, GangStopDone, Gather, NodeApplyDone
+from orchestrator.model.events import GangStop, GangStopDone, Gather, NodeApplyDone, RankError
 from orchestrator.model.plan import PluginFile
 from orchestrator.model.plugin import BUILT_IN
 from orchestrator.model.provider import AT_ONCE, FETCH_S, count_waves
@@ -149,3 +149,17 @@ def test_a_rank_that_failed_is_the_root_cause_only_if_no_node_can_have_been_lost
     ending = recovery.defeat(failed, ("n2",), recovery.Decision(refused="the recovery policy is none"))
     assert ending.kind == kind
     assert ending.reason.startswith("lost n2" if kind == "infrastructure" else "rank 2 failed; then n2 was lost")
+
+
+@pytest.mark.parametrize(
+    ("kind", "best_step", "is_hopeless"),
+    [("NameError", 0, True), ("ModuleNotFoundError", 0, True), ("NameError", 5, False), ("RuntimeError", 0, False)],
+)
+def test_a_script_that_is_broken_from_its_first_line_is_not_started_again(
+    kind: str, best_step: int, is_hopeless: bool
+) -> None:
+    error = RankError(rank=0, kind=kind, message="no luck")
+    after = recovery.with_hopeless_error(replace(state({}), best_step=best_step), error)
+    reason = f"{kind} before the first step: a restart would end in the same way"
+    assert recovery.decide(world.trial(), after).refused == (reason if is_hopeless else "")
+    assert not after.unfit, "the hosts are not to blame"

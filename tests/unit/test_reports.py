@@ -112,8 +112,10 @@ def test_the_page_is_well_formed_and_needs_nothing_from_outside(monkeypatch: pyt
 
 def test_the_page_begins_with_the_verdict_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     text = page(monkeypatch)
-    assert "<h1>Node n2 lost at step 30; back in 0.16 s; 4 steps redone; weights equal to the twin.</h1>" in text
-    assert text.index("<h1>") < text.index("<h2")
+    assert "<h1>Your job survived: node n2 lost at step 30, back in 0.16 s.</h1>" in text
+    assert text.index("<h1>") < text.index('<table class="rungs">') < text.index("<h2")
+    for rung in ("survived", "resumed whole", "exact"):
+        assert f'<th scope="row">{rung}</th><td class="yes">yes</td>' in text
 
 
 def test_the_page_shows_each_phase_with_its_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ def say(verdicts: tuple[Verdict, ...] | None = None, **changes: Any) -> str:
 
 
 def test_a_failover_is_told_in_one_sentence() -> None:
-    assert say() == "Node n2 lost at step 30; back in 0.16 s; 4 steps redone; weights equal to the twin."
+    assert say() == "Node n2 lost at step 30; back in 0.16 s; 4 steps redone."
 
 
 def test_a_run_without_a_failover_says_that_no_node_was_lost() -> None:
@@ -38,7 +38,7 @@ def test_several_failovers_are_told_in_order_with_all_steps_redone() -> None:
     second = run_builder.failover(index=1, lost=("n0", "n4"), fault=None, ttr_s=1.26, lost_steps=(46,))
     text = say(failovers=(run_builder.failover(), second))
     expected = "2 failovers: node n2 lost at step 30 (back in 0.16 s), nodes n0 and n4 lost at step 47 (back in 1.3 s)"
-    assert text == f"{expected}; 5 steps redone; weights equal to the twin."
+    assert text == f"{expected}; 5 steps redone."
 
 
 def test_the_step_of_a_loss_is_that_in_which_the_rank_was_held() -> None:
@@ -53,7 +53,7 @@ def test_the_step_of_a_loss_is_that_in_which_the_rank_was_held() -> None:
 def test_failovers_that_repeat_are_named_once() -> None:
     same = {"lost": (), "failed_ranks": (1,), "fault": None, "lost_steps": (), "cause": "left with exit code 1"}
     text = say(failovers=tuple(run_builder.failover(index=index, **same) for index in range(3)))
-    assert text.startswith("3 failovers: rank 1 failed (left with exit code 1) (back in 0.16 s), 3 times; weights")
+    assert text.startswith("3 failovers: rank 1 failed (left with exit code 1) (back in 0.16 s), 3 times.")
 
 
 def test_other_verdicts_of_the_same_outcome_are_counted_apart_from_the_findings_of_the_first() -> None:
@@ -64,7 +64,7 @@ def test_other_verdicts_of_the_same_outcome_are_counted_apart_from_the_findings_
 
 def test_a_rank_that_failed_on_a_live_node_is_named_as_a_rank() -> None:
     failover = run_builder.failover(lost=(), failed_ranks=(1, 3), fault=None, lost_steps=())
-    assert say(failovers=(failover,)).startswith("Ranks 1 and 3 failed; back in 0.16 s; weights")
+    assert say(failovers=(failover,)).startswith("Ranks 1 and 3 failed; back in 0.16 s.")
 
 
 def test_a_node_that_did_not_come_back_is_not_called_back() -> None:
@@ -86,33 +86,6 @@ def test_a_finding_that_the_reason_has_told_is_not_told_again() -> None:
 
 def test_an_interrupted_run_says_where_it_stands() -> None:
     assert say(verdicts=(), failovers=(), outcome="interrupted", step=12).startswith("Interrupted at step 12 of 60;")
-
-
-def test_weights_that_differ_are_never_called_equal() -> None:
-    bad = Verdict(check="bit-exact", outcome="fail", text="loss differs at step 41")
-    text = say(verdicts=(bad,))
-    assert text.endswith("weights differ from the twin; bit-exact fails: loss differs at step 41.")
-
-
-def test_where_only_losses_differ_nothing_is_said_of_weights() -> None:
-    bad = Verdict(check="bit-exact", outcome="fail", text="loss differs", evidence={"only_differing": "losses"})
-    assert say(verdicts=(bad,)).endswith("; losses differ from the twin; bit-exact fails: loss differs.")
-
-
-def test_the_error_of_a_load_is_not_repeated_beside_the_finding_of_which_file_it_was() -> None:
-    bad = Verdict(
-        check="resumed-newest", outcome="fail", text="tried step 20, whose save was cut", evidence={"tried": ["x"]}
-    )
-    ended: dict[str, Any] = {
-        "failovers": (),
-        "outcome": "failed",
-        "reason": "RuntimeError: PytorchStreamReader",
-        "step": 29,
-    }
-    text = say(verdicts=(bad,), **ended)
-    assert text == "The run failed at step 29 of 60; resumed-newest fails: tried step 20, whose save was cut."
-    other = Verdict(check="resumed-newest", outcome="fail", text="resumed 10")
-    assert "at step 29 of 60: RuntimeError: PytorchStreamReader; resumed" in say(verdicts=(other,), **ended)
 
 
 def test_an_unproved_fault_is_told_as_unknown() -> None:

@@ -10,6 +10,7 @@ from orchestrator.model import watch
 from orchestrator.model.run import Run
 from orchestrator.model.trial import FaultPlan, Trigger
 from orchestrator.views import training
+from orchestrator.views.training.attempts import _reason as reason_without_steps
 from orchestrator.views.training.doubts import fold_ranks
 
 from . import history, synthetic
@@ -65,3 +66,10 @@ def test_without_records_and_for_other_triggers_nothing_is_said() -> None:
 def test_ranks_with_one_reason_share_a_sentence() -> None:
     reasons = [f"rank {rank} (n{rank}) has no record" for rank in (0, 1, 2, 5)]
     assert list(fold_ranks([*reasons, "rank 3 (n3) stalled"])) == ["ranks 0-2, 5 have no record", "rank 3 (n3) stalled"]
+
+
+def test_a_job_that_found_its_finished_checkpoint_is_told_to_remove_it() -> None:
+    """A drill that is repeated in its directory trains nothing."""
+    file = watch.WatchFile(path="w", node="n0", attempt=0, rank=0, pid=1, lines=(watch.Load(t=1.0, path="out/ck.pt"),))
+    reason = "rank 0 (n0) loaded out/ck.pt and made no step: remove that finished checkpoint, or let it train further"
+    assert reason_without_steps(0, file, None, was_watched=False) == reason

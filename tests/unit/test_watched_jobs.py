@@ -420,13 +420,6 @@ def test_a_rank_that_was_watched_before_is_not_said_to_have_no_watcher() -> None
     assert "the watcher was not loaded" in _reason(1, None, None, was_watched=False)
 
 
-def test_a_job_that_found_its_finished_checkpoint_is_told_to_remove_it() -> None:
-    """A drill that is repeated in its directory trains nothing."""
-    file = watch.WatchFile(path="w", node="n0", attempt=0, rank=0, pid=1, lines=(watch.Load(t=1.0, path="out/ck.pt"),))
-    reason = "rank 0 (n0) loaded out/ck.pt and made no step: remove that finished checkpoint, or let it train further"
-    assert _reason(0, file, None, was_watched=False) == reason
-
-
 def test_a_rank_of_a_later_attempt_that_made_no_step_has_a_record() -> None:
     blind = watch.NotObserved(t=1.0, what="steps", why="an update loop of its own")
     job = right()

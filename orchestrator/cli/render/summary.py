@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,15 @@ from typing import Any
 from ... import views
 from ...app import ended
 from ...app.ended import judged
-from ...core.verdict import judge, sentence
+from ...core.verdict import judge, ladder, sentence
 from ...model import codec
 from ...model.event import History
 from ...model.events import FaultActDone, FaultHealDone, ProbeDone, RunBegin, RunEnd
 from ...model.launch import Result
 from ...model.run import Run
-from ...model.verdict import Verdict
+from ...model.verdict import Rung, Verdict
 from ...views import training
-from . import probe_table
+from . import ladder_lines, probe_table
 from .terminal import Invocation as Session
 from .terminal import Terminal
 
@@ -29,6 +30,9 @@ _WIDTH = 100
 NODES = 1000
 #: Lines that are shown of the log of the rank that failed.
 _TAIL = 8
+_NOT_VERIFIED = "not verified"
+#: A line of a traceback that names a place.
+_PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 def show(session: Session, result: Result, *, as_json: bool = False) -> int:
@@ -39,6 +43,10 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
     directory, code, terminal = Path(result.directory), result.code, session.terminal
     run = judged(result)
     view = training.view(run)
+    rungs = ladder.ladder(run, view)
+    if rungs and not terminal.verbose:
+        _show_training(session, result, run, view, rungs)
+        return code
     if not terminal.quiet:
         terminal.lines(_failovers(run, view))
         terminal.lines(_collectives(run, directory, terminal.width))
@@ -46,27 +54,56 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
         probe_table.show(terminal, run.history)
     shown = tuple(verdict for verdict in run.verdicts if verdict.outcome != "pass" or not terminal.quiet)
     terminal.lines(verdicts(terminal, shown))
-    if run.format < 2:
-        terminal.line(f"note      {views.NOT_COMPARED}")
-    terminal.lines(_judging(result, run))
-    if result.obstacle:
-        terminal.line(f"not saved verdicts and report: {result.obstacle}")
-    terminal.lines(_unloaded(session, directory))
+    terminal.lines(row for rung in rungs for row in ladder_lines.rung(terminal, rung, rows=0))
+    terminal.lines(_notes(session, result, run))
     if code and code != 130:
         terminal.lines(_failed_log(run))
-    word = WORDS.get(code, "FAIL")
-    terminal.line(
-        f"{terminal.style(f'{word:<9}', word)} {sentence.sentence(run.trial, view, run.verdicts)}     exit {code}"
-    )
+    terminal.line(_headline(terminal, code, ladder.headline(run, view, rungs)))
     terminal.lines(_failed_reports(directory))
     if not terminal.quiet:
         terminal.lines(_next(session, result))
     return code
 
 
+def _show_training(session: Session, result: Result, run: Run, view: views.RunView, rungs: tuple[Rung, ...]) -> None:
+    """Print the ladder of a training: at most ``ladder_lines.LINES`` lines of ``ladder_lines.WIDTH`` columns."""
+    directory, code, terminal = Path(result.directory), result.code, session.terminal
+    head = [] if terminal.quiet else [*ladder_lines.failovers(run, view), *_unhealed(run)]
+    text = ladder_lines.clipped(ladder.headline(run, view, rungs), indent=25, rows=2)
+    end = [_headline(terminal, code, text), *([] if terminal.quiet else _next(session, result))]
+    body = ladder_lines.body(terminal, run, rungs, [*head, *end])
+    terminal.lines([*head, *body, *_notes(session, result, run)])
+    if code and code != 130 and view.outcome != "finished":
+        free = ladder_lines.LINES - ladder_lines.height([*head, *body, *end]) - 1
+        log = _failed_log(run, max(1, free))
+        terminal.lines(ladder_lines.clipped(line, indent=0, rows=1) for line in log)
+    terminal.lines([*end[:1], *_failed_reports(directory), *end[1:]])
+
+
+def _headline(terminal: Terminal, code: int, text: str) -> str:
+    word = WORDS.get(code, "FAIL")
+    return f"{terminal.style(f'{word:<9}', word)} {text}     exit {code}"
+
+
+def _notes(session: Session, result: Result, run: Run) -> Iterator[str]:
+    """Yield what to know of this judgement beside the verdicts."""
+    if run.format < 2:
+        yield f"note      {views.NOT_COMPARED}"
+    yield from _judging(result, run)
+    if result.obstacle:
+        yield f"not saved verdicts and report: {result.obstacle}"
+    yield from _unloaded(session, Path(result.directory))
+
+
+def _unhealed(run: Run) -> Iterator[str]:
+    if (healed := _healed(run.history)).startswith(_NOT_VERIFIED):
+        yield f"healed    {healed}"
+
+
 def document(result: Result) -> dict[str, Any]:
     run = judged(result)
     view = training.view(run)
+    rungs = ladder.ladder(run, view)
     measured = _measured(run)
     return {
         "run": Path(run.directory).name,
@@ -74,7 +111,12 @@ def document(result: Result) -> dict[str, Any]:
         "exit": result.code,
         "format": run.format,
         **({"note": views.NOT_COMPARED} if run.format < 2 else {}),
-        "sentence": sentence.sentence(run.trial, view, run.verdicts),
+        "sentence": ladder.headline(run, view, rungs),
+        **(
+            {"require": run.trial.require, "accept": list(run.trial.accept), "rungs": codec.plain(rungs)}
+            if rungs
+            else {}
+        ),
         "view": codec.plain(view),
         "verdicts": codec.plain(run.verdicts),
         **({"changes": codec.plain(result.changes)} if result.changes else {}),
@@ -166,12 +208,6 @@ def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
         total = f" = TTR {ttr_s * 1000:.0f} ms" if ttr_s is not None else f"; {sentence.returned(view, failover)}"
         later = f"      caught up +{caught_up_s * 1000:.0f} ms" if caught_up_s is not None else ""
         yield f"failover  {parts}{total}{later}"
-    redone = sorted({step for failover in view.failovers for step in failover.lost_steps})
-    if view.failovers and view.steps:
-        span = f" ({_span(redone)})" if redone else ""
-        good = f" · goodput {view.goodput:.0%} of {view.duration_s:.2f} s" if view.goodput is not None else ""
-        times = sum(len(failover.lost_steps) for failover in view.failovers)  # a step may be lost in several failovers
-        yield f"lost      {sentence.count(times, 'step')}{span} redone{good}"
     yield from _cost(run, view)
     if healed := _healed(run.history):
         yield f"healed    {healed}"
@@ -217,7 +253,7 @@ def _healed(history: History) -> str:
         return ""
     left = sorted(str(node) for node in acted - healed)
     if left:
-        return f"not verified for {', '.join(left)}: ccbed status"
+        return f"{_NOT_VERIFIED} for {', '.join(left)}: ccbed status"
     begun = views.begin_nodes(history)  # a replacement ends with the run
     back = sorted(str(node) for node in healed if str(node) not in begun or begun[str(node)].incarnation)
     end = history.last(RunEnd)
@@ -226,17 +262,14 @@ def _healed(history: History) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _span(steps: list[int]) -> str:
-    whole = steps[-1] - steps[0] + 1 == len(steps)
-    return f"{steps[0]}-{steps[-1]}" if whole and len(steps) > 1 else ", ".join(map(str, steps))
-
-
-def _failed_log(run: Run) -> Iterator[str]:
+def _failed_log(run: Run, most: int = _TAIL) -> Iterator[str]:
     """Yield the end of the log of the first rank that failed, or of the rank that it names as the cause."""
     failed = views.failed_rank(run, _TAIL)
     if failed is not None and failed.tail:
-        yield f"log       rank {failed.rank} on {failed.node}, attempt {failed.epoch}, last lines:"
-        yield from (f"          {line}" for line in failed.tail)
+        places = [match for line in (*failed.traceback, *failed.tail) if (match := _PLACE.search(line))]
+        where = f" at {Path(places[-1]['file']).name}:{places[-1]['line']}" if places else ""
+        yield f"log       rank {failed.rank} on {failed.node}, attempt {failed.epoch}{where}, last lines:"
+        yield from (f"          {line}" for line in failed.tail[-most:])
 
 
 def _failed_reports(directory: Path) -> Iterator[str]:
@@ -252,4 +285,5 @@ def _next(session: Session, result: Result) -> Iterator[str]:
         yield f"next      {commands['next']}"
     else:
         report = f"report    {page}      " if page else ""
-        yield f"{report}again: {commands['again']}      recheck: {commands['recheck']}"
+        recheck = f"      recheck: {commands['recheck']}" if session.terminal.verbose else ""
+        yield f"{report}again: {commands['again']}{recheck}"

@@ -121,7 +121,7 @@ class Terminal:
     def _folded(self, text: str, width: int, hanging: int | None = None) -> Iterator[str]:
         """The rows of a text; each line is folded to ``width``."""
         for line in text.split("\n") if width else [text]:
-            yield from fold(line, width, _unstyled, hanging) if width else [line]
+            yield from fold(line, width, unstyled, hanging) if width else [line]
 
     def block(self, text: str) -> None:
         """Print a part of a foreign text, such as a log."""
@@ -192,7 +192,7 @@ class Terminal:
 
     def _complain(self, label: str, text: str) -> None:
         """Print a line on stderr; further rows of it are below the text behind ``label``."""
-        for row in self._folded(f"{label} {text}", self.error_width, len(_unstyled(label)) + 1):
+        for row in self._folded(f"{label} {text}", self.error_width, len(unstyled(label)) + 1):
             self.err.write(self.shown(f"{row}\n"))
 
     def note(self, text: str) -> None:
@@ -257,7 +257,7 @@ def _styled(text: str, name: str) -> str:
     return f"\x00{_NONCE}:{name};{text}\x00{_NONCE}:;"
 
 
-def _unstyled(text: str) -> str:
+def unstyled(text: str) -> str:
     """A text as wide as it is printed."""
     return _DELIMITER.sub("", text)
 

@@ -20,7 +20,12 @@ _HOPELESS: Mapping[str, str] = {
     "wrong result": "a wrong result is not measured again",
     "memory": "a restart would end in the same way",
 }
-#: Of these, the kinds whose cause is the hosts, not the system under test.
+#: Errors of a script that come again if it makes them before any step.
+_BROKEN = frozenset({
+    "SyntaxError", "IndentationError", "TabError", "NameError", "UnboundLocalError", "AttributeError", "TypeError", "ImportError",
+    "ModuleNotFoundError",
+})  # fmt: skip
+#: Kinds whose cause is the hosts, not the system under test.
 _UNFIT = ("memory",)
 
 
@@ -126,6 +131,8 @@ def with_unrestartable(state: State, event: Event) -> State:
 def with_hopeless_error(state: State, error: RankError) -> State:
     """The state after a rank ended with ``error``. The first error that a restart cannot fix is kept."""
     kind = error.kind or ""
+    if kind in _BROKEN and not state.best_step and not state.hopeless:
+        return replace(state, hopeless=f"{kind} before the first step: {_HOPELESS['memory']}")
     if kind not in _HOPELESS or state.hopeless:
         return state
     return replace(state, hopeless=f"{error.message}; {_HOPELESS[kind]}", unfit=kind in _UNFIT)

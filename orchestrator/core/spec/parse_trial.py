@@ -12,8 +12,11 @@ from ...model import codec
 from ...model.errors import UsageError
 from ...model.plugin import Catalogue
 from ...model.trial import (
+    ACCEPTABLE,
+    NOTHING,
     POLICIES,
     REPLACE,
+    RUNGS,
     SCRIPT,
     SCRIPT_STALLED_S,
     SHRINK,
@@ -27,7 +30,19 @@ from ...model.trial import (
 )
 from . import parse_faults, source_positions, trial_draft, values
 
-_KEYS = ("trial", "workload", "params", "world", "faults", "recovery", "checks", "liveness", "seed")
+_KEYS = (
+    "trial",
+    "workload",
+    "params",
+    "world",
+    "faults",
+    "recovery",
+    "checks",
+    "liveness",
+    "seed",
+    "require",
+    "accept",
+)
 #: The largest values of a world: a typing error must not fork a million ranks.
 _MAXIMA = {"nodes": 100_000, "ranks_per_node": 256, "master_port": 65535}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
@@ -66,6 +81,8 @@ def build(
         params, world = {**params, "nproc": world.ranks_per_node}, replace(world, ranks_per_node=1)
     _check_world_size(draft, params, world, catalogue)
     faults = parse_faults.parse(draft, catalogue, world, params, last_step)
+    checks = _checks(draft, catalogue)
+    require = _require(draft, checks)
     trial = {
         "name": _name(draft),
         "workload": draft.content.get("workload"),
@@ -73,9 +90,11 @@ def build(
         "world": world,
         "faults": faults,
         "recovery": recovery,
-        "checks": _checks(draft, catalogue),
+        "checks": checks,
         "liveness": _liveness(draft),
         "seed": _seed(draft),
+        "require": require,
+        "accept": _accept(draft, require),
     }
     draft.raise_problems()
     return Trial(**trial)
@@ -93,6 +112,8 @@ def document(trial: Trial) -> dict[str, Any]:
         "checks": [{check.name: dict(check.params)} if check.params else check.name for check in trial.checks],
         "liveness": codec.plain(trial.liveness),
         "seed": trial.seed,
+        "require": trial.require,
+        "accept": list(trial.accept),
     }
 
 
@@ -309,6 +330,34 @@ def _check(draft: trial_draft.Draft, where: source_positions.Path, item: Any, ca
     if not problems:
         draft.construct((*where, name), plugin.module.Params, arguments)
     return CheckSpec(name=name, params=arguments)
+
+
+def _require(draft: trial_draft.Draft, checks: Iterable[CheckSpec]) -> str:
+    """The rung that the trial must reach: a script resumes whole, unless its checks compare bits; other workloads are exact."""
+    compares = {"bit-exact", "replay-equal"} & {check.name for check in checks}
+    default = "whole" if draft.content.get("workload") == SCRIPT and not compares else "exact"
+    rung = draft.content.get("require", default)
+    if rung not in RUNGS:
+        draft.add_problem(("require",), f"must be {', '.join(RUNGS[:-1])} or {RUNGS[-1]}", rung)
+    return str(rung)
+
+
+def _accept(draft: trial_draft.Draft, require: str) -> tuple[str, ...]:
+    """The parts that may be lost: by default the random states of a script that need not be exact."""
+    is_default = draft.content.get("workload") == SCRIPT and require != RUNGS[-1]
+    parts, unknown = accepted_parts(draft.content.get("accept", ["rng"] if is_default else []))
+    for name in unknown:
+        draft.add_problem(("accept",), f"unknown part; {values.nearest(name, (*ACCEPTABLE, NOTHING))}", name)
+    return parts
+
+
+def accepted_parts(setting: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the parts of ``ACCEPTABLE`` in a list or a text with commas, the names that are none of them)."""
+    items = setting.split(",") if isinstance(setting, str) else setting if isinstance(setting, list) else [setting]
+    names = [str(item).strip() for item in items]
+    if names == [NOTHING]:
+        return (), ()
+    return tuple(part for part in ACCEPTABLE if part in names), tuple(name for name in names if name not in ACCEPTABLE)
 
 
 def _arguments(cls: type, argument: Any) -> dict[str, Any] | None:

@@ -125,9 +125,9 @@ def changes(before: Mapping[str, str], verdicts: Iterable[Verdict]) -> dict[str,
     return {name: (before.get(name, "not listed"), now.get(name, "not listed")) for name in names}
 
 
-def exit_code(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> int:
-    """The exit code of the run's overall outcome. ``outcome`` and ``kind`` are those of ``run.end``."""
-    return EXIT_CODES[sentence.overall(verdicts, outcome, kind)]
+def exit_code(verdicts: Iterable[Verdict], outcome: str, kind: str = "", require: str = "exact") -> int:
+    """The exit code of the run's overall outcome. ``outcome`` and ``kind`` are those of ``run.end``; ``require``: of its trial."""
+    return EXIT_CODES[sentence.overall(verdicts, outcome, kind, require)]
 
 
 def _verdict(run: Run, catalogue: Catalogue, spec: CheckSpec, obstacle: str) -> Verdict:

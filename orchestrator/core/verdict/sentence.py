@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from ... import views
-from ...model.frozen import replace
 from ...model.trial import Trial
 from ...model.verdict import Outcome, Verdict
 from ..spec.values import count as count  # noqa: PLC0414 - reports say it, too
+from . import rungs
 
 #: From the worst to the best.
 PRECEDENCE: tuple[Outcome, ...] = ("fail", "unknown", "pass")
@@ -25,27 +25,23 @@ def worst(verdicts: Iterable[Verdict]) -> Outcome:
     return "pass" if outcomes == {"pass"} else "unknown"
 
 
-def overall(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> str:
+def overall(verdicts: Iterable[Verdict], outcome: str, kind: str = "", require: str = "exact") -> str:
     """The overall outcome for the exit code and every report: interrupted, broken, fail, unknown or pass.
 
-    ``outcome`` and ``kind`` are those of ``run.end``. A failed recovery from a planned fault is a finding about the system
-    under test, not a failure of the bed.
+    ``outcome`` and ``kind`` are those of ``run.end``; ``require``: the rung that the trial requires. A failed recovery from a
+    planned fault is a finding about the system under test, not a failure of the bed.
     """
     if outcome == "interrupted":
         return "interrupted"
     if kind == "infrastructure":
         return "broken"
-    result = "fail" if outcome == "failed" else worst(verdicts)
+    result = "fail" if outcome == "failed" else worst(rungs.counted(verdicts, require))
     return "unknown" if result == "pass" and outcome != "finished" else result
 
 
 def sentence(trial: Trial, run: views.RunView, verdicts: Sequence[Verdict] = ()) -> str:
-    """For example: Node n2 lost at step 30; back in 0.16 s; 4 steps redone; weights equal to the twin."""
-    is_load = any(
-        verdict.evidence.get("tried") for verdict in verdicts
-    )  # its finding says more than the library's error
-    ending = _ending(trial, replace(run, reason="") if is_load and run.outcome == "failed" else run)
-    parts = [*_failover_parts(trial, run), *ending, *_proof(verdicts), *_finding(verdicts, run.reason)]
+    """For example: Node n2 lost at step 30; not back; the run failed at step 29: no policy applies; finished fails."""
+    parts = [*_failover_parts(trial, run), *_ending(trial, run), *_finding(verdicts, run.reason)]
     text = "; ".join(part.rstrip(".") for part in parts)
     return text[:1].upper() + text[1:] + "."
 
@@ -70,13 +66,26 @@ def lost_step(trial: Trial, run: views.RunView, failover: views.Failover) -> int
     return next(iter([*planned, *held]), max(failover.lost_steps, default=-1) + 1 or None)
 
 
+def story(trial: Trial, run: views.RunView, *, is_newest: bool = False) -> str:
+    """What happened to a training: the loss, the way back, the steps that were done again; or that nothing was lost."""
+    if not run.failovers or run.bed_ended:
+        return "; ".join(_ending(trial, run))
+    steps = dict.fromkeys(str(item.resume_step) for item in run.failovers if item.resume_step is not None)
+    first, *others = _failover_parts(trial, run)
+    newest = ", its newest checkpoint" * is_newest
+    since = [f"from step {', then '.join(steps)}{newest}"] if steps else []
+    return "; ".join(
+        [first, *others, *since] if len(run.failovers) > 1 else [first, " ".join([others[0], *since]), *others[1:]]
+    )
+
+
 def _failover_parts(trial: Trial, run: views.RunView) -> list[str]:
     if run.bed_ended or not run.failovers:  # the reason of the end explains what came before it
         return []
     if len(run.failovers) == 1:
         failover = run.failovers[0]
-        return [_loss(trial, run, failover), returned(run, failover), *_redone(run)]
-    losses = [f"{_loss(trial, run, failover)} ({returned(run, failover)})" for failover in run.failovers]
+        return [loss(trial, run, failover), returned(run, failover), *_redone(run)]
+    losses = [f"{loss(trial, run, failover)} ({returned(run, failover)})" for failover in run.failovers]
     return [f"{len(losses)} failovers: {', '.join(_without_repeats(losses))}", *_redone(run)]
 
 
@@ -87,22 +96,22 @@ def _without_repeats(texts: Iterable[str]) -> Iterator[str]:
         yield f"{text}, {times} times" if times > 1 else text
 
 
-def _loss(trial: Trial, run: views.RunView, failover: views.Failover) -> str:
+def loss(trial: Trial, run: views.RunView, failover: views.Failover) -> str:
     step = lost_step(trial, run, failover)
     return _who(failover) + (f" at step {step:,}" if step else "")
 
 
 def _who(failover: views.Failover) -> str:
     if failover.lost:
-        return f"node{'s' * (len(failover.lost) > 1)} {_series(failover.lost)} lost"
+        return f"node{'s' * (len(failover.lost) > 1)} {series(failover.lost)} lost"
     if failover.failed_ranks:
         ranks = [str(rank) for rank in failover.failed_ranks]
         how = f" ({failover.cause})" if failover.cause else ""
-        return f"rank{'s' * (len(ranks) > 1)} {_series(ranks)} failed{how}"
+        return f"rank{'s' * (len(ranks) > 1)} {series(ranks)} failed{how}"
     return f"training stopped ({failover.detector})" if failover.detector else "training stopped"
 
 
-def _series(names: Sequence[str]) -> str:
+def series(names: Sequence[str]) -> str:
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
 
 
@@ -139,24 +148,14 @@ def _ending(trial: Trial, run: views.RunView) -> list[str]:
 
 def _clean(trial: Trial, run: views.RunView) -> str:
     done = f"{count(run.step, MEASURED.get(trial.workload, 'step'))} " if run.step else ""
-    lost = f"node{'s' * (len(run.lost) > 1)} {_series(run.lost)} lost" if run.lost else "no node lost"
+    lost = f"node{'s' * (len(run.lost) > 1)} {series(run.lost)} lost" if run.lost else "no node lost"
     return f"{done}finished on {count(len(run.slots), 'node')} in {seconds(run.duration_s)}; {lost}"
 
 
-def _proof(verdicts: Sequence[Verdict]) -> list[str]:
-    proof = next((verdict for verdict in verdicts if verdict.check == "bit-exact"), None)
-    what = proof.evidence.get("only_differing", "weights") if proof else ""
-    texts = {"pass": "weights equal to the twin", "fail": f"{what} differ from the twin"}
-    if proof and proof.outcome == "pass" and {"differs_from_step", "restart_from_step"} & proof.evidence.keys():
-        return ["weights as after a restart by itself"]
-    return [texts[proof.outcome]] if proof and proof.outcome in texts else []
-
-
 def _finding(verdicts: Sequence[Verdict], failure: str) -> list[str]:
-    """The first verdict that is not a pass, unless it only repeats the run's ``failure``. A load that failed is the cause of the rest."""
+    """The first verdict that is not a pass, unless it only repeats the run's ``failure``."""
     outcome = worst(verdicts)
     bad = [verdict for verdict in verdicts if verdict.outcome == outcome and outcome != "pass"]
-    bad.sort(key=lambda verdict: not verdict.evidence.get("tried"))
     if not bad:
         return [] if verdicts else ["no verdicts yet"]
     word = "fails" if outcome == "fail" else "is unknown"

@@ -31,7 +31,7 @@ from ...views import training
 #: Faults that end ranks, so that a restart in their place shows what restarting changes.
 ENDING = ("crash-node", "crash-rank", "oom", "power-off", "preempt")
 #: Parts of a trial that do not change the computed result.
-LEFT_OUT = ("name", "faults", "recovery", "checks", "liveness")
+LEFT_OUT = ("name", "faults", "recovery", "checks", "liveness", "require", "accept")
 
 
 def twin_key(trial: Trial, fingerprint: Mapping[str, Any]) -> str:

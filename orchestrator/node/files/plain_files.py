@@ -58,6 +58,14 @@ def read_tail(path: str | Path, size: int) -> bytes:
         return file.read(size)
 
 
+def read_text(path: str) -> str:
+    """The text of a file, such as of the kernel's; empty if it cannot be read."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if the file is missing, torn, not plain, or holds no object."""
     try:

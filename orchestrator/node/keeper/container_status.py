@@ -24,8 +24,9 @@ def bed_status(hostdir: str, bed: str, engine: str, memory: bool = False) -> dic
     """Everything of the bed on this host. ``memory``: measure it too, which takes milliseconds per process."""
     directory = Path(hostdir) / label.KEEPER_DIR
     rows = list_containers(hostdir, bed, engine)
+    keeper = {**plain_files.read_json(directory / label.KEEPER_LABEL), "loss": launch.explain_loss(directory)}
     return {
-        "keeper": launch.keeper_status(directory),
+        "keeper": {**keeper, "alive": bool(label.live_label(directory, label.KEEPER_LABEL))},
         "unit": plain_files.read_json(directory / label.UNIT),
         "owners": owners(rows),
         "lacks": sorted({item for row in rows for item in row["Labels"].get(names.LACKS, "").split(",")} - {""}),

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ..files import label, plain_files
 from ..oslayer import cgroups, processes
@@ -76,17 +75,15 @@ def end_keeper(directory: Path) -> int:
 
 def describe_loss(directory: Path) -> str:
     """What to say where a directory's keeper is gone."""
-    reason = keeper_status(directory)["loss"]
+    reason = explain_loss(directory)
     return "the keeper of this bed is gone" + (f" ({reason})" if reason else "")
 
 
-def keeper_status(directory: Path) -> dict[str, Any]:
-    """A directory's keeper by its label: whether it is ``alive``, else its ``loss``: killed for memory, by the counter of its cgroup."""
-    keeper = plain_files.read_json(directory / label.KEEPER_LABEL)
-    is_alive = bool(label.live_label(directory, label.KEEPER_LABEL))
-    cgroup, count = keeper.get("oom_kills") or ("", 0)
-    loss = cgroups.explain_oom((cgroup, count), of=cgroup) if cgroup and not is_alive else ""
-    return {**keeper, "alive": is_alive, "loss": loss}
+def explain_loss(directory: Path) -> str:
+    """Why a directory's keeper is gone: killed for memory, by the counter of its cgroup; empty if it lives, or that is not known."""
+    cgroup, count = plain_files.read_json(directory / label.KEEPER_LABEL).get("oom_kills") or ("", 0)
+    is_gone = not label.live_label(directory, label.KEEPER_LABEL)
+    return cgroups.explain_oom((cgroup, count), of=cgroup) if cgroup and is_gone else ""
 
 
 def _start(workdir: Path, archive: Path, python: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:

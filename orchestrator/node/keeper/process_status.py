@@ -18,8 +18,9 @@ END_S = 10.0
 def bed_status(hostdir: str, bed: str, memory: bool = False) -> dict[str, Any]:
     root = Path(hostdir)
     directory = root / label.KEEPER_DIR
+    keeper = {**plain_files.read_json(directory / label.KEEPER_LABEL), "loss": launch.explain_loss(directory)}
     return {
-        "keeper": launch.keeper_status(directory),
+        "keeper": {**keeper, "alive": bool(label.live_label(directory, label.KEEPER_LABEL))},
         "owners": [],
         "nodes": list_nodes(root, bed, memory=memory),
         "leases": list(lease_records.describe_leases(directory / "leases")),

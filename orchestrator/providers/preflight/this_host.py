@@ -15,7 +15,7 @@ from ...model import requirements
 from ...model.bed import BedSpec, BedStatus
 from ...model.free_memory import FreeMemory, available_in_cgroup, available_on_host
 from ...model.requirements import Requirement
-from ...node.preflight_checks import read_text
+from ...node.files.plain_files import read_text
 from .results import LOOKUP_S, agent, space, versions
 
 _PORTS = 8

@@ -178,8 +178,7 @@ class ProcessProvider:
 def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
     """The bed as it is now. ``memory``: measure it as well, which takes the kernel milliseconds per process."""
     workdir = Path(bed.workdir)
-    keeper = launch.keeper_status(workdir / label.KEEPER_DIR)
-    known = keeper if keeper["alive"] else {}
+    keeper = label.live_label(workdir / label.KEEPER_DIR, label.KEEPER_LABEL)
     wanted = [node.name for node in bed.nodes]
     observed = {row["name"]: NodeStatus(**row) for row in process_status.list_nodes(workdir, bed.name, memory=memory)}
     names = dict.fromkeys([*wanted, *observed])
@@ -187,10 +186,10 @@ def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
     return BedStatus(
         name=bed.name,
         nodes=tuple(status for status in statuses if _is_listed(status, wanted)),
-        keeper_pid=int(known.get("pid", 0)),
-        keeper_hash=str(known.get("agent", "")),
-        keeper_python=str(known.get("python", "")),
-        keeper_loss=keeper["loss"],
+        keeper_pid=int(keeper.get("pid", 0)),
+        keeper_hash=str(keeper.get("agent", "")),
+        keeper_python=str(keeper.get("python", "")),
+        keeper_loss=launch.explain_loss(workdir / label.KEEPER_DIR),
         leases=lease_records.describe_leases(workdir / label.KEEPER_DIR / "leases"),
         open_run=str(plain_files.read_json(workdir / "open-run.json").get("run", "")),
     )

@@ -32,7 +32,10 @@ def require(items: Iterable[Item], backend: str) -> None:
 
     Called before the rank joins its group, while it has one thread. The algorithms of ccbed only move bytes.
     """
-    required = dict.fromkeys(_call(item) for item in items if item.algorithm == model.LIBRARY)
+    called = (item for item in items if item.algorithm == model.LIBRARY)
+    required = dict.fromkeys(
+        (item.operation, item.dtype, item.operator if item.operation in REDUCING else "sum") for item in called
+    )
     if backend != "gloo" or not required:
         return
     unsupported = [call for call, why in attempt(required).items() if why]
@@ -54,10 +57,6 @@ def attempt(calls: Iterable[Call]) -> Mapping[Call, str]:
         os.kill(child, 9)
     os.waitpid(child, 0)
     return {call: reasons[index] if index < len(reasons) else "no answer" for index, call in enumerate(tried)}
-
-
-def _call(item: Item) -> Call:
-    return item.operation, item.dtype, item.operator if item.operation in REDUCING else "sum"
 
 
 def _explain(call: Call, backend: str) -> str:

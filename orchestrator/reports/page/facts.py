@@ -12,6 +12,7 @@ from ... import views
 from ...core.verdict import sentence
 from ...model.events import RunBegin
 from ...model.run import Run
+from ...model.trial import RUNGS
 from ...views import RunView
 
 if TYPE_CHECKING:
@@ -93,6 +94,11 @@ def trial(run: Run) -> Pairs:
         ("backend", str(document(run, "plan.json").get("backend", spec.world.backend))),
         ("recovery", f"{', '.join(spec.recovery.policy) or 'none'}; at most {spec.recovery.max_restarts} restarts"),
         ("seed", str(spec.seed)),
+        *(
+            [("requires", f"{spec.require}; may lose: {', '.join(spec.accept) or 'nothing'}")]
+            if spec.require != RUNGS[-1]
+            else []
+        ),
     ]
     return [*pairs, *((f"fault {fault.id}", _fault(fault.fault, fault.node, fault.at)) for fault in spec.faults)]
 

@@ -19,7 +19,18 @@ from . import event_sentences, facts, files
 from .failover import milliseconds
 
 #: Events that the page leaves out, unless a verdict names them.
-QUIET = ("progress", "timer", "gather", "rank.inside", "rank.start", "rank.joined", "note", "agent.ready", "store.open")
+QUIET = (
+    "progress",
+    "timer",
+    "gather",
+    "rank.inside",
+    "rank.start",
+    "rank.joining",
+    "rank.joined",
+    "note",
+    "agent.ready",
+    "store.open",
+)
 STAGES = ("planned", "armed", "injected", "verified", "healed", "heal verified")
 EVENTS = 300
 #: Events that a text names as evidence of one finding.

@@ -110,13 +110,14 @@ def _links(
     probed: Mapping[Ends, Direction],
     setting: Setting,
 ) -> Iterable[SlowLink]:
-    """What the probe shows counts as one case."""
+    """What the probe shows counts as one case. Nodes of one host without shaped links have no link between them."""
     total_s = sum(times.total_s for times in links.values()) or 1.0  # a bundle may claim that no time passed
     betas = [direction.beta for direction in setting.link.directions if direction.beta and not direction.is_internal]
     for link, change in sorted(changes.items()):
         slower = [links[case] for case in change.slower]
         cost = sum(times.extra_s.get(link, 0.0) for times in links.values()) / total_s
-        if not slower or not (change.lasts or link in probed) or cost < ratio.MARGIN:
+        is_memory = not setting.link.spec and setting.hosts.get(link[0], "") == setting.hosts.get(link[1]) != ""
+        if is_memory or not slower or not (change.lasts or link in probed) or cost < ratio.MARGIN:
             continue
         rate = max(slower, key=lambda times: times.sizes[link]).rates[link]
         yield SlowLink(

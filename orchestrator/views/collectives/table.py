@@ -107,16 +107,12 @@ def _cells(rows: Sequence[Row], p99: bool) -> Iterator[Cells]:
         size = quantities.size(row.case.bytes) if row.case.bytes else "-"
         yield (
             "" if size == last_size else size,
-            _algorithm(row),
+            row.case.algorithm + " (auto)" * (row.case.requested == "auto"),
             f"{row.case.count:,}" if row.case.bytes else "-",
             *_times(row, p99),
             *_rates(row),
         )
         last_size = size
-
-
-def _algorithm(row: Row) -> str:
-    return f"{row.case.algorithm} (auto)" if row.case.requested == "auto" else row.case.algorithm
 
 
 def _times(row: Row, p99: bool) -> Iterator[str]:

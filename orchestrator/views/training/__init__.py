@@ -9,5 +9,5 @@ from .overview import is_observed, kept_steps, lineage_of, resumes, steps, view,
 from .recovery import RecoveryFigures, recovery_figures
 from .replay import Replay, redone, replays
 from .resumption import Lineage, RankResume, Resumption, Sizes, lineage
-from .uneven import by_rank, of_rank, uneven_ranks
+from .uneven import UNEXPLAINED, by_rank, of_rank, uneven_ranks
 from .worker_returns import Return, recoveries, worker_returns

@@ -19,6 +19,9 @@ from .resumption import Lineage, Resumption, Step
 #: Part -> its name in a state and in the contents of a checkpoint.
 _SAVED = {"buffers": "buffers", "learning rate": "lr", "scheduler": "scheduler", "scaler": "scaler"}
 
+#: What a trial may accept -> the part that may then be lost.
+ACCEPTABLE = {"rng": "RNG", "data-position": "data position", "ema": "copies of the model"}
+
 #: States of an optimizer that are a number for each parameter: a rank without elements of one may not have it.
 SCALARS = ("step", "mu_product", "eta", "mu")
 
@@ -166,6 +169,16 @@ def incomparable(differing: Sequence[tuple[int, str, str]]) -> str:
     verb = "differ" if part == "weights" else "differs"
     text = f"rank {rank}: {part} of step {step} {verb} from the reference run's before anything was lost"
     return f"not comparable, because the job does not repeat its own steps: {text}"
+
+
+def drawn_data(parts: dict[str, Row], repeated: Sequence[Replay]) -> dict[str, Row]:
+    """The parts, where random states are lost: data that the job draws from them are lost as well."""
+    first = next((replay for replay in repeated if replay.is_first and replay.inputs is False), None)
+    row, is_lost = parts.get("data position"), parts["RNG"].result == "fail" if "RNG" in parts else False
+    if first is None or row is None or row.result != "unknown" or not is_lost or parts["weights"].result != "pass":
+        return parts
+    text = f"step {first.step} has other inputs than before: the job draws them from random states that were lost"
+    return parts | {row.part: replace(row, result="fail", text=text)}
 
 
 def worst(items: tuple[Row, ...]) -> dict[str, Row]:

@@ -207,26 +207,64 @@ def restored_parts(lines: Lineage) -> dict[str, tuple[str, str]]:
     return {part: (row.result, row.text) for part, row in worst(rows).items()}
 
 
+def put_back(lines: Lineage, facts: KeptFacts, twin: Twin | None) -> tuple[Result, str, str]:
+    """Whether a restarted reference that had its random states put back equals the undisturbed run.
+
+    The reason, and the part that differs, if one is known to.
+    """
+    control = twin.control if twin else None
+    if twin is None or control is None:
+        return "unknown", "there is no restarted reference", ""
+    result, why = control.parts.get("RNG", ("unknown", "not recorded"))
+    if control.base != facts.base:
+        return "unknown", f"the restarted reference resumed from step {control.base}", ""
+    if result in ("fail", "unknown"):
+        return "unknown", why, ""
+    lost = [
+        (part, f"{part} still differs ({text})") for part, (other, text) in control.parts.items() if other == "fail"
+    ]
+    beyond = rounding.beyond(control, twin, rounding.least(lines.attempts))
+    saved = row(control, twin, rounds=repeats(twin, facts))
+    lost += [("", beyond[1])] if beyond and not lost else []
+    lost += [(PART, saved.text)] if saved and saved.result == "fail" else []
+    until = min(max((step_of(n) for n in own if "weights@" in n), default=0) for own in control.digests.values())
+    if not lost:
+        return "pass", f"all other parts were equal through step {until}", ""
+    return "fail", "; ".join(text for _, text in lost), next((part for part, _ in lost if part), "")
+
+
+def random_states_aside(result: Result, why: str) -> str:
+    """What ``put_back`` says of everything but random states, in words."""
+    if result == "unknown":
+        return f"random states were lost, and what else differs is not known: they could not be put back ({why})"
+    return f"with random states put back, {why}"
+
+
 def with_reference(rows: dict[str, Row], lines: Lineage, facts: KeptFacts, twin: Twin) -> dict[str, Row]:
     """The rows of a run. Where its random states are lost, a restarted reference decides what they leave unknown."""
     control, lost = twin.control, rows["RNG"]
     if control is None or lost.result != "fail":
         return rows
-    result, why = control.parts.get("RNG", ("unknown", "not recorded"))
-    if control.base != facts.base:
-        result, why = "unknown", f"the restarted reference resumed from step {control.base}"
-    if result in ("fail", "unknown"):
+    result, why, _ = put_back(lines, facts, twin)
+    if result == "unknown":
         text = f"{lost.text}; they could not be put back to compare the rest ({why})"
         return rows | {"RNG": replace(lost, text=text)}
     for part, (other, text) in control.parts.items():
         if part in rows and rows[part].result == "unknown":
             shown = f"{text or 'as before'}, with random states put back"
             rows |= {part: replace(rows[part], result=cast(Result, other), text=shown)}
-    differences = [f"{part} still differs ({text})" for part, (other, text) in control.parts.items() if other == "fail"]
-    beyond = rounding.beyond(control, twin, rounding.least(lines.attempts))
-    saved = row(control, twin, rounds=repeats(twin, facts))
-    differences += [beyond[1]] if beyond and not differences else []
-    differences += [saved.text] if saved and saved.result == "fail" else []
-    until = min(max((step_of(n) for n in own if "weights@" in n), default=0) for own in control.digests.values())
-    differences = differences or [f"all other parts were equal through step {until}"]
-    return rows | {"RNG": replace(lost, text=f"{lost.text}; with them put back, {'; '.join(differences)}")}
+    return rows | {"RNG": replace(lost, text=f"{lost.text}; with them put back, {why}")}
+
+
+def with_hidden(rows: dict[str, Row], lines: Lineage, facts: KeptFacts, twin: Twin | None) -> dict[str, Row]:
+    """The rows of a run whose lost random states are accepted: what only the restarted reference shows is a row as well."""
+    lost = rows.get("RNG")
+    if lost is None or lost.result != "fail":
+        return rows
+    result, why, part = put_back(lines, facts, twin)
+    if result != "fail" or any(row.result == "fail" for name, row in rows.items() if name != "RNG"):
+        return rows
+    is_named = bool(part) and part not in rows
+    name = part if is_named else "other state"
+    text = f"with random states put back, {why}"
+    return rows | {name: Row(part=name, result="fail" if is_named else "unknown", text=text, who=lost.who)}

@@ -18,6 +18,8 @@ P = ParamSpec("P")
 _ORDER = ("fail", "unknown", "pass", "skipped")
 _DIGITS = re.compile(r"\d+")
 _Saves = Mapping[str, tuple[int, ...]]
+#: The evidence of a verdict on a difference that no part of the state is known to explain.
+UNEXPLAINED = "unexplained"
 TOGETHER = "each rank by its own steps, as ranks do not step together"
 
 
@@ -36,7 +38,10 @@ class FilesOfRank:
 
 
 def by_rank(judge: Callable[Concatenate[Run, P], Verdict]) -> Callable[Concatenate[Run, P], Verdict]:
-    """A judge of a run that judges each rank by itself where ranks do not step together; the worst verdict counts."""
+    """A judge of a run that judges each rank by itself where ranks do not step together; the worst verdict counts.
+
+    Of verdicts with one outcome, that with an unexplained difference, or a part whose loss was accepted, says more than the others.
+    """
 
     @functools.wraps(judge)
     def judged(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> Verdict:
@@ -44,10 +49,14 @@ def by_rank(judge: Callable[Concatenate[Run, P], Verdict]) -> Callable[Concatena
         if not ranks:
             return judge(run, *args, **kwargs)
         verdicts = [judge(of_rank(run, rank), *args, **kwargs) for rank in ranks]
-        worst = min(verdicts, key=lambda verdict: _ORDER.index(verdict.outcome))
+        worst = min(verdicts, key=_rank_of)
         return replace(worst, text=f"{worst.text}; {TOGETHER}") if worst.outcome == "pass" else worst
 
     return judged
+
+
+def _rank_of(verdict: Verdict) -> tuple[int, bool]:
+    return _ORDER.index(verdict.outcome), not (verdict.evidence.get(UNEXPLAINED) or verdict.evidence.get("accepted"))
 
 
 def of_rank(run: Run, rank: int) -> Run:

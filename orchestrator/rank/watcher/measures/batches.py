@@ -183,6 +183,10 @@ WRAPPERS = {
 }
 
 
+#: Modules with the states of FSDP2, which makes no wrapper: of torch 2.6 and newer, and of older ones.
+SHARDED = ("torch.distributed.fsdp._fully_shard._fsdp_state", "torch.distributed._composable.fsdp._fsdp_state")
+
+
 class Inputs:
     """Hashes of the inputs since the last step."""
 
@@ -195,7 +199,10 @@ class Inputs:
     def enter(self) -> bool:
         """A wrapper is called; whether it is to be observed. Those inside of it get what the outer one computes."""
         self._depth += 1
-        return self._depth == 1 and (bool(self.observers) or not batches.is_used())
+        return self._depth == 1 and self.is_wanted()
+
+    def is_wanted(self) -> bool:
+        return bool(self.observers) or not batches.is_used()
 
     def begin(self, value: Any) -> None:
         """A wrapper that is observed is called with ``value``."""
@@ -244,6 +251,12 @@ def _end(is_observed: bool, result: Any, error: BaseException | None) -> None:
         inputs.leave()
 
 
+def _begin_sharded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """FSDP2 prepares the forward pass of ``args[1]``, a module with the state ``args[0]``: only the root has the model's inputs."""
+    if not tracing.is_traced() and args[0]._is_root is not False and inputs.is_wanted():
+        _begin_call(args[2:])
+
+
 def watch_inputs() -> None:
     """Observe the wrappers of torch for several ranks once they are imported: their outermost call, with gradients.
 
@@ -251,9 +264,17 @@ def watch_inputs() -> None:
     """
     for module, name in WRAPPERS.items():
         imports.when_imported(module, functools.partial(_wrap, name))
+    for module in SHARDED:
+        imports.when_imported(module, _observe_sharded)
 
 
 def _wrap(name: str, module: Any) -> None:
     wrapper = getattr(module, name, None)
     if wrapper is not None:
         wrapper.forward = importlib_bootstrap.observe(wrapper.forward, _begin, _end)
+
+
+def _observe_sharded(module: Any) -> None:
+    state = module.FSDPState
+    if hasattr(state, "_root_pre_forward"):
+        state._root_pre_forward = importlib_bootstrap.observe(state._root_pre_forward, _begin_sharded)
