@@ -358,7 +358,7 @@ def _lost_keepers(run: Run, *, for_memory: bool) -> Iterator[views.Finding]:
 
     ``for_memory``: those that the kernel killed for memory, which is a loss of the bed and proves nothing about the job; else the others.
     """
-    begin, gathered = run.history.first(events.RunBegin), _gathered(run)
+    begin, gathered = run.history.first(events.RunBegin), run.history.last(events.GatherDone)
     if begin is None or gathered is None:
         return
     for host, pid in _keepers(begin).items():
@@ -370,7 +370,7 @@ def _lost_keepers(run: Run, *, for_memory: bool) -> Iterator[views.Finding]:
 
 
 def _unknown_keepers(run: Run) -> Iterator[views.Finding]:
-    begin, gathered = run.history.first(events.RunBegin), _gathered(run)
+    begin, gathered = run.history.first(events.RunBegin), run.history.last(events.GatherDone)
     if begin is not None and gathered is not None:
         for host in sorted(_keepers(begin).keys() - _keepers(gathered).keys() - _powered_off(run)):
             yield views.finding(f"it is not known whether the keeper on {host} lived when the run ended", gathered)
@@ -378,10 +378,6 @@ def _unknown_keepers(run: Run) -> Iterator[views.Finding]:
 
 def _keepers(event: Event[events.RunBegin] | Event[events.GatherDone]) -> dict[str, int]:
     return dict(event.data.keeper_pids or {})
-
-
-def _gathered(run: Run) -> Event[events.GatherDone] | None:
-    return run.history.last(events.GatherDone)
 
 
 def _powered_off(run: Run) -> set[str]:
