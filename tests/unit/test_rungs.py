@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator import views
 from orchestrator.cli.inputs.session import Session
-from orchestrator.cli.render import summary, terminal
+from orchestrator.cli.render import ladder_lines, summary, terminal
 from orchestrator.core.verdict import fixes, judge, ladder, rungs, sentence
 from orchestrator.model import launch, watch
 from orchestrator.model.event import History
@@ -142,6 +142,8 @@ def test_data_that_are_drawn_from_lost_random_states_are_a_lost_data_position() 
     for inputs, rung, word in (("drawn", "no", "fail"), ("same", "yes", "pass"), ("", "unknown", "unknown")):
         run = judged(_with_inputs(job, inputs), restored(right()))
         assert (states(run)[1], outcome(run)) == (rung, word), shown(run)["resumed whole"].text
+    lost = judged(_with_inputs(job, "drawn"), restored(right()))
+    assert shown(lost)["resumed whole"].fix == fixes.TORCH["RNG"]
     accepted = judged(_with_inputs(job, "drawn"), restored(right()), accept=("rng", "data-position"))
     assert (states(accepted)[1], outcome(accepted)) == ("yes", "pass")
 
@@ -217,6 +219,30 @@ def test_each_part_has_words_and_advice() -> None:
     names = {*parts.PARTS, "saved state"}
     assert names == set(ladder.PARTS)
     assert names - {"other state", "learning rate"} == set(fixes.TORCH)
+
+
+def test_parts_that_are_as_before_are_counted_where_they_are_many() -> None:
+    text = shown(judged(right(), control(right())))["resumed whole"].text
+    assert text == "weights, buffers and 6 more parts as before"
+
+
+def test_a_part_that_is_not_known_is_named_as_people_name_it() -> None:
+    text = shown(judged(wrong("rng"), restored(wrong("optimizer"))))["resumed whole"].text
+    assert text.startswith("state outside of the checkpoint: with random states put back, ")
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ("it fits", "it fits"),
+        ("node n2 lost at step 26; back in 0.55 s; 5 steps", "node n2 lost at step 26 … (-v)"),
+        ("one clause without any end in sight, for too long", "one clause without any end in … (-v)"),
+        ("a checkpoint differs in ema.0 (4.25727, 4.1) there", "a checkpoint differs in ema.0 … (-v)"),
+        ("a, short clause and then a long text without any", "a, short clause and then a long … (-v)"),
+    ],
+)
+def test_a_text_that_is_too_long_ends_after_a_clause(text: str, row: str) -> None:
+    assert ladder_lines.clipped(text, indent=ladder_lines.WIDTH - 38, rows=1) == row
 
 
 LONG = "step 21 of rank 2 (n2) has another batch than before, by the digest of each sample, " * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -17,6 +18,7 @@ LINES, WIDTH = 12, 100
 _INDENT = 25
 _STYLES = {"holds": "good", "does not hold": "bad", "unknown": "warn", "not asked": "dim"}
 _MORE = " … (-v)"
+_CLAUSE = re.compile(r"[;,:] | · | \(")
 
 
 def failovers(run: Run, view: views.RunView) -> Iterator[str]:
@@ -31,11 +33,18 @@ def failovers(run: Run, view: views.RunView) -> Iterator[str]:
 
 
 def body(terminal: Terminal, run: Run, shown: Sequence[Rung], other_lines: Sequence[str]) -> list[str]:
-    """The lines of the ladder and of all other checks. Texts are cut to a row where they and ``other_lines`` exceed ``LINES``."""
+    """The lines of the ladder and of all other checks. Where they and ``other_lines`` exceed ``LINES``, texts are cut to a row.
+
+    The last rungs are cut first, that which matters most is not.
+    """
     worst = next((item for item in shown if item.state in ("does not hold", "unknown")), shown[0])
-    for rows in (2, 1):
-        ladder_rows = (line for item in shown for line in rung(terminal, item, 2 if item is worst else rows))
-        lines = [*ladder_rows, *others(terminal, run, rows)]
+    for kept in range(len(shown), -1, -1):
+        ladder_rows = (
+            line
+            for index, item in enumerate(shown)
+            for line in rung(terminal, item, 2 if item is worst or index < kept else 1)
+        )
+        lines = [*ladder_rows, *others(terminal, run, 2 if kept == len(shown) else 1)]
         if height([*lines, *other_lines]) <= LINES:
             break
     return lines
@@ -76,9 +85,17 @@ def _checked(run: Run, named: list[Verdict], bad: list[Verdict]) -> str:
 
 
 def clipped(text: str, *, indent: int, rows: int) -> str:
-    """The text, as long as it fits in so many rows of ``WIDTH`` columns that begin at ``indent``; 0 rows: all of it."""
+    """The text, as long as it fits in so many rows of ``WIDTH`` columns that begin at ``indent``; 0 rows: all of it.
+
+    A text that is too long ends after a clause or an item of a list, if one ends in the second half of the rows.
+    """
     if not rows:
         return text
     size = WIDTH - indent
     lines = textwrap.wrap(text, size, max_lines=rows, placeholder=_MORE, break_long_words=False, break_on_hyphens=False)
-    return " ".join(lines)
+    shown = " ".join(lines).removesuffix(_MORE)
+    if len(shown) >= len(" ".join(text.split())):
+        return shown
+    starts = (match.start() for match in _CLAUSE.finditer(shown))
+    ends = [at for at in starts if at > len(shown) // 2 and shown.count("(", 0, at) == shown.count(")", 0, at)]
+    return f"{shown[: ends[-1]] if ends else shown}{_MORE}"

@@ -9,6 +9,7 @@ from ...model.frozen import replace
 from ...model.run import Run
 from ...model.trial import RUNGS, SCRIPT
 from ...model.verdict import Outcome, Rung, State, Verdict
+from ...views import training
 from . import fixes, rungs, sentence
 
 #: Part of the state -> its name for people; the worst loss first.
@@ -27,6 +28,7 @@ PARTS: Mapping[str, str] = {
     "RNG": "random states",
 }
 _NOT_BACK = "the job did not come back"
+_AS_BEFORE = " as before"
 #: What a rung answers.
 _DOUBTS = {
     "survived": "Whether your job came back as it should",
@@ -121,19 +123,23 @@ def _whole(run: Run, view: views.RunView) -> Rung:
         return Rung(name=name, state="not asked", text="nothing was resumed", checks=_outcomes(verdicts))
     if complete is None:
         return _whole_by_bits(run, verdicts)
-    lost, accepted = _sorted(_lost(complete)), _sorted(complete.evidence.get("accepted", {}))
+    lost, doubtful = (_sorted(_not_as_before(complete, result)) for result in ("fail", "unknown"))
+    accepted = _sorted(complete.evidence.get("accepted", {}))
     later = next((v.evidence["accepted_later"] for v in run.verdicts if v.evidence.get("accepted_later")), "")
     accepted |= {"RNG": later} if later and "RNG" not in accepted else {}
     state, doubt = _state(verdicts), rungs.unexplained(run.verdicts)
     if state == "holds" and doubt:
         state, text = "unknown", f"no part explains a difference: {doubt}"
     elif lost and state == "does not hold":
-        text = " · ".join(f"{PARTS.get(part, part)}: {reason}" for part, reason in lost.items())
+        text = _reasons(lost)
+    elif state == "unknown" and any(reason in complete.text for reason in doubtful.values()):
+        text = _reasons(doubtful)
     else:
-        text = _finding(verdicts, state) or complete.text.partition("; ")[0]
+        text = _finding(verdicts, state) or _shortened(complete.text.partition("; ")[0])
     note = ", ".join(f"{PARTS.get(part, part)} ({how})" for part, how in accepted.items())
     text += f"; accepted: {note}" * bool(note)
-    fix = fixes.of(run, next(iter({**lost, **accepted}), ""))
+    is_drawn = training.completeness.DRAWN in lost.get("data position", "")
+    fix = fixes.of(run, "RNG" if is_drawn else next(iter({**lost, **accepted}), ""))
     return Rung(name=name, state=state, text=text, fix=fix, checks=_outcomes(verdicts), lost=lost, accepted=accepted)
 
 
@@ -184,15 +190,27 @@ def _finding(verdicts: Iterable[Verdict], state: State) -> str:
     return "; ".join(dict.fromkeys(verdict.text for verdict in bad))
 
 
-def _lost(complete: Verdict) -> dict[str, str]:
-    """Part -> reason of what was not resumed, by the rows of all attempts."""
+def _reasons(parts: Mapping[str, str]) -> str:
+    return " · ".join(f"{PARTS.get(part, part)}: {reason}" for part, reason in parts.items())
+
+
+def _shortened(text: str) -> str:
+    """A list of parts that are as before, of which the first two are named where there are more than three."""
+    names = text.removesuffix(_AS_BEFORE).split(", ")
+    if not text.endswith(_AS_BEFORE) or len(names) <= 3:
+        return text
+    return f"{names[0]}, {names[1]} and {len(names) - 2} more parts{_AS_BEFORE}"
+
+
+def _not_as_before(complete: Verdict, result: str) -> dict[str, str]:
+    """Part -> reason of what was not resumed, or is not known to be, by the rows of all attempts."""
     rows = complete.evidence.get("rows", {}).values()
     accepted = complete.evidence.get("accepted", {})
     return {
         part: row["text"] or "not as before"
         for attempt in rows
         for part, row in attempt.items()
-        if row["result"] == "fail" and part not in accepted
+        if row["result"] == result and part not in accepted
     }
 
 
