@@ -146,6 +146,18 @@ def test_data_that_are_drawn_from_lost_random_states_are_a_lost_data_position() 
     assert shown(lost)["resumed whole"].fix == fixes.TORCH["RNG"]
     accepted = judged(_with_inputs(job, "drawn"), restored(right()), accept=("rng", "data-position"))
     assert (states(accepted)[1], outcome(accepted)) == ("yes", "pass")
+    assert (
+        "data position (not restored), random states (not restored on ranks 0-1)"
+        in shown(accepted)["resumed whole"].text
+    )
+
+
+def test_data_that_differ_with_random_states_put_back_are_not_drawn_from_them() -> None:
+    job = Job(loader=False).attempt(0, 0, 18).attempt(1, 15, 30, forgets=["rng"], ends=True)
+    still = {"RNG": ("pass", ""), "data position": ("fail", "step 16 has other inputs than before")}
+    rung = shown(judged(_with_inputs(job, "drawn"), restored(right(), parts=still)))["resumed whole"]
+    assert rung.text.startswith("data position: step 16 has other inputs than before, and with random states put back")
+    assert (rung.state, rung.fix) == ("does not hold", fixes.TORCH["data position"])
 
 
 def _with_inputs(job: Job, how: str) -> Job:

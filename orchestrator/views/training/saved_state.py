@@ -233,6 +233,14 @@ def put_back(lines: Lineage, facts: KeptFacts, twin: Twin | None) -> tuple[Resul
     return "fail", "; ".join(text for _, text in lost), next((part for part, _ in lost if part), "")
 
 
+def not_drawn(data: Row, lines: Lineage, facts: KeptFacts, twin: Twin | None) -> Row:
+    """The row of a data position; where data differ although random states were put back, a lost place in them is why."""
+    result, _, part = put_back(lines, facts, twin)
+    if (result, part) != ("fail", data.part) or data.result != "fail" or twin is None or twin.control is None:
+        return data
+    return replace(data, text=f"{twin.control.parts[part][1]}, and with random states put back")
+
+
 def random_states_aside(result: Result, why: str) -> str:
     """What ``put_back`` says of everything but random states, in words."""
     if result == "unknown":
