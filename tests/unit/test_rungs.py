@@ -250,6 +250,7 @@ def test_a_part_that_is_not_known_is_named_as_people_name_it() -> None:
         ("node n2 lost at step 26; back in 0.55 s; 5 steps", "node n2 lost at step 26 … (-v)"),
         ("one clause without any end in sight, for too long", "one clause without any end in … (-v)"),
         ("a checkpoint differs in ema.0 (4.25727, 4.1) there", "a checkpoint differs in ema.0 … (-v)"),
+        ("one short and another equals: everything in it", "one short and another equals … (-v)"),
         ("a, short clause and then a long text without any", "a, short clause and then a long … (-v)"),
     ],
 )

@@ -98,4 +98,4 @@ def clipped(text: str, *, indent: int, rows: int) -> str:
         return shown
     starts = (match.start() for match in _CLAUSE.finditer(shown))
     ends = [at for at in starts if at > len(shown) // 2 and shown.count("(", 0, at) == shown.count(")", 0, at)]
-    return f"{shown[: ends[-1]] if ends else shown}{_MORE}"
+    return f"{(shown[: ends[-1]] if ends else shown).rstrip(' ;,:·(')}{_MORE}"
