@@ -177,6 +177,14 @@ def test_an_accepted_data_position_explains_that_all_later_steps_differ() -> Non
     assert (states(run), outcome(run), outcome(run, "exact")) == (("yes", "yes", "no"), "pass", "fail")
 
 
+def test_a_rung_that_is_missed_and_not_required_stands_in_the_headline() -> None:
+    run = judged(wrong("optimizer"), control(right()))
+    run = dataclasses.replace(run, trial=dataclasses.replace(run.trial, require="survived"))
+    view = run_builder.view(failovers=(run_builder.failover(lost_steps=()),))
+    assert outcome(run, "survived") == "pass"
+    assert ladder.headline(run, view, ladder.ladder(run, view)).endswith("; not required: resumed whole and exact.")
+
+
 def verdict(check: str, result: Outcome, **evidence: Any) -> Verdict:
     return Verdict(check=check, outcome=result, text=f"text of {check}", evidence=evidence)
 
@@ -256,6 +264,15 @@ def test_a_part_that_is_not_known_is_named_as_people_name_it() -> None:
 )
 def test_a_text_that_is_too_long_ends_after_a_clause(text: str, row: str) -> None:
     assert ladder_lines.clipped(text, indent=ladder_lines.WIDTH - 38, rows=1) == row
+
+
+def test_what_several_checks_say_is_said_once() -> None:
+    said = "the run was interrupted"
+    verdicts = (
+        Verdict(check="finished", outcome="unknown", text=f"{said} (and 1 more)"),
+        Verdict(check="membership", outcome="unknown", text=said),
+    )
+    assert shown(run_builder.run(verdicts=(*verdicts, verdict("bit-exact", "skipped"))))["survived"].text == said
 
 
 LONG = "step 21 of rank 2 (n2) has another batch than before, by the digest of each sample, " * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ... import views
@@ -29,6 +30,7 @@ PARTS: Mapping[str, str] = {
 }
 _NOT_BACK = "the job did not come back"
 _AS_BEFORE = " as before"
+_AND_MORE = re.compile(r" \(and \d+ more\)$")
 #: What a rung answers.
 _DOUBTS = {
     "survived": "Whether your job came back as it should",
@@ -66,7 +68,7 @@ def headline(run: Run, view: views.RunView, shown: Sequence[Rung]) -> str:
     if view.outcome != "finished":
         return f"Your job {'did not come back' if view.failovers else 'failed'}: {shown[0].text}."
     if state == "holds":
-        return _passed(run, view, shown[1])
+        return _passed(run, view, shown)
     required = shown[: RUNGS.index(run.trial.require) + 1]
     rung = next(iter(sorted((rung for rung in required if rung.state == state), key=lambda rung: not rung.lost)), None)
     if rung is None:
@@ -79,7 +81,7 @@ def headline(run: Run, view: views.RunView, shown: Sequence[Rung]) -> str:
     return _known(view, rung) if state == "does not hold" else f"{_DOUBTS[rung.name]} is not known: {rung.text}."
 
 
-def _passed(run: Run, view: views.RunView, whole: Rung) -> str:
+def _passed(run: Run, view: views.RunView, shown: Sequence[Rung]) -> str:
     if not view.failovers:
         text = sentence.story(run.trial, view)
         return f"{text[:1].upper()}{text[1:]}."
@@ -89,8 +91,10 @@ def _passed(run: Run, view: views.RunView, whole: Rung) -> str:
         if len(view.failovers) == 1
         else sentence.count(len(view.failovers), "loss")
     )
-    accepted = [PARTS.get(part, part) for part in whole.accepted]
+    accepted = [PARTS.get(part, part) for part in shown[1].accepted]
     but = f"; lost, and accepted: {', '.join(accepted)}" if accepted else ""
+    missed = [rung.name for rung in shown if rung.state == "does not hold"]
+    but += f"; not required: {sentence.series(missed)}" if missed else ""
     return f"Your job survived: {what}, {sentence.returned(view, first)}{but}."
 
 
@@ -182,12 +186,12 @@ def _state(verdicts: Sequence[Verdict]) -> State:
 
 
 def _finding(verdicts: Iterable[Verdict], state: State) -> str:
-    """The texts of the verdicts that make a rung no or unknown, each once; that of a load that failed first."""
+    """The first finding of each verdict that makes a rung no or unknown, each once; that of a load that failed first."""
     bad = [
         verdict for verdict in verdicts if verdict.outcome in ("fail", "unknown") and _STATES[verdict.outcome] == state
     ]
     bad.sort(key=lambda verdict: not verdict.evidence.get("tried"))
-    return "; ".join(dict.fromkeys(verdict.text for verdict in bad))
+    return "; ".join(dict.fromkeys(_AND_MORE.sub("", verdict.text) for verdict in bad))
 
 
 def _reasons(parts: Mapping[str, str]) -> str:
