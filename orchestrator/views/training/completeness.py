@@ -21,7 +21,7 @@ _SAVED = {"buffers": "buffers", "learning rate": "lr", "scheduler": "scheduler",
 
 #: What a trial may accept -> the part that may then be lost.
 ACCEPTABLE = {"rng": "RNG", "data-position": "data position", "ema": "copies of the model"}
-DRAWN = "the job draws them from random states that were lost"
+DRAWN = "drawn from random states that were lost"
 
 #: States of an optimizer that are a number for each parameter: a rank without elements of one may not have it.
 SCALARS = ("step", "mu_product", "eta", "mu")
@@ -178,7 +178,7 @@ def drawn_data(parts: dict[str, Row], repeated: Sequence[Replay]) -> dict[str, R
     row, is_lost = parts.get("data position"), parts["RNG"].result == "fail" if "RNG" in parts else False
     if first is None or row is None or row.result != "unknown" or not is_lost or parts["weights"].result != "pass":
         return parts
-    text = f"step {first.step} has other inputs than before: {DRAWN}"
+    text = f"step {first.step} has other inputs than before, {DRAWN} (noise, not data? --accept rng,data-position)"
     return parts | {row.part: replace(row, result="fail", text=text)}
 
 
