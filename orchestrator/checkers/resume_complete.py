@@ -62,7 +62,9 @@ def _parts(run: Run, lines: training.Lineage, resumption: training.Resumption, p
         parts = saved_state.with_copies(parts, saved)
     if resumption is not lines.resumptions[-1]:
         return parts
-    parts |= {saved.part: saved} if saved else {}
+    copies = completeness.saved_copies(resumption) if "ema" in run.trial.accept else ()
+    rest = saved_state.row(facts, run.twin, rounds=rounds, same_size=not lines.size_changes, without=copies)
+    parts = saved_state.with_lost_copies(parts, saved, rest)
     own = parts.get("data position")
     parts = saved_state.with_reference(parts, lines, facts, run.twin)
     if not accepts_random_states:

@@ -267,12 +267,12 @@ def test_a_text_that_is_too_long_ends_after_a_clause(text: str, row: str) -> Non
 
 
 def test_what_several_checks_say_is_said_once() -> None:
-    said = "the run was interrupted"
+    text = "the run was interrupted"
     verdicts = (
-        Verdict(check="finished", outcome="unknown", text=f"{said} (and 1 more)"),
-        Verdict(check="membership", outcome="unknown", text=said),
+        Verdict(check="finished", outcome="unknown", text=f"{text} (and 1 more)"),
+        Verdict(check="membership", outcome="unknown", text=text),
     )
-    assert shown(run_builder.run(verdicts=(*verdicts, verdict("bit-exact", "skipped"))))["survived"].text == said
+    assert shown(run_builder.run(verdicts=(*verdicts, verdict("bit-exact", "skipped"))))["survived"].text == text
 
 
 LONG = "step 21 of rank 2 (n2) has another batch than before, by the digest of each sample, " * 4

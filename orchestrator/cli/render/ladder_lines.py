@@ -18,7 +18,7 @@ LINES, WIDTH = 12, 100
 _INDENT = 25
 _STYLES = {"holds": "good", "does not hold": "bad", "unknown": "warn", "not asked": "dim"}
 _MORE = " … (-v)"
-_CLAUSE = re.compile(r"[;,:] | · | \(")
+_CLAUSE = re.compile(r"[;,] | · | \(")
 
 
 def failovers(run: Run, view: views.RunView) -> Iterator[str]:
@@ -35,14 +35,19 @@ def failovers(run: Run, view: views.RunView) -> Iterator[str]:
 def body(terminal: Terminal, run: Run, shown: Sequence[Rung], other_lines: Sequence[str]) -> list[str]:
     """The lines of the ladder and of all other checks. Where they and ``other_lines`` exceed ``LINES``, texts are cut to a row.
 
-    The last rungs are cut first, that which matters most is not.
+    Fixes are cut first, then the last rungs; that which matters most is not.
     """
     worst = next((item for item in shown if item.state in ("does not hold", "unknown")), shown[0])
     for kept in range(len(shown), -1, -1):
         ladder_rows = (
             line
             for index, item in enumerate(shown)
-            for line in rung(terminal, item, 2 if item is worst or index < kept else 1)
+            for line in rung(
+                terminal,
+                item,
+                2 if item is worst or index < kept else 1,
+                2 if item is worst or kept == len(shown) else 1,
+            )
         )
         lines = [*ladder_rows, *others(terminal, run, 2 if kept == len(shown) else 1)]
         if height([*lines, *other_lines]) <= LINES:
@@ -55,12 +60,12 @@ def height(lines: Sequence[str]) -> int:
     return sum(max(1, -(-len(unstyled(line)) // WIDTH)) for line in lines)
 
 
-def rung(terminal: Terminal, shown: Rung, rows: int = 2) -> Iterator[str]:
-    """Yield the line of a rung, and that of the fix of its worst loss. ``rows``: of text; 0: all of it."""
+def rung(terminal: Terminal, shown: Rung, rows: int, fix_rows: int) -> Iterator[str]:
+    """Yield the line of a rung, and that of the fix of its worst loss. ``rows``, ``fix_rows``: of text; 0: all of it."""
     word = terminal.style(f"{ladder.WORDS[shown.state]:<9}", _STYLES[shown.state])
     yield f"{shown.name:<14} {word} {clipped(shown.text, indent=_INDENT, rows=rows)}"
     if shown.fix:
-        yield f"{'':<{_INDENT}}{clipped(f'fix: {shown.fix}', indent=_INDENT, rows=rows)}"
+        yield f"{'':<{_INDENT}}{clipped(f'fix: {shown.fix}', indent=_INDENT, rows=fix_rows)}"
 
 
 def others(terminal: Terminal, run: Run, rows: int) -> Iterator[str]:

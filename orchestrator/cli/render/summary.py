@@ -54,7 +54,7 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
         probe_table.show(terminal, run.history)
     shown = tuple(verdict for verdict in run.verdicts if verdict.outcome != "pass" or not terminal.quiet)
     terminal.lines(verdicts(terminal, shown))
-    terminal.lines(row for rung in rungs for row in ladder_lines.rung(terminal, rung, rows=0))
+    terminal.lines(row for rung in rungs for row in ladder_lines.rung(terminal, rung, rows=0, fix_rows=0))
     terminal.lines(_notes(session, result, run))
     if code and code != 130:
         terminal.lines(_failed_log(run))

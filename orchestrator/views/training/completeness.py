@@ -284,6 +284,12 @@ def _saved_parts(resumption: Resumption) -> frozenset[str]:
     return frozenset(generators | {str(v) for saved in contents for k, v in saved.items() if k.startswith("tensors.")})
 
 
+def saved_copies(resumption: Resumption) -> frozenset[str]:
+    """The keys of copies of the model, such as averages of its weights, in the checkpoint that it resumed from."""
+    contents = [write.saved.contents for write in _writes(resumption) if write.saved]
+    return frozenset(str(key) for saved in contents for key in saved.get("copies") or ())
+
+
 def _unobserved_copy(resumption: Resumption, before: watch.State) -> str:
     contents = [write.saved.contents for write in _writes(resumption) if write.saved]
     known = set(before.copies.values())
