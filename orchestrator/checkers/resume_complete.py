@@ -70,8 +70,8 @@ def _parts(run: Run, lines: training.Lineage, resumption: training.Resumption, p
     if not accepts_random_states:
         return parts
     # the restarted reference had its random states: where its data are right, that shows nothing of data that this run draws from them
-    own = saved_state.not_drawn(own, lines, facts, run.twin) if own else None
-    return saved_state.with_hidden(parts | ({own.part: own} if own else {}), lines, facts, run.twin)
+    parts |= {own.part: saved_state.not_drawn(own, lines, facts, run.twin)} if own else {}
+    return saved_state.with_hidden(parts, lines, facts, run.twin)
 
 
 def _whose(rows: Iterable[completeness.Row], lost: completeness.Row) -> str:

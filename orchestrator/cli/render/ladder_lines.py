@@ -33,23 +33,11 @@ def failovers(run: Run, view: views.RunView) -> Iterator[str]:
 
 
 def body(terminal: Terminal, run: Run, shown: Sequence[Rung], other_lines: Sequence[str]) -> list[str]:
-    """The lines of the ladder and of all other checks. Where they and ``other_lines`` exceed ``LINES``, texts are cut to a row.
-
-    Fixes are cut first, then the last rungs; that which matters most is not.
-    """
-    worst = next((item for item in shown if item.state in ("does not hold", "unknown")), shown[0])
-    for kept in range(len(shown), -1, -1):
-        ladder_rows = (
-            line
-            for index, item in enumerate(shown)
-            for line in rung(
-                terminal,
-                item,
-                2 if item is worst or index < kept else 1,
-                2 if item is worst or kept == len(shown) else 1,
-            )
-        )
-        lines = [*ladder_rows, *others(terminal, run, 2 if kept == len(shown) else 1)]
+    """The lines of the ladder and of all other checks; beyond ``LINES``, with ``other_lines``, fixes and then texts are cut to a row."""
+    kept = {next((item for item in shown if item.state in ("does not hold", "unknown")), shown[0]).name: (2, 2)}
+    for sizes in ((2, 2), (2, 1), (1, 1)):
+        ladder_rows = (line for item in shown for line in rung(terminal, item, *kept.get(item.name, sizes)))
+        lines = [*ladder_rows, *others(terminal, run, sizes[1])]
         if height([*lines, *other_lines]) <= LINES:
             break
     return lines
@@ -90,10 +78,7 @@ def _checked(run: Run, named: list[Verdict], bad: list[Verdict]) -> str:
 
 
 def clipped(text: str, *, indent: int, rows: int) -> str:
-    """The text, as long as it fits in so many rows of ``WIDTH`` columns that begin at ``indent``; 0 rows: all of it.
-
-    A text that is too long ends after a clause or an item of a list, if one ends in the second half of the rows.
-    """
+    """As much of a text as fits in so many rows of ``WIDTH`` columns from ``indent`` on, to the end of a clause; 0 rows: all of it."""
     if not rows:
         return text
     size = WIDTH - indent

@@ -29,7 +29,6 @@ PARTS: Mapping[str, str] = {
     "RNG": "random states",
 }
 _NOT_BACK = "the job did not come back"
-_AS_BEFORE = " as before"
 _AND_MORE = re.compile(r" \(and \d+ more\)$")
 #: What a rung answers.
 _DOUBTS = {
@@ -132,12 +131,11 @@ def _whole(run: Run, view: views.RunView) -> Rung:
     later = next((v.evidence["accepted_later"] for v in run.verdicts if v.evidence.get("accepted_later")), "")
     accepted |= {"RNG": later} if later and "RNG" not in accepted else {}
     state, doubt = _state(verdicts), rungs.unexplained(run.verdicts)
+    bad = {"does not hold": lost, "unknown": doubtful}.get(state, {})
     if state == "holds" and doubt:
         state, text = "unknown", f"no part explains a difference: {doubt}"
-    elif lost and state == "does not hold":
-        text = _reasons(lost)
-    elif state == "unknown" and any(reason in complete.text for reason in doubtful.values()):
-        text = _reasons(doubtful)
+    elif bad and (bad is lost or any(reason in complete.text for reason in bad.values())):
+        text = " · ".join(f"{PARTS.get(part, part)}: {reason}" for part, reason in bad.items())
     else:
         text = _finding(verdicts, state) or _shortened(complete.text.partition("; ")[0])
     note = ", ".join(f"{PARTS.get(part, part)} ({how})" for part, how in accepted.items())
@@ -194,16 +192,10 @@ def _finding(verdicts: Iterable[Verdict], state: State) -> str:
     return "; ".join(dict.fromkeys(_AND_MORE.sub("", verdict.text) for verdict in bad))
 
 
-def _reasons(parts: Mapping[str, str]) -> str:
-    return " · ".join(f"{PARTS.get(part, part)}: {reason}" for part, reason in parts.items())
-
-
 def _shortened(text: str) -> str:
     """A list of parts that are as before, of which the first two are named where there are more than three."""
-    names = text.removesuffix(_AS_BEFORE).split(", ")
-    if not text.endswith(_AS_BEFORE) or len(names) <= 3:
-        return text
-    return f"{names[0]}, {names[1]} and {len(names) - 2} more parts{_AS_BEFORE}"
+    names = text.split(", ")
+    return f"{names[0]}, {names[1]} and {len(names) - 2} more parts as before" if len(names) > 3 else text
 
 
 def _not_as_before(complete: Verdict, result: str) -> dict[str, str]:

@@ -286,8 +286,8 @@ def _saved_parts(resumption: Resumption) -> frozenset[str]:
 
 def saved_copies(resumption: Resumption) -> frozenset[str]:
     """The keys of copies of the model, such as averages of its weights, in the checkpoint that it resumed from."""
-    contents = [write.saved.contents for write in _writes(resumption) if write.saved]
-    return frozenset(str(key) for saved in contents for key in saved.get("copies") or ())
+    saves = (write.saved for write in _writes(resumption) if write.saved)
+    return frozenset(str(key) for saved in saves for key in saved.contents.get("copies") or ())
 
 
 def _unobserved_copy(resumption: Resumption, before: watch.State) -> str:

@@ -42,12 +42,7 @@ _Saves = Mapping[str, _Keys]
 
 
 def row(
-    facts: KeptFacts | Control,
-    twin: Twin,
-    *,
-    rounds: bool,
-    same_size: bool = True,
-    without: Collection[str] = (),
+    facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool = True, without: Collection[str] = ()
 ) -> Row | None:
     """By the checkpoints after the first resumption; None where none of them can be compared.
 
@@ -146,10 +141,9 @@ def with_copies(rows: dict[str, Row], saved: Row | None) -> dict[str, Row]:
 
 def with_lost_copies(rows: dict[str, Row], saved: Row | None, rest: Row | None) -> dict[str, Row]:
     """The rows, where the saved state differs in copies of the model: ``rest`` is the row without these."""
-    if saved is None or saved.result != "fail" or (rest and rest.result == "fail"):
-        return rows | ({saved.part: saved} if saved else {})
-    copies = replace(saved, part="copies of the model")
-    return rows | {copies.part: copies} | ({rest.part: rest} if rest else {})
+    are_copies = saved and saved.result == "fail" and not (rest and rest.result == "fail")
+    known = (replace(saved, part="copies of the model"), rest) if saved and are_copies else (saved,)
+    return rows | {row.part: row for row in known if row}
 
 
 def _is_below(name: str, keys: Collection[str]) -> bool:
