@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..core.spec import parse_trial, values
+from ..core.spec import parse_trial
 from ..core.verdict import judge, rungs, sentence
 from ..model import codec
 from ..model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, InfrastructureError, UsageError
@@ -15,7 +15,7 @@ from ..model.events import RunEnd
 from ..model.frozen import dataclass, replace
 from ..model.launch import Result
 from ..model.run import Run
-from ..model.trial import ACCEPTABLE, CheckSpec, Trial
+from ..model.trial import CheckSpec, Trial
 from ..model.verdict import Verdict
 from ..run import judging
 from ..store import bundle, files, index, paths, seal, signing
@@ -124,7 +124,7 @@ def judge_records(session: Session, request: JudgeRequest) -> Judged:
     directory, require, accept = request.directory, request.ladder.require or "whole", request.ladder.accept
     accepted, unknown = parse_trial.accepted_parts(accept or ("none" if require == "exact" else "rng"))
     if unknown:
-        raise UsageError(f"--accept: unknown part; {values.nearest(unknown[0], ACCEPTABLE)} (got {unknown[0]})")
+        raise UsageError(f"--accept: {parse_trial.not_acceptable(unknown[0])} (got {unknown[0]})")
     records = files.WatchDirectory(directory)
     trial = Trial(name=directory.name, workload="script", accept=accepted)
     job = Run(directory=str(directory), trial=trial, history=History(()), files=records)

@@ -62,23 +62,26 @@ def _parts(run: Run, lines: training.Lineage, resumption: training.Resumption, p
         parts = saved_state.with_copies(parts, saved)
     if resumption is not lines.resumptions[-1]:
         return parts
-    parts |= {saved.part: saved} if saved else {}
+    copies = completeness.saved_copies(resumption) if "ema" in run.trial.accept else ()
+    rest = saved_state.row(facts, run.twin, rounds=rounds, same_size=not lines.size_changes, without=copies)
+    parts = saved_state.with_lost_copies(parts, saved, rest)
     own = parts.get("data position")
     parts = saved_state.with_reference(parts, lines, facts, run.twin)
     if not accepts_random_states:
         return parts
-    # the restarted reference had its random states: it shows nothing of data that this run draws from them
-    return saved_state.with_hidden(parts | ({own.part: own} if own else {}), lines, facts, run.twin)
+    # the restarted reference had its random states: where its data are right, that shows nothing of data that this run draws from them
+    parts |= {own.part: saved_state.not_drawn(own, lines, facts, run.twin)} if own else {}
+    return saved_state.with_hidden(parts, lines, facts, run.twin)
 
 
 def _whose(rows: Iterable[completeness.Row], lost: completeness.Row) -> str:
-    """The ranks that lost a part: ``not restored on ranks 1-3``."""
+    """The ranks that lost a part: ``not restored on ranks 1-3``; without them where only the comparison of attempts shows it."""
     verb = "not restored" if lost.result == "fail" else "not known"
     ranks = [
         row.who.partition(": ")[2] or row.who for row in rows if (row.part, row.result) == (lost.part, lost.result)
     ]
-    names = [*doubts.fold_ranks(f"{rank} {verb}" for rank in ranks)] or [f"{lost.who} {verb}"]
-    return f"{verb} on {', '.join(name.removesuffix(f' {verb}') for name in names)}"
+    names = [*doubts.fold_ranks(f"{rank} {verb}" for rank in ranks)]
+    return f"{verb} on {', '.join(name.removesuffix(f' {verb}') for name in names)}" if names else verb
 
 
 def _has_kept_steps(resumption: training.Resumption, lines: training.Lineage) -> bool:

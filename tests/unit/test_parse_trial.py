@@ -216,3 +216,16 @@ def test_an_unknown_rung_and_an_unknown_part_are_told_at_once() -> None:
         "t.yml:4: require: must be survived, whole or exact (got all)",
         "--accept: unknown part; known: data-position, ema, none, rng (got momentum)",
     )
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("none,rng", "none stands alone: it demands every part (got none)"),
+        ("rng,,ema", "unknown part; known: data-position, ema, none, rng (got nothing)"),
+    ],
+)
+def test_a_part_that_cannot_be_accepted_is_told_with_the_reason(setting: str, reason: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(SCRIPTED, Override(path=("accept",), content=setting, source="--accept"))
+    assert caught.value.problems == (f"--accept: {reason}",)

@@ -155,6 +155,26 @@ def test_a_key_of_a_checkpoint_that_was_not_resumed_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("lost", "results"),
+    [(("ema__0",), ("fail", "pass")), (("emails",), (None, "fail")), (("ema__0", "emails"), (None, "fail"))],
+)
+def test_a_difference_in_copies_of_the_model_alone_is_a_lost_copy(
+    lost: tuple[str, ...], results: tuple[str | None, str]
+) -> None:
+    """(the result of copies, that of the saved state), where a trial accepts that copies are lost."""
+    other = keys("b", tensors__ema__0="1", tensors__emails="1", other__epoch="4")
+    own = other | keys("b", **{f"tensors__{key}": "2" for key in lost})
+    judged = [
+        training.saved_state.row(facts({"30": own}), reference({"30": other}), rounds=True, without=without)
+        for without in ((), ("ema",))
+    ]
+    parts_of_run = training.saved_state.with_lost_copies({}, *judged)
+    shown = [parts_of_run.get(part) for part in ("copies of the model", "saved state")]
+    assert shown[0] is None or "in ema.0" in shown[0].text
+    assert tuple(row and row.result for row in shown) == results
+
+
 def test_a_list_that_began_anew_has_fewer_entries_than_that_of_the_reference() -> None:
     """As the scores of folds; entries that no reference has, and names that runs do not share, are not counted."""
     scores = {

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator import views
 from orchestrator.cli.inputs.session import Session
-from orchestrator.cli.render import summary, terminal
+from orchestrator.cli.render import ladder_lines, summary, terminal
 from orchestrator.core.verdict import fixes, judge, ladder, rungs, sentence
 from orchestrator.model import launch, watch
 from orchestrator.model.event import History
@@ -142,8 +142,22 @@ def test_data_that_are_drawn_from_lost_random_states_are_a_lost_data_position() 
     for inputs, rung, word in (("drawn", "no", "fail"), ("same", "yes", "pass"), ("", "unknown", "unknown")):
         run = judged(_with_inputs(job, inputs), restored(right()))
         assert (states(run)[1], outcome(run)) == (rung, word), shown(run)["resumed whole"].text
+    lost = judged(_with_inputs(job, "drawn"), restored(right()))
+    assert shown(lost)["resumed whole"].fix == fixes.TORCH["RNG"]
     accepted = judged(_with_inputs(job, "drawn"), restored(right()), accept=("rng", "data-position"))
     assert (states(accepted)[1], outcome(accepted)) == ("yes", "pass")
+    assert (
+        "data position (not restored), random states (not restored on ranks 0-1)"
+        in shown(accepted)["resumed whole"].text
+    )
+
+
+def test_data_that_differ_with_random_states_put_back_are_not_drawn_from_them() -> None:
+    job = Job(loader=False).attempt(0, 0, 18).attempt(1, 15, 30, forgets=["rng"], ends=True)
+    still = {"RNG": ("pass", ""), "data position": ("fail", "step 16 has other inputs than before")}
+    rung = shown(judged(_with_inputs(job, "drawn"), restored(right(), parts=still)))["resumed whole"]
+    assert rung.text.startswith("data position: step 16 has other inputs than before, and with random states put back")
+    assert (rung.state, rung.fix) == ("does not hold", fixes.TORCH["data position"])
 
 
 def _with_inputs(job: Job, how: str) -> Job:
@@ -161,6 +175,14 @@ def _with_inputs(job: Job, how: str) -> Job:
 def test_an_accepted_data_position_explains_that_all_later_steps_differ() -> None:
     run = judged(wrong("data"), control(right()), accept=("data-position",))
     assert (states(run), outcome(run), outcome(run, "exact")) == (("yes", "yes", "no"), "pass", "fail")
+
+
+def test_a_rung_that_is_missed_and_not_required_stands_in_the_headline() -> None:
+    run = judged(wrong("optimizer"), control(right()))
+    run = dataclasses.replace(run, trial=dataclasses.replace(run.trial, require="survived"))
+    view = run_builder.view(failovers=(run_builder.failover(lost_steps=()),))
+    assert outcome(run, "survived") == "pass"
+    assert ladder.headline(run, view, ladder.ladder(run, view)).endswith("; not required: resumed whole and exact.")
 
 
 def verdict(check: str, result: Outcome, **evidence: Any) -> Verdict:
@@ -217,6 +239,40 @@ def test_each_part_has_words_and_advice() -> None:
     names = {*parts.PARTS, "saved state"}
     assert names == set(ladder.PARTS)
     assert names - {"other state", "learning rate"} == set(fixes.TORCH)
+
+
+def test_parts_that_are_as_before_are_counted_where_they_are_many() -> None:
+    text = shown(judged(right(), control(right())))["resumed whole"].text
+    assert text == "weights, buffers and 6 more parts as before"
+
+
+def test_a_part_that_is_not_known_is_named_as_people_name_it() -> None:
+    text = shown(judged(wrong("rng"), restored(wrong("optimizer"))))["resumed whole"].text
+    assert text.startswith("state outside of the checkpoint: with random states put back, ")
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ("it fits", "it fits"),
+        ("node n2 lost at step 26; back in 0.55 s; 5 steps", "node n2 lost at step 26 … (-v)"),
+        ("one clause without any end in sight, for too long", "one clause without any end in … (-v)"),
+        ("a checkpoint differs in ema.0 (4.25727, 4.1) there", "a checkpoint differs in ema.0 … (-v)"),
+        ("one short and another equals: everything in it", "one short and another equals … (-v)"),
+        ("a, short clause and then a long text without any", "a, short clause and then a long … (-v)"),
+    ],
+)
+def test_a_text_that_is_too_long_ends_after_a_clause(text: str, row: str) -> None:
+    assert ladder_lines.clipped(text, indent=ladder_lines.WIDTH - 38, rows=1) == row
+
+
+def test_what_several_checks_say_is_said_once() -> None:
+    text = "the run was interrupted"
+    verdicts = (
+        Verdict(check="finished", outcome="unknown", text=f"{text} (and 1 more)"),
+        Verdict(check="membership", outcome="unknown", text=text),
+    )
+    assert shown(run_builder.run(verdicts=(*verdicts, verdict("bit-exact", "skipped"))))["survived"].text == text
 
 
 LONG = "step 21 of rank 2 (n2) has another batch than before, by the digest of each sample, " * 4

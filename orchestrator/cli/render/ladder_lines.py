@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -17,6 +18,7 @@ LINES, WIDTH = 12, 100
 _INDENT = 25
 _STYLES = {"holds": "good", "does not hold": "bad", "unknown": "warn", "not asked": "dim"}
 _MORE = " … (-v)"
+_CLAUSE = re.compile(r"[;,] | · | \(")
 
 
 def failovers(run: Run, view: views.RunView) -> Iterator[str]:
@@ -31,11 +33,11 @@ def failovers(run: Run, view: views.RunView) -> Iterator[str]:
 
 
 def body(terminal: Terminal, run: Run, shown: Sequence[Rung], other_lines: Sequence[str]) -> list[str]:
-    """The lines of the ladder and of all other checks. Texts are cut to a row where they and ``other_lines`` exceed ``LINES``."""
-    worst = next((item for item in shown if item.state in ("does not hold", "unknown")), shown[0])
-    for rows in (2, 1):
-        ladder_rows = (line for item in shown for line in rung(terminal, item, 2 if item is worst else rows))
-        lines = [*ladder_rows, *others(terminal, run, rows)]
+    """The lines of the ladder and of all other checks; beyond ``LINES``, with ``other_lines``, fixes and then texts are cut to a row."""
+    kept = {next((item for item in shown if item.state in ("does not hold", "unknown")), shown[0]).name: (2, 2)}
+    for sizes in ((2, 2), (2, 1), (1, 1)):
+        ladder_rows = (line for item in shown for line in rung(terminal, item, *kept.get(item.name, sizes)))
+        lines = [*ladder_rows, *others(terminal, run, sizes[1])]
         if height([*lines, *other_lines]) <= LINES:
             break
     return lines
@@ -46,12 +48,12 @@ def height(lines: Sequence[str]) -> int:
     return sum(max(1, -(-len(unstyled(line)) // WIDTH)) for line in lines)
 
 
-def rung(terminal: Terminal, shown: Rung, rows: int = 2) -> Iterator[str]:
-    """Yield the line of a rung, and that of the fix of its worst loss. ``rows``: of text; 0: all of it."""
+def rung(terminal: Terminal, shown: Rung, rows: int, fix_rows: int) -> Iterator[str]:
+    """Yield the line of a rung, and that of the fix of its worst loss. ``rows``, ``fix_rows``: of text; 0: all of it."""
     word = terminal.style(f"{ladder.WORDS[shown.state]:<9}", _STYLES[shown.state])
     yield f"{shown.name:<14} {word} {clipped(shown.text, indent=_INDENT, rows=rows)}"
     if shown.fix:
-        yield f"{'':<{_INDENT}}{clipped(f'fix: {shown.fix}', indent=_INDENT, rows=rows)}"
+        yield f"{'':<{_INDENT}}{clipped(f'fix: {shown.fix}', indent=_INDENT, rows=fix_rows)}"
 
 
 def others(terminal: Terminal, run: Run, rows: int) -> Iterator[str]:
@@ -76,9 +78,14 @@ def _checked(run: Run, named: list[Verdict], bad: list[Verdict]) -> str:
 
 
 def clipped(text: str, *, indent: int, rows: int) -> str:
-    """The text, as long as it fits in so many rows of ``WIDTH`` columns that begin at ``indent``; 0 rows: all of it."""
+    """As much of a text as fits in so many rows of ``WIDTH`` columns from ``indent`` on, to the end of a clause; 0 rows: all of it."""
     if not rows:
         return text
     size = WIDTH - indent
     lines = textwrap.wrap(text, size, max_lines=rows, placeholder=_MORE, break_long_words=False, break_on_hyphens=False)
-    return " ".join(lines)
+    shown = " ".join(lines).removesuffix(_MORE)
+    if len(shown) >= len(" ".join(text.split())):
+        return shown
+    starts = (match.start() for match in _CLAUSE.finditer(shown))
+    ends = [at for at in starts if at > len(shown) // 2 and shown.count("(", 0, at) == shown.count(")", 0, at)]
+    return f"{(shown[: ends[-1]] if ends else shown).rstrip(' ;,:·(')}{_MORE}"

@@ -25,7 +25,6 @@ from .terminal import Terminal
 _MARKS = {"pass": "good", "fail": "bad", "unknown": "warn", "skipped": "warn"}
 #: Exit code -> the outcome of a run.
 WORDS = {0: "PASS", 1: "FAIL", 2: "UNKNOWN", 4: "BROKEN", 130: "INTERRUPTED"}
-_WIDTH = 100
 #: The size of the cluster for which the cost of checkpoints is forecast.
 NODES = 1000
 #: Lines that are shown of the log of the rank that failed.
@@ -54,7 +53,7 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
         probe_table.show(terminal, run.history)
     shown = tuple(verdict for verdict in run.verdicts if verdict.outcome != "pass" or not terminal.quiet)
     terminal.lines(verdicts(terminal, shown))
-    terminal.lines(row for rung in rungs for row in ladder_lines.rung(terminal, rung, rows=0))
+    terminal.lines(row for rung in rungs for row in ladder_lines.rung(terminal, rung, rows=0, fix_rows=0))
     terminal.lines(_notes(session, result, run))
     if code and code != 130:
         terminal.lines(_failed_log(run))
@@ -193,7 +192,7 @@ def _events(verdict: Verdict) -> str:
 def _rows(items: list[str]) -> Iterator[str]:
     row = ""
     for item in items:
-        if row and len(row) + len(item) > _WIDTH:
+        if row and len(row) + len(item) > ladder_lines.WIDTH:
             yield row
             row = ""
         row = f"{row} · {item}" if row else item

@@ -347,14 +347,21 @@ def _accept(draft: trial_draft.Draft, require: str) -> tuple[str, ...]:
     is_default = draft.content.get("workload") == SCRIPT and require != RUNGS[-1]
     parts, unknown = accepted_parts(draft.content.get("accept", ["rng"] if is_default else []))
     for name in unknown:
-        draft.add_problem(("accept",), f"unknown part; {values.nearest(name, (*ACCEPTABLE, NOTHING))}", name)
+        draft.add_problem(("accept",), not_acceptable(name), name)
     return parts
+
+
+def not_acceptable(name: str) -> str:
+    """Why a trial cannot accept that this part is lost."""
+    if name == NOTHING:
+        return f"{NOTHING} stands alone: it demands every part"
+    return f"unknown part; {values.nearest(name, (*ACCEPTABLE, NOTHING))}"
 
 
 def accepted_parts(setting: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(the parts of ``ACCEPTABLE`` in a list or a text with commas, the names that are none of them)."""
     items = setting.split(",") if isinstance(setting, str) else setting if isinstance(setting, list) else [setting]
-    names = [str(item).strip() for item in items]
+    names = [str(item).strip() or "nothing" for item in items]
     if names == [NOTHING]:
         return (), ()
     return tuple(part for part in ACCEPTABLE if part in names), tuple(name for name in names if name not in ACCEPTABLE)

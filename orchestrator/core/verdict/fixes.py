@@ -15,7 +15,7 @@ TORCH: Mapping[str, str] = {
     "optimizer": "save optimizer.state_dict(); optimizer.load_state_dict(...) beside model.load_state_dict(...), on every rank",
     "scheduler": "save scheduler.state_dict() after its step(); scheduler.load_state_dict(...) after the optimizer's",
     "scaler": "save scaler.state_dict(); scaler.load_state_dict(...) before the first step",
-    "RNG": "save torch.get_rng_state() of each rank; torch.set_rng_state(...) of its own rank last before the first step",
+    "RNG": "save torch.get_rng_state() of each rank (NumPy's too); torch.set_rng_state(...) of its own last before the first step",
     "data position": "save how many batches were used (or the generator that draws them); sampler.set_epoch(epoch), then skip as many",
     "copies of the model": "save ema.state_dict(); ema.load_state_dict(...) before the first step, in place of a copy of the model",
     "accumulated gradients": "save after optimizer.step() and zero_grad(), not between the backward passes of a step",

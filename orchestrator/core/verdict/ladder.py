@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ... import views
@@ -9,6 +10,7 @@ from ...model.frozen import replace
 from ...model.run import Run
 from ...model.trial import RUNGS, SCRIPT
 from ...model.verdict import Outcome, Rung, State, Verdict
+from ...views import training
 from . import fixes, rungs, sentence
 
 #: Part of the state -> its name for people; the worst loss first.
@@ -27,6 +29,7 @@ PARTS: Mapping[str, str] = {
     "RNG": "random states",
 }
 _NOT_BACK = "the job did not come back"
+_AND_MORE = re.compile(r" \(and \d+ more\)$")
 #: What a rung answers.
 _DOUBTS = {
     "survived": "Whether your job came back as it should",
@@ -64,7 +67,7 @@ def headline(run: Run, view: views.RunView, shown: Sequence[Rung]) -> str:
     if view.outcome != "finished":
         return f"Your job {'did not come back' if view.failovers else 'failed'}: {shown[0].text}."
     if state == "holds":
-        return _passed(run, view, shown[1])
+        return _passed(run, view, shown)
     required = shown[: RUNGS.index(run.trial.require) + 1]
     rung = next(iter(sorted((rung for rung in required if rung.state == state), key=lambda rung: not rung.lost)), None)
     if rung is None:
@@ -77,7 +80,7 @@ def headline(run: Run, view: views.RunView, shown: Sequence[Rung]) -> str:
     return _known(view, rung) if state == "does not hold" else f"{_DOUBTS[rung.name]} is not known: {rung.text}."
 
 
-def _passed(run: Run, view: views.RunView, whole: Rung) -> str:
+def _passed(run: Run, view: views.RunView, shown: Sequence[Rung]) -> str:
     if not view.failovers:
         text = sentence.story(run.trial, view)
         return f"{text[:1].upper()}{text[1:]}."
@@ -87,8 +90,10 @@ def _passed(run: Run, view: views.RunView, whole: Rung) -> str:
         if len(view.failovers) == 1
         else sentence.count(len(view.failovers), "loss")
     )
-    accepted = [PARTS.get(part, part) for part in whole.accepted]
+    accepted = [PARTS.get(part, part) for part in shown[1].accepted]
     but = f"; lost, and accepted: {', '.join(accepted)}" if accepted else ""
+    missed = [rung.name for rung in shown if rung.state == "does not hold"]
+    but += f"; not required: {sentence.series(missed)}" if missed else ""
     return f"Your job survived: {what}, {sentence.returned(view, first)}{but}."
 
 
@@ -121,19 +126,22 @@ def _whole(run: Run, view: views.RunView) -> Rung:
         return Rung(name=name, state="not asked", text="nothing was resumed", checks=_outcomes(verdicts))
     if complete is None:
         return _whole_by_bits(run, verdicts)
-    lost, accepted = _sorted(_lost(complete)), _sorted(complete.evidence.get("accepted", {}))
+    lost, doubtful = (_sorted(_not_as_before(complete, result)) for result in ("fail", "unknown"))
+    accepted = _sorted(complete.evidence.get("accepted", {}))
     later = next((v.evidence["accepted_later"] for v in run.verdicts if v.evidence.get("accepted_later")), "")
     accepted |= {"RNG": later} if later and "RNG" not in accepted else {}
     state, doubt = _state(verdicts), rungs.unexplained(run.verdicts)
+    bad = {"does not hold": lost, "unknown": doubtful}.get(state, {})
     if state == "holds" and doubt:
         state, text = "unknown", f"no part explains a difference: {doubt}"
-    elif lost and state == "does not hold":
-        text = " · ".join(f"{PARTS.get(part, part)}: {reason}" for part, reason in lost.items())
+    elif bad and (bad is lost or any(reason in complete.text for reason in bad.values())):
+        text = " · ".join(f"{PARTS.get(part, part)}: {reason}" for part, reason in bad.items())
     else:
-        text = _finding(verdicts, state) or complete.text.partition("; ")[0]
+        text = _finding(verdicts, state) or _shortened(complete.text.partition("; ")[0])
     note = ", ".join(f"{PARTS.get(part, part)} ({how})" for part, how in accepted.items())
     text += f"; accepted: {note}" * bool(note)
-    fix = fixes.of(run, next(iter({**lost, **accepted}), ""))
+    is_drawn = training.completeness.DRAWN in lost.get("data position", "")
+    fix = fixes.of(run, "RNG" if is_drawn else next(iter({**lost, **accepted}), ""))
     return Rung(name=name, state=state, text=text, fix=fix, checks=_outcomes(verdicts), lost=lost, accepted=accepted)
 
 
@@ -176,23 +184,29 @@ def _state(verdicts: Sequence[Verdict]) -> State:
 
 
 def _finding(verdicts: Iterable[Verdict], state: State) -> str:
-    """The texts of the verdicts that make a rung no or unknown, each once; that of a load that failed first."""
+    """The first finding of each verdict that makes a rung no or unknown, each once; that of a load that failed first."""
     bad = [
         verdict for verdict in verdicts if verdict.outcome in ("fail", "unknown") and _STATES[verdict.outcome] == state
     ]
     bad.sort(key=lambda verdict: not verdict.evidence.get("tried"))
-    return "; ".join(dict.fromkeys(verdict.text for verdict in bad))
+    return "; ".join(dict.fromkeys(_AND_MORE.sub("", verdict.text) for verdict in bad))
 
 
-def _lost(complete: Verdict) -> dict[str, str]:
-    """Part -> reason of what was not resumed, by the rows of all attempts."""
+def _shortened(text: str) -> str:
+    """A list of parts that are as before, of which the first two are named where there are more than three."""
+    names = text.split(", ")
+    return f"{names[0]}, {names[1]} and {len(names) - 2} more parts as before" if len(names) > 3 else text
+
+
+def _not_as_before(complete: Verdict, result: str) -> dict[str, str]:
+    """Part -> reason of what was not resumed, or is not known to be, by the rows of all attempts."""
     rows = complete.evidence.get("rows", {}).values()
     accepted = complete.evidence.get("accepted", {})
     return {
         part: row["text"] or "not as before"
         for attempt in rows
         for part, row in attempt.items()
-        if row["result"] == "fail" and part not in accepted
+        if row["result"] == result and part not in accepted
     }
 
 

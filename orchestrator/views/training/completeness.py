@@ -21,6 +21,7 @@ _SAVED = {"buffers": "buffers", "learning rate": "lr", "scheduler": "scheduler",
 
 #: What a trial may accept -> the part that may then be lost.
 ACCEPTABLE = {"rng": "RNG", "data-position": "data position", "ema": "copies of the model"}
+DRAWN = "drawn from random states that were lost"
 
 #: States of an optimizer that are a number for each parameter: a rank without elements of one may not have it.
 SCALARS = ("step", "mu_product", "eta", "mu")
@@ -177,7 +178,7 @@ def drawn_data(parts: dict[str, Row], repeated: Sequence[Replay]) -> dict[str, R
     row, is_lost = parts.get("data position"), parts["RNG"].result == "fail" if "RNG" in parts else False
     if first is None or row is None or row.result != "unknown" or not is_lost or parts["weights"].result != "pass":
         return parts
-    text = f"step {first.step} has other inputs than before: the job draws them from random states that were lost"
+    text = f"step {first.step} has other inputs than before, {DRAWN} (noise, not data? --accept rng,data-position)"
     return parts | {row.part: replace(row, result="fail", text=text)}
 
 
@@ -281,6 +282,12 @@ def _saved_parts(resumption: Resumption) -> frozenset[str]:
     contents = [write.saved.contents for write in _writes(resumption) if write.saved]
     generators = {str(name) for saved in contents for name in saved.get("rng") or ()}
     return frozenset(generators | {str(v) for saved in contents for k, v in saved.items() if k.startswith("tensors.")})
+
+
+def saved_copies(resumption: Resumption) -> frozenset[str]:
+    """The keys of copies of the model, such as averages of its weights, in the checkpoint that it resumed from."""
+    saves = (write.saved for write in _writes(resumption) if write.saved)
+    return frozenset(str(key) for saved in saves for key in saved.contents.get("copies") or ())
 
 
 def _unobserved_copy(resumption: Resumption, before: watch.State) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import cast
 
 from ...model.frozen import replace
@@ -41,12 +41,15 @@ _Keys = Mapping[str, str]
 _Saves = Mapping[str, _Keys]
 
 
-def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool = True) -> Row | None:
+def row(
+    facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool = True, without: Collection[str] = ()
+) -> Row | None:
     """By the checkpoints after the first resumption; None where none of them can be compared.
 
     A key that differs although the weights are equal was not resumed. Where a restart changes sums by rounding (``rounds``), and
     weights or optimizer states differ, only numbers compare, and soon. What differs before the failure as well, such as times, is left out.
     ``same_size``: whether the gang kept its size; else lists with an entry for each rank have other lengths.
+    ``without``: keys of the checkpoint that are left out, with all that is below them.
     """
     base = _first_base(facts)
 
@@ -63,7 +66,7 @@ def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool
     for step in sorted(int(step) for step in facts.saves.keys() & twin.saves.keys() if int(step) > base):
         own, other = facts.saves[str(step)], twin.saves[str(step)]
         is_same = _has_same_weights(own, other, with_optimizer=rounds)
-        keys = own.keys() & other.keys() - noise
+        keys = {key for key in own.keys() & other.keys() - noise if not _is_below(_name(key), without)}
         # an optimizer without states does not show whether tensors that the job keeps beside it are summed in another order
         is_exact = is_same and not (rounds and not any(" optimizer." in key for key in own))
         if is_exact:
@@ -79,7 +82,8 @@ def row(facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool
         keys -= of_weights if is_same or (is_close and all(is_close)) else {key for key in keys if " norms." in key}
         bounds = {key: NORMS if " norms." in key else ROUNDING for key in keys}
         changed = sorted(k for k in keys if k in moved or not _is_equal(own[k], other[k], _of(k, rounded), bounds[k]))
-        if same_size and (lost := sorted(_lacking(own, other) - absent)):
+        lacking = (name for name in _lacking(own, other) - absent if not _is_below(name, without))
+        if same_size and (lost := sorted(lacking)):
             text = f"the checkpoint of step {step} has fewer entries {lost[0]} than the reference run's"
             return Row(part=PART, result="fail", text=text, who="the job")
         if changed:
@@ -133,6 +137,17 @@ def with_copies(rows: dict[str, Row], saved: Row | None) -> dict[str, Row]:
     key = next((key for key in keys if row and row.text == UNOBSERVED.format(key)), None)
     text = f"{key} is as in the checkpoints of the reference run"
     return rows | {row.part: replace(row, result="pass", text=text)} if row and key else rows
+
+
+def with_lost_copies(rows: dict[str, Row], saved: Row | None, rest: Row | None) -> dict[str, Row]:
+    """The rows, where the saved state differs in copies of the model: ``rest`` is the row without these."""
+    are_copies = saved and saved.result == "fail" and not (rest and rest.result == "fail")
+    known = (replace(saved, part="copies of the model"), rest) if saved and are_copies else (saved,)
+    return rows | {row.part: row for row in known if row}
+
+
+def _is_below(name: str, keys: Collection[str]) -> bool:
+    return any(name == key or name.startswith(f"{key}.") for key in keys)
 
 
 def _lacking(own: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
@@ -231,6 +246,14 @@ def put_back(lines: Lineage, facts: KeptFacts, twin: Twin | None) -> tuple[Resul
     if not lost:
         return "pass", f"all other parts were equal through step {until}", ""
     return "fail", "; ".join(text for _, text in lost), next((part for part, _ in lost if part), "")
+
+
+def not_drawn(data: Row, lines: Lineage, facts: KeptFacts, twin: Twin | None) -> Row:
+    """The row of a data position; where data differ although random states were put back, a lost place in them is why."""
+    result, _, part = put_back(lines, facts, twin)
+    if (result, part) != ("fail", data.part) or data.result != "fail" or twin is None or twin.control is None:
+        return data
+    return replace(data, text=f"{twin.control.parts[part][1]}, and with random states put back")
 
 
 def random_states_aside(result: Result, why: str) -> str:
