@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator import views
 from orchestrator.cli.inputs.session import Session
-from orchestrator.cli.render import summary, terminal
+from orchestrator.cli.render import ladder_lines, summary, terminal
 from orchestrator.core.verdict import fixes, judge, ladder, rungs, sentence
 from orchestrator.model import launch, watch
 from orchestrator.model.event import History
@@ -334,3 +334,32 @@ def test_a_job_that_fails_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "log       rank 2 on n2, attempt 0 at broken.py:3, last lines:" in text
     assert "FAIL      Your job did not come back: rank 2 (n2) left with exit code 1: NameError" in text
     assert "resumed whole  unknown   the job did not come back" in text
+
+
+def test_a_failed_rank_shows_its_error_and_not_the_stack_of_its_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever frames of libraries its log ends with, the place is the innermost line of the job."""
+    error = (
+        "Traceback (most recent call last):",
+        '  File "/jobs/train.py", line 12, in <module>',
+        '  File "/venv/lib/python3.11/site-packages/torch/autograd/graph.py", line 979, in backward',
+        "RuntimeError: Connection reset by peer",
+    )
+    dump = ('  File "/jobs/train.py", line 7 in load', '  File "<frozen runpy>", line 198 in _run_module_as_main')
+    failed = views.FailedRank(rank=1, node="n1", epoch=0, tail=dump, traceback=error)
+    monkeypatch.setattr(views, "failed_rank", lambda run, lines: failed)
+    bad = Verdict(check="finished", outcome="fail", text="stalled")
+    text = ended(run_builder.run(verdicts=(bad, verdict("resume-complete", "unknown"))), "failed", tmp_path)
+    assert "log       rank 1 on n1, attempt 0 at train.py:12, last lines:" in text
+    assert "RuntimeError: Connection reset by peer" in text and "runpy" not in text
+
+
+def test_a_path_that_fills_a_row_does_not_hide_the_error_behind_it() -> None:
+    """torch begins errors with the place in its own source."""
+    error = (
+        "left with exit code 1: RuntimeError: [/__w/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:129]"
+    )
+    shown = ladder_lines.clipped(f"{error} Timed out waiting {'x ' * 60}", indent=25, rows=2)
+    assert shown.startswith(f"{error} Timed out waiting x") and shown.endswith(" x … (-v)") and len(shown) <= 150
+    assert ladder_lines.clipped("checked        " + "y" * 200, indent=0, rows=1) == f"checked        {'y' * 78} … (-v)"
