@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator import views
 from orchestrator.cli.inputs.session import Session
-from orchestrator.cli.render import ladder_lines, summary, terminal
+from orchestrator.cli.render import summary, terminal
 from orchestrator.core.verdict import fixes, judge, ladder, rungs, sentence
 from orchestrator.model import launch, watch
 from orchestrator.model.event import History
@@ -355,11 +355,11 @@ def test_a_failed_rank_shows_its_error_and_not_the_stack_of_its_stop(
     assert "RuntimeError: Connection reset by peer" in text and "runpy" not in text
 
 
-def test_a_path_that_fills_a_row_does_not_hide_the_error_behind_it() -> None:
-    """torch begins errors with the place in its own source."""
-    error = (
-        "left with exit code 1: RuntimeError: [/__w/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:129]"
-    )
-    shown = ladder_lines.clipped(f"{error} Timed out waiting {'x ' * 60}", indent=25, rows=2)
-    assert shown.startswith(f"{error} Timed out waiting x") and shown.endswith(" x … (-v)") and len(shown) <= 150
-    assert ladder_lines.clipped("checked        " + "y" * 200, indent=0, rows=1) == f"checked        {'y' * 78} … (-v)"
+def test_a_built_in_training_whose_redone_steps_are_equal_resumed_whole_without_a_twin() -> None:
+    """What was not asked is no doubt: an exact training cannot be one of which nobody knows whether it resumed whole."""
+    proved = (verdict("replay-equal", "pass"), verdict("bit-exact", "skipped"))
+    assert ladder._whole_by_bits(run_builder.run(verdicts=proved), ()).state == "holds"
+    unproved = (verdict("replay-equal", "skipped"), verdict("bit-exact", "skipped"))
+    assert ladder._whole_by_bits(run_builder.run(verdicts=unproved), ()).state == "unknown"
+    doubtful = (verdict("replay-equal", "pass"), verdict("bit-exact", "unknown"))
+    assert ladder._whole_by_bits(run_builder.run(verdicts=doubtful), ()).state == "unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from ... import views
@@ -16,8 +17,6 @@ LINES, WIDTH = 12, 100
 _INDENT = 25
 _STYLES = {"holds": "good", "does not hold": "bad", "unknown": "warn", "not asked": "dim"}
 _MORE = " … (-v)"
-#: A longer word, such as a path in an error, is cut.
-_WORD = 20
 
 
 def failovers(run: Run, view: views.RunView) -> Iterator[str]:
@@ -78,10 +77,8 @@ def _checked(run: Run, named: list[Verdict], bad: list[Verdict]) -> str:
 
 def clipped(text: str, *, indent: int, rows: int) -> str:
     """The text, as long as it fits in so many rows of ``WIDTH`` columns that begin at ``indent``; 0 rows: all of it."""
-    room = (WIDTH - indent) * rows
-    text = " ".join(text.splitlines()) if rows else text
-    if len(text) <= room or not rows:
+    if not rows:
         return text
-    kept = text[: room - len(_MORE)]
-    words = kept.rpartition(" ")[0]
-    return f"{words if len(kept) - len(words) <= _WORD else kept}{_MORE}"
+    size = WIDTH - indent
+    lines = textwrap.wrap(text, size, max_lines=rows, placeholder=_MORE, break_long_words=False, break_on_hyphens=False)
+    return " ".join(lines)
