@@ -267,8 +267,7 @@ def _failed_log(run: Run, most: int = _TAIL) -> Iterator[str]:
     """Yield the end of the log of the first rank that failed, or of the rank that it names as the cause."""
     failed = views.failed_rank(run, _TAIL)
     if failed is not None and failed.tail:
-        is_dump = failed.traceback and all(_DUMPED.match(line) for line in failed.tail)
-        tail = failed.traceback if is_dump else failed.tail
+        tail = (failed.traceback if all(_DUMPED.match(line) for line in failed.tail) else ()) or failed.tail
         places = [match for line in failed.traceback or tail if (match := _PLACE.search(line))]
         places = [match for match in places if views.standing.is_in_script((match["file"],))] or places
         where = f" at {Path(places[-1]['file']).name}:{places[-1]['line']}" if places else ""

@@ -198,10 +198,8 @@ def _lost(complete: Verdict) -> dict[str, str]:
 
 
 def _sorted(parts: Mapping[str, str]) -> dict[str, str]:
-    order = [*PARTS]
-    return {
-        part: parts[part] for part in sorted(parts, key=lambda part: order.index(part) if part in order else len(order))
-    }
+    places = {part: number for number, part in enumerate(PARTS)}
+    return dict(sorted(parts.items(), key=lambda item: places.get(item[0], len(places))))
 
 
 def _outcomes(verdicts: Iterable[Verdict]) -> dict[str, Outcome]:
