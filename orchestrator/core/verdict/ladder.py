@@ -142,8 +142,8 @@ def _whole_by_bits(run: Run, verdicts: Sequence[Verdict]) -> Rung:
     proofs = [v for v in run.verdicts if v.check in ("bit-exact", "replay-equal")]
     differing = [verdict for verdict in verdicts if verdict.outcome == "fail"]
     equal = [verdict for verdict in proofs if verdict.outcome == "pass"]
-    asked = [verdict for verdict in proofs if verdict.outcome != "skipped"]
-    state: State = "does not hold" if differing else "holds" if equal and len(equal) == len(asked) else "unknown"
+    compared = [verdict for verdict in proofs if verdict.outcome != "skipped"]
+    state: State = "does not hold" if differing else "holds" if equal and len(equal) == len(compared) else "unknown"
     text = next(
         (verdict.text for verdict in (*differing, *(equal if state == "holds" else proofs)) if verdict.text),
         "no check shows it",
