@@ -36,6 +36,8 @@ _PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _TRACEBACK = "Traceback (most recent call last):"
 #: The first line of a log, written by ccbed.
 _HEAD = "ccbed: run "
+#: The place in its own source with which torch begins an error.
+_SOURCE = re.compile(r"\[/\S+\.(?:cc|cpp|h|hpp|cu):\d+\] ")
 #: Lines of a traceback: those at its end, which name the error.
 _FRAMES = 60
 #: Characters of a line of a log, and of an error in the text of a finding.
@@ -145,7 +147,7 @@ class Cause:
         why = self.exit.data.error
         if self.error and reported:
             why = ": ".join(filter(None, (self.error.data.kind, self.error.data.message)))
-        return f"{ended}: {_cut(' '.join(why.split()), _WHY)}{self.peers}" if why else ended
+        return f"{ended}: {_cut(' '.join(_SOURCE.sub('', why).split()), _WHY)}{self.peers}" if why else ended
 
 
 def root_cause(history: History, gang: Gang) -> Cause | None:

@@ -77,7 +77,7 @@ def test_the_fault_of_contributing_is_proved_and_has_nothing_to_undo(bed: Bed, t
         "{trial: kill, workload: train-dp, params: {epochs: 1}, faults: [{kill-rank: {node: 1, at: {step: 12}, signal: TERM}}]}"
     )
     code, output = bed.ccbed(
-        "--plugins", str(EXAMPLES), "run", str(trial), "--runs-dir", str(bed.runs), "--recovery", "restart"
+        "--plugins", str(EXAMPLES), "run", str(trial), "--runs-dir", str(bed.runs), "--recovery", "restart", "-v"
     )
     assert code == 0, output
     assert "kill-rank n1: injected, verified and healed" in output

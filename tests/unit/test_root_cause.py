@@ -134,6 +134,12 @@ def test_the_rank_for_which_the_others_waited_in_vain_is_named_with_its_line() -
     assert (cause.rank, cause.peers) == (2, "; rank 0 was at train.py:49 (save), in no collective")
 
 
+def test_the_place_in_the_source_of_torch_is_left_out_of_an_error() -> None:
+    """It is longer than a row of the terminal, and would push out what the error says."""
+    run = _reporting(_failing({2: 1}, {2: 1.1}), 2, "[/__w/gloo/transport/tcp/unbound_buffer.cc:129] Timed out [here:3]")
+    assert _cause(run).how.endswith(": Timed out [here:3]")
+
+
 def test_ranks_that_met_in_different_collectives_are_told_apart() -> None:
     reduce = ("/x/site-packages/torch/distributed/distributed_c10d.py:2900 all_reduce", "/job/train.py:20 step")
     backward = ("/x/site-packages/torch/autograd/graph.py:829 _engine_run_backward", "/job/train.py:21 step")

@@ -390,3 +390,32 @@ def test_a_job_that_fails_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "log       rank 2 on n2, attempt 0 at broken.py:3, last lines:" in text
     assert "FAIL      Your job did not come back: rank 2 (n2) left with exit code 1: NameError" in text
     assert "resumed whole  unknown   the job did not come back" in text
+
+
+def test_a_failed_rank_shows_its_error_and_not_the_stack_of_its_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever frames of libraries its log ends with, the place is the innermost line of the job."""
+    error = (
+        "Traceback (most recent call last):",
+        '  File "/jobs/train.py", line 12, in <module>',
+        '  File "/venv/lib/python3.11/site-packages/torch/autograd/graph.py", line 979, in backward',
+        "RuntimeError: Connection reset by peer",
+    )
+    dump = ('  File "/jobs/train.py", line 7 in load', '  File "<frozen runpy>", line 198 in _run_module_as_main')
+    failed = views.FailedRank(rank=1, node="n1", epoch=0, tail=dump, traceback=error)
+    monkeypatch.setattr(views, "failed_rank", lambda run, lines: failed)
+    bad = Verdict(check="finished", outcome="fail", text="stalled")
+    text = ended(run_builder.run(verdicts=(bad, verdict("resume-complete", "unknown"))), "failed", tmp_path)
+    assert "log       rank 1 on n1, attempt 0 at train.py:12, last lines:" in text
+    assert "RuntimeError: Connection reset by peer" in text and "runpy" not in text
+
+
+def test_a_built_in_training_whose_redone_steps_are_equal_resumed_whole_without_a_twin() -> None:
+    """What was not asked is no doubt: an exact training cannot be one of which nobody knows whether it resumed whole."""
+    proved = (verdict("replay-equal", "pass"), verdict("bit-exact", "skipped"))
+    assert ladder._whole_by_bits(run_builder.run(verdicts=proved), ()).state == "holds"
+    unproved = (verdict("replay-equal", "skipped"), verdict("bit-exact", "skipped"))
+    assert ladder._whole_by_bits(run_builder.run(verdicts=unproved), ()).state == "unknown"
+    doubtful = (verdict("replay-equal", "pass"), verdict("bit-exact", "unknown"))
+    assert ladder._whole_by_bits(run_builder.run(verdicts=doubtful), ()).state == "unknown"

@@ -30,8 +30,9 @@ NODES = 1000
 #: Lines that are shown of the log of the rank that failed.
 _TAIL = 8
 _NOT_VERIFIED = "not verified"
-#: A line of a traceback that names a place.
-_PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+#: A line of a traceback that names a place, and one of a stack that the stop of an attempt wrote.
+_PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,|$)')
+_DUMPED = re.compile(r'  File ".+", line \d+ in ')
 
 
 def show(session: Session, result: Result, *, as_json: bool = False) -> int:
@@ -265,10 +266,12 @@ def _failed_log(run: Run, most: int = _TAIL) -> Iterator[str]:
     """Yield the end of the log of the first rank that failed, or of the rank that it names as the cause."""
     failed = views.failed_rank(run, _TAIL)
     if failed is not None and failed.tail:
-        places = [match for line in (*failed.traceback, *failed.tail) if (match := _PLACE.search(line))]
+        tail = (failed.traceback if all(_DUMPED.match(line) for line in failed.tail) else ()) or failed.tail
+        places = [match for line in failed.traceback or tail if (match := _PLACE.search(line))]
+        places = [match for match in places if views.standing.is_in_script((match["file"],))] or places
         where = f" at {Path(places[-1]['file']).name}:{places[-1]['line']}" if places else ""
         yield f"log       rank {failed.rank} on {failed.node}, attempt {failed.epoch}{where}, last lines:"
-        yield from (f"          {line}" for line in failed.tail[-most:])
+        yield from (f"          {line}" for line in tail[-most:])
 
 
 def _failed_reports(directory: Path) -> Iterator[str]:

@@ -107,11 +107,10 @@ def describe(
     parts += [f"{rank_names(stopped)} {verb(stopped, 'is', 'are')} stopped by a signal" if stopped else ""]
     parts += [f"rank {rank} is at {standing.position(stacks[rank])}, in no collective" for rank in elsewhere[:3]]
     parts += standing.waiting_text(waiting)
-    parts += [
-        f"{rank_names(spinning)} {verb(spinning, 'uses its', 'use their')} CPU and {verb(spinning, 'makes', 'make')} no step"
-        if spinning
-        else ""
-    ]
+    if spinning:
+        parts.append(
+            f"{rank_names(spinning)} {verb(spinning, 'uses its CPU and makes', 'use their CPU and make')} no step"
+        )
     if not any(stacks.values()):
         parts.append("the others wait" if spinning else "no rank uses its CPU; no stack could be taken")
     parts += _missing_stacks(replies, stopped)
@@ -144,12 +143,9 @@ def _busy(inspection: Inspection) -> tuple[int, ...]:
 
 def _busy_reason(inspection: Inspection, busy: tuple[int, ...]) -> str:
     quiet = inspection.quiet
-    since = (
-        f"no step for {quiet.since_s:.0f} s"
-        if not quiet.left
-        else f"{rank_names(quiet.left)} left {quiet.since_s:.0f} s ago"
-    )
-    absent = "a launcher has no worker now" if any(not reply.states for reply in inspection.replies) else ""
-    if busy:
-        return f"{since}, but {rank_names(busy)} {verb(busy, 'works', 'work')}"
-    return f"{since}; {absent or 'a node does not respond'}"
+    since = f"no step for {quiet.since_s:.0f} s"
+    if quiet.left:
+        since = f"{rank_names(quiet.left)} left {quiet.since_s:.0f} s ago"
+    is_unstarted = any(not reply.states for reply in inspection.replies)
+    doubt = "a launcher has no worker now" if is_unstarted else "a node does not respond"
+    return f"{since}, but {rank_names(busy)} {verb(busy, 'works', 'work')}" if busy else f"{since}; {doubt}"

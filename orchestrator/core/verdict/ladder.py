@@ -150,7 +150,8 @@ def _whole_by_bits(run: Run, verdicts: Sequence[Verdict]) -> Rung:
     proofs = [v for v in run.verdicts if v.check in ("bit-exact", "replay-equal")]
     differing = [verdict for verdict in verdicts if verdict.outcome == "fail"]
     equal = [verdict for verdict in proofs if verdict.outcome == "pass"]
-    state: State = "does not hold" if differing else "holds" if equal and len(equal) == len(proofs) else "unknown"
+    compared = [verdict for verdict in proofs if verdict.outcome != "skipped"]
+    state: State = "does not hold" if differing else "holds" if equal and len(equal) == len(compared) else "unknown"
     text = next(
         (verdict.text for verdict in (*differing, *(equal if state == "holds" else proofs)) if verdict.text),
         "no check shows it",
@@ -211,10 +212,8 @@ def _not_as_before(complete: Verdict, result: str) -> dict[str, str]:
 
 
 def _sorted(parts: Mapping[str, str]) -> dict[str, str]:
-    order = [*PARTS]
-    return {
-        part: parts[part] for part in sorted(parts, key=lambda part: order.index(part) if part in order else len(order))
-    }
+    places = {part: number for number, part in enumerate(PARTS)}
+    return dict(sorted(parts.items(), key=lambda item: places.get(item[0], len(places))))
 
 
 def _outcomes(verdicts: Iterable[Verdict]) -> dict[str, Outcome]:
