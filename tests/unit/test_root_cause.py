@@ -136,7 +136,9 @@ def test_the_rank_for_which_the_others_waited_in_vain_is_named_with_its_line() -
 
 def test_the_place_in_the_source_of_torch_is_left_out_of_an_error() -> None:
     """It is longer than a row of the terminal, and would push out what the error says."""
-    run = _reporting(_failing({2: 1}, {2: 1.1}), 2, "[/__w/gloo/transport/tcp/unbound_buffer.cc:129] Timed out [here:3]")
+    run = _reporting(
+        _failing({2: 1}, {2: 1.1}), 2, "[/__w/gloo/transport/tcp/unbound_buffer.cc:129] Timed out [here:3]"
+    )
     assert _cause(run).how.endswith(": Timed out [here:3]")
 
 
