@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 
 BIN := .venv/bin
 # CI sets this: then a skipped test counts as failed.
-export CCBED_REQUIRE ?=
+export CCBED_TESTS_REQUIRE ?=
 # Without bytecode each start compiles again: collection takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 

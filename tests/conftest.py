@@ -1,4 +1,4 @@
-"""For all tests: CCBED_REQUIRE=all turns a skipped test into a failed one."""
+"""For all tests: CCBED_TESTS_REQUIRE=all turns a skipped test into a failed one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-REQUIRED = "CCBED_REQUIRE=all, but this was skipped: "
+REQUIRED = "CCBED_TESTS_REQUIRE=all, but this was skipped: "
 
 
 def _reason(longrepr: Any) -> str:
@@ -17,7 +17,7 @@ def _reason(longrepr: Any) -> str:
 
 def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Expected failures (xfail) count as skipped for pytest; they stay what they are."""
-    if os.environ.get("CCBED_REQUIRE") == "all" and report.skipped and not hasattr(report, "wasxfail"):
+    if os.environ.get("CCBED_TESTS_REQUIRE") == "all" and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = REQUIRED + _reason(report.longrepr)
 

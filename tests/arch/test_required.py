@@ -21,7 +21,7 @@ def run(folder: Path, text: str, required: str) -> subprocess.CompletedProcess[s
     (folder / "conftest.py").write_text((Path(__file__).parents[1] / "conftest.py").read_text())
     (folder / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
-    env = {**os.environ, "CCBED_REQUIRE": required}
+    env = {**os.environ, "CCBED_TESTS_REQUIRE": required}
     return subprocess.run(command, capture_output=True, text=True, env=env, cwd=folder, timeout=60, check=False)
 
 
@@ -29,7 +29,7 @@ def run(folder: Path, text: str, required: str) -> subprocess.CompletedProcess[s
 def test_a_skip_fails_where_all_is_required(tmp_path: Path, case: str) -> None:
     done = run(tmp_path, SKIPS[case], "all")
     assert done.returncode not in (0, 5), done.stdout
-    assert "CCBED_REQUIRE=all, but this was skipped" in done.stdout
+    assert "CCBED_TESTS_REQUIRE=all, but this was skipped" in done.stdout
 
 
 def test_a_skip_is_a_skip_elsewhere(tmp_path: Path) -> None:

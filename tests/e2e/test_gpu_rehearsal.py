@@ -25,7 +25,7 @@ NOT_REHEARSED = {
 
 
 def test_all_parts_pass_on_the_cpu_and_the_report_lists_what_was_not_rehearsed(tmp_path: Path) -> None:
-    env = {**os.environ, command.REHEARSAL: "1", "CCBED_REQUIRE": ""}
+    env = {**os.environ, command.REHEARSAL: "1", "CCBED_TESTS_REQUIRE": ""}
     done = subprocess.run(
         [sys.executable, "-m", "tests.gpu", "run", "--out", str(tmp_path / "out"), "--venv", str(tmp_path / "venv")],
         cwd=ROOT, env=env, capture_output=True, text=True, timeout=1100, check=False,

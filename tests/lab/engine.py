@@ -1,5 +1,5 @@
 """Pytest plugin: ``engine``, ``image`` and ``lab`` for every test that needs a real one. What is missing is said; with
-CCBED_REQUIRE=all that is a failure."""
+CCBED_TESTS_REQUIRE=all that is a failure."""
 
 from __future__ import annotations
 
