@@ -194,7 +194,7 @@ def test_a_lost_node_on_the_command_line(box: Box) -> None:
 
 def test_a_shipped_script_that_loses_its_container_resumes_from_its_own_checkpoint(box: Box) -> None:
     code, output = box.ccbed(
-        "run", "example:gpt-ddp", "--fail-node", "1", "--bed", NAME, "--no-twin", "--runs-dir", str(box.runs), "--",
+        "-v", "run", "example:gpt-ddp", "--fail-node", "1", "--bed", NAME, "--no-twin", "--runs-dir", str(box.runs), "--",
         "--steps", "60", "--save-every", "6",
     )  # fmt: skip
     assert code == 0, output

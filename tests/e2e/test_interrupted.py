@@ -221,7 +221,7 @@ def test_down_with_force_ends_no_program_that_uses_ccbed_as_a_library(small: Bed
 def test_a_run_on_a_bed_without_its_keeper_is_refused(small: Bed) -> None:
     _kill_keeper(small)
     code, output = small.ccbed("run", "dp-ring", "--nodes", "1", "--no-twin", "--runs-dir", str(small.runs))
-    assert (code, "not on keeper" in output, "ccbed up" in output) == (4, True, True), output
+    assert (code, "the keeper is gone" in output, "ccbed up" in output) == (4, True, True), output
 
 
 def test_what_trains_goes_on_when_its_keeper_is_killed(small: Bed) -> None:

@@ -78,9 +78,9 @@ def test_a_job_that_ends_before_its_last_step_is_otherwise(tmp_path: Path) -> No
 
 def test_a_fault_that_no_option_names_is_that_of_a_file(tmp_path: Path) -> None:
     cell = Cell("hf", "hf.py", "--preempt", "preempt: {node: 2, at: {step: 21}}")
-    assert matrix.trial(cell, tmp_path) == ["trial.yml", "--bed", "fw-hf"]
+    assert matrix.trial(cell, tmp_path) == ["trial.yml", "--bed", "fw-hf", *matrix.STRICT]
     assert '"args": ["--preempt"]' in (tmp_path / "trial.yml").read_text()
-    assert matrix.trial(RIGHT, tmp_path) == ["hf.py", "--bed", "fw-hf", "--fail-node", "2", "--"]
+    assert matrix.trial(RIGHT, tmp_path) == ["hf.py", "--bed", "fw-hf", "--fail-node", "2", *matrix.STRICT, "--"]
 
 
 def test_the_page_says_what_the_results_say() -> None:
