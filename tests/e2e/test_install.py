@@ -47,16 +47,16 @@ print(*sorted(plugins.discover().reports))
 
 #: A program of a user; mypy must know that its last line is wrong.
 CLIENT = """
-from orchestrator import api
+import ccbed
 
 
 def drill(inventory: str) -> list[str]:
-    with api.Bed.up(inventory) as bed:
-        result = api.run("dp-ring", bed=bed, fail_node=[1, 2], params={"epochs": 1}).require_pass()
-    return [finding.text for finding in api.check(result.bundle).findings]
+    with ccbed.Bed.up(inventory) as bed:
+        result = ccbed.run("dp-ring", bed=bed, fail_node=[1, 2], params={"epochs": 1}).require_pass()
+    return [finding.text for finding in ccbed.check(result.bundle).findings]
 
 
-api.run(3)
+ccbed.run(3)
 """
 #: A suite of a user: the modules that pytest rewrote are printed once the fixture has loaded what it needs.
 SUITE = """

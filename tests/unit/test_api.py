@@ -13,6 +13,7 @@ from typing import Any
 import click
 import pytest
 
+import ccbed
 from orchestrator import api
 from orchestrator.app import requests
 from orchestrator.app import run as run_trial
@@ -59,12 +60,24 @@ def bundle(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("module", ["orchestrator.api", "ccbed.pytest_plugin"])
+@pytest.mark.parametrize("module", ["orchestrator.api", "ccbed", "ccbed.pytest_plugin"])
 def test_importing_it_loads_nothing_heavy(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORTED.format(module)], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.split() == []
+
+
+def test_the_package_ccbed_offers_what_the_api_has_and_loads_it_when_it_is_used() -> None:
+    code = (
+        "import ccbed, sys; names, before = dir(ccbed), 'orchestrator' in sys.modules; "
+        "from ccbed import Bed, run; print(names, before, run.__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"{sorted(api.__all__)} False orchestrator.api\n"
+    assert ccbed.run is api.run and ccbed.Result is api.Result
+    with pytest.raises(AttributeError, match="module 'ccbed' has no attribute 'launch'"):
+        ccbed.launch  # noqa: B018
 
 
 @pytest.mark.parametrize("outcome", ["pass", "fail", "unknown", "broken"])
