@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...model import watch
 from ...model.frozen import dataclass, replace
@@ -36,6 +36,11 @@ class Row:
     text: str = ""
     who: str = ""
     keys: frozenset[str] = frozenset()
+
+
+def may_lose(accept: Iterable[str]) -> frozenset[str]:
+    """The parts whose loss a trial accepts."""
+    return frozenset(ACCEPTABLE[name] for name in accept)
 
 
 def rows(lines: Lineage, resumption: Resumption, twin: Twin | None = None) -> tuple[Row, ...]:
