@@ -10,7 +10,7 @@ from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
-from ..views.training import completeness
+from ..views.training import completeness, saved_state
 
 SKIPS = True
 NEXT = "a restart control tells whether that belongs to the job: --twin"
@@ -79,11 +79,12 @@ def _explained(run: Run, lines: training.Lineage) -> Verdict:
         lost = [part for part, row in parts.items() if row.result == "fail"]
         needed = [part for part in lost if part not in may_lose]
         parts = {part: row for part, row in parts.items() if row.result != "fail" or part in needed}
-        if differing and (needed or _are_of_other_data(lost, repeated)):
-            failures.append(views.finding(f"{_differs(differing[0])}: {lost[0]} not resumed"))
+        of_steps = [part for part in needed if part != saved_state.COPIES or why]  # an average changes no step
+        if differing and (of_steps or _are_of_other_data(lost, repeated)):
+            failures.append(views.finding(f"{_differs(differing[0])}: {next(iter(of_steps), lost[0])} not resumed"))
         elif differing and "RNG" in lost:
-            result, why, _ = training.saved_state.put_back(lines, facts, run.twin, may_lose)
-            aside = training.saved_state.random_states_aside(result, why)
+            result, why, _ = saved_state.put_back(lines, facts, run.twin, may_lose)
+            aside = saved_state.random_states_aside(result, why)
             is_explained &= result == "pass"
             {"fail": failures, "unknown": doubts}.get(result, []).append(views.finding(aside))
         elif differing and unrepeated:

@@ -13,7 +13,7 @@ from .attempts import Attempt, Process, add
 from .checkpoints import Write
 from .kept import drawn_from
 from .parts import COMPARE, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
-from .replay import Replay, replays
+from .replay import Replay, modules, replays
 from .resumption import Lineage, Resumption, Step
 
 #: Part -> its name in a state and in the contents of a checkpoint.
@@ -330,7 +330,7 @@ def _by_contents(
     checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
     contents = checkpoint.contents if checkpoint else {}
     for part in PARTS:
-        if part == "other state" or (part == "copies of the model" and not start.copies):
+        if part == "other state" or (part == "copies of the model" and not modules(start.copies)):
             continue
         if part == "accumulated gradients" and (not _accumulated(resumption)[0] or _begins_whole(process)):
             continue

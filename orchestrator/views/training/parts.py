@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ...model import watch
 from ...model.frozen import dataclass
 from .attempts import Process
-from .replay import Replay
+from .replay import KEPT, Replay, modules
 
 Result = Literal["pass", "fail", "unknown", "not applicable"]
 PARTS = (
@@ -92,7 +92,37 @@ def _buffers(pair: Pair) -> tuple[Result, str]:
 
 def _copies(pair: Pair) -> tuple[Result, str]:
     """Averages of the weights, target networks and other models with the same parameters."""
-    own, other = pair.start.copies, pair.before.copies
+    of_modules, kept = _module_copies(pair), _kept(pair)
+    return kept if ORDER.index(kept[0]) < ORDER.index(of_modules[0]) else of_modules
+
+
+def _kept(pair: Pair) -> tuple[Result, str]:
+    """Tensors that the script keeps in a list or a dict. They need be as before only if they are an average: no step makes that again."""
+    before, own = pair.own.copies if pair.own else {}, set(pair.start.copies.values())
+    by_number: dict[str, set[str]] = {}
+    for key in (key for key in before if key.startswith(KEPT)):
+        by_number.setdefault(key.split()[2], set()).add(key)
+    lost = sorted(key for keys in by_number.values() if not own & {before[key] for key in keys} for key in keys)
+    if not lost:
+        return ("pass", "") if by_number else ("not applicable", "there is none")
+    name, number = lost[0].split()[1:3]
+    keys = by_number[number]
+    label = f"a list of tensors with the model's shapes{f' ({name})' * (name != 'tensors')}"
+    if {str(before[key]).split()[0] for key in keys} & pair.saved:
+        return "fail", f"{label} differs from that in the checkpoint"
+    redone = [(replay.step, [replay.kept[key] for key in keys & replay.kept.keys()]) for replay in pair.replays]
+    if made := next((step for step, known in redone if any(same for _, same in known)), 0):
+        return "pass", f"made again by step {made}"
+    steps = [step for step, known in redone if any(same is False for _, same in known)]
+    states = [value for _, known in redone for value, _ in known]
+    is_average = len({*states, *(before[key] for key in keys)}) == len(states) + len(keys)  # each step changes it
+    if steps and is_average:
+        return "fail", f"{label} differs from before, until step {steps[-1]}, and no known checkpoint holds it"
+    return "unknown", f"{label} differs from before, and no known checkpoint holds it: save it, or --accept ema"
+
+
+def _module_copies(pair: Pair) -> tuple[Result, str]:
+    own, other = modules(pair.start.copies), modules(pair.before.copies)
     if not (own or other or pair.unobserved):
         return "not applicable", "there is none"
     if pair.unobserved:
