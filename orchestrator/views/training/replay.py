@@ -16,6 +16,8 @@ from .resumption import Lineage, Step
 #: How the key of tensors begins that a script keeps in a list or a dict, among the copies of the model: ``kept ema 0``, and
 #: ``kept ema 0 named`` with the names of a dict.
 KEPT = "kept "
+#: Inputs with this correlation are the same but for noise; of other samples it is near 0, and less certain the fewer numbers are known.
+NEAR, LEAST_NUMBERS = 0.6, 32
 #: By how much more than the weights they may differ, where sums in another order changed these.
 TIMES = 10.0
 #: A loss that is equal in any two steps that failed, and so shows nothing.
@@ -32,7 +34,8 @@ class Replay:
     """A step that a rank executed in two attempts. Each comparison is None where one side is not recorded.
 
     ``losses``: both, where they are of as many backward ``passes``; ``rates``: the learning rates after it, both;
-    ``inputs``: of the model, of data that no DataLoader gives; it may depend on the weights.
+    ``inputs``: of the model, of data that no DataLoader gives; it may depend on the weights. ``near``: whether they are the same but
+    for noise. ``samples``: of the batches, by their numbers in the data set.
     ``began_equal``: whether weights, optimizer and random states before it are known to be equal.
     ``kept``: key of tensors that the script keeps beside its model -> what they were before, and whether the later attempt has them,
     but for sums in another order that changed the weights as well.
@@ -49,6 +52,8 @@ class Replay:
     weights: bool | None
     batches: bool | None
     inputs: bool | None = None
+    near: bool | None = None
+    samples: bool | None = None
     buffers: bool | None = None
     copies: bool | None = None
     kept: Mapping[str, tuple[str, bool | None]] = field(default_factory=dict)
@@ -156,6 +161,8 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         began_equal=_same_states(other, m - 1, process, n - 1),
         share=share(*sums),
         inputs=_same_batches(other.steps[m].inputs, process.steps[n].inputs),
+        near=_are_near(other.steps[m].values, process.steps[n].values),
+        samples=_same_batches(other.steps[m].samples, process.steps[n].samples),
         is_first=n == 1,
         passes=(other.steps[m].passes, process.steps[n].passes),
         is_mixed=process.is_mixed,
@@ -165,6 +172,25 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         kept=_same_kept(*states),
         losses=None if None in losses else (float.fromhex(losses[0] or ""), float.fromhex(losses[1] or "")),
     )
+
+
+def _are_near(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> bool | None:
+    """Whether rows of inputs are those of another execution with noise added, by their correlation without what all rows share.
+
+    None where too few numbers are known.
+    """
+    if len(first) != len(second) or {len(row) for row in (*first, *second)} != {len(first[0]) if first else 0}:
+        return None
+    own, other = (_centred(rows) for rows in (first, second))
+    lengths = [math.sqrt(sum(x * x for x in numbers)) for numbers in (own, other)]
+    if len(own) < LEAST_NUMBERS or 0.0 in lengths or not all(map(math.isfinite, lengths)):
+        return None
+    return sum(a * b for a, b in zip(own, other, strict=True)) / (lengths[0] * lengths[1]) >= NEAR
+
+
+def _centred(rows: Sequence[Sequence[float]]) -> list[float]:
+    means = [sum(column) / len(column) if len(rows) > 1 else 0.0 for column in zip(*rows, strict=True)]
+    return [number - mean for row in rows for number, mean in zip(row, means, strict=True)]
 
 
 def share(base: Sequence[int], before: Sequence[int], after: Sequence[int]) -> float | None:
