@@ -70,7 +70,7 @@ def _parts(
     parts = saved_state.with_lost_copies(parts, saved, rest)
     own = parts.get("data position")
     parts = saved_state.with_reference(parts, lines, facts, run.twin)
-    if not accepts_random_states:
+    if not accepts_random_states or parts["RNG"].result != "fail":
         return parts
     # the restarted reference had its random states: where its data are right, that shows nothing of data that this run draws from them
     parts |= {own.part: saved_state.not_drawn(own, lines, facts, run.twin)} if own else {}

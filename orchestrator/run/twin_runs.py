@@ -256,7 +256,7 @@ def _run(request: Request, origin: Path, kind: str, hidden: Sequence[str]) -> Pa
 def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> None:
     """Drive the twin or the control to its end. Raises Interrupted: the run itself stays open and makes others."""
     command = f"ccbed resume {origin}"
-    if request.trial.faults:  # a restart control
+    if request.trial.faults and not _kept_random_states(origin):  # a restart control
         request = replace(request, exports={PUT_BACK: "1", **request.exports})
     try:
         drive.drive(request, request.trial, plan, directory)
@@ -267,6 +267,13 @@ def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> None:
         abandon.collect_and_close(request, directory, "interrupted")
         beds.end_twin(Path(request.bed.workdir))
         raise Interrupted(f"interrupted in the twin, {plan.run}", hint=command)
+
+
+def _kept_random_states(origin: Path) -> bool:
+    """Whether a run is known to have lost no random state that counts: to put them back would change what its job draws as it starts."""
+    return bundle.has_ended(origin) and training.saved_state.kept_random_states(
+        training.lineage_of(bundle.load(origin))
+    )
 
 
 def _abandon(request: Request, directory: Path) -> None:

@@ -112,6 +112,49 @@ def test_an_average_in_the_checkpoint_that_no_module_holds_is_unknown(is_module:
     assert rows(job)["copies of the model"] == result
 
 
+def _keeping(own: str, *, sums: int = 0, weights: int = 0, changes: bool = True) -> Job:
+    """Rank 0 keeps an average in a list; ``own``: of which state it is after the restart. ``sums``: by how much those of it differ then."""
+
+    def line(attempt: int, item: watch.Line) -> watch.Line:
+        if not isinstance(item, watch.State):
+            return item
+        step, far = 15 * attempt + item.n, attempt and item.n
+        name = digest("average", step if changes else "still", own * attempt)
+        value = f"{name} {1000 + far * sums} {2000 + far * sums}"
+        moved = digest("weights", step, "rounded") if far and weights else item.weights
+        return dataclasses.replace(
+            item,
+            full=True,
+            copies={"kept ema 0 0": value},
+            sums=(500 + weights * far, 700 + weights * far),
+            weights=moved,
+        )
+
+    job = right()
+    files = [dataclasses.replace(f, lines=tuple(line(f.attempt, x) for x in f.lines)) for f in job.files]
+    return dataclasses.replace(job, files=files)
+
+
+@pytest.mark.parametrize(
+    ("job", "result"),
+    [
+        (_keeping(""), "pass"),
+        (_keeping("anew", sums=300), "fail"),
+        (_keeping("anew", sums=300, weights=1), "fail"),  # more than the weights are rounded
+        (_keeping("anew", sums=5, weights=1), "pass"),  # made again by a step, which is rounded
+        (_keeping("anew", sums=300, changes=False), "unknown"),  # a best state, perhaps
+    ],
+    ids=("loaded", "lost", "lost-and-rounded", "made-again", "still"),
+)
+def test_an_average_in_a_list_is_judged_by_what_it_is_after_the_restart(job: Job, result: str) -> None:
+    assert rows(job)["copies of the model"] == result
+
+
+def test_an_average_in_a_list_that_is_lost_is_named() -> None:
+    text = verdicts(_keeping("anew", sums=300))["resume-complete"].text
+    assert "a list of tensors with the model's shapes (ema) differs from before, until step 17" in text
+
+
 def test_a_generator_that_no_attempt_drew_from_needs_not_be_restored_in_a_short_one() -> None:
     """Two attempts were killed in their first step: they do not show whether steps draw from it."""
     job = Job(dropout=False).attempt(0, 0, 18).attempt(1, 15, 16).attempt(2, 15, 16)

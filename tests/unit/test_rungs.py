@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,41 @@ def test_data_that_are_drawn_from_lost_random_states_are_a_lost_data_position() 
         "data position (not restored), random states (not restored on ranks 0-1)"
         in shown(accepted)["resumed whole"].text
     )
+
+
+def test_inputs_with_other_noise_are_no_lost_data_position() -> None:
+    """They are near those from before; other samples are not."""
+    job = Job(loader=False).attempt(0, 0, 18).attempt(1, 15, 30, forgets=["rng"], ends=True)
+    for shift, word in ((0, "pass"), (4, "fail")):
+
+        def line(item: watch.Line, attempt: int, shift: int = shift) -> watch.Line:
+            if not isinstance(item, watch.Step):
+                return item
+            step = 15 * attempt + item.n + shift * attempt
+            signal = [[math.sin(100 * (step + row) * (column + 1)) for column in range(8)] for row in range(8)]
+            noise = [[0.1 * math.cos(7 * attempt + row * column) for column in range(8)] for row in range(8)]
+            rows = tuple(tuple(map(sum, zip(*both, strict=True))) for both in zip(signal, noise, strict=True))
+            return dataclasses.replace(item, inputs=(f"{attempt} {step}",), values=rows)
+
+        files = [dataclasses.replace(f, lines=tuple(line(x, f.attempt) for x in f.lines)) for f in job.files]
+        run = judged(dataclasses.replace(job, files=files), restored(right()))
+        assert outcome(run) == word, shown(run)["resumed whole"].text
+
+
+@pytest.mark.parametrize(("accept", "lost"), [(("rng",), set[str]()), ((), {"RNG"})])
+def test_batches_of_the_samples_that_were_due_are_in_their_place_whatever_crops_they_have(
+    accept: tuple[str, ...], lost: set[str]
+) -> None:
+    job = Job().attempt(0, 0, 18).attempt(1, 15, 30, forgets=["rng"], ends=True)
+
+    def line(item: watch.Line, attempt: int) -> watch.Line:
+        if not isinstance(item, watch.Step):
+            return item
+        return dataclasses.replace(item, batches=(f"{attempt} {item.n}",), samples=(f"{15 * attempt + item.n}",))
+
+    files = [dataclasses.replace(f, lines=tuple(line(x, f.attempt) for x in f.lines)) for f in job.files]
+    run = judged(dataclasses.replace(job, files=files), restored(right()), accept=accept)
+    assert {*shown(run)["resumed whole"].lost} == lost
 
 
 def test_data_that_differ_with_random_states_put_back_are_not_drawn_from_them() -> None:

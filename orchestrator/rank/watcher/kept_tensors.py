@@ -18,8 +18,8 @@ from typing import Any
 
 from . import digest, names, owner, small_tensors
 
-#: How the keys of these begin among the copies of the model; then follow the name in the script, and a number that is the same for
-#: equal ones.
+#: How the keys of these begin among the copies of the model; then follow the name in the script, and two numbers, the first of which
+#: is the same for equal ones.
 KEPT = "kept"
 KINDS = frozenset((list, tuple, dict, OrderedDict, defaultdict))
 #: So many times they are sought whatever it costs, then while that takes no more than this part of the time between.
@@ -84,7 +84,7 @@ class KeptTensors:
                 {_total(tensors) for tensors in _sequences(known, models)} | {*self._earlier} if n and by_digest else ()
             )
         for number, same in enumerate(same for value, same in by_digest.items() if value not in left_out):
-            self._groups.update({f"{KEPT} {group.name} {number}": group for group in same})
+            self._groups.update({f"{KEPT} {group.name} {number} {index}": group for index, group in enumerate(same)})
         self._earlier = [*self._earlier, *by_digest][-REMEMBERED:]
         self._ended, self._cost_s = time.monotonic(), time.thread_time() - begin
 

@@ -110,14 +110,13 @@ def _kept(pair: Pair) -> tuple[Result, str]:
     label = f"a list of tensors with the model's shapes{f' ({name})' * (name != 'tensors')}"
     if {str(before[key]).split()[0] for key in keys} & pair.saved:
         return "fail", f"{label} differs from that in the checkpoint"
-    redone = [(replay.step, [replay.kept[key] for key in keys & replay.kept.keys()]) for replay in pair.replays]
-    if made := next((step for step, known in redone if any(same for _, same in known)), 0):
+    redone = {key: [(r.step, *r.kept[key]) for r in pair.replays if key in r.kept] for key in sorted(keys)}
+    if made := next((step for known in redone.values() for step, _, same in known if same), 0):
         return "pass", f"made again by step {made}"
-    steps = [step for step, known in redone if any(same is False for _, same in known)]
-    states = [value for _, known in redone for value, _ in known]
-    is_average = len({*states, *(before[key] for key in keys)}) == len(states) + len(keys)  # each step changes it
-    if steps and is_average:
-        return "fail", f"{label} differs from before, until step {steps[-1]}, and no known checkpoint holds it"
+    for key, known in redone.items():
+        is_average = len({before[key], *(value for _, value, _ in known)}) == len(known) + 1  # each step changes it
+        if is_average and any(same is False for *_, same in known):
+            return "fail", f"{label} differs from before, until step {known[-1][0]}, and no known checkpoint holds it"
     return "unknown", f"{label} differs from before, and no known checkpoint holds it: save it, or --accept ema"
 
 

@@ -13,8 +13,8 @@ from .. import values
 from .attempts import Attempt, Process
 from .resumption import Lineage, Step
 
-#: How the key of tensors begins that a script keeps in a list or a dict, among the copies of the model: ``kept ema 0``, and
-#: ``kept ema 0 named`` with the names of a dict.
+#: How the key of tensors begins that a script keeps in a list or a dict, among the copies of the model: ``kept ema 0 0``, and
+#: ``kept ema 0 0 named`` with the names of a dict.
 KEPT = "kept "
 #: Inputs with this correlation are the same but for noise; of other samples it is near 0, and less certain the fewer numbers are known.
 NEAR, LEAST_NUMBERS = 0.6, 32

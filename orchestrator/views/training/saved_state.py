@@ -224,6 +224,12 @@ def restored_parts(lines: Lineage) -> dict[str, tuple[str, str]]:
     return {part: (row.result, row.text) for part, row in worst(rows).items()}
 
 
+def kept_random_states(lines: Lineage) -> bool:
+    """Whether each resumption is known to have had its random states, or to need none."""
+    every = [worst(all_rows(lines, resumption)).get("RNG") for resumption in lines.resumptions]
+    return all(row is not None and row.result in ("pass", "not applicable") for row in every)
+
+
 def put_back(
     lines: Lineage, facts: KeptFacts, twin: Twin | None, may_lose: Collection[str] = ()
 ) -> tuple[Result, str, str]:
