@@ -9,7 +9,7 @@ from .. import views
 from ..model import events
 from ..model.frozen import replace
 from ..model.plugin import NoParams as Params
-from ..model.run import Control, Run, Twin
+from ..model.run import SHORT_S, Control, Run, Twin
 from ..model.verdict import Verdict
 from ..views import training
 from ..views.training import completeness, saved_state
@@ -20,10 +20,6 @@ TWIN = True
 LOSS_BOUND = 1e-5
 LOSSES_COMPARED = 5
 SKIPS = True
-#: Of a script with neither ``--twin`` nor ``--no-twin``.
-NO_TWIN_AFTER = (
-    "not checked: no twin to compare with (by default one follows a run with a fault, of less than a minute; --twin)"
-)
 
 
 def check(run: Run, params: Params) -> Verdict:
@@ -106,7 +102,7 @@ def _mean_losses(run: Run, twin: Twin) -> str:
 def _script(run: Run) -> Verdict:
     """By the watcher's records. A difference that the restart control shows as well belongs to the job."""
     if run.twin is None and views.mapping(run.extras.get("bundle.json")).get("twin_after") is True:
-        return Verdict(check="bit-exact", outcome="skipped", text=NO_TWIN_AFTER)
+        return Verdict(check="bit-exact", outcome="skipped", text=_no_twin(run))
     lines = training.lineage_of(run)
     facts, doubts = training.kept_facts(lines), [*training.job_doubts(run, lines)]
     if run.twin is None:
@@ -179,6 +175,20 @@ def _script(run: Run) -> Verdict:
     }
     verdict = views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
     return completeness.or_skipped(verdict, completeness.incomparable(training.unrepeated(run.twin, facts)))
+
+
+def _no_twin(run: Run) -> str:
+    """Why none followed a run by itself, and what makes one."""
+    end = run.history.last(events.RunEnd)
+    if run.history.last(events.FaultInjected) is None:
+        why = "a twin follows by itself where a fault was injected"
+    elif end is None or end.data.outcome != "finished":
+        why = "a twin follows by itself where the run finished"
+    elif end.t >= SHORT_S:
+        why = f"the run took {end.t:.0f} s; a twin follows by itself within {SHORT_S:.0f} s"
+    else:
+        why = "none could be made, as was said after the run"
+    return f"not checked: no twin to compare with ({why}): --twin"
 
 
 def _accepted(run: Run, lines: training.Lineage) -> set[str]:

@@ -19,14 +19,12 @@ from ..model.event import History
 from ..model.events import FaultInjected, RunEnd, RunInterrupted, RunResumed
 from ..model.launch import Request
 from ..model.plan import Plan
-from ..model.run import Control, Twin
+from ..model.run import SHORT_S, Control, Twin
 from ..store import beds, bundle, durable, paths
 from ..store.journal import JournalError
 from ..views import training
 from . import abandon, drive, judging, preparation
 
-#: A longer run has a twin only with ``--twin``, in seconds.
-SHORT_S = 60.0
 #: The variable by which a rank's watcher knows at how many steps it records the state. The user's own value stays.
 INTERVAL = "CCBED_WATCH_EVERY"
 #: Saves of a reference run whose files stay until the run passes: for whoever looks into a difference. Records judge.

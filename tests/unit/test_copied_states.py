@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 
 from orchestrator.model import watch
+from orchestrator.views import training
+from orchestrator.views.training import completeness
 
 from .test_unusual_jobs import changed, dropping, setting
 from .test_watched_jobs import outcomes, rows, verdicts
@@ -153,6 +155,18 @@ def test_an_average_in_a_list_is_judged_by_what_it_is_after_the_restart(job: Job
 def test_an_average_in_a_list_that_is_lost_is_named() -> None:
     text = verdicts(_keeping("anew", sums=300))["resume-complete"].text
     assert "a list of tensors with the model's shapes (ema) differs from before, until step 17" in text
+
+
+def test_an_average_of_a_part_of_the_model_is_a_copy_that_a_trial_may_accept_to_lose() -> None:
+    names = {"body.weight": ["float32", [4, 4]], "head.weight": ["float32", [2, 4]], "head.bias": ["float32", [2]]}
+    tensors = {
+        "ema": ("weight", "bias"), "avg.net": ("head.weight", "head.bias"), "stats": ("mean", "var"), "alone": ("head.bias",),
+    }  # fmt: skip
+    contents = {f"tensors.{path}": digest(path) for path in tensors}
+    contents |= {f"norms.tensors.{path}.{name}": "=1.0" for path, own in tensors.items() for name in own}
+    job = changed(right(), setting(watch.Saved, contents=contents))
+    job = changed(job, setting(watch.Owner, parameters=names))
+    assert completeness.saved_copies(training.lineage_of(job.run()).resumptions[-1]) == {"ema", "avg.net"}
 
 
 def test_a_generator_that_no_attempt_drew_from_needs_not_be_restored_in_a_short_one() -> None:

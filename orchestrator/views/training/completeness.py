@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ...model import watch
 from ...model.frozen import dataclass, replace
@@ -294,9 +295,22 @@ def _saved_parts(resumption: Resumption) -> frozenset[str]:
 
 
 def saved_copies(resumption: Resumption) -> frozenset[str]:
-    """The keys of copies of the model, such as averages of its weights, in the checkpoint that it resumed from."""
-    saves = (write.saved for write in _writes(resumption) if write.saved)
-    return frozenset(str(key) for saved in saves for key in saved.contents.get("copies") or ())
+    """The keys of copies of the model or of a part of it, such as averages, in the checkpoint that it resumed from."""
+    contents = [write.saved.contents for write in _writes(resumption) if write.saved]
+    files = (process.file for process in resumption.attempt.ranks.values())
+    names = {name for file in files for owner in file.of(watch.Owner) for name in owner.parameters or ()}
+    keys = {str(key) for saved in contents for key in saved.get("copies") or ()}
+    return frozenset(keys.union(*(_parts_of_models(saved, names) for saved in contents)))
+
+
+def _parts_of_models(saved: Mapping[str, object], names: Collection[str]) -> set[str]:
+    """The keys below which a checkpoint has several tensors, all with the names of trained parameters."""
+    held: dict[str, list[str]] = {}
+    for path in (name.removeprefix("tensors.") for name in saved if name.startswith("tensors.")):
+        head = f"norms.tensors.{path}."
+        held[path] = [key.removeprefix(head) for key in saved if key.startswith(head)]
+    ends = {name[at:] for name in names for at in (0, *(dot.end() for dot in re.finditer(r"\.", name)))}
+    return {path for path, own in held.items() if path and len(own) > 1 and ends.issuperset(own)}
 
 
 def _unobserved_copy(resumption: Resumption, before: watch.State) -> str:
