@@ -9,10 +9,10 @@ from .. import views
 from ..model import events
 from ..model.frozen import replace
 from ..model.plugin import NoParams as Params
-from ..model.run import Control, Run, Twin
+from ..model.run import SHORT_S, Control, Run, Twin
 from ..model.verdict import Verdict
 from ..views import training
-from ..views.training import completeness
+from ..views.training import completeness, saved_state
 
 TWIN = True
 #: The largest relative difference of the loss over a batch that sums in another order explain (measured: 5e-7 in 35 steps),
@@ -20,10 +20,6 @@ TWIN = True
 LOSS_BOUND = 1e-5
 LOSSES_COMPARED = 5
 SKIPS = True
-#: Of a script with neither ``--twin`` nor ``--no-twin``.
-NO_TWIN_AFTER = (
-    "not checked: no twin to compare with (by default one follows a run with a fault, of less than a minute; --twin)"
-)
 
 
 def check(run: Run, params: Params) -> Verdict:
@@ -106,7 +102,7 @@ def _mean_losses(run: Run, twin: Twin) -> str:
 def _script(run: Run) -> Verdict:
     """By the watcher's records. A difference that the restart control shows as well belongs to the job."""
     if run.twin is None and views.mapping(run.extras.get("bundle.json")).get("twin_after") is True:
-        return Verdict(check="bit-exact", outcome="skipped", text=NO_TWIN_AFTER)
+        return Verdict(check="bit-exact", outcome="skipped", text=_no_twin(run))
     lines = training.lineage_of(run)
     facts, doubts = training.kept_facts(lines), [*training.job_doubts(run, lines)]
     if run.twin is None:
@@ -119,8 +115,11 @@ def _script(run: Run) -> Verdict:
     common = _until_change(lines, change, _common_facts(facts, run.twin))
     different = _first_difference(common)
     parts = {name.partition("@")[0] if "@" in name else "loss" for _, name, own, other in common if own != other}
-    if different and different[0] >= facts.undisturbed and _accepts_lost_random_states(run, lines):
+    is_disturbed = different is not None and different[0] >= facts.undisturbed
+    accepted = _accepted(run, lines) if is_disturbed else set()
+    if "RNG" in accepted and saved_state.DATA not in accepted:
         return _aside(run, lines, facts, common)
+    is_of_data = saved_state.DATA in accepted and different is not None and _has_other_data(different[0], common)
     failures = list[views.Finding]()
     least = training.rounding.least(lines.attempts)
     as_restarted = training.rounding.is_as_restarted(facts, run.twin, least)
@@ -170,7 +169,7 @@ def _script(run: Run) -> Verdict:
         **({"differs_from_step": different[0]} if different else {}),
         **({"restart_from_step": min(shown)} if by_restart else {}),
         **({"differs_first": "RNG"} if failures and lost else {}),
-        **({training.UNEXPLAINED: True} if different and different[0] >= facts.undisturbed else {}),
+        **({training.UNEXPLAINED: True} if is_disturbed and not is_of_data else {}),
         **({training.UNEXPLAINED: False, "accepted_later": later} if failures and later else {}),
         **({"only_differing": "losses"} if failures and parts == {"loss"} else {}),
     }
@@ -178,28 +177,50 @@ def _script(run: Run) -> Verdict:
     return completeness.or_skipped(verdict, completeness.incomparable(training.unrepeated(run.twin, facts)))
 
 
-def _accepts_lost_random_states(run: Run, lines: training.Lineage) -> bool:
-    """Whether the trial accepts that random states are lost, and they are what the last attempt resumed without."""
-    if "rng" not in run.trial.accept or not lines.resumptions:
-        return False
+def _no_twin(run: Run) -> str:
+    """Why none followed a run by itself, and what makes one."""
+    end = run.history.last(events.RunEnd)
+    if run.history.last(events.FaultInjected) is None:
+        why = "a twin follows by itself where a fault was injected"
+    elif end is None or end.data.outcome != "finished":
+        why = "a twin follows by itself where the run finished"
+    elif end.t >= SHORT_S:
+        why = f"the run took {end.t:.0f} s; a twin follows by itself within {SHORT_S:.0f} s"
+    else:
+        why = "none could be made, as was said after the run"
+    return f"not checked: no twin to compare with ({why}): --twin"
+
+
+def _accepted(run: Run, lines: training.Lineage) -> set[str]:
+    """The parts that the last attempt resumed without, if the trial accepts the loss of each of them."""
+    if not run.trial.accept or not lines.resumptions:
+        return set()
     parts = completeness.worst(completeness.rows(lines, lines.resumptions[-1], run.twin))
-    return {part for part, row in parts.items() if row.result == "fail"} == {"RNG"}
+    lost = {part for part, row in parts.items() if row.result == "fail"}
+    return lost if lost <= completeness.may_lose(run.trial.accept) else set()
 
 
 def _aside(
     run: Run, lines: training.Lineage, facts: training.KeptFacts, common: list[tuple[str, str, str, str]]
 ) -> Verdict:
     """The verdict where random states are lost and accepted: the restarted reference that had them put back is judged instead."""
-    result, why, _ = training.saved_state.put_back(lines, facts, run.twin)
+    result, why, _ = saved_state.put_back(lines, facts, run.twin, completeness.may_lose(run.trial.accept))
     control = run.twin.control if run.twin else None
     if result == "pass" and control and training.restarts_shown(facts, control) != facts.restarts:
         result, why = "unknown", "the restarted reference shows the last restart only"
-    finding = views.finding(training.saved_state.random_states_aside(result, why))
+    finding = views.finding(saved_state.random_states_aside(result, why))
     failures, doubts = ([finding] * (result == name) for name in ("fail", "unknown"))
     text = f"with random states put back, a restart by itself equals the twin: {why}"
     doubts = [*doubts, *training.job_doubts(run, lines), *_not_compared(run, facts, _unseen(facts, common))]
-    evidence = {"accepted": "RNG", **({training.UNEXPLAINED: True} if failures else {})}
+    evidence = {"accepted": "RNG", **({training.UNEXPLAINED: True} if result != "pass" else {})}
     return views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
+
+
+def _has_other_data(step: int, common: list[tuple[str, str, str, str]]) -> bool:
+    """Whether that step had another batch than the twin's, or no batch of it is known."""
+    heads = (f"batch@{step}", f"inputs@{step}")
+    known = [own == other for _, name, own, other in common if name in heads]
+    return not all(known) or not known
 
 
 def _later(run: Run, lost: tuple[int, str, str] | None, common: list[tuple[str, str, str, str]]) -> str:

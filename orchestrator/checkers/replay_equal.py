@@ -10,7 +10,7 @@ from ..model.plugin import NoParams as Params
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
-from ..views.training import completeness
+from ..views.training import completeness, saved_state
 
 SKIPS = True
 NEXT = "a restart control tells whether that belongs to the job: --twin"
@@ -67,7 +67,7 @@ def _explained(run: Run, lines: training.Lineage) -> Verdict:
     failures, doubts = list[views.Finding](), [*training.job_doubts(run, lines), *training.unknown_starts(lines)]
     compared: list[training.Replay] = []
     restarted, unexplained, incomplete, incomparable = 0, list[views.Finding](), False, False
-    aside, is_explained = "", True
+    aside, is_explained, may_lose = "", True, completeness.may_lose(run.trial.accept)
     for resumption in lines.resumptions:
         repeated = training.replays(lines, resumption.attempt)
         known = [replay for replay in repeated if replay.is_equal is not None]
@@ -77,13 +77,16 @@ def _explained(run: Run, lines: training.Lineage) -> Verdict:
         why = training.rounding.unexplained(repeated, least, repeats=_repeats(run, lines)) if differing else ""
         parts = completeness.comparable(completeness.worst(completeness.rows(lines, resumption)), unrepeated)
         lost = [part for part, row in parts.items() if row.result == "fail"]
-        if differing and lost == ["RNG"] and "rng" in run.trial.accept:
-            result, why, _ = training.saved_state.put_back(lines, facts, run.twin)
-            aside = training.saved_state.random_states_aside(result, why)
-            is_explained &= result != "fail"
+        needed = [part for part in lost if part not in may_lose]
+        parts = {part: row for part, row in parts.items() if row.result != "fail" or part in needed}
+        of_steps = [part for part in needed if part != saved_state.COPIES or why]  # an average changes no step
+        if differing and (of_steps or _are_of_other_data(lost, repeated)):
+            failures.append(views.finding(f"{_differs(differing[0])}: {next(iter(of_steps), lost[0])} not resumed"))
+        elif differing and "RNG" in lost:
+            result, why, _ = saved_state.put_back(lines, facts, run.twin, may_lose)
+            aside = saved_state.random_states_aside(result, why)
+            is_explained &= result == "pass"
             {"fail": failures, "unknown": doubts}.get(result, []).append(views.finding(aside))
-        elif differing and lost:
-            failures.append(views.finding(f"{_differs(differing[0])}: {lost[0]} not resumed"))
         elif differing and unrepeated:
             incomparable = True
         elif why and _are_whole(parts, "RNG"):
@@ -120,6 +123,15 @@ def _uncompared(lines: training.Lineage) -> str:
 def _are_whole(parts: Mapping[str, completeness.Row], *names: str) -> bool:
     """Whether these parts of the state, or all of them, are known to have resumed."""
     return all(row.result in ("pass", "not applicable") for part, row in parts.items() if not names or part in names)
+
+
+def _are_of_other_data(lost: list[str], repeated: tuple[training.Replay, ...]) -> bool:
+    """Whether the first difference follows from a lost data position: by then a step had another batch, or none is known."""
+    first = min(replay.step for replay in repeated if replay.is_equal is False)
+    known = [replay for replay in repeated if replay.step <= first]
+    is_seen = any(replay.batches is not None or replay.inputs is not None for replay in known)
+    is_other = any(replay.batches is False or replay.inputs is False for replay in known)
+    return "data position" in lost and (is_other or not is_seen)
 
 
 def _has_same_data(repeated: tuple[training.Replay, ...]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from .. import views
 from ..model.plugin import NoParams as Params
@@ -21,7 +21,7 @@ def check(run: Run, params: Params) -> Verdict:
     A part whose loss the trial accepts is no failure: the verdict says that it was lost.
     """
     lines = training.lineage_of(run)
-    may_lose = {completeness.ACCEPTABLE[name] for name in run.trial.accept}
+    may_lose = completeness.may_lose(run.trial.accept)
     failures, unknown = (
         list[views.Finding](),
         [*training.job_doubts(run, lines), *training.nothing_to_resume(run, lines)],
@@ -33,7 +33,7 @@ def check(run: Run, params: Params) -> Verdict:
             unknown.append(views.finding(f"{resumption.attempt.name}: began at step 0, no state was resumed"))
             continue
         of_ranks = completeness.rows(lines, resumption, run.twin)
-        parts = _parts(run, lines, resumption, completeness.worst(of_ranks))
+        parts = _parts(run, lines, resumption, completeness.worst(of_ranks), may_lose)
         lost = {part: row for part, row in parts.items() if part in may_lose and row.result in ("fail", "unknown")}
         accepted |= {part: _whose(of_ranks, row) for part, row in lost.items()}
         rest = {part: row for part, row in parts.items() if part not in lost}
@@ -46,7 +46,9 @@ def check(run: Run, params: Params) -> Verdict:
     return views.conclude("resume-complete", text, failures=failures, doubts=unknown, evidence=evidence)
 
 
-def _parts(run: Run, lines: training.Lineage, resumption: training.Resumption, parts: _Rows) -> _Rows:
+def _parts(
+    run: Run, lines: training.Lineage, resumption: training.Resumption, parts: _Rows, may_lose: Collection[str]
+) -> _Rows:
     """The rows of a resumption, with what the reference runs show."""
     accepts_random_states = "rng" in run.trial.accept
     if accepts_random_states:
@@ -56,7 +58,8 @@ def _parts(run: Run, lines: training.Lineage, resumption: training.Resumption, p
     if run.twin is None or "RNG" not in parts:
         return parts
     is_drawn_equally = parts["RNG"].result in ("pass", "not applicable")
-    rounds = is_drawn_equally and training.repeats(run.twin, facts)
+    is_fed_equally = saved_state.DATA not in may_lose or parts[saved_state.DATA].result != "fail"
+    rounds = is_drawn_equally and is_fed_equally and training.repeats(run.twin, facts)
     saved = saved_state.row(facts, run.twin, rounds=rounds, same_size=not lines.size_changes)
     if _has_kept_steps(resumption, lines):
         parts = saved_state.with_copies(parts, saved)
@@ -67,11 +70,11 @@ def _parts(run: Run, lines: training.Lineage, resumption: training.Resumption, p
     parts = saved_state.with_lost_copies(parts, saved, rest)
     own = parts.get("data position")
     parts = saved_state.with_reference(parts, lines, facts, run.twin)
-    if not accepts_random_states:
+    if not accepts_random_states or parts["RNG"].result != "fail":
         return parts
     # the restarted reference had its random states: where its data are right, that shows nothing of data that this run draws from them
     parts |= {own.part: saved_state.not_drawn(own, lines, facts, run.twin)} if own else {}
-    return saved_state.with_hidden(parts, lines, facts, run.twin)
+    return saved_state.with_hidden(parts, lines, facts, run.twin, may_lose)
 
 
 def _whose(rows: Iterable[completeness.Row], lost: completeness.Row) -> str:

@@ -143,6 +143,10 @@ class NodeFiles(Protocol):
         ...
 
 
+#: A run that takes longer, in seconds, is compared with an undisturbed one only where that is asked for.
+SHORT_S = 60.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The facts that a checker or report may read. ``directory`` is for display only.

@@ -122,6 +122,7 @@ class Step(Line):
     """A completed step. ``loss``: ``float.hex`` of the sum over its ``passes``; ``batches``: hashes fetched for training since the last.
 
     ``inputs``: hashes of the model's inputs, where no DataLoader gives batches.
+    ``samples``: hashes of the numbers of each batch's samples in their data set; ``values``: some numbers of some rows of the last input.
     The hash of a batch that has no digest, for example of a sparse tensor, or that the budget leaves out, is None.
     ``data_s``: waiting for the DataLoader; ``compute_s``: from its return to that of the last backward pass, without ``comm_s``:
     collectives that Python calls, which DDP's are not; ``collectives``: their names, calls and bytes; ``checkpoint_s``: in saves.
@@ -142,6 +143,8 @@ class Step(Line):
     collectives: tuple[tuple[str, int, int], ...] = ()
     batches: tuple[str | None, ...] | None = None
     inputs: tuple[str | None, ...] | None = None
+    samples: tuple[str | None, ...] | None = None
+    values: tuple[tuple[float, ...], ...] = ()
     skipped: bool = False
     rng: Mapping[str, str | None] | None = None
     lr: tuple[Any, ...] | None = None

@@ -19,14 +19,12 @@ from ..model.event import History
 from ..model.events import FaultInjected, RunEnd, RunInterrupted, RunResumed
 from ..model.launch import Request
 from ..model.plan import Plan
-from ..model.run import Control, Twin
+from ..model.run import SHORT_S, Control, Twin
 from ..store import beds, bundle, durable, paths
 from ..store.journal import JournalError
 from ..views import training
 from . import abandon, drive, judging, preparation
 
-#: A longer run has a twin only with ``--twin``, in seconds.
-SHORT_S = 60.0
 #: The variable by which a rank's watcher knows at how many steps it records the state. The user's own value stays.
 INTERVAL = "CCBED_WATCH_EVERY"
 #: Saves of a reference run whose files stay until the run passes: for whoever looks into a difference. Records judge.
@@ -256,7 +254,7 @@ def _run(request: Request, origin: Path, kind: str, hidden: Sequence[str]) -> Pa
 def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> None:
     """Drive the twin or the control to its end. Raises Interrupted: the run itself stays open and makes others."""
     command = f"ccbed resume {origin}"
-    if request.trial.faults:  # a restart control
+    if request.trial.faults and not _kept_random_states(origin):  # a restart control
         request = replace(request, exports={PUT_BACK: "1", **request.exports})
     try:
         drive.drive(request, request.trial, plan, directory)
@@ -267,6 +265,13 @@ def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> None:
         abandon.collect_and_close(request, directory, "interrupted")
         beds.end_twin(Path(request.bed.workdir))
         raise Interrupted(f"interrupted in the twin, {plan.run}", hint=command)
+
+
+def _kept_random_states(origin: Path) -> bool:
+    """Whether a run is known to have lost no random state that counts: to put them back would change what its job draws as it starts."""
+    return bundle.has_ended(origin) and training.saved_state.kept_random_states(
+        training.lineage_of(bundle.load(origin))
+    )
 
 
 def _abandon(request: Request, directory: Path) -> None:

@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 
 from orchestrator.model import watch
+from orchestrator.views import training
+from orchestrator.views.training import completeness
 
 from .test_unusual_jobs import changed, dropping, setting
 from .test_watched_jobs import outcomes, rows, verdicts
@@ -110,6 +112,61 @@ def test_an_average_in_the_checkpoint_that_no_module_holds_is_unknown(is_module:
     if is_module:
         job = changed(job, setting(watch.State, copies={"Net 0": digest("ema", 15)}))
     assert rows(job)["copies of the model"] == result
+
+
+def _keeping(own: str, *, sums: int = 0, weights: int = 0, changes: bool = True) -> Job:
+    """Rank 0 keeps an average in a list; ``own``: of which state it is after the restart. ``sums``: by how much those of it differ then."""
+
+    def line(attempt: int, item: watch.Line) -> watch.Line:
+        if not isinstance(item, watch.State):
+            return item
+        step, far = 15 * attempt + item.n, attempt and item.n
+        name = digest("average", step if changes else "still", own * attempt)
+        value = f"{name} {1000 + far * sums} {2000 + far * sums}"
+        moved = digest("weights", step, "rounded") if far and weights else item.weights
+        return dataclasses.replace(
+            item,
+            full=True,
+            copies={"kept ema 0 0": value},
+            sums=(500 + weights * far, 700 + weights * far),
+            weights=moved,
+        )
+
+    job = right()
+    files = [dataclasses.replace(f, lines=tuple(line(f.attempt, x) for x in f.lines)) for f in job.files]
+    return dataclasses.replace(job, files=files)
+
+
+@pytest.mark.parametrize(
+    ("job", "result"),
+    [
+        (_keeping(""), "pass"),
+        (_keeping("anew", sums=300), "fail"),
+        (_keeping("anew", sums=300, weights=1), "fail"),  # more than the weights are rounded
+        (_keeping("anew", sums=5, weights=1), "pass"),  # made again by a step, which is rounded
+        (_keeping("anew", sums=300, changes=False), "unknown"),  # a best state, perhaps
+    ],
+    ids=("loaded", "lost", "lost-and-rounded", "made-again", "still"),
+)
+def test_an_average_in_a_list_is_judged_by_what_it_is_after_the_restart(job: Job, result: str) -> None:
+    assert rows(job)["copies of the model"] == result
+
+
+def test_an_average_in_a_list_that_is_lost_is_named() -> None:
+    text = verdicts(_keeping("anew", sums=300))["resume-complete"].text
+    assert "a list of tensors with the model's shapes (ema) differs from before, until step 17" in text
+
+
+def test_an_average_of_a_part_of_the_model_is_a_copy_that_a_trial_may_accept_to_lose() -> None:
+    names = {"body.weight": ["float32", [4, 4]], "head.weight": ["float32", [2, 4]], "head.bias": ["float32", [2]]}
+    tensors = {
+        "ema": ("weight", "bias"), "avg.net": ("head.weight", "head.bias"), "stats": ("mean", "var"), "alone": ("head.bias",),
+    }  # fmt: skip
+    contents = {f"tensors.{path}": digest(path) for path in tensors}
+    contents |= {f"norms.tensors.{path}.{name}": "=1.0" for path, own in tensors.items() for name in own}
+    job = changed(right(), setting(watch.Saved, contents=contents))
+    job = changed(job, setting(watch.Owner, parameters=names))
+    assert completeness.saved_copies(training.lineage_of(job.run()).resumptions[-1]) == {"ema", "avg.net"}
 
 
 def test_a_generator_that_no_attempt_drew_from_needs_not_be_restored_in_a_short_one() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,14 +127,21 @@ def test_a_restarted_reference_that_lost_what_the_run_has_leaves_it_open() -> No
     assert (states(run)[1], outcome(run)) == ("unknown", "unknown")
 
 
-def test_random_states_that_could_not_be_put_back_leave_exact_unknown() -> None:
+def test_random_states_that_could_not_be_put_back_leave_it_unknown_what_else_was_lost() -> None:
     run = judged(wrong("rng"), restored(right(), parts={}))
-    assert (states(run), outcome(run), outcome(run, "exact")) == (("yes", "yes", "unknown"), "pass", "unknown")
+    assert (states(run), outcome(run), outcome(run, "exact")) == (("yes", "unknown", "unknown"), "unknown", "unknown")
 
 
-def test_without_a_reference_run_parts_alone_show_the_whole() -> None:
+def test_without_a_reference_run_lost_random_states_hide_what_the_checkpoint_never_held() -> None:
     run = judged(wrong("rng"), has_twin=False)
-    assert (states(run), outcome(run)) == (("yes", "yes", "unknown"), "pass")
+    assert (states(run), outcome(run)) == (("yes", "unknown", "unknown"), "unknown")
+    assert shown(run)["resumed whole"].text.startswith("random states were lost, and what else differs is not known")
+    assert "--twin" in shown(run)["resumed whole"].text
+
+
+def test_without_a_reference_run_a_job_that_lost_nothing_is_whole() -> None:
+    run = judged(right(), has_twin=False)
+    assert (states(run), outcome(run)) == (("yes", "yes", "yes"), "pass")
 
 
 def test_data_that_are_drawn_from_lost_random_states_are_a_lost_data_position() -> None:
@@ -150,6 +158,41 @@ def test_data_that_are_drawn_from_lost_random_states_are_a_lost_data_position() 
         "data position (not restored), random states (not restored on ranks 0-1)"
         in shown(accepted)["resumed whole"].text
     )
+
+
+def test_inputs_with_other_noise_are_no_lost_data_position() -> None:
+    """They are near those from before; other samples are not."""
+    job = Job(loader=False).attempt(0, 0, 18).attempt(1, 15, 30, forgets=["rng"], ends=True)
+    for shift, word in ((0, "pass"), (4, "fail")):
+
+        def line(item: watch.Line, attempt: int, shift: int = shift) -> watch.Line:
+            if not isinstance(item, watch.Step):
+                return item
+            step = 15 * attempt + item.n + shift * attempt
+            signal = [[math.sin(100 * (step + row) * (column + 1)) for column in range(8)] for row in range(8)]
+            noise = [[0.1 * math.cos(7 * attempt + row * column) for column in range(8)] for row in range(8)]
+            rows = tuple(tuple(map(sum, zip(*both, strict=True))) for both in zip(signal, noise, strict=True))
+            return dataclasses.replace(item, inputs=(f"{attempt} {step}",), values=rows)
+
+        files = [dataclasses.replace(f, lines=tuple(line(x, f.attempt) for x in f.lines)) for f in job.files]
+        run = judged(dataclasses.replace(job, files=files), restored(right()))
+        assert outcome(run) == word, shown(run)["resumed whole"].text
+
+
+@pytest.mark.parametrize(("accept", "lost"), [(("rng",), set[str]()), ((), {"RNG"})])
+def test_batches_of_the_samples_that_were_due_are_in_their_place_whatever_crops_they_have(
+    accept: tuple[str, ...], lost: set[str]
+) -> None:
+    job = Job().attempt(0, 0, 18).attempt(1, 15, 30, forgets=["rng"], ends=True)
+
+    def line(item: watch.Line, attempt: int) -> watch.Line:
+        if not isinstance(item, watch.Step):
+            return item
+        return dataclasses.replace(item, batches=(f"{attempt} {item.n}",), samples=(f"{15 * attempt + item.n}",))
+
+    files = [dataclasses.replace(f, lines=tuple(line(x, f.attempt) for x in f.lines)) for f in job.files]
+    run = judged(dataclasses.replace(job, files=files), restored(right()), accept=accept)
+    assert {*shown(run)["resumed whole"].lost} == lost
 
 
 def test_data_that_differ_with_random_states_put_back_are_not_drawn_from_them() -> None:
@@ -175,6 +218,43 @@ def _with_inputs(job: Job, how: str) -> Job:
 def test_an_accepted_data_position_explains_that_all_later_steps_differ() -> None:
     run = judged(wrong("data"), control(right()), accept=("data-position",))
     assert (states(run), outcome(run), outcome(run, "exact")) == (("yes", "yes", "no"), "pass", "fail")
+
+
+def _changed(job: Job, change: Callable[[int, watch.Line], watch.Line]) -> Job:
+    """The job with ``change(step, line)`` in place of each line of the second attempt."""
+    files = [
+        dataclasses.replace(f, lines=tuple(change(15 + getattr(x, "n", 0), x) for x in f.lines)) if f.attempt else f
+        for f in job.files
+    ]
+    return dataclasses.replace(job, files=files)
+
+
+def test_an_accepted_data_position_explains_no_difference_before_it() -> None:
+    """Steps 16 and 17 differ with the batches that were due; only step 18 has another one."""
+
+    def change(step: int, line: watch.Line) -> watch.Line:
+        is_late = isinstance(line, watch.Step) and step >= 18
+        return dataclasses.replace(line, batches=("0" * 16,)) if is_late else line  # type: ignore[call-arg]
+
+    run = judged(_changed(wrong("hidden"), change), control(right()), accept=("data-position",))
+    assert "accepted: data position" in shown(run)["resumed whole"].text
+    assert (states(run)[1], outcome(run)) == ("unknown", "unknown")
+
+
+def test_accepted_copies_of_the_model_explain_no_other_weights() -> None:
+    def with_copies(job: Job) -> Job:
+        def line(attempt: int, item: watch.Line) -> watch.Line:
+            if not isinstance(item, watch.State):
+                return item
+            return dataclasses.replace(item, copies={"AveragedModel 0": f"{attempt} {15 * attempt + item.n}"})
+
+        files = [dataclasses.replace(f, lines=tuple(line(f.attempt, x) for x in f.lines)) for f in job.files]
+        return dataclasses.replace(job, files=files)
+
+    for job, word in ((right(), "pass"), (wrong("hidden"), "unknown")):
+        run = judged(with_copies(job), control(right()), accept=("ema",))
+        assert "accepted: copies (EMA)" in shown(run)["resumed whole"].text
+        assert outcome(run) == word, shown(run)["resumed whole"].text
 
 
 def test_a_rung_that_is_missed_and_not_required_stands_in_the_headline() -> None:

@@ -216,6 +216,12 @@ def restored(job: Job, **change: Any) -> Control:
     return dataclasses.replace(control(job), **{"parts": parts, **change})
 
 
+@pytest.mark.parametrize(("job", "kept"), [(right(), True), (right(dropout=False), True), (wrong("rng"), False)])
+def test_random_states_are_put_back_only_for_a_run_that_may_have_lost_them(job: Job, kept: bool) -> None:
+    """A job that draws as it starts, such as seeds of workers, would draw something else in the restarted reference."""
+    assert training.saved_state.kept_random_states(training.lineage_of(job.run())) is kept
+
+
 def test_where_random_states_are_lost_a_control_with_them_shows_that_nothing_else_is() -> None:
     verdict = judged(wrong("rng"), "resume-complete", restored(right()))
     assert verdict.outcome == "fail"

@@ -62,6 +62,13 @@ def test_parameters_of_workloads_lists_and_flags_are_keys_too(ccbed: Desk) -> No
     assert document["faults"][0]["node"] == "n1"  # type: ignore[index]
 
 
+@pytest.mark.parametrize("text", ["'rng,ema'", "['rng', 'ema']"])
+def test_the_parts_that_may_be_lost_are_a_text_or_a_list(ccbed: Desk, text: str) -> None:
+    ccbed("up", "local.yml")
+    write(ccbed, f"[run]\naccept = {text}\n")
+    assert trial(ccbed)["accept"] == ["rng", "ema"]
+
+
 def test_a_path_of_the_project_is_relative_to_its_file(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     write(ccbed, 'runs-dir = "my-runs"\n')
     (ccbed.root / "below").mkdir()

@@ -14,6 +14,8 @@ from ...model.frozen import fields
 
 #: Before the name of a parameter of a workload, where it is an option of `run`.
 PARAM = "param_"
+#: The metavar of an option whose text lists names with commas: a file may have a list.
+PARTS = "PARTS"
 _RUN = "run"
 _CONFIG = "config"
 _OF_USER = "only in ~/.config/ccbed/config.toml, in the environment or on the command line"
@@ -94,6 +96,8 @@ def _converted(option: click.Option, setting: Setting) -> Any:
     value = setting.value
     if option.is_flag and not isinstance(value, bool):
         raise ValueError(f"must be true or false (got {values.show(value)})")
+    if isinstance(value, list) and option.metavar == PARTS:
+        value = ",".join(map(_text, value))
     if isinstance(value, list) != option.multiple:
         if isinstance(value, list):
             raise ValueError("must be one value, not a list")

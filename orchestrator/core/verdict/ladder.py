@@ -133,7 +133,8 @@ def _whole(run: Run, view: views.RunView) -> Rung:
     state, doubt = _state(verdicts), rungs.unexplained(run.verdicts)
     bad = {"does not hold": lost, "unknown": doubtful}.get(state, {})
     if state == "holds" and doubt:
-        state, text = "unknown", f"no part explains a difference: {doubt}"
+        is_known = doubt.startswith(training.saved_state.ASIDE)
+        state, text = "unknown", doubt if is_known else f"no part explains a difference: {doubt}"
     elif bad and (bad is lost or any(reason in complete.text for reason in bad.values())):
         text = " · ".join(f"{PARTS.get(part, part)}: {reason}" for part, reason in bad.items())
     else:

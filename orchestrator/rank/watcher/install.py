@@ -153,6 +153,7 @@ def _enter_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 @record.guarded("steps")
 def _begin_pass(tensors: Any) -> None:
     steps.groups.begin_backward()
+    _begin_pass_of_states()
     if "loss" not in record.switched_off():
         try:
             losses.losses.add(tensors)
@@ -189,6 +190,7 @@ def end() -> None:
     )
 
 
+_begin_pass_of_states = record.guarded("kept tensors")(states.states.begin_pass)
 _record_last_state = record.guarded("states")(states.states.record_end)
 _note_error = record.guarded("steps")(steps.note_error)
 _set_signal_aside = record.guarded("stacks")(stack_signal.register)

@@ -31,7 +31,7 @@ class SmallTensors:
         sizes = [int(item.numel()) for item in self._tensors]
         self._copy = torch.empty(sum(sizes), dtype=self._tensors[0].dtype, device="cpu")
         parts = self._copy.split(sizes)  # type: ignore[no-untyped-call]
-        self._targets = [part.view(item.shape) for part, item in zip(parts, self._tensors)]
+        self.targets = [part.view(item.shape) for part, item in zip(parts, self._tensors)]
         self._multipliers = torch.cat([digest.multipliers(name, size) for (name, _), size in zip(items, sizes)])
         self.numel = sum(sizes)
 
@@ -43,7 +43,7 @@ class SmallTensors:
             return None
         if self._layout != [(item.dtype, item.shape) for item in self._tensors]:
             return None
-        torch._foreach_copy_(self._targets, self._tensors)
+        torch._foreach_copy_(self.targets, self._tensors)
         return digest.sum_of_products(self._copy, self._multipliers)
 
 

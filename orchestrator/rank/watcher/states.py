@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from . import digest, importlib_bootstrap, names, owner, record, sharding, steps, tracing
+from . import digest, importlib_bootstrap, kept_tensors, names, owner, record, sharding, steps, tracing
 from .budget import budget
 from .checkpoints import contents, fused_names, parts, random_states, save_moments
 from .measures import batches, time_split
@@ -38,11 +38,17 @@ class States:
         #: When a state was recorded in full.
         self._full_at = 0.0
         self.saves: save_moments.SaveMoments | None = None
+        self._kept = kept_tensors.KeptTensors()
 
     def request_full(self) -> None:
         """Something was saved or loaded, or a hold has ended: the next state is recorded in full."""
         self._is_full_due, self._quiet_until = True, 0
         budget.begin_window(steps.completed())
+
+    def begin_pass(self) -> None:
+        """A backward pass begins. After a save, tensors that the script keeps are sought before gradients change some of them."""
+        if self._is_full_due and self.owner is not None and steps.completed():
+            self._kept.find(steps.completed(), self.owner)
 
     def release(self) -> None:
         """Give up the references to optimizers and models: the next boundary finds those that the script has then."""
@@ -134,6 +140,10 @@ class States:
         fields = self._weights()
         counter = known.counter()
         budget.offset = 0 if counter is None else counter - n
+        if not n:
+            self._kept.find(n, known)
+        elif self._is_full_due:
+            self._kept.keep_untouched(n)
         if full:
             fields.update(self._rest(known))
         elif self._has_buffers:  # each rank has its own, and only the ranks that save record the rest at that moment
@@ -161,7 +171,7 @@ class States:
             record.unknown("RNG", f"of {name}: its state is not read, and cannot be put back", is_sure=False)
         return {
             "buffers": buffers(known.modules),
-            **({"copies": copies(known.copies)} if known.copies else {}),
+            "copies": {**copies(known.copies), **self._kept.digests()},
             "optimizer": known.optimizer_states(),
             "lr": known.rates(),
             "groups": known.settings(),

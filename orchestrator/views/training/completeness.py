@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ...model import watch
 from ...model.frozen import dataclass, replace
@@ -13,7 +14,7 @@ from .attempts import Attempt, Process, add
 from .checkpoints import Write
 from .kept import drawn_from
 from .parts import COMPARE, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
-from .replay import Replay, replays
+from .replay import Replay, modules, replays
 from .resumption import Lineage, Resumption, Step
 
 #: Part -> its name in a state and in the contents of a checkpoint.
@@ -36,6 +37,11 @@ class Row:
     text: str = ""
     who: str = ""
     keys: frozenset[str] = frozenset()
+
+
+def may_lose(accept: Iterable[str]) -> frozenset[str]:
+    """The parts whose loss a trial accepts."""
+    return frozenset(ACCEPTABLE[name] for name in accept)
 
 
 def rows(lines: Lineage, resumption: Resumption, twin: Twin | None = None) -> tuple[Row, ...]:
@@ -178,6 +184,10 @@ def drawn_data(parts: dict[str, Row], repeated: Sequence[Replay]) -> dict[str, R
     row, is_lost = parts.get("data position"), parts["RNG"].result == "fail" if "RNG" in parts else False
     if first is None or row is None or row.result != "unknown" or not is_lost or parts["weights"].result != "pass":
         return parts
+    near = [replay.near for replay in repeated if replay.near is not None]
+    if near and all(near):
+        text = f"the inputs of {len(near)} redone steps are those that were due, with other noise"
+        return parts | {row.part: replace(row, result="pass", text=text)}
     text = f"step {first.step} has other inputs than before, {DRAWN} (noise, not data? --accept rng,data-position)"
     return parts | {row.part: replace(row, result="fail", text=text)}
 
@@ -285,9 +295,22 @@ def _saved_parts(resumption: Resumption) -> frozenset[str]:
 
 
 def saved_copies(resumption: Resumption) -> frozenset[str]:
-    """The keys of copies of the model, such as averages of its weights, in the checkpoint that it resumed from."""
-    saves = (write.saved for write in _writes(resumption) if write.saved)
-    return frozenset(str(key) for saved in saves for key in saved.contents.get("copies") or ())
+    """The keys of copies of the model or of a part of it, such as averages, in the checkpoint that it resumed from."""
+    contents = [write.saved.contents for write in _writes(resumption) if write.saved]
+    files = (process.file for process in resumption.attempt.ranks.values())
+    names = {name for file in files for owner in file.of(watch.Owner) for name in owner.parameters or ()}
+    keys = {str(key) for saved in contents for key in saved.get("copies") or ()}
+    return frozenset(keys.union(*(_parts_of_models(saved, names) for saved in contents)))
+
+
+def _parts_of_models(saved: Mapping[str, object], names: Collection[str]) -> set[str]:
+    """The keys below which a checkpoint has several tensors, all with the names of trained parameters."""
+    held: dict[str, list[str]] = {}
+    for path in (name.removeprefix("tensors.") for name in saved if name.startswith("tensors.")):
+        head = f"norms.tensors.{path}."
+        held[path] = [key.removeprefix(head) for key in saved if key.startswith(head)]
+    ends = {name[at:] for name in names for at in (0, *(dot.end() for dot in re.finditer(r"\.", name)))}
+    return {path for path, own in held.items() if path and len(own) > 1 and ends.issuperset(own)}
 
 
 def _unobserved_copy(resumption: Resumption, before: watch.State) -> str:
@@ -325,7 +348,7 @@ def _by_contents(
     checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
     contents = checkpoint.contents if checkpoint else {}
     for part in PARTS:
-        if part == "other state" or (part == "copies of the model" and not start.copies):
+        if part == "other state" or (part == "copies of the model" and not modules(start.copies)):
             continue
         if part == "accumulated gradients" and (not _accumulated(resumption)[0] or _begins_whole(process)):
             continue

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ...model import watch
 from ...model.frozen import dataclass
 from .attempts import Process
-from .replay import Replay
+from .replay import KEPT, Replay, modules
 
 Result = Literal["pass", "fail", "unknown", "not applicable"]
 PARTS = (
@@ -92,7 +92,36 @@ def _buffers(pair: Pair) -> tuple[Result, str]:
 
 def _copies(pair: Pair) -> tuple[Result, str]:
     """Averages of the weights, target networks and other models with the same parameters."""
-    own, other = pair.start.copies, pair.before.copies
+    of_modules, kept = _module_copies(pair), _kept(pair)
+    return kept if ORDER.index(kept[0]) < ORDER.index(of_modules[0]) else of_modules
+
+
+def _kept(pair: Pair) -> tuple[Result, str]:
+    """Tensors that the script keeps in a list or a dict. They need be as before only if they are an average: no step makes that again."""
+    before, own = pair.own.copies if pair.own else {}, set(pair.start.copies.values())
+    by_number: dict[str, set[str]] = {}
+    for key in (key for key in before if key.startswith(KEPT)):
+        by_number.setdefault(key.split()[2], set()).add(key)
+    lost = sorted(key for keys in by_number.values() if not own & {before[key] for key in keys} for key in keys)
+    if not lost:
+        return ("pass", "") if by_number else ("not applicable", "there is none")
+    name, number = lost[0].split()[1:3]
+    keys = by_number[number]
+    label = f"a list of tensors with the model's shapes{f' ({name})' * (name != 'tensors')}"
+    if {str(before[key]).split()[0] for key in keys} & pair.saved:
+        return "fail", f"{label} differs from that in the checkpoint"
+    redone = {key: [(r.step, *r.kept[key]) for r in pair.replays if key in r.kept] for key in sorted(keys)}
+    if made := next((step for known in redone.values() for step, _, same in known if same), 0):
+        return "pass", f"made again by step {made}"
+    for key, known in redone.items():
+        is_average = len({before[key], *(value for _, value, _ in known)}) == len(known) + 1  # each step changes it
+        if is_average and any(same is False for *_, same in known):
+            return "fail", f"{label} differs from before, until step {known[-1][0]}, and no known checkpoint holds it"
+    return "unknown", f"{label} differs from before, and no known checkpoint holds it: save it, or --accept ema"
+
+
+def _module_copies(pair: Pair) -> tuple[Result, str]:
+    own, other = modules(pair.start.copies), modules(pair.before.copies)
     if not (own or other or pair.unobserved):
         return "not applicable", "there is none"
     if pair.unobserved:
@@ -277,7 +306,7 @@ def drawn(name: str, processes: Iterable[Process]) -> float | None:
 
 def _data_position(pair: Pair) -> tuple[Result, str]:
     """Without batches: the loss of the first step follows from weights, buffers, random numbers and the batch."""
-    result, text = by_batches(pair.replays)
+    result, text = by_batches(pair.replays, is_random=_rng(pair)[0] == "fail")
     first = next((replay for replay in pair.replays if replay.is_first), None)
     equal = [replay for replay in pair.replays if replay.inputs]
     if result == "unknown" and first and first.inputs:
@@ -348,12 +377,17 @@ def _has_same_batch(pair: Pair) -> bool:
     return pair.own is not None and pair.start.batch is not None and pair.start.batch == pair.own.batch
 
 
-def by_batches(repeated: tuple[Replay, ...]) -> tuple[Result, str]:
-    """By the batches of the steps that were executed again, else by their results."""
+def by_batches(repeated: tuple[Replay, ...], *, is_random: bool = True) -> tuple[Result, str]:
+    """By the batches of the steps that were executed again, else by their results.
+
+    ``is_random``: batches may differ as lost random states do, such as by other crops; then the numbers of their samples decide.
+    """
     compared = [replay for replay in repeated if replay.batches is not None]
     differing = [replay for replay in compared if not replay.batches and not replay.is_equal]
-    if differing:
+    if differing and not (is_random and all(replay.samples for replay in differing)):
         return "fail", f"step {differing[0].step} has another batch than before"
+    if differing:
+        return "pass", f"{len(compared)} batches are of the samples that were due, changed by random numbers"
     if compared:
         return "pass", f"{len(compared)} batches are the ones that were due"
     known = tuple(

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...model import watch
-from ...model.frozen import dataclass
+from ...model.frozen import dataclass, field
 from .. import values
 from .attempts import Attempt, Process
 from .resumption import Lineage, Step
 
+#: How the key of tensors begins that a script keeps in a list or a dict, among the copies of the model: ``kept ema 0 0``, and
+#: ``kept ema 0 0 named`` with the names of a dict.
+KEPT = "kept "
+#: Inputs with this correlation are the same but for noise; of other samples it is near 0, and less certain the fewer numbers are known.
+NEAR, LEAST_NUMBERS = 0.6, 32
+#: By how much more than the weights they may differ, where sums in another order changed these.
+TIMES = 10.0
 #: A loss that is equal in any two steps that failed, and so shows nothing.
 NAN = math.nan.hex()
 #: Losses of the same batch with the same weights differ less: the forward pass of a rank sums in the same order each time.
@@ -27,8 +34,11 @@ class Replay:
     """A step that a rank executed in two attempts. Each comparison is None where one side is not recorded.
 
     ``losses``: both, where they are of as many backward ``passes``; ``rates``: the learning rates after it, both;
-    ``inputs``: of the model, of data that no DataLoader gives; it may depend on the weights.
+    ``inputs``: of the model, of data that no DataLoader gives; it may depend on the weights. ``near``: whether they are the same but
+    for noise. ``samples``: of the batches, by their numbers in the data set.
     ``began_equal``: whether weights, optimizer and random states before it are known to be equal.
+    ``kept``: key of tensors that the script keeps beside its model -> what they were before, and whether the later attempt has them,
+    but for sums in another order that changed the weights as well.
     ``share``: by how much the weights differ, of what the steps since the resumption changed.
     ``is_first``: the first step of the later attempt. ``is_loaded``: the rank fetches batches from a DataLoader.
     ``is_resized``: by another number of ranks, so that only the samples of the whole batch are compared.
@@ -42,8 +52,11 @@ class Replay:
     weights: bool | None
     batches: bool | None
     inputs: bool | None = None
+    near: bool | None = None
+    samples: bool | None = None
     buffers: bool | None = None
     copies: bool | None = None
+    kept: Mapping[str, tuple[str, bool | None]] = field(default_factory=dict)
     losses: tuple[float, float] | None = None
     rates: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None
     began_equal: bool | None = None
@@ -148,14 +161,36 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         began_equal=_same_states(other, m - 1, process, n - 1),
         share=share(*sums),
         inputs=_same_batches(other.steps[m].inputs, process.steps[n].inputs),
+        near=_are_near(other.steps[m].values, process.steps[n].values),
+        samples=_same_batches(other.steps[m].samples, process.steps[n].samples),
         is_first=n == 1,
         passes=(other.steps[m].passes, process.steps[n].passes),
         is_mixed=process.is_mixed,
         is_loaded=other.steps[m].batches is not None or process.steps[n].batches is not None,
         buffers=_equal(*(state.buffers if state else None for state in states)),
         copies=_same_copies(*states),
+        kept=_same_kept(*states),
         losses=None if None in losses else (float.fromhex(losses[0] or ""), float.fromhex(losses[1] or "")),
     )
+
+
+def _are_near(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> bool | None:
+    """Whether rows of inputs are those of another execution with noise added, by their correlation without what all rows share.
+
+    None where too few numbers are known.
+    """
+    if len(first) != len(second) or {len(row) for row in (*first, *second)} != {len(first[0]) if first else 0}:
+        return None
+    own, other = (_centred(rows) for rows in (first, second))
+    lengths = [math.sqrt(sum(x * x for x in numbers)) for numbers in (own, other)]
+    if len(own) < LEAST_NUMBERS or 0.0 in lengths or not all(map(math.isfinite, lengths)):
+        return None
+    return sum(a * b for a, b in zip(own, other, strict=True)) / (lengths[0] * lengths[1]) >= NEAR
+
+
+def _centred(rows: Sequence[Sequence[float]]) -> list[float]:
+    means = [sum(column) / len(column) if len(rows) > 1 else 0.0 for column in zip(*rows, strict=True)]
+    return [number - mean for row in rows for number, mean in zip(row, means, strict=True)]
 
 
 def share(base: Sequence[int], before: Sequence[int], after: Sequence[int]) -> float | None:
@@ -170,10 +205,39 @@ def share(base: Sequence[int], before: Sequence[int], after: Sequence[int]) -> f
     return values.median(differences) / max(values.median(changes), 1.0)
 
 
+def modules(copies: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The copies of the model that modules hold."""
+    return {name: digest for name, digest in copies.items() if not name.startswith(KEPT)}
+
+
 def _same_copies(before: watch.State | None, after: watch.State | None) -> bool | None:
-    if before is None or after is None or not before.copies or not after.copies:
-        return None
-    return set(before.copies.values()) == set(after.copies.values())
+    own, other = (modules(state.copies if state else {}) for state in (before, after))
+    return set(own.values()) == set(other.values()) if own and other else None
+
+
+def _same_kept(before: watch.State | None, after: watch.State | None) -> dict[str, tuple[str, bool | None]]:
+    if before is None or after is None or not (before.full and after.full):
+        return {}
+    known = {value for key, value in after.copies.items() if key.startswith(KEPT) and value}
+    rounding = _distance(before.sums, after.sums)
+    return {
+        key: (value, value in known or _is_near(value, known, rounding))
+        for key, value in before.copies.items()
+        if key.startswith(KEPT) and value
+    }
+
+
+def _is_near(value: str, known: Iterable[str], rounding: float | None) -> bool | None:
+    """Whether tensors that a script keeps are those of another attempt but for ``rounding``; None where sums are not known."""
+    distances = [_distance([*map(int, value.split()[1:])], [*map(int, other.split()[1:])]) for other in known]
+    nearest = min((distance for distance in distances if distance is not None), default=None)
+    return None if rounding is None or nearest is None else nearest <= TIMES * rounding
+
+
+def _distance(first: Sequence[int], second: Sequence[int]) -> float | None:
+    """The median of the differences of sums."""
+    pairs = [*zip(first, second, strict=True)] if len(first) == len(second) else []
+    return values.median([abs(a - b) for a, b in pairs]) if pairs else None
 
 
 def _same_states(other: Process, m: int, process: Process, n: int) -> bool | None:

@@ -14,13 +14,13 @@ from typing import cast
 from ...model.frozen import replace
 from ...model.run import Control, Twin
 from . import rounding
-from .completeness import Row, worst
+from .completeness import Row, saved_copies, worst
 from .completeness import rows as all_rows
 from .kept import KeptFacts, repeats, step_of
 from .parts import UNOBSERVED, Result
 from .resumption import Lineage
 
-PART = "saved state"
+PART, DATA, COPIES = "saved state", "data position", "copies of the model"
 #: Steps after a resumption in which numbers differ by no more than ``ROUNDING`` of the largest of their key, or ``LEAST``,
 #: where sums in another order explain it.
 SOON, ROUNDING, LEAST = 16, 1e-2, 1e-5
@@ -29,6 +29,8 @@ SOON, ROUNDING, LEAST = 16, 1e-2, 1e-5
 NORMS = 1e-3
 #: By how much norms differ, of what they changed, that were not resumed (measured: 1; 1e-6 where they round); and what rounds anyway.
 MOVED, RESOLUTION = 0.1, 1e-6
+#: How a doubt begins that lost random states leave.
+ASIDE = "random states were lost"
 #: Keys that a restart changes rightly, or that no two runs share.
 _OF_THE_RUN = re.compile(
     r"(?<![a-z])((wall|run|up)?times?(?!_?step)|timestamps?|datetimes?|dates?|host(name)?s?|(file)?paths?|uuid|run_?id"
@@ -222,24 +224,35 @@ def restored_parts(lines: Lineage) -> dict[str, tuple[str, str]]:
     return {part: (row.result, row.text) for part, row in worst(rows).items()}
 
 
-def put_back(lines: Lineage, facts: KeptFacts, twin: Twin | None) -> tuple[Result, str, str]:
+def kept_random_states(lines: Lineage) -> bool:
+    """Whether each resumption is known to have had its random states, or to need none."""
+    every = [worst(all_rows(lines, resumption)).get("RNG") for resumption in lines.resumptions]
+    return all(row is not None and row.result in ("pass", "not applicable") for row in every)
+
+
+def put_back(
+    lines: Lineage, facts: KeptFacts, twin: Twin | None, may_lose: Collection[str] = ()
+) -> tuple[Result, str, str]:
     """Whether a restarted reference that had its random states put back equals the undisturbed run.
 
-    The reason, and the part that differs, if one is known to.
+    The reason, and the part that differs, if one is known to. ``may_lose``: parts that it may lack; without its data position it
+    computes something else.
     """
     control = twin.control if twin else None
     if twin is None or control is None:
-        return "unknown", "there is no restarted reference", ""
+        return "unknown", "there is no restarted reference: --twin makes one", ""
     result, why = control.parts.get("RNG", ("unknown", "not recorded"))
     if control.base != facts.base:
         return "unknown", f"the restarted reference resumed from step {control.base}", ""
     if result in ("fail", "unknown"):
         return "unknown", why, ""
-    lost = [
-        (part, f"{part} still differs ({text})") for part, (other, text) in control.parts.items() if other == "fail"
-    ]
+    failing = {part: text for part, (other, text) in control.parts.items() if other == "fail"}
+    lost = [(part, f"{part} still differs ({text})") for part, text in failing.items() if part not in may_lose]
+    if DATA in failing and DATA in may_lose:
+        return ("fail" if lost else "pass"), "; ".join(text for _, text in lost) or "its data position differs", ""
     beyond = rounding.beyond(control, twin, rounding.least(lines.attempts))
-    saved = row(control, twin, rounds=repeats(twin, facts))
+    copies = saved_copies(lines.resumptions[-1]) if COPIES in may_lose else ()
+    saved = row(control, twin, rounds=repeats(twin, facts), without=copies)
     lost += [("", beyond[1])] if beyond and not lost else []
     lost += [(PART, saved.text)] if saved and saved.result == "fail" else []
     until = min(max((step_of(n) for n in own if "weights@" in n), default=0) for own in control.digests.values())
@@ -259,7 +272,7 @@ def not_drawn(data: Row, lines: Lineage, facts: KeptFacts, twin: Twin | None) ->
 def random_states_aside(result: Result, why: str) -> str:
     """What ``put_back`` says of everything but random states, in words."""
     if result == "unknown":
-        return f"random states were lost, and what else differs is not known: they could not be put back ({why})"
+        return f"{ASIDE}, and what else differs is not known: they could not be put back ({why})"
     return f"with random states put back, {why}"
 
 
@@ -279,13 +292,15 @@ def with_reference(rows: dict[str, Row], lines: Lineage, facts: KeptFacts, twin:
     return rows | {"RNG": replace(lost, text=f"{lost.text}; with them put back, {why}")}
 
 
-def with_hidden(rows: dict[str, Row], lines: Lineage, facts: KeptFacts, twin: Twin | None) -> dict[str, Row]:
+def with_hidden(
+    rows: dict[str, Row], lines: Lineage, facts: KeptFacts, twin: Twin | None, may_lose: Collection[str]
+) -> dict[str, Row]:
     """The rows of a run whose lost random states are accepted: what only the restarted reference shows is a row as well."""
     lost = rows.get("RNG")
     if lost is None or lost.result != "fail":
         return rows
-    result, why, part = put_back(lines, facts, twin)
-    if result != "fail" or any(row.result == "fail" for name, row in rows.items() if name != "RNG"):
+    result, why, part = put_back(lines, facts, twin, may_lose)
+    if result != "fail" or any(row.result == "fail" for name, row in rows.items() if name not in may_lose):
         return rows
     is_named = bool(part) and part not in rows
     name = part if is_named else "other state"

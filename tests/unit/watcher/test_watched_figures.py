@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from orchestrator.rank.watcher import budget
 from orchestrator.rank.watcher.measures import batches
@@ -194,6 +194,71 @@ def test_buffers_and_copies_of_the_model_are_in_the_states_of_the_window(tmp_pat
         first["copies"]["AveragedModel 0"], 16
     )
     assert second["buffers"] != first["buffers"]
+
+
+class _Cropped(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return torch.arange(4.0) + number + torch.rand(1)
+
+
+def test_the_numbers_of_samples_are_known_whatever_random_numbers_change_them(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            for batch in DataLoader(_Cropped(), batch_size=4):
+                optimizer.zero_grad()
+                model(batch).sum().backward()
+                optimizer.step()
+
+    (lines,) = jobs.fork(tmp_path, body)
+    steps = jobs.of(lines, "step")
+    samples, batches = ([step[name][0] for step in steps] for name in ("samples", "batches"))
+    assert samples[:2] == samples[2:] and samples[0] != samples[1]
+    assert len({*batches}) == 4
+
+
+class _Ema:
+    def __init__(self, model: nn.Module) -> None:
+        self.shadow = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def test_averages_in_lists_and_dicts_are_in_the_states_after_a_save_and_a_momentum_is_not(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+        kept, average = _Ema(model), [parameter.detach().clone() for parameter in model.parameters()]
+        momentum = [torch.zeros_like(parameter) for parameter in model.parameters()]
+        first = [parameter.detach().clone() + 1 for parameter in model.parameters()]
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        for step in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(3, 4)).square().sum().backward()
+            for own, parameter in zip(momentum, model.parameters(), strict=True):
+                own.add_(parameter.grad if parameter.grad is not None else 0)
+            optimizer.step()
+            with torch.no_grad():
+                for own, other, parameter in zip(average, kept.shadow.values(), model.parameters(), strict=True):
+                    own.lerp_(parameter, 0.1)
+                    other.lerp_(parameter, 0.2)
+            if step == 2:
+                snapshot = {
+                    "model": {name: value.clone() for name, value in model.state_dict().items()},
+                    "first": first,
+                }
+                torch.save(snapshot, tmp_path / "c.pt")
+
+    (lines,) = jobs.fork(tmp_path, body)
+    states = {line["n"]: line["copies"] for line in jobs.of(lines, "state") if line["full"]}
+    assert (
+        len(states[0]) == 5
+    )  # of one state there is one digest in the order of the tensors, of a dict one by its names as well
+    assert [key.partition(" named")[1] for key in sorted(states[3])].count(" named") == 1 and len(states[3]) == 3
+    assert states[3].keys() == states[4].keys()
+    assert not {*states[3].values()} & {*states[4].values()}
 
 
 def test_a_teacher_inside_the_trained_module_is_a_copy_and_a_frozen_part_is_none(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import importlib
 import itertools
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +26,8 @@ WHOLE = 16384
 SAMPLED = 1024
 #: Items of a nested batch that are hashed.
 ITEMS = 1000
+#: Rows of an input of the model, and numbers of each, that show whether it is the same but for noise.
+ROWS, NUMBERS = 8, 16
 
 
 class Batches:
@@ -35,11 +39,13 @@ class Batches:
 
     def __init__(self) -> None:
         self._hashes: list[str | None] = []
+        #: Of each batch the hash of the numbers of its samples, where they are known.
+        self._samples: list[str | None] = []
         self._is_used = False
         self.models: Sequence[Any] = ()
 
-    def add(self, batch: Any, seconds: float) -> None:
-        """A batch was fetched, in this time."""
+    def add(self, batch: Any, seconds: float, samples: Any = None) -> None:
+        """A batch was fetched, in this time. ``samples``: their numbers in the data set."""
         time_split.split.add_data(seconds)
         if self._is_evaluation():
             return
@@ -49,9 +55,12 @@ class Batches:
         if budget.is_moment_due(steps.completed()):
             begin = time.thread_time()
             self._hashes.append(fingerprint(batch))
+            numbered = isinstance(samples, (list, tuple)) and bool(samples) and samples[0] is not None
+            self._samples.append(_hash_of_text(repr(samples)) if numbered or isinstance(samples, int) else None)
             budget.add_cost("batch", time.thread_time() - begin)
         else:
             self._hashes.append(None)
+            self._samples.append(None)
 
     def _is_evaluation(self) -> bool:
         import torch
@@ -60,11 +69,12 @@ class Batches:
         return not torch.is_grad_enabled() or (bool(modes) and not any(modes))
 
     def take(self) -> dict[str, list[str | None]]:
-        """The field of the step that has just ended."""
+        """The fields of the step that has just ended."""
         if not self._is_used:
             return {}
         hashes, self._hashes = self._hashes, []
-        return {"batches": hashes}
+        samples, self._samples = self._samples, []
+        return {"batches": hashes, **({"samples": samples} if any(samples) else {})}
 
     def is_used(self) -> bool:
         """Does the script train on batches of a DataLoader?"""
@@ -85,6 +95,22 @@ def fingerprint(batch: Any) -> str | None:
     except (digest.Undigestible, RuntimeError):
         return None
     return state.hexdigest()[:16]
+
+
+def _hash_of_text(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
+
+
+def some_values(value: Any) -> list[list[float]]:
+    """Some numbers of some rows of the first input that has rows; empty if there is none in memory."""
+    items = (item for _, item in itertools.islice(leaves(value, ""), ITEMS) if hasattr(item, "untyped_storage"))
+    item = next((x for x in items if x.dim() > 1 and x.numel() and not _is_on_device(x) and not x.is_complex()), None)
+    if item is None:
+        return []
+    with digest.undisturbed():
+        rows = digest.local(item).detach()[:ROWS].flatten(1)
+        rows = rows[:, :: max(1, rows.shape[1] // NUMBERS)][:, :NUMBERS]
+        return [[float(f"{number:.4g}") for number in row] for row in rows.double().tolist()]
 
 
 def leaves(item: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -152,21 +178,33 @@ _add = record.guarded("batches")(batches.add)
 _flush = record.guarded("steps")(steps.flush)
 
 
-def _begin_fetch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
-    """When the main thread began to wait; None for a thread that fetches in advance."""
+#: Iterator of a DataLoader -> the numbers of the samples of each batch that it has not given yet.
+_indices: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
+
+
+def _begin_fetch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[float | None, Any]:
+    """When the main thread began to wait, and the iterator; None for a thread that fetches in advance."""
     if threading.current_thread() is not threading.main_thread():
-        return None
+        return None, args[0]
     _flush()
-    return time.monotonic()
+    return time.monotonic(), args[0]
 
 
-def _end_fetch(begin: float | None, batch: Any, error: BaseException | None) -> None:
+def _end_fetch(begun: tuple[float | None, Any], batch: Any, error: BaseException | None) -> None:
     if error is not None:
         return
+    begin, iterator = begun
+    ahead = _indices.get(iterator)
+    samples = ahead.popleft() if ahead else None
     if begin is None:
         record.unknown("data", "a thread of the script fetches batches in advance: the step of a batch is not known")
     else:
-        _add(batch, time.monotonic() - begin)
+        _add(batch, time.monotonic() - begin, samples if getattr(iterator, "_in_order", True) else None)
+
+
+def _end_index(iterator: Any, indices: Any, error: BaseException | None) -> None:
+    if error is None:
+        _indices.setdefault(iterator, deque()).append(indices)
 
 
 def watch() -> None:
@@ -174,6 +212,9 @@ def watch() -> None:
     loaders = importlib.import_module("torch.utils.data.dataloader")
     iterator = loaders._BaseDataLoaderIter
     iterator.__next__ = importlib_bootstrap.observe(iterator.__next__, _begin_fetch, _end_fetch)
+    iterator._next_index = importlib_bootstrap.observe(
+        iterator._next_index, lambda args, kwargs: args[0], record.guarded("samples")(_end_index)
+    )
 
 
 #: Module of torch -> its class that wraps a model.
@@ -192,6 +233,7 @@ class Inputs:
 
     def __init__(self) -> None:
         self._hashes: list[str | None] = []
+        self._values: list[list[float]] = []
         self._depth, self._is_used = 0, False
         #: ``callback()`` before the outermost forward pass with gradients.
         self.observers: list[Callable[[], None]] = []
@@ -220,15 +262,17 @@ class Inputs:
                 self._is_used = True
                 steps.measure("inputs", self.take)
             self._hashes.append(fingerprint(value))
+            self._values = some_values(value) if budget.is_in_window(steps.completed()) else []
             budget.add_cost("batch", time.thread_time() - begin)
 
     def leave(self) -> None:
         self._depth -= 1
 
-    def take(self) -> dict[str, list[str | None]] | None:
-        """The field of the step that has just ended."""
+    def take(self) -> dict[str, Any] | None:
+        """The fields of the step that has just ended."""
         hashes, self._hashes = self._hashes, []
-        return {"inputs": hashes} if hashes else None
+        values, self._values = self._values, []
+        return {"inputs": hashes, **({"values": values} if values else {})} if hashes else None
 
 
 def _is_on_device(item: Any) -> bool:
