@@ -15,11 +15,10 @@ from ..model.plan import Plan
 from ..run import judging
 from ..store import beds as store
 from ..store import bundle, index, paths
-from . import announcement, audited, beds, check, observers
+from . import announcement, audited, bed_job, beds, check, observers
 from .places import short_path
 from .requests import named_run, runs_directory
 from .session import Session
-from .slurm import ephemeral_bed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,7 @@ def run(session: Session, request: ResumeRequest) -> Result | Path:
 def _continue(session: Session, bed: BedSpec, plan: Plan, directory: Path, history: History) -> Result:
     trial = bundle.load_trial(directory)
     observer = session.follow.resumed(session, trial, plan.slots, history)
-    with ephemeral_bed.of_resumed_run(session, bed, quiet=session.is_json):
+    with bed_job.of(bed).of_resumed_run(session, bed, quiet=session.is_json):
         return audited.launch(
             session,
             session.request(

@@ -21,12 +21,11 @@ from ..providers import files
 from ..run import twin_runs
 from ..store import beds as store
 from ..store import bundle, secrets
-from . import audited, beds, leftovers, observers, spare_probe, trials
+from . import audited, bed_job, beds, leftovers, observers, spare_probe, trials
 from .observers import PlannedRun
 from .places import short_path
 from .requests import BedRef, RunRequest
 from .session import Session
-from .slurm import ephemeral_bed, slurm_jobs
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: In place of the number of a rank whose output is shown.
@@ -83,7 +82,7 @@ def check(session: Session, request: RunRequest, source: trials.Source) -> Check
         raise missing_bed or RuntimeError("neither a bed nor the reason why there is none")
     store.refuse_night(Path(bed.workdir))
     if session.job.job_id:
-        slurm_jobs.refuse_other_job(session, bed)
+        bed_job.of(bed).refuse_other_job(session, bed)
     _require_agent(session, bed)
     trials.require_nodes(source, trial, bed, session.catalogue)
     slots.assign(trial, bed, placement)
@@ -99,7 +98,7 @@ def check(session: Session, request: RunRequest, source: trials.Source) -> Check
 def on_bed(session: Session, request: RunRequest, checked: CheckedTrial) -> Iterator[CheckedTrial]:
     """Place the trial on its bed. An ephemeral bed ends with the body; without an error leftovers are then removed."""
     bed, is_wanted = checked.bed, bool(request.bed.inventory)
-    with ephemeral_bed.of_command(session, bed, is_wanted=is_wanted, quiet=session.is_json):
+    with bed_job.of(bed).of_command(session, bed, is_wanted=is_wanted, quiet=session.is_json):
         placement = checked.placement
         if bed.slurm and is_wanted:  # which nodes the bed has is known when its job runs
             _bring_up(session, bed)
@@ -316,7 +315,7 @@ def run_once(
     if request.bed.inventory:
         _bring_up(session, bed)
     bed = beds.usable(bed)
-    slurm_jobs.refuse_short(bed, trial)
+    bed_job.of(bed).refuse_short(bed, trial)
     observer = session.run_observer(request.output, is_script=source.is_script)
     choice, runs = twin_choice(request, source), runs or request.output.runs_dir
     is_local_script = source.is_script and bed.shares_file_system
@@ -364,7 +363,7 @@ def _planned(session: Session, checked: CheckedTrial, bed: BedSpec, cost: tuple[
     return PlannedRun(
         trial=trial, bed=bed, placement=checked.placement, slots=tuple(node.name for node in assigned.slots),
         last_step=plan.last_step(trial, session.catalogue, checked.data_dir), notes=(*trials.notes(trial, session.catalogue), *cost),
-        job=slurm_jobs.describe(session, bed), hide=checked.redaction.text,
+        job=bed_job.of(bed).describe(session, bed), hide=checked.redaction.text,
     )  # fmt: skip
 
 

@@ -62,9 +62,10 @@ def docker_provider(state: Path) -> Provider:
 
 
 def slurm_provider(state: Path) -> Provider:
-    from ..providers.slurm import slurm_provider as slurm
+    from .. import products
 
-    return slurm.SlurmProvider(state)
+    provider: Provider = products.part("slurm", "provider").open_provider(state)
+    return provider
 
 
 def agent_hash() -> str:
