@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.free_memory import RequiredMemory
 from ..model.frozen import dataclass, replace
-from ..rank.collective import algorithm_choice, cases, known_algorithms, memory_demand, precision, settings
+from ..rank.collective import algorithm_choice, known_algorithms, memory_demand, precision, settings
+from ..rank.exchange import cases
 from ..rank.open_mpi import installed
 
 if TYPE_CHECKING:

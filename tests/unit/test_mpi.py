@@ -12,7 +12,8 @@ from orchestrator.app import trials
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.trial import Trial
-from orchestrator.rank.collective import algorithm_choice, cases, known_algorithms
+from orchestrator.rank.collective import algorithm_choice, known_algorithms
+from orchestrator.rank.exchange import cases
 from orchestrator.rank.open_mpi import installed, join, names, peer
 from orchestrator.workloads import collective
 

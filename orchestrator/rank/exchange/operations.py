@@ -15,10 +15,10 @@ import torch.distributed as dist
 from ...model import algorithm as model
 from ...model.frozen import dataclass, replace
 from ..checkpoint import tensor_digest
-from ..collective.cases import REDUCING, Case, Item
 from ..runtime import recorder
 from . import backend_calls, case_layout, schedule_runner
 from .case_layout import COMBINED, Segment
+from .cases import REDUCING, Case, Item
 
 if TYPE_CHECKING:
     from ..open_mpi import peer as mpi_peer

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...model import ratio
 from ...model.event import History
 from .. import quantities
+from ..statistics import DEFINITION, ENOUGH_FOR_P99
 from ..values import whole
 from .directions import MARGIN as DIRECTION
 from .directions import Direction, changes
@@ -15,7 +16,6 @@ from .directions import slow as slow_directions
 from .experiment import Case, Setting, wrong_results
 from .measurements import OUTLIER, Measured, Slow
 from .replay_gaps import TOLERANCE, TOLERANCE_S, ReplayGaps
-from .statistics import DEFINITION, ENOUGH_FOR_P99
 
 if TYPE_CHECKING:
     from .stragglers import SlowLink

@@ -9,8 +9,7 @@ from typing import Literal
 from ...model import ratio
 from ...model.frozen import dataclass, replace
 from ...model.run import Run
-from .. import collectives, training
-from ..collectives import statistics
+from .. import collectives, statistics, training
 from ..overview import RunView
 from . import pairs
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...model import ratio
 from ...model.frozen import dataclass, replace
 from ...model.run import Run
-from .. import collectives, quantities, training
-from ..collectives import phrases, statistics
+from .. import collectives, quantities, statistics, training
+from ..collectives import phrases
 from ..values import flat, mapping
 
 if TYPE_CHECKING:
-    from ..collectives.statistics import Floats
+    from ..statistics import Floats
 
 #: A number with one of the suffixes that users write.
 _QUANTITY = re.compile(r"([-+]?[\d.]*\d(?:e[-+]?\d+)?)\s*(%|[KMG]?)(?:i?B)?", re.IGNORECASE)
