@@ -1,6 +1,6 @@
 """The products beside the test-bed, each in a folder of its own that can be removed: the test-bed knows their names, and imports none.
 
-A product adds plugins and verbs by folders of those names, and the modules that ``part`` asks for.
+A product adds plugins in a folder as ``--plugins`` takes it, verbs, and the modules that ``part`` asks for.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from .model.errors import UsageError
+from .model.plugin import PRODUCTS
 
 #: Folder -> what is not there without it.
-NAMES = {
-    "jobs": "training jobs of your own",
-    "collectives": "measurements of collectives",
-    "nightly": "nights",
-    "slurm": "beds of Slurm",
-}
+NAMES = dict(
+    zip(PRODUCTS, ("tools for your own jobs", "measurements of collectives", "nights", "beds of Slurm"), strict=True)
+)
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .. import products
 from ..model.bed import BedSpec
 from ..model.errors import UsageError
 from ..model.event import History
@@ -100,13 +101,11 @@ def _open_run(session: Session, runs_dir: Path) -> str:
     night = Path(runs[0].directory).parent.parent
     if not index.is_night(night):
         return runs[0].directory
-    from . import repeats
-
-    if repeats.resumed_command(night):
-        return str(night)
-    raise UsageError(
-        f"run {runs[0].run} is open, of night {night.name}", hint=f"ccbed nightly --resume {short_path(night)}"
-    )
+    try:
+        products.part("nightly", "test_bed").resumed_words(night)
+    except UsageError as error:
+        raise UsageError(f"run {runs[0].run} is open, of night {night.name}", hint=error.hint) from None
+    return str(night)
 
 
 def _requested_run(directory: Path) -> Path:

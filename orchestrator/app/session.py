@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..model.provider import Provider
     from ..model.trial import Trial
     from .announcement import Announcer
-    from .observers import BedObserver, NightObserver, RunObserver, Screen
+    from .observers import BedObserver, RunObserver, Screen
     from .requests import OutputRequest
 
 
@@ -102,7 +102,8 @@ class Observers(Protocol):
         """``history``: of the run so far, which another process has followed."""
 
     def bed(self, session: Session) -> BedObserver: ...
-    def night(self, session: Session) -> NightObserver: ...
+    def night(self, session: Session) -> Any:
+        """Return what follows a night, of which the test-bed knows nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.spec import parse_trial, trial_draft, values
+from ..core.spec import parse_trial, slots, trial_draft
 from ..model.bed import BedSpec
-from ..model.errors import EXIT_FINDING, EXIT_INTERRUPTED, EXIT_UNKNOWN, CcbedError, Interrupted, UsageError
+from ..model.errors import EXIT_FINDING, EXIT_INTERRUPTED, EXIT_UNKNOWN, CcbedError, Interrupted
 from ..model.frozen import dataclass, replace
 from ..model.launch import Result
 from ..model.plan import Placement
 from ..store import bundle
-from . import audited, trials
+from . import audited, beds, trials
+from . import run as run_one
+from .requests import RunRequest
 from .session import Session
 
 if TYPE_CHECKING:
@@ -173,15 +175,26 @@ class _Probed:
         return Path(self.directory).name
 
 
-def parse_limit(text: str) -> float:
-    """Seconds, 0 for no probe. Raises UsageError."""
-    try:
-        limit_s = values.seconds(text)
-    except ValueError as error:
-        raise UsageError(f"--probe-spares: {error} (got {text})", hint="--probe-spares 30s") from None
-    if limit_s > 3600:
-        raise UsageError(f"--probe-spares: must be an hour at most (got {text})", hint="--probe-spares 30s")
-    return limit_s
+def place(
+    session: Session, request: RunRequest, checked: run_one.CheckedTrial, placement: Placement, limit_s: float
+) -> Placement:
+    """Probe the spares on the bed as it is brought up. Raises InfrastructureError if too few are fit."""
+    if request.resume:
+        return recorded(request.resume) or placement
+    from ..nightly import baselines
+
+    trial, bed = checked.trial, checked.bed
+    if request.bed.inventory:
+        run_one.bring_up(session, bed)
+    probe = SpareProbe(
+        session=session, bed=beds.usable(bed), limit_s=limit_s, runs=request.output.runs_dir.resolve(),
+        command=shlex.join(["ccbed", *session.argv]), baselines=baselines.read_all(request.spares.baselines), reason=f"before {trial.name}",
+    )  # fmt: skip
+    if not session.is_json:
+        session.terminal.line(f"probe  spares {' '.join(probe.find_spares(placement)) or 'none'}, about {limit_s:g} s")
+    placement = probe.extend(placement)
+    slots.assign(trial, bed, placement)
+    return placement
 
 
 def recorded(directory: Path) -> Placement | None:
@@ -193,10 +206,3 @@ def recorded(directory: Path) -> Placement | None:
         probe = str((run.parent / placement.spare_probe).resolve()) if placement.spare_probe else ""
         return replace(placement, spare_probe=probe)
     return None
-
-
-def relative_to(placement: Placement, runs: Path) -> Placement:
-    """The placement of a run in ``runs``: its bundle names that of the probe by a relative path, so that both may be moved."""
-    if not placement.spare_probe:
-        return placement
-    return replace(placement, spare_probe=os.path.join("..", os.path.relpath(placement.spare_probe, runs)))  # noqa: PTH118

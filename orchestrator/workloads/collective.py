@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("results-exact", "times-possible", "no-step-lost", "no-hang")
 PHASES: tuple[str, ...] = ("collective",)
+lacking = installed.lacking
 #: Fields of an item -> the parameters of this workload that set them.
 _NAMES = {"bytes": "sizes", "trials": "iterations"}
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("results-exact", "times-possible", "gaps-kept", "no-step-lost", "no-hang")
 PHASES: tuple[str, ...] = ("collective",)
+lacking = installed.lacking
 _FIELDS = {field.name: field for field in dataclasses.fields(cases.Item)}
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "operation": (str,), "bytes": (int,), "trials": (int,), "gap_ms": (int, float, list, tuple), "algorithm": (str,), "dtype": (str,),

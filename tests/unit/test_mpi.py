@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
+from orchestrator import plugins
 from orchestrator.app import trials
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.errors import InfrastructureError
@@ -150,7 +151,7 @@ def available(*algorithms: str, connection: Literal["local", "ssh"] = "local") -
     message: Any = Recorded()
     bed = replace(beds.local(), hosts=(HostSpec(name="h1", connection=connection),))
     trial = Trial(name="t", workload="collective", params={"algorithm": list(algorithms), "sizes": ["1K"]})
-    return trials.without_missing_libraries(message, trial, bed), message.warnings
+    return trials.without_missing_libraries(message, trial, bed, plugins.discover()), message.warnings
 
 
 def test_without_open_mpi_its_algorithms_are_skipped_by_name_and_the_others_are_left(

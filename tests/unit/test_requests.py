@@ -14,7 +14,8 @@ import pytest
 
 from orchestrator.app import check, down, leftovers, listing, requests, resume, run, starters, up
 from orchestrator.app.collectives import sweep
-from orchestrator.app.collectives.request import SizeRequest, SweepRequest
+from orchestrator.app.collectives.request import SizeRequest
+from orchestrator.app.collectives.sweep_request import SweepRequest
 from orchestrator.app.hosts import drains, exec_, images
 from orchestrator.app.nightly import floors, nights, recorded_runs
 from orchestrator.app.nightly.request import AcceptRequest, NightRequest

@@ -23,11 +23,11 @@ from ...nightly.suite import RUNS, Cell, Night
 from ...store import bundle, paths, secrets
 from .. import bed_job, beds, repeats, trials
 from .. import run as run_one
-from ..collectives.request import SweepRequest
 from ..places import short_path
 from ..requests import OutputRequest, RunRequest, TrialRef
 from ..session import Session
 from ..up import up
+from .sweep_request import SweepRequest
 
 #: The round that follows where the first ones have a suspect; all rounds are then judged together.
 CONFIRMING = "confirming round"
@@ -187,7 +187,7 @@ def _trial(session: Session, source: trials.Source, bed: BedSpec, *, is_pairs: b
         raise UsageError(
             f"{source.label}: a sweep measures the bed as it is; the trial has faults", hint="remove its faults"
         )
-    return trials.without_missing_libraries(session.terminal, trial, bed)
+    return trials.without_missing_libraries(session.terminal, trial, bed, session.catalogue)
 
 
 def _judge_nodes(directories: Sequence[Path], quarantined: Collection[str]) -> Judged:

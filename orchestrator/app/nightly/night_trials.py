@@ -140,7 +140,7 @@ class NightTrials:
             session=self.session, bed=self._bed, limit_s=self.night.probe_spares_s, runs=runs, baselines=self.floors,
             command=self.night.command, reason=f"in {self.directory.name}",
         )  # fmt: skip
-        self._probed = spare_probe.relative_to(dataclasses.replace(probe.extend(placement), quarantined={}), runs)
+        self._probed = run_trial.relative_to(dataclasses.replace(probe.extend(placement), quarantined={}), runs)
         night_files.write_spares(self.directory, self._probed)
         self._built.clear()
 
@@ -306,7 +306,7 @@ class NightTrials:
     def _run(self, cell: Cell, repeat: int, resume: Path | None, begun: list[str]) -> Result:
         session, bed = self.session, self._bed
         source, trial, redaction = self._trial(cell)
-        trial = trials.without_missing_libraries(session.terminal, trial, bed)
+        trial = trials.without_missing_libraries(session.terminal, trial, bed, session.catalogue)
         is_local_script = source.is_script and bed.shares_file_system
 
         def on_begin(directory: str) -> None:

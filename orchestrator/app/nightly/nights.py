@@ -18,7 +18,8 @@ from ...nightly import baselines, night_files, notify, runner, selector
 from ...nightly.culprits import hook, quarantine
 from ...nightly.suite import Night, Suite
 from ...store import beds as store
-from .. import bed_job, beds, spare_probe
+from .. import bed_job, beds
+from .. import run as run_one
 from ..places import short_path
 from ..requests import BedRef
 from ..session import Session
@@ -78,7 +79,7 @@ def _checked(session: Session, request: NightRequest) -> tuple[BedSpec, Suite, f
     suite = suites.as_asked(suites.open_suite(session, name, bed), request)
     baselines.read_all(request.baselines)
     hook.check(request.on_culprit)
-    return bed, suite, spare_probe.parse_limit(request.probe_spares)
+    return bed, suite, run_one.parse_probe_limit(request.probe_spares)
 
 
 def begin(session: Session, request: NightRequest) -> Finished:

@@ -15,6 +15,7 @@ from ...model.bed import BedSpec
 from ...model.errors import CcbedError, InfrastructureError, UsageError
 from ...model.trial import Trial
 from ...store import beds as store
+from ...store import index
 from .. import bed_job
 from ..places import short_path
 
@@ -125,10 +126,8 @@ def take_over(session: Session, bed: BedSpec, *, force: bool = False) -> None:
 
 
 def _resume_command(run: store.OpenRun) -> str:
-    from ...nightly import night_files
-
     night = Path(run.directory).parent.parent
-    if night_files.is_night(night):
+    if index.is_night(night):
         return f"ccbed nightly --resume {short_path(night)}"
     return f"ccbed resume {short_path(run.directory)}"
 
