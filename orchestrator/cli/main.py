@@ -19,7 +19,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from .. import __version__, products
+from .. import __version__
 from ..app import session as base
 from ..model import errors
 from .inputs import session as sessions
@@ -71,6 +71,8 @@ class Verbs(click.Group):
             return None
         product, file = _file(cmd_name)
         if product:
+            from .. import products
+
             products.require(product, cmd_name)
         package = f"{_PACKAGE}.{product}" if product else __package__
         module = importlib.import_module(f"{package}.verbs.{file.stem}")

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from ..model.run import Run
 from ..views import probes
 from ..views.probes import NodeFigure
-from .page.comma_separated import written
 
 
 def render(run: Run) -> Mapping[str, bytes]:
@@ -19,6 +18,8 @@ def render(run: Run) -> Mapping[str, bytes]:
 
 
 def probed(figures: Iterable[NodeFigure]) -> str:
+    from .page.comma_separated import written  # few runs probe nodes
+
     return written([
         {
             "node": figure.node, "rank": figure.rank, "probe": figure.probe, "figure": figure.name, "unit": figure.unit,
