@@ -56,7 +56,7 @@ def place(
     session: Session, request: RunRequest, checked: CheckedTrial, placement: Placement, limit_s: float
 ) -> Placement:
     """The placement without the spares that are too slow. Raises InfrastructureError if too few are fit."""
-    from ..app import spare_probe
+    from ..app.nightly import spare_probe
 
     return spare_probe.place(session, request, checked, placement, limit_s)
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 #: Files of products that lie in folders of the test-bed.
 ELSEWHERE = {
     "nightly": (
-        "app/nightly/*", "app/repeats.py", "app/spare_probe.py", "app/collectives/sweep*.py", "cli/render/night_lines.py",
+        "app/nightly/*", "app/repeats.py", "app/nightly/spare_probe.py", "app/collectives/sweep*.py", "cli/render/night_lines.py",
         "cli/render/trend_view.py", "cli/render/sweep_view.py", "cli/render/repeats_view.py",
         *(f"cli/verbs/{verb}.py" for verb in ("accept", "baseline", "nightly", "quarantine", "trend", "runs", "sweep")),
     ),

@@ -27,10 +27,11 @@ from ...nightly.runner import Attempt
 from ...nightly.suite import RUNS, Cell, Night
 from ...run import judging
 from ...store import beds, bundle, paths, secrets
-from .. import audited, bed_job, places, repeats, spare_probe, trials
+from .. import audited, bed_job, places, repeats, trials
 from .. import beds as bed_inputs
 from .. import run as run_trial
 from ..session import Session
+from . import spare_probe
 
 #: The engine ends a run at its deadline, with the stacks of its ranks. After twice that time, as a run may have a twin, and this
 #: many seconds, the process interrupts itself.

@@ -9,21 +9,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.spec import parse_trial, slots, trial_draft
-from ..model.bed import BedSpec
-from ..model.errors import EXIT_FINDING, EXIT_INTERRUPTED, EXIT_UNKNOWN, CcbedError, Interrupted
-from ..model.frozen import dataclass, replace
-from ..model.launch import Result
-from ..model.plan import Placement
-from ..store import bundle
-from . import audited, beds, trials
-from . import run as run_one
-from .requests import RunRequest
-from .session import Session
+from ...core.spec import parse_trial, slots, trial_draft
+from ...model.bed import BedSpec
+from ...model.errors import EXIT_FINDING, EXIT_INTERRUPTED, EXIT_UNKNOWN, CcbedError, Interrupted
+from ...model.frozen import dataclass, replace
+from ...model.launch import Result
+from ...model.plan import Placement
+from ...store import bundle
+from .. import audited, beds, trials
+from .. import run as run_one
+from ..requests import RunRequest
+from ..session import Session
 
 if TYPE_CHECKING:
-    from ..nightly.baselines import Baseline
-    from ..nightly.culprits.spares import Fitness
+    from ...nightly.baselines import Baseline
+    from ...nightly.culprits.spares import Fitness
 
 TRIAL = "spare-probe"
 #: Seconds of one repeat of all figures, measured on two cores, and the least repeats whose median means something.
@@ -76,7 +76,7 @@ class SpareProbe:
         """What the probe says of each spare. A spare that is too slow is probed a second time, alone, and that decides: what disturbed
         it once does not leave it out. If a common run fails or does not end, each spare is probed alone: whose failure it is is not
         known. Raises Interrupted."""
-        from ..nightly.culprits import spares
+        from ...nightly.culprits import spares
 
         try:
             result = self._launch(names)
@@ -108,8 +108,8 @@ class SpareProbe:
 
     def _judge(self, result: Result, names: Sequence[str], first: Result | None = None) -> list[Fitness]:
         """``first``: the earlier probe, whose other spares are the peers. Raises TornBundleError."""
-        from ..nightly import bundle_records
-        from ..nightly.culprits import spares
+        from ...nightly import bundle_records
+        from ...nightly.culprits import spares
 
         if result.code != EXIT_FINDING:
             record = bundle_records.read(Path(result.directory))
@@ -156,7 +156,7 @@ class SpareProbe:
 
     def _close_run(self) -> None:
         """Close the probe's run, which an interruption leaves open. What fails here is an error of the next run."""
-        from . import heal
+        from .. import heal
 
         silent = replace(self.session, terminal=self.session.terminal.silent())
         with suppress(CcbedError, OSError):
@@ -181,7 +181,7 @@ def place(
     """Probe the spares on the bed as it is brought up. Raises InfrastructureError if too few are fit."""
     if request.resume:
         return recorded(request.resume) or placement
-    from ..nightly import baselines
+    from ...nightly import baselines
 
     trial, bed = checked.trial, checked.bed
     if request.bed.inventory:
@@ -199,7 +199,7 @@ def place(
 
 def recorded(directory: Path) -> Placement | None:
     """The placement of repeated runs that are resumed: that of their last run; None if none was planned."""
-    from ..nightly.suite import RUNS
+    from ...nightly.suite import RUNS
 
     for run in sorted((directory / RUNS).glob(f"*/{bundle.PLAN}"), reverse=True):
         placement = bundle.load_plan(run.parent).placement
