@@ -26,9 +26,9 @@ def folders() -> dict[str, Path]:
     return {name: package / name for name in NAMES if (package / name / "__init__.py").is_file()}
 
 
-def part(product: str, module: str) -> Any:
-    """Import a module of a product. Raises UsageError where the product is not installed."""
-    require(product)
+def part(product: str, module: str, what: str = "") -> Any:
+    """Import a module of a product. Raises UsageError where the product is not installed. ``what``: needs it."""
+    require(product, what)
     return importlib.import_module(f".{product}.{module}", __package__)
 
 

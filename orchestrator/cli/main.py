@@ -376,8 +376,8 @@ def _stem(verb: str) -> str:
 
 def _file(verb: str) -> tuple[str, Path]:
     """The product that has the verb, empty for the test-bed, and the file of the verb."""
-    product, here = _OF_PRODUCTS.get(verb, ""), Path(__file__).parent
-    return product, (here.parent / product if product else here) / "verbs" / f"{_stem(verb)}.py"
+    product, folder = _OF_PRODUCTS.get(verb, ""), Path(__file__).parent
+    return product, (folder.parent / product if product else folder) / "verbs" / f"{_stem(verb)}.py"
 
 
 def _summary(file: Path) -> str:

@@ -21,7 +21,7 @@ def command(session: Session, request: ReportRequest) -> int:
     """
     terminal = session.terminal
     if request.runs is not None:
-        products.part("nightly", "test_bed").show_page(session, request.runs)
+        products.part("nightly", "test_bed", "--index").show_page(session, request.runs)
     elif request.table:
         _show_table(session, request)
     else:
@@ -35,7 +35,7 @@ def command(session: Session, request: ReportRequest) -> int:
 
 
 def _show_table(session: Session, request: ReportRequest) -> None:
-    collective = products.part("collectives", "sections")
+    collective = products.part("collectives", "sections", "--table")
     run = report.measured(request)
     directory = Path(run.directory)
     if session.is_json:
