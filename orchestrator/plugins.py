@@ -11,6 +11,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
+from . import products
 from .model.errors import UsageError
 from .model.frozen import dataclass
 from .model.plugin import BUILT_IN, Catalogue, Plugin
@@ -97,7 +98,7 @@ def discover(folders: Iterable[Path] = ()) -> Catalogue:
     A file in ``folders`` replaces the plugin of that name of a distribution. Raises UsageError for a missing folder and for a
     duplicate name.
     """
-    roots = [_PACKAGE_DIRECTORY, *(_checked(folder) for folder in folders)]
+    roots = [*_own_roots(), *(_checked(folder) for folder in folders)]
     installed = _installed()
     plugins = {kind: Folder(kind, _merged(kind, roots, installed)) for kind in KINDS}
     trials = {name: str(path) for name, path in _files("trials", roots, "*.yml").items()}
@@ -123,14 +124,13 @@ def _checked(folder: Path) -> Path:
 
 def _files(kind: str, roots: Iterable[Path], pattern: str) -> dict[str, Path]:
     files: dict[str, Path] = {}
-    for root in roots:
-        for file in sorted((root / kind).glob(pattern)):
-            if file.name.startswith(("_", ".")):
-                continue
-            name = file.stem.replace("_", "-")
-            if name in files:
-                raise UsageError(f"{file}: {kind[:-1]} {name} already exists: {files[name]}", hint="rename the file")
-            files[name] = file
+    own = _own_roots()
+    listed = [file for root in roots for file in (root / kind).glob(pattern) if not file.name.startswith(("_", "."))]
+    for file in sorted(listed, key=lambda file: (file.parents[1] not in own, file.name)):
+        name = file.stem.replace("_", "-")
+        if name in files:
+            raise UsageError(f"{file}: {kind[:-1]} {name} already exists: {files[name]}", hint="rename the file")
+        files[name] = file
     return files
 
 
@@ -183,11 +183,18 @@ def _entry_file(entry: EntryPoint) -> _File:
 
 
 def _is_built_in(kind: str, file: Path) -> bool:
-    return file.parent == _PACKAGE_DIRECTORY / kind
+    return file.parent.name == kind and file.parent.parent in _own_roots()
+
+
+def _own_roots() -> tuple[Path, ...]:
+    """The folders that hold the folders of ccbed's own plugins."""
+    return (_PACKAGE_DIRECTORY, *(folder / "plugins" for folder in products.folders().values()))
 
 
 def _load(kind: str, file: _File) -> tuple[ModuleType, bytes]:
     path, name = file.path, f"{_PACKAGE}.{kind}.{file.path.stem}"
+    if _is_built_in(kind, path):
+        name = ".".join((_PACKAGE, *path.relative_to(_PACKAGE_DIRECTORY).with_suffix("").parts))
     hint = f"correct or uninstall {file.distribution}" if file.distribution else ""
     if file.problem:
         raise UsageError(f"{file}: {file.problem}", hint=hint)

@@ -22,7 +22,7 @@ from .requests import BedRef
 
 if TYPE_CHECKING:
     from ..nightly.culprits.quarantine import Drain
-    from ..nightly.identity import Nodes
+    from .hosts.node_names import Nodes
 
 EXAMPLE = "inventories/local.yml"
 #: What an inventory says once for a whole bed.
@@ -169,7 +169,7 @@ def node_name(bed: BedSpec, name: str, *others: str) -> str:
 
 def identify_nodes(session: sessions.Session, bed: BedSpec) -> Nodes:
     """The nodes with the names that their hosts have outside of the bed. Raises InfrastructureError."""
-    from ..nightly.identity import Nodes
+    from .hosts.node_names import Nodes
 
     machines = session.provider(bed).machines(bed)
     names = {host: machine.name for host, machine in machines.items()}

@@ -1,27 +1,18 @@
-"""Judge a run again from its bundle, or a training job from the records of ccbed-watch; needs no bed."""
+"""Judge a run again from its bundle; needs no bed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..core.spec import parse_trial
-from ..core.verdict import judge, rungs, sentence
-from ..model import codec
-from ..model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, InfrastructureError, UsageError
-from ..model.event import History
+from ..model.errors import InfrastructureError
 from ..model.events import RunEnd
-from ..model.frozen import dataclass, replace
+from ..model.frozen import dataclass
 from ..model.launch import Result
-from ..model.run import Run
-from ..model.trial import CheckSpec, Trial
-from ..model.verdict import Verdict
 from ..run import judging
-from ..store import bundle, files, index, paths, seal, signing
-from ..views import training
+from ..store import bundle, index, paths, seal, signing
 from .places import short_path
-from .requests import LadderRequest, argument, named_run, option, runs_directory
+from .requests import named_run, option, runs_directory
 from .session import Session
 
 BED_KEY = (
@@ -79,79 +70,3 @@ def _unsealed(directory: Path) -> NoReturn:
         raise paths.TornBundleError(f"{where}: not sealed: it has no {seal.MANIFEST}", hint=hint)
     hint = f"wait for it: ccbed watch {where}; or, if its orchestrator is gone: ccbed resume {where}"
     raise InfrastructureError(f"{where}: the run has not ended", hint=hint)
-
-
-# --- a job that ran under ccbed-watch ---
-
-#: The checks that need no history of a bed.
-CHECKS = ("resumed-from", "resumed-newest", "resume-complete", "no-step-lost", "replay-equal", "replicas-identical")
-_CODES = {"pass": EXIT_PASS, "fail": EXIT_FINDING, "unknown": EXIT_UNKNOWN}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeRequest:
-    """The request of `ccbed judge`."""
-
-    directory: Path = argument(exists=True, is_folder=True)
-    ladder: LadderRequest = LadderRequest()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """The verdicts on a job. ``attempts``: name -> ranks, and last step; ``incomplete``: what is missing of the records."""
-
-    directory: Path
-    attempts: Mapping[str, tuple[int, int]]
-    verdicts: tuple[Verdict, ...]
-    incomplete: tuple[str, ...]
-    require: str = "whole"
-
-    @property
-    def outcome(self) -> str:
-        return sentence.worst(rungs.counted(self.verdicts, self.require))
-
-    @property
-    def code(self) -> int:
-        return _CODES[self.outcome]
-
-    @property
-    def document(self) -> object:
-        return {"directory": str(self.directory), "outcome": self.outcome, "verdicts": codec.plain(self.verdicts)}
-
-
-def judge_records(session: Session, request: JudgeRequest) -> Judged:
-    """Judge the job whose processes recorded into a directory. Raises UsageError, paths.TornBundleError."""
-    directory, require, accept = request.directory, request.ladder.require or "whole", request.ladder.accept
-    accepted, unknown = parse_trial.accepted_parts(accept or ("none" if require == "exact" else "rng"))
-    if unknown:
-        raise UsageError(f"--accept: {parse_trial.not_acceptable(unknown[0])} (got {unknown[0]})")
-    records = files.WatchDirectory(directory)
-    trial = Trial(name=directory.name, workload="script", accept=accepted)
-    job = Run(directory=str(directory), trial=trial, history=History(()), files=records)
-    try:
-        known = training.attempts(job)
-    except paths.TornBundleError as error:
-        hint = "nothing was judged; copy the record again from where it was made, or judge without that file"
-        raise paths.TornBundleError(*error.problems, hint=hint) from error
-    if not known and not any(job.files.watch()):
-        raise UsageError(f"{directory}: no watch-r*.jsonl", hint="record a job: ccbed-watch --dir DIRECTORY -- COMMAND")
-    verdicts = judge.judge(job, session.catalogue, [CheckSpec(name=name) for name in CHECKS])
-    incomplete = records.incomplete()
-    return Judged(
-        directory=directory,
-        attempts={
-            attempt.name: (len(attempt.ranks), max((process.last for process in attempt.ranks.values()), default=0))
-            for attempt in known
-        },
-        verdicts=tuple(_doubted(verdict, incomplete) for verdict in verdicts),
-        incomplete=tuple(incomplete),
-        require=require,
-    )
-
-
-def _doubted(verdict: Verdict, incomplete: Sequence[str]) -> Verdict:
-    """What is missing of the records may change any verdict, so none of them is known."""
-    if not incomplete or verdict.outcome == "unknown":
-        return verdict
-    text = f"{verdict.outcome} without what is missing of the records: {verdict.text}"
-    return replace(verdict, outcome="unknown", text=text, evidence={**verdict.evidence, "incomplete": [*incomplete]})

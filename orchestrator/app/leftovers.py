@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import products
 from ..core.bed import prune as limits_of
 from ..core.bed import selection
 from ..core.bed.prune import Report
@@ -167,10 +168,10 @@ def of_runs(
     session: Session, runs_dir: Path, now: float, baselines: Path, *, recorded: bool
 ) -> tuple[LocalLeftover, ...]:
     """Return runs and nights, each with the reason to keep it. ``recorded``: those that gates compare with may go as well."""
-    from ..nightly.index import retention
     from ..store import leftovers
 
-    in_use = retention.reasons(runs_dir, baselines, recorded=recorded)
+    nights = products.part("nightly", "test_bed") if "nightly" in products.folders() else None
+    in_use = nights.kept_runs(runs_dir, baselines, recorded=recorded) if nights else {}
     return leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=True, in_use=in_use)
 
 

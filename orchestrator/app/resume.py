@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .. import products
 from ..model.bed import BedSpec
 from ..model.errors import UsageError
 from ..model.event import History
@@ -15,11 +16,10 @@ from ..model.plan import Plan
 from ..run import judging
 from ..store import beds as store
 from ..store import bundle, index, paths
-from . import announcement, audited, beds, check, observers
+from . import announcement, audited, bed_job, beds, check, observers
 from .places import short_path
 from .requests import named_run, runs_directory
 from .session import Session
-from .slurm import ephemeral_bed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def run(session: Session, request: ResumeRequest) -> Result | Path:
 def _continue(session: Session, bed: BedSpec, plan: Plan, directory: Path, history: History) -> Result:
     trial = bundle.load_trial(directory)
     observer = session.follow.resumed(session, trial, plan.slots, history)
-    with ephemeral_bed.of_resumed_run(session, bed, quiet=session.is_json):
+    with bed_job.of(bed).of_resumed_run(session, bed, quiet=session.is_json):
         return audited.launch(
             session,
             session.request(
@@ -101,13 +101,11 @@ def _open_run(session: Session, runs_dir: Path) -> str:
     night = Path(runs[0].directory).parent.parent
     if not index.is_night(night):
         return runs[0].directory
-    from . import repeats
-
-    if repeats.resumed_command(night):
-        return str(night)
-    raise UsageError(
-        f"run {runs[0].run} is open, of night {night.name}", hint=f"ccbed nightly --resume {short_path(night)}"
-    )
+    try:
+        products.part("nightly", "test_bed").resumed_words(night)
+    except UsageError as error:
+        raise UsageError(f"run {runs[0].run} is open, of night {night.name}", hint=error.hint) from None
+    return str(night)
 
 
 def _requested_run(directory: Path) -> Path:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from .. import products
 from ..core.spec import parse_trial, plan, redact, slots, trial_draft
 from ..model import codec
 from ..model.bed import BedSpec
@@ -21,12 +22,11 @@ from ..providers import files
 from ..run import twin_runs
 from ..store import beds as store
 from ..store import bundle, secrets
-from . import audited, beds, leftovers, observers, spare_probe, trials
+from . import audited, bed_job, beds, leftovers, observers, trials
 from .observers import PlannedRun
 from .places import short_path
 from .requests import BedRef, RunRequest
 from .session import Session
-from .slurm import ephemeral_bed, slurm_jobs
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: In place of the number of a rank whose output is shown.
@@ -69,7 +69,7 @@ def announce(session: Session, request: RunRequest, source: trials.Source) -> st
 
 def check(session: Session, request: RunRequest, source: trials.Source) -> CheckedTrial:
     """Build the trial, and check that it can run on its bed. Raises UsageError, InfrastructureError: then nothing was started."""
-    spare_probe.parse_limit(request.spares.probe_spares or "0s")
+    parse_probe_limit(request.spares.probe_spares)
     files.node_limit()
     missing_bed, bed = _bed(session, request.bed)
     data_dir = _data_dir(request.process.data_dir, bed)
@@ -83,13 +83,13 @@ def check(session: Session, request: RunRequest, source: trials.Source) -> Check
         raise missing_bed or RuntimeError("neither a bed nor the reason why there is none")
     store.refuse_night(Path(bed.workdir))
     if session.job.job_id:
-        slurm_jobs.refuse_other_job(session, bed)
+        bed_job.of(bed).refuse_other_job(session, bed)
     _require_agent(session, bed)
     trials.require_nodes(source, trial, bed, session.catalogue)
     slots.assign(trial, bed, placement)
     _require_rank(request.output.tee, trial)
     exports = _exports(request.process.env)
-    trial = trials.without_missing_libraries(session.terminal, trial, bed)
+    trial = trials.without_missing_libraries(session.terminal, trial, bed, session.catalogue)
     return CheckedTrial(
         source=source, trial=trial, redaction=redaction, bed=bed, data_dir=data_dir, exports=exports, placement=placement
     )  # fmt: skip
@@ -99,43 +99,39 @@ def check(session: Session, request: RunRequest, source: trials.Source) -> Check
 def on_bed(session: Session, request: RunRequest, checked: CheckedTrial) -> Iterator[CheckedTrial]:
     """Place the trial on its bed. An ephemeral bed ends with the body; without an error leftovers are then removed."""
     bed, is_wanted = checked.bed, bool(request.bed.inventory)
-    with ephemeral_bed.of_command(session, bed, is_wanted=is_wanted, quiet=session.is_json):
+    with bed_job.of(bed).of_command(session, bed, is_wanted=is_wanted, quiet=session.is_json):
         placement = checked.placement
         if bed.slurm and is_wanted:  # which nodes the bed has is known when its job runs
-            _bring_up(session, bed)
+            bring_up(session, bed)
             placement = beds.placement(session, bed, include_quarantined=request.spares.include_quarantined)
-        yield replace(checked, placement=_probe_spares(session, request, checked.trial, bed, placement))
+        limit_s = parse_probe_limit(request.spares.probe_spares)
+        if limit_s or request.resume:
+            placement = products.part("nightly", "test_bed", "--probe-spares").place(
+                session, request, checked, placement, limit_s
+            )
+        yield replace(checked, placement=placement)
     if all(host.connection == "local" for host in bed.hosts):
         leftovers.prune_automatically(session, bed, request.output.runs_dir)
 
 
-def _bring_up(session: Session, bed: BedSpec) -> None:
+def bring_up(session: Session, bed: BedSpec) -> None:
     """A bed that is up already needs no module of `up`."""
     from .up import up
 
     up(session, bed, quiet=session.is_json)
 
 
-def _probe_spares(session: Session, request: RunRequest, trial: Trial, bed: BedSpec, placement: Placement) -> Placement:
-    """Probe the spares, if --probe-spares asks for it, on the bed as it is brought up. Raises InfrastructureError if too few are fit."""
-    if request.resume:
-        return spare_probe.recorded(request.resume) or placement
-    limit_s = spare_probe.parse_limit(request.spares.probe_spares or "0s")
-    if not limit_s:
-        return placement
-    from ..nightly import baselines
+def parse_probe_limit(text: str | None) -> float:
+    """Seconds, 0 for no probe. Raises UsageError."""
+    from ..core.spec import values
 
-    if request.bed.inventory:
-        _bring_up(session, bed)
-    probe = spare_probe.SpareProbe(
-        session=session, bed=beds.usable(bed), limit_s=limit_s, runs=request.output.runs_dir.resolve(),
-        command=shlex.join(["ccbed", *session.argv]), baselines=baselines.read_all(request.spares.baselines), reason=f"before {trial.name}",
-    )  # fmt: skip
-    if not session.is_json:
-        session.terminal.line(f"probe  spares {' '.join(probe.find_spares(placement)) or 'none'}, about {limit_s:g} s")
-    placement = probe.extend(placement)
-    slots.assign(trial, bed, placement)
-    return placement
+    try:
+        limit_s = values.seconds(text or "0s")
+    except ValueError as error:
+        raise UsageError(f"--probe-spares: {error} (got {text})", hint="--probe-spares 30s") from None
+    if limit_s > 3600:
+        raise UsageError(f"--probe-spares: must be an hour at most (got {text})", hint="--probe-spares 30s")
+    return limit_s
 
 
 def _require_agent(session: Session, bed: BedSpec) -> None:
@@ -314,9 +310,9 @@ def run_once(
     """``resume``: the directory of an open run, which is resumed in place of a new one; ``name``: that of the new one."""
     source, trial, redaction, bed = checked.source, checked.trial, checked.redaction, checked.bed
     if request.bed.inventory:
-        _bring_up(session, bed)
+        bring_up(session, bed)
     bed = beds.usable(bed)
-    slurm_jobs.refuse_short(bed, trial)
+    bed_job.of(bed).refuse_short(bed, trial)
     observer = session.run_observer(request.output, is_script=source.is_script)
     choice, runs = twin_choice(request, source), runs or request.output.runs_dir
     is_local_script = source.is_script and bed.shares_file_system
@@ -341,7 +337,7 @@ def run_once(
             secret_names=tuple(redaction.names),
             environment=dict(os.environ) if is_local_script else None,
             exports=checked.exports,
-            placement=spare_probe.relative_to(checked.placement, runs.resolve()),
+            placement=relative_to(checked.placement, runs.resolve()),
             **observers.callbacks(observer),
         ),
     )
@@ -364,7 +360,7 @@ def _planned(session: Session, checked: CheckedTrial, bed: BedSpec, cost: tuple[
     return PlannedRun(
         trial=trial, bed=bed, placement=checked.placement, slots=tuple(node.name for node in assigned.slots),
         last_step=plan.last_step(trial, session.catalogue, checked.data_dir), notes=(*trials.notes(trial, session.catalogue), *cost),
-        job=slurm_jobs.describe(session, bed), hide=checked.redaction.text,
+        job=bed_job.of(bed).describe(session, bed), hide=checked.redaction.text,
     )  # fmt: skip
 
 
@@ -401,3 +397,10 @@ def _exports(variables: Sequence[str]) -> dict[str, str]:
     if missing:
         raise UsageError(*(f"--env {name}: is not set" for name in missing), hint=f"--env {missing[0]}=VALUE")
     return {name: value if assigned else os.environ[name] for name, assigned, value in pairs}
+
+
+def relative_to(placement: Placement, runs: Path) -> Placement:
+    """The placement of a run in ``runs``: its bundle names that of the probe by a relative path, so that both may be moved."""
+    if not placement.spare_probe:
+        return placement
+    return replace(placement, spare_probe=os.path.join("..", os.path.relpath(placement.spare_probe, runs)))  # noqa: PTH118

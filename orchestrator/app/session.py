@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..model.provider import Provider
     from ..model.trial import Trial
     from .announcement import Announcer
-    from .observers import BedObserver, NightObserver, RunObserver, Screen
+    from .observers import BedObserver, RunObserver, Screen
     from .requests import OutputRequest
 
 
@@ -62,9 +62,10 @@ def docker_provider(state: Path) -> Provider:
 
 
 def slurm_provider(state: Path) -> Provider:
-    from ..providers.slurm import slurm_provider as slurm
+    from .. import products
 
-    return slurm.SlurmProvider(state)
+    provider: Provider = products.part("slurm", "provider").open_provider(state)
+    return provider
 
 
 def agent_hash() -> str:
@@ -101,7 +102,8 @@ class Observers(Protocol):
         """``history``: of the run so far, which another process has followed."""
 
     def bed(self, session: Session) -> BedObserver: ...
-    def night(self, session: Session) -> NightObserver: ...
+    def night(self, session: Session) -> Any:
+        """Return what follows a night, of which the test-bed knows nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -228,34 +228,14 @@ def notes(trial: Trial, catalogue: Catalogue) -> tuple[str, ...]:
     return tuple(module.notes(codec.build(module.Params, dict(trial.params)))) if hasattr(module, "notes") else ()
 
 
-def without_missing_libraries(screen: Screen, trial: Trial, bed: BedSpec) -> Trial:
+def without_missing_libraries(screen: Screen, trial: Trial, bed: BedSpec, catalogue: Catalogue) -> Trial:
     """Remove the algorithms whose library this machine lacks. Raises InfrastructureError where none would be left.
 
     Only for process nodes, which use this machine's libraries; other nodes report a missing library themselves.
     """
-    if not bed.shares_file_system:
-        return trial
-    algorithms = _open_mpi_algorithms(trial)
-    if not algorithms:
-        return trial
-    from ..rank.open_mpi import installed
-
-    try:
-        installed.find()
-    except installed.Missing as missing:
-        return _without(screen, trial, algorithms, str(missing))
-    return trial
-
-
-def _open_mpi_algorithms(trial: Trial) -> tuple[str, ...]:
-    chosen = trial.params.get("algorithm") or ()
-    chosen = [chosen] if isinstance(chosen, str) else chosen
-    replayed = [str(item.get("algorithm", "")) for item in trial.params.get("items") or ()]
-    if not (chosen or replayed):
-        return ()
-    from ..rank.open_mpi import names
-
-    return tuple(dict.fromkeys(name for name in (*chosen, *replayed) if names.is_open_mpi(name)))
+    lacking = getattr(catalogue.workloads[trial.workload].module, "lacking", None)
+    algorithms, reason = lacking(trial.params) if lacking and bed.shares_file_system else ((), "")
+    return _without(screen, trial, algorithms, reason) if algorithms else trial
 
 
 def _without(screen: Screen, trial: Trial, skipped: tuple[str, ...], reason: str) -> Trial:

@@ -29,11 +29,10 @@ from ..model.events import NodeApplyDone
 from ..model.frozen import dataclass, replace
 from ..model.provider import Provider
 from ..store import beds as store
-from . import audited, beds, leftovers, prepared_hosts
+from . import audited, bed_job, beds, leftovers, prepared_hosts
 from .places import short_list, short_path
 from .requests import UpRequest
 from .session import Session
-from .slurm import slurm_jobs
 
 if TYPE_CHECKING:
     from ..core.bed.preparation import Due
@@ -58,7 +57,7 @@ class Plan:
             "bed": codec.plain(self.bed),
             "hosts": list(self.hosts),
             "prepare": [codec.plain(host) for host in due],
-            "job": slurm_jobs.plan(self.bed),
+            "job": bed_job.of(self.bed).plan(self.bed),
             "diff": codec.plain(self.diff),
             "empty": self.diff.empty and not due,
         }
@@ -83,7 +82,7 @@ def run(session: Session, request: UpRequest) -> BedSpec:
         if most and len(hosts) > most:
             _roll(session, bed, hosts, most, force=force, prepare=prepare)
         else:
-            with slurm_jobs.signals_as_interrupt():
+            with bed_job.signals_as_interrupt():
                 up(session, bed, force=force, prepare=prepare, limit=request.limit)
     except CcbedError as error:
         error.hint = _with_options(error.hint, bed, request.limit, most)
@@ -209,8 +208,8 @@ def _up(
     """Make the bed match its inventory on ``hosts``, and return whether anything was changed; the lock of the bed is held."""
     if not force:
         beds.settle(session, bed)
-    slurm_jobs.refuse_other_job(session, bed)
-    slurm_jobs.take_over(session, bed, force=force)
+    bed_job.of(bed).refuse_other_job(session, bed)
+    bed_job.of(bed).take_over(session, bed, force=force)
     bed, (status, diff, provider) = _prepared(session, bed, hosts, prepare)
     bed = departed.without_empty_hosts(bed, diff.departed, hosts)
     session.bed_observer.away(bed, diff)
@@ -235,7 +234,7 @@ def _up(
     acts = _changes_by_host(bed, hosts, diff)
     with (
         _reporting_left(reached, provider),
-        slurm_jobs.held(session, bed, provider, is_new=is_new),
+        bed_job.of(bed).held(session, bed, provider, is_new=is_new),
         audited.act(session, reached, provider, "up", acts),
     ):
         status = _change(session, bed, hosts, (status, diff, provider), interpreter, mend=prepare is not False)
@@ -315,7 +314,7 @@ def _identity(bed: BedSpec) -> dict[str, str]:
     network = f"the {bed.network} network" if bed.provider == "docker" else ""
     engines = {f"engine of {host.name}": f"the engine {host.engine} of {host.name}" for host in bed.hosts}
     places = {"workdir": bed.workdir, "hostdir": bed.hostdir or bed.workdir, "provider": f"provider {bed.provider}"}
-    return {**places, "job": slurm_jobs.summary(bed), "network": network, **engines}
+    return {**places, "job": bed_job.of(bed).summary(bed), "network": network, **engines}
 
 
 def _departed(provider: Provider, bed: BedSpec, status: BedStatus) -> tuple[Change, ...]:

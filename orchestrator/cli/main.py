@@ -31,6 +31,9 @@ VERBS = (
     "logs", "exec", "check", "checkpoint", "judge", "report", "compare", "runs", "trend", "baseline", "quarantine", "accept", "bundle",
     "size", "list", "heal", "prune", "doctor", "image", "init", "config", "completion",
 )  # fmt: skip
+_PACKAGE = __package__.rpartition(".")[0]
+#: Verb -> the product that has it.
+_OF_PRODUCTS: dict[str, str] = {}
 #: The exit code of a shell after SIGPIPE: 128 + 13.
 _BROKEN_PIPE = 141
 #: Verbs that explain or write the settings themselves.
@@ -66,7 +69,13 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f".verbs.{_stem(cmd_name)}", __package__)
+        product, file = _file(cmd_name)
+        if product:
+            from .. import products
+
+            products.require(product, cmd_name)
+        package = f"{_PACKAGE}.{product}" if product else __package__
+        module = importlib.import_module(f"{package}.verbs.{file.stem}")
         command: click.Command = module.command
         command.context_settings.setdefault("auto_envvar_prefix", "CCBED")
         _add_verbosity(command)
@@ -83,9 +92,9 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        folder = Path(__file__).parent / "verbs"
+        files = {verb: file for verb in VERBS if (file := _file(verb)[1]).is_file()}
         with formatter.section("Verbs"):
-            formatter.write_dl([(verb, _summary(folder / f"{_stem(verb)}.py")) for verb in VERBS])
+            formatter.write_dl([(verb, _summary(file)) for verb, file in files.items()])
 
 
 @contextmanager
@@ -363,6 +372,12 @@ def _name_variables(command: click.Command) -> None:
 
 def _stem(verb: str) -> str:
     return f"{verb}_" if verb in ("exec", "list") else verb
+
+
+def _file(verb: str) -> tuple[str, Path]:
+    """The product that has the verb, empty for the test-bed, and the file of the verb."""
+    product, folder = _OF_PRODUCTS.get(verb, ""), Path(__file__).parent
+    return product, (folder.parent / product if product else folder) / "verbs" / f"{_stem(verb)}.py"
 
 
 def _summary(file: Path) -> str:

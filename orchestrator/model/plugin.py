@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from .schedule import Cost, Schedule
     from .verdict import Verdict
 
+#: Folders beside those of the test-bed, with plugins in folders of their own. Each may be missing.
+PRODUCTS = ("jobs", "collectives", "nightly", "slurm")
 #: The source of ccbed's own plugins.
 BUILT_IN = "built-in"
 

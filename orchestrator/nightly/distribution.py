@@ -7,7 +7,7 @@ import statistics as python_statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..model.frozen import dataclass
-from ..views.collectives import statistics
+from ..views import statistics
 from .run_record import MEASURED, RunRecord
 
 #: Figures of a run in the order in which they are shown; phases follow in that of the failover.

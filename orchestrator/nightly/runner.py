@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_INTERRUPTED, CcbedError, Interrupted
 from ..model.frozen import dataclass, field
-from ..views.collectives import statistics
+from ..views import statistics
 from . import night_files, rows, selector
 from .suite import RUNS, Cell, Night, Row
 

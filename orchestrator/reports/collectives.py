@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .. import views
 from ..model.run import Run
-from .page import facts
 
 
 def render(run: Run) -> Mapping[str, bytes]:
     """Nothing for a run that measured no collectives."""
-    measured = facts.measured(run)
-    if measured is None:
+    if not views.is_collective(run.history):
         return {}
     from ..views import collectives
+
+    measured = collectives.measured(run)
+    if measured is None:
+        return {}
     from .page import nccl, nccl_table, sheet
 
     gaps = collectives.replay_gaps(run, measured.setting)

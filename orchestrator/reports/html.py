@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from .. import views
+from .. import products, views
 from ..core.verdict import ladder, sentence
 from ..model.run import Run
 from ..views import training
 from .page import facts, failover, files, losses, scripts, tables, timeline
-
-if TYPE_CHECKING:
-    from .page import collective
 
 
 def render(run: Run) -> Mapping[str, bytes]:
@@ -35,7 +33,8 @@ def values(run: Run) -> dict[str, Any]:
     spans = views.timeline(run.history)
     curves = losses.collect(steps, run.twin)
     has_loss = view.loss is not None or not curves.epochs or any(curves.kept.values())
-    measured = _collective(run)
+    collectives = views.part_of_collectives(run.history, "sections")
+    measured = collectives.page(run) if collectives else None
     listed = tables.events(run)
     probed = tables.probed(run)
     rungs = ladder.ladder(run, view)
@@ -92,16 +91,8 @@ def _spare_probe(run: Run) -> list[tuple[str, Markup]]:
     return [("  probe", files.link(f"{path}/report/index.html", path.rpartition("/")[2]))] if path else []
 
 
-def _collective(run: Run) -> dict[str, Any] | None:
-    if not views.is_collective(run.history):
-        return None
-    from .page import collective
-
-    return collective.values(run)
-
-
 def figures(
-    run: Run, view: views.RunView, curves: losses.Losses | None, measured: Sequence[collective.Figure] = ()
+    run: Run, view: views.RunView, curves: losses.Losses | None, measured: Sequence[tuple[str, str, str]] = ()
 ) -> list[tuple[str, str, str]]:
     """(name, figure, meaning) for the row below the sentence; only known figures.
 
@@ -163,6 +154,7 @@ def resumes(run: Run, view: views.RunView) -> list[tuple[int, int]]:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    loader = jinja2.PackageLoader("orchestrator.reports", "page")
+    pages = (folder / "page" for folder in products.folders().values())
+    loader = jinja2.FileSystemLoader([Path(__file__).parent / "page", *pages])
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("index.html.j2")

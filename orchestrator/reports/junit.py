@@ -69,7 +69,9 @@ def _suite(root: ET.Element, run: Run, view: views.RunView, verdicts: tuple[Verd
     if facts.started(run):
         suite.set("timestamp", facts.started(run).rstrip("Z"))
     properties = ET.SubElement(suite, "properties")
-    for name, value in (*facts.run_facts(run, view), *_figures(run), ("rerun", facts.rerun(run))):
+    collectives = views.part_of_collectives(run.history, "sections")
+    figures = collectives.pairs_of(run) if collectives else ()
+    for name, value in (*facts.run_facts(run, view), *figures, ("rerun", facts.rerun(run))):
         ET.SubElement(properties, "property", name=clean(name), value=clean(value))
     bad = [verdict for verdict in verdicts if verdict.outcome in ("fail", "unknown")]
     for verdict in verdicts:
@@ -86,15 +88,6 @@ def _not_required(verdict: Verdict) -> Verdict:
         if is_bad
         else verdict
     )
-
-
-def _figures(run: Run) -> Iterable[tuple[str, str]]:
-    measured = facts.measured(run)
-    if measured is None:
-        return ()
-    from .page import collective
-
-    return collective.pairs(measured)
 
 
 def _why(run: Run, view: views.RunView) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .. import views
 from ..model.run import Run
-from .page import facts
 
 #: Written only where it is asked for: drawing takes seconds, and the page has charts of its own.
 ON_REQUEST = True
@@ -13,7 +13,11 @@ ON_REQUEST = True
 
 def render(run: Run) -> Mapping[str, bytes]:
     """Nothing for a run that measured no collectives, and without matplotlib."""
-    measured = facts.measured(run)
+    if not views.is_collective(run.history):
+        return {}
+    from ..views import collectives
+
+    measured = collectives.measured(run)
     if measured is None:
         return {}
     from .page import plots

@@ -49,7 +49,7 @@ def _head(run: Run, view: views.RunView) -> Iterator[str]:
     yield ""
     if rungs:
         rows = [[rung.name, ladder.WORDS[rung.state], rung.text, rung.fix] for rung in rungs]
-        yield from _table(["rung", "", "by", "fix"], rows)
+        yield from table_lines(["rung", "", "by", "fix"], rows)
 
 
 def _why(run: Run, view: views.RunView) -> Iterator[str]:
@@ -73,24 +73,9 @@ def _block(lines: Sequence[str]) -> Iterator[str]:
     yield fence
 
 
-def _collectives(run: Run) -> Iterator[str]:
-    """The table with single headings, for Markdown has no bands, and the lines below it."""
-    measured = facts.measured(run)
-    if measured is None:
-        return
-    from ..views.collectives import table
-    from .page import collective
-
-    made = table.table(measured)
-    bands = [title for title, count in made.bands for _ in range(count)]
-    pairs = zip(bands, made.head, strict=True)
-    head = [f"{name} ms" if "," in band else f"{band} {name}".strip() for band, name in pairs]
-    yield from ("## Collectives", "")
-    for title, rows in made.groups:
-        yield from (f"### {cell(title)}", "")
-        yield from _table(head, rows)
-    yield from (f"- {what}: {cell(text)}" for what, text in collective.lines(run, measured))
-    yield ""
+def _collectives(run: Run) -> Iterable[str]:
+    collectives = views.part_of_collectives(run.history, "sections")
+    return collectives.markdown(run) if collectives else ()
 
 
 def _probed(run: Run) -> Iterator[str]:
@@ -98,7 +83,7 @@ def _probed(run: Run) -> Iterator[str]:
     absent = tables.not_probed(run)
     if rows or absent:
         yield from ("## Figures of the nodes", "")
-        yield from _table(head, rows) if rows else ()
+        yield from table_lines(head, rows) if rows else ()
         yield from (f"- not measured: {cell(text)}" for text in absent)
         yield from ("",) if absent else ()
 
@@ -109,7 +94,7 @@ def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
         yield f"## Failover {row['number']}: {cell(row['title'])}"
         yield ""
         if recovery.phases:
-            yield from _table(
+            yield from table_lines(
                 [name for name, _ in recovery.phases], [[failover.milliseconds(s) for _, s in recovery.phases]]
             )
         yield f"Detected: {cell(row['detected'])}; recovered: {cell(row['policy'])};"
@@ -119,7 +104,7 @@ def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
         )
         yield ""
         if known:
-            yield from _table([name for name, _ in known], [[text for _, text in known]])
+            yield from table_lines([name for name, _ in known], [[text for _, text in known]])
 
 
 def _verdicts(run: Run) -> Iterator[str]:
@@ -129,7 +114,7 @@ def _verdicts(run: Run) -> Iterator[str]:
     if not rows:
         yield from ("No verdicts yet.", "")
         return
-    yield from _table(["outcome", "check", "finding", "evidence"], rows)
+    yield from table_lines(["outcome", "check", "finding", "evidence"], rows)
 
 
 def _evidence(run: Run, verdict: Verdict) -> str:
@@ -145,7 +130,7 @@ def _faults(view: views.RunView) -> Iterator[str]:
     ]
     if rows:
         yield from ("## Faults", "")
-        yield from _table(["fault", "target", "trigger", *tables.STAGES], rows)
+        yield from table_lines(["fault", "target", "trigger", *tables.STAGES], rows)
 
 
 def _stage(t: float | None) -> str:
@@ -156,12 +141,12 @@ def _facts(run: Run, view: views.RunView) -> Iterator[str]:
     yield "## What ran"
     yield ""
     pairs = [*facts.trial(run), *facts.run_facts(run, view), *facts.fingerprint(run)]
-    yield from _table(["fact", "value"], [[key.strip(), value] for key, value in pairs])
+    yield from table_lines(["fact", "value"], [[key.strip(), value] for key, value in pairs])
     yield f"Run it again: {code(facts.rerun(run))}  "
     yield f"Check it again: {code(facts.recheck(run))}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table_lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield "| " + " | ".join(map(cell, head)) + " |"
     yield "|" + " --- |" * len(head)
     for row in rows:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .. import products
 from ..model.bed import BedSpec
 from ..model.errors import UsageError
 from ..model.frozen import dataclass
@@ -59,8 +60,13 @@ def collect(
     files.update(payloads.rank_code(package))
     for folder in ("workloads", "algorithms"):
         own = payloads.read_code(package, folder)
-        users = (path for path in map(Path, catalogue.files.get(folder, ())) if path.parent != package / folder)
+        users = (path for path in map(Path, catalogue.files.get(folder, ())) if not path.is_relative_to(package))
         files.update({**own, **{f"orchestrator/{folder}/{path.name}": path.read_bytes() for path in users}})
+    for product in products.folders():
+        code = [payloads.read_code(package, f"{product}/{folder}") for folder in ("rank", "plugins/workloads")]
+        packages = (product, f"{product}/plugins") if any(code) else ()
+        files.update({f"orchestrator/{name}/__init__.py": b"" for name in packages})
+        files.update({name: content for folder in code for name, content in folder.items()})
     if project is not None:
         files.update({f"{inputs.USER}{name}": content for name, content in project.files.items()})
         if any(inputs.holds_secret(name, content) for name, content in project.files.items()):

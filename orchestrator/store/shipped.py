@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+from .. import products
+
 _PACKAGE = Path(__file__).parents[1]
 _INVENTORY_SUFFIXES = (".yml", ".yaml", ".ini", ".cfg")
 
@@ -54,12 +56,16 @@ def inventories() -> list[Path]:
 @functools.cache
 def examples() -> dict[str, Path]:
     """Name -> script of the shipped examples: the files of their folder that run by themselves, not their modules."""
-    scripts = sorted((_PACKAGE / "examples").glob("*.py"))
+    scripts = sorted(file for root in _roots() for file in (root / "examples").glob("*.py"))
     return {path.stem.replace("_", "-"): path for path in scripts if 'if __name__ == "__main__"' in path.read_text()}
 
 
 def suites() -> dict[str, Path]:
-    return {path.stem: path for path in sorted((_PACKAGE / "suites").glob("*.yml"))}
+    return {path.stem: path for path in sorted(file for root in _roots() for file in (root / "suites").glob("*.yml"))}
+
+
+def _roots() -> tuple[Path, ...]:
+    return (_PACKAGE, *products.folders().values())
 
 
 def summary(file: Path) -> str:

@@ -35,7 +35,7 @@ from .lineage import (
     resume_steps,
 )
 from .order import disorder
-from .overview import RunView, bed_end, counts_steps, ending, is_collective, view
+from .overview import RunView, bed_end, counts_steps, ending, is_collective, part_of_collectives, view
 from .progress import Growth, Reduced, caught_up, goodput, growths, lost_steps, omitted_steps, reduced
 from .timeline import Span, timeline
 from .values import flat, listing, mapping, number, whole

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
+from .. import products
 from ..model import events
 from ..model.event import Event, History
 from ..model.frozen import dataclass
@@ -73,6 +75,12 @@ def view(
 def is_collective(history: History) -> bool:
     """Whether the run measured collectives: only then do readers load the views of them."""
     return history.first(events.CollectivePlan) is not None
+
+
+def part_of_collectives(history: History, module: str) -> Any:
+    """A module of the product of collectives, for a run that measured some; None for others, and where it is not installed."""
+    is_there = is_collective(history) and "collectives" in products.folders()
+    return products.part("collectives", module) if is_there else None
 
 
 def counts_steps(trial: Trial, history: History, records: Collection[StepRecord]) -> bool:

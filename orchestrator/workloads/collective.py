@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..model.free_memory import RequiredMemory
 from ..model.frozen import dataclass, replace
-from ..rank.collective import algorithm_choice, cases, known_algorithms, memory_demand, precision, settings, sizes
+from ..rank.collective import algorithm_choice, known_algorithms, memory_demand, precision, settings
+from ..rank.exchange import cases, sizes
 from ..rank.open_mpi import installed
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("results-exact", "times-possible", "no-step-lost", "no-hang")
 PHASES: tuple[str, ...] = ("collective",)
+lacking = installed.lacking
 #: Fields of an item -> the parameters of this workload that set them.
 _NAMES = {"bytes": "sizes", "trials": "iterations"}
 
@@ -117,7 +119,8 @@ def notes(params: Params) -> Iterator[str]:
 
 def _needed(params: Params) -> int:
     """Iterations from which on the fastest algorithm of each size can be judged; 0 for a single algorithm."""
-    from ..views.collectives import fastest, statistics
+    from ..views import statistics
+    from ..views.collectives import fastest
 
     count = len(items(params)) // len(params.algorithm) * math.comb(len(params.algorithm), 2)
     return statistics.least_pairs(fastest.LEVEL / count) if count else 0

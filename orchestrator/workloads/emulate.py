@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.free_memory import RequiredMemory
 from ..model.frozen import dataclass, replace
-from ..rank.collective import algorithm_choice, cases, known_algorithms, memory_demand, precision, settings
+from ..rank.collective import algorithm_choice, known_algorithms, memory_demand, precision, settings
+from ..rank.exchange import cases
 from ..rank.open_mpi import installed
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("results-exact", "times-possible", "gaps-kept", "no-step-lost", "no-hang")
 PHASES: tuple[str, ...] = ("collective",)
+lacking = installed.lacking
 _FIELDS = {field.name: field for field in dataclasses.fields(cases.Item)}
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "operation": (str,), "bytes": (int,), "trials": (int,), "gap_ms": (int, float, list, tuple), "algorithm": (str,), "dtype": (str,),

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import plugins
-from orchestrator.app.check import CHECKS
+from orchestrator.app.recorded.judged_records import CHECKS
 from orchestrator.core.verdict import judge
 from orchestrator.model.event import History
 from orchestrator.model.run import Run

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.schedule import OPERATIONS
-from orchestrator.rank.collective import algorithm_choice, cases, link_fit
+from orchestrator.rank.collective import algorithm_choice, link_fit
+from orchestrator.rank.exchange import cases
 
 from . import table
 from .test_collectives import Fabric

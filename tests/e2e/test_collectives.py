@@ -14,7 +14,7 @@ from orchestrator.model import algorithm as model
 from orchestrator.model.schedule import OPERATIONS
 from orchestrator.model.trial import FaultPlan, Recovery, Trial, Trigger, World
 from orchestrator.rank.collective import backend_support, known_algorithms
-from orchestrator.rank.collective.cases import REDUCING
+from orchestrator.rank.exchange.cases import REDUCING
 from orchestrator.views import collectives, ending, failovers
 from orchestrator.workloads import emulate
 

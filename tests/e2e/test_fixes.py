@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.app.check import CHECKS
+from orchestrator.app.recorded.judged_records import CHECKS
 from orchestrator.core.verdict import fixes, judge, ladder
 from orchestrator.model.event import History
 from orchestrator.model.run import Run

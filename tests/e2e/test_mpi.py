@@ -14,8 +14,9 @@ from orchestrator.core.bed import links
 from orchestrator.model.schedule import OPERATIONS
 from orchestrator.model.trial import Recovery, Trial, World
 from orchestrator.providers.process import fabric
-from orchestrator.rank.collective import algorithm_choice, cases
-from orchestrator.rank.collective.cases import REDUCING
+from orchestrator.rank.collective import algorithm_choice
+from orchestrator.rank.exchange import cases
+from orchestrator.rank.exchange.cases import REDUCING
 from orchestrator.rank.open_mpi import installed, names
 from orchestrator.store import beds
 from orchestrator.workloads import emulate

@@ -8,12 +8,13 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core.inventory import slurm_options, variables
+from orchestrator.core.inventory import variables
 from orchestrator.core.spec import parameter_docs, parse_faults, parse_trial, values
 from orchestrator.model.act import SAFETY_ORDER
 from orchestrator.model.plugin import Catalogue
 from orchestrator.model.trial import ACCEPTABLE, NOTHING, PHASES, POLICIES, RUNGS, THEIRS, Liveness, Trial, World
 from orchestrator.nightly import parse_suite, selector
+from orchestrator.slurm import inventory as slurm_options
 
 Schema = dict[str, Any]
 
@@ -255,7 +256,7 @@ VARIABLES: Mapping[str, tuple[Schema, str]] = {
     ),
     "allow_faults": ({"enum": list(SAFETY_ORDER)}, "The highest class of faults that is allowed on the bed."),
     "start_timeout": (TIME, "How long a node may take to start."),
-    "container": ({"enum": list(variables.CONTAINERS)}, "Slurm: what runs the nodes in containers of ccbed_image."),
+    "container": ({"enum": list(slurm_options.CONTAINERS)}, "Slurm: what runs the nodes in containers of ccbed_image."),
     "image": (TEXT, "Image of the containers; of a Slurm job the path of its file."),
     "mounts": (
         {"anyOf": [{"type": "array", "items": {"type": "string", "pattern": "^/.*:/"}}, {"type": "string", "pattern": "^/.*:/"}]},

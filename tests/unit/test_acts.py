@@ -57,7 +57,7 @@ RECORDING = {
     "app/session.py": "it defines launch; audited calls it",
     "app/slurm/slurm_jobs.py": "it ends a job that `up` began; `up` records that",
     "app/down.py": "", "app/hosts/exec_.py": "", "app/heal.py": "", "app/up.py": "", "app/run.py": "",
-    "app/nightly/night_trials.py": "", "app/spare_probe.py": "", "app/resume.py": "",
+    "app/nightly/night_trials.py": "", "app/nightly/spare_probe.py": "", "app/resume.py": "",
 }  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.rank.collective import algorithm_choice, cases, link_fit, memory_demand
+from orchestrator.rank.collective import algorithm_choice, link_fit, memory_demand
+from orchestrator.rank.exchange import cases
 
 BETA = 8 / 145e6
 

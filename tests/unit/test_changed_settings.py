@@ -13,13 +13,14 @@ import yaml
 from orchestrator.app import up
 from orchestrator.core.bed import container_requests, diff, nodes_from_inventory
 from orchestrator.core.bed.engine_kind import Engine
-from orchestrator.core.inventory import parse_inventory, slurm_options, variables
+from orchestrator.core.inventory import parse_inventory, variables
 from orchestrator.model.bed import BedSpec, BedStatus
 from orchestrator.model.container import fill_incarnation
 from orchestrator.model.errors import UsageError
 from orchestrator.model.requirements import CPU_IMAGE
 from orchestrator.providers.docker import docker_provider, engines
 from orchestrator.providers.slurm import allocation, job_steps
+from orchestrator.slurm import inventory as slurm_options
 
 from . import beds
 from .test_cli import Desk

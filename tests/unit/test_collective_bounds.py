@@ -11,7 +11,8 @@ from orchestrator.core.verdict import judge
 from orchestrator.core.verdict import metrics as core_metrics
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import CheckSpec
-from orchestrator.rank.collective import cases, expected_cost, known_algorithms
+from orchestrator.rank.collective import expected_cost, known_algorithms
+from orchestrator.rank.exchange import cases
 from orchestrator.views import collectives
 
 from . import collective_runs, verdicts

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.rank.collective import cases
-from orchestrator.rank.collective.cases import Case, Item
-from orchestrator.rank.exchange import case_layout, operations
+from orchestrator.rank.exchange import case_layout, cases, operations
+from orchestrator.rank.exchange.cases import Case, Item
 
 WORLD = 4
 RANKS = (1, 3, 4, 6)

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.model.bed import LinkSpec
-from orchestrator.rank.collective import cases, settings, sizes
+from orchestrator.rank.collective import settings
+from orchestrator.rank.exchange import cases, sizes
 from orchestrator.workloads import collective, emulate
 
 Params = collective.Params

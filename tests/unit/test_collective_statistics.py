@@ -18,8 +18,8 @@ from orchestrator.model.ratio import Interval
 from orchestrator.model.run import StepRecord
 from orchestrator.reports.page.plots import distributions
 from orchestrator.store import files
-from orchestrator.views import collectives
-from orchestrator.views.collectives import comparisons, fastest, samples, statistics
+from orchestrator.views import collectives, statistics
+from orchestrator.views.collectives import comparisons, fastest, samples
 
 from . import collective_runs, simulated
 from .collective_runs import Part

@@ -12,7 +12,8 @@ from orchestrator.model.bed import LinkSpec
 from orchestrator.model.gang import GangSpec
 from orchestrator.model.plan import Plan
 from orchestrator.model.schedule import OPERATIONS
-from orchestrator.rank.collective import algorithm_choice, cases, expected_cost, known_algorithms, link_fit
+from orchestrator.rank.collective import algorithm_choice, expected_cost, known_algorithms, link_fit
+from orchestrator.rank.exchange import cases
 
 from . import beds, test_plan
 

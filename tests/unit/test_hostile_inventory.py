@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.core.bed import container_requests, nodes_from_inventory, slurm_job
+from orchestrator.core.bed import container_requests, nodes_from_inventory
 from orchestrator.core.inventory import (
     literal,
     parse_inventory,
     parse_listing,
-    slurm_options,
     ssh_options,
     variable_positions,
     variables,
@@ -25,6 +24,8 @@ from orchestrator.model import codec
 from orchestrator.model.bed import BedSpec, Inventory
 from orchestrator.model.errors import UsageError
 from orchestrator.providers.ssh import destinations, helper_start
+from orchestrator.slurm import cluster as slurm_job
+from orchestrator.slurm import inventory as slurm_options
 from orchestrator.store import shipped
 
 CANARY = "canary"

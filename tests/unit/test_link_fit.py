@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.rank.collective import algorithm_choice, cases, expected_cost, known_algorithms, link_fit
+from orchestrator.rank.collective import algorithm_choice, expected_cost, known_algorithms, link_fit
+from orchestrator.rank.exchange import cases
 
 RATE = 100e6
 WIRE = 8 / RATE * link_fit.FRAME / link_fit.PAYLOAD

@@ -10,8 +10,8 @@ from orchestrator.core.spec import parse_trial
 from orchestrator.model.errors import UsageError
 from orchestrator.model.free_memory import FreeMemory, available_in_cgroup, available_on_host
 from orchestrator.model.trial import Trial
-from orchestrator.rank.collective import cases, known_algorithms, memory_check, memory_demand
-from orchestrator.rank.exchange import receive_schedule, step_tensors
+from orchestrator.rank.collective import known_algorithms, memory_check, memory_demand
+from orchestrator.rank.exchange import cases, receive_schedule, step_tensors
 
 from . import test_plan
 

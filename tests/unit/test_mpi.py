@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 import pytest
 
+from orchestrator import plugins
 from orchestrator.app import trials
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.trial import Trial
-from orchestrator.rank.collective import algorithm_choice, cases, known_algorithms
+from orchestrator.rank.collective import algorithm_choice, known_algorithms
+from orchestrator.rank.exchange import cases
 from orchestrator.rank.open_mpi import installed, join, names, peer
 from orchestrator.workloads import collective
 
@@ -149,7 +151,7 @@ def available(*algorithms: str, connection: Literal["local", "ssh"] = "local") -
     message: Any = Recorded()
     bed = replace(beds.local(), hosts=(HostSpec(name="h1", connection=connection),))
     trial = Trial(name="t", workload="collective", params={"algorithm": list(algorithms), "sizes": ["1K"]})
-    return trials.without_missing_libraries(message, trial, bed), message.warnings
+    return trials.without_missing_libraries(message, trial, bed, plugins.discover()), message.warnings
 
 
 def test_without_open_mpi_its_algorithms_are_skipped_by_name_and_the_others_are_left(

@@ -12,9 +12,10 @@ from orchestrator.model import ratio
 from orchestrator.model.event import History
 from orchestrator.model.run import Run
 from orchestrator.model.schedule import Cost
-from orchestrator.rank.collective import cases, expected_cost, link_fit, precision, settings
-from orchestrator.views import omitted_steps
-from orchestrator.views.collectives import measured, phrases, statistics
+from orchestrator.rank.collective import expected_cost, link_fit, precision, settings
+from orchestrator.rank.exchange import cases
+from orchestrator.views import omitted_steps, statistics
+from orchestrator.views.collectives import measured, phrases
 from orchestrator.workloads import collective, emulate
 
 from . import collective_runs, simulated, verdicts

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.model.event import History
 from orchestrator.model.run import Run, StepRecord
-from orchestrator.rank.collective import cases
+from orchestrator.rank.exchange import cases
 from orchestrator.rank.replay import pacing, sequence
 from orchestrator.reports.page import sheet
 from orchestrator.views import collectives

@@ -14,11 +14,12 @@ import pytest
 
 from orchestrator.app import check, down, leftovers, listing, requests, resume, run, starters, up
 from orchestrator.app.collectives import sweep
-from orchestrator.app.collectives.request import SizeRequest, SweepRequest
+from orchestrator.app.collectives.request import SizeRequest
+from orchestrator.app.collectives.sweep_request import SweepRequest
 from orchestrator.app.hosts import drains, exec_, images
 from orchestrator.app.nightly import floors, nights, recorded_runs
 from orchestrator.app.nightly.request import AcceptRequest, NightRequest
-from orchestrator.app.recorded import bundles, checkpoints, compare, logs, report, watch
+from orchestrator.app.recorded import bundles, checkpoints, compare, judged_records, logs, report, watch
 from orchestrator.app.requests import DownRequest, OneBedRequest, PlanRequest, RunRequest, TrialRef, UpRequest
 from orchestrator.app.session import Session
 from orchestrator.cli import main
@@ -40,7 +41,7 @@ REQUESTS: dict[str, type] = {
     "runs": recorded_runs.RunsRequest, "runs prune": leftovers.PruneRunsRequest, "trend": recorded_runs.TrendRequest,
     "init": starters.InitRequest, "bundle export": bundles.ExportRequest, "bundle verify": bundles.VerifyRequest,
     "bundle sign": bundles.SignRequest, "checkpoint check": checkpoints.CheckpointRequest, "compare": compare.CompareRequest,
-    "judge": check.JudgeRequest, "logs": logs.LogsRequest, "report": report.ReportRequest, "watch": watch.WatchRequest,
+    "judge": judged_records.JudgeRequest, "logs": logs.LogsRequest, "report": report.ReportRequest, "watch": watch.WatchRequest,
 }  # fmt: skip
 #: Verbs of the command line itself: they have no use case, or only verbs below them.
 WITHOUT_REQUEST = {"completion", "config", "baseline", "bundle", "checkpoint", "image"}

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from orchestrator.model.schedule import LARGE, OPERATIONS, Recv, Schedule, Send, Step
-from orchestrator.rank.collective import cases, expected_cost, known_algorithms, link_fit, simulation
+from orchestrator.rank.collective import expected_cost, known_algorithms, link_fit, simulation
+from orchestrator.rank.exchange import cases
 
 N = 4 * 27720 * 16
 BETA = 8 / 145e6

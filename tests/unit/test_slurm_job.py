@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.bed import slurm_job
-from orchestrator.core.inventory import slurm_options
 from orchestrator.model.bed import SlurmSpec
+from orchestrator.slurm import cluster as slurm_job
+from orchestrator.slurm import inventory as slurm_options
 
 
 @pytest.mark.parametrize(

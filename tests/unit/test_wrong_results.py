@@ -7,7 +7,7 @@ import torch
 
 from orchestrator.model.events import CollectiveWrong
 from orchestrator.rank.collective import verify
-from orchestrator.rank.collective.cases import Case, Item
+from orchestrator.rank.exchange.cases import Case, Item
 from orchestrator.rank.exchange.operations import Wrong
 
 CASE = Case(number=0, item=Item(operation="all-reduce", bytes=1024), groups=((0, 1, 2),), first_step=1)

@@ -21,14 +21,13 @@ from ...nightly import bundle_records, night_files, sweeps
 from ...nightly.gates.finding import Finding
 from ...nightly.suite import RUNS, Cell, Night
 from ...store import bundle, paths, secrets
-from .. import beds, repeats, trials
+from .. import bed_job, beds, repeats, trials
 from .. import run as run_one
-from ..collectives.request import SweepRequest
 from ..places import short_path
 from ..requests import OutputRequest, RunRequest, TrialRef
 from ..session import Session
-from ..slurm import ephemeral_bed
 from ..up import up
+from .sweep_request import SweepRequest
 
 #: The round that follows where the first ones have a suspect; all rounds are then judged together.
 CONFIRMING = "confirming round"
@@ -77,7 +76,7 @@ def run(session: Session, request: SweepRequest) -> Swept:
             "sweep takes either --each-node or --each-pair",
             hint="ccbed sweep gemm --each-node, or ccbed sweep links --each-pair",
         )
-    with ephemeral_bed.of_inventory(session, request.bed.inventory, quiet=session.is_json):
+    with bed_job.of_inventory(session, request.bed.inventory, quiet=session.is_json):
         return _run(session, request, beds.meant(session, request.bed))
 
 
@@ -188,7 +187,7 @@ def _trial(session: Session, source: trials.Source, bed: BedSpec, *, is_pairs: b
         raise UsageError(
             f"{source.label}: a sweep measures the bed as it is; the trial has faults", hint="remove its faults"
         )
-    return trials.without_missing_libraries(session.terminal, trial, bed)
+    return trials.without_missing_libraries(session.terminal, trial, bed, session.catalogue)
 
 
 def _judge_nodes(directories: Sequence[Path], quarantined: Collection[str]) -> Judged:

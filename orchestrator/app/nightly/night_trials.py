@@ -27,11 +27,11 @@ from ...nightly.runner import Attempt
 from ...nightly.suite import RUNS, Cell, Night
 from ...run import judging
 from ...store import beds, bundle, paths, secrets
-from .. import audited, places, repeats, spare_probe, trials
+from .. import audited, bed_job, places, repeats, trials
 from .. import beds as bed_inputs
 from .. import run as run_trial
 from ..session import Session
-from ..slurm import slurm_jobs
+from . import spare_probe
 
 #: The engine ends a run at its deadline, with the stacks of its ranks. After twice that time, as a run may have a twin, and this
 #: many seconds, the process interrupts itself.
@@ -74,8 +74,10 @@ class NightTrials:
             self._probe_spares(cell)
             source, trial, _ = self._trial(cell)
             trials.require_nodes(source, trial, self._bed, self.session.catalogue)
-            slurm_jobs.refuse_short(self.bed, trial)
-            slurm_jobs.refuse_longer(self.bed, self.past.get(cell.name, selector.NEVER).duration_s or 0.0, "the cell")
+            bed_job.of(self.bed).refuse_short(self.bed, trial)
+            bed_job.of(self.bed).refuse_longer(
+                self.bed, self.past.get(cell.name, selector.NEVER).duration_s or 0.0, "the cell"
+            )
             provider = self.session.provider(self._bed)
             plan.plan(
                 trial, self._bed, provider.observe(self._bed, memory=False), self.session.catalogue, run="(plan)", payload="",
@@ -139,7 +141,7 @@ class NightTrials:
             session=self.session, bed=self._bed, limit_s=self.night.probe_spares_s, runs=runs, baselines=self.floors,
             command=self.night.command, reason=f"in {self.directory.name}",
         )  # fmt: skip
-        self._probed = spare_probe.relative_to(dataclasses.replace(probe.extend(placement), quarantined={}), runs)
+        self._probed = run_trial.relative_to(dataclasses.replace(probe.extend(placement), quarantined={}), runs)
         night_files.write_spares(self.directory, self._probed)
         self._built.clear()
 
@@ -206,7 +208,7 @@ class NightTrials:
         lost = self._lost()
         if lost == self._away:
             return {}
-        if lost and (end := slurm_jobs.deliberate_end(self.bed)):
+        if lost and (end := bed_job.of(self.bed).deliberate_end(self.bed)):
             self._job_end = end
             return {}
         reason = self._bring_up() if lost else ""
@@ -305,7 +307,7 @@ class NightTrials:
     def _run(self, cell: Cell, repeat: int, resume: Path | None, begun: list[str]) -> Result:
         session, bed = self.session, self._bed
         source, trial, redaction = self._trial(cell)
-        trial = trials.without_missing_libraries(session.terminal, trial, bed)
+        trial = trials.without_missing_libraries(session.terminal, trial, bed, session.catalogue)
         is_local_script = source.is_script and bed.shares_file_system
 
         def on_begin(directory: str) -> None:

@@ -18,11 +18,11 @@ from ...nightly import baselines, night_files, notify, runner, selector
 from ...nightly.culprits import hook, quarantine
 from ...nightly.suite import Night, Suite
 from ...store import beds as store
-from .. import beds, spare_probe
+from .. import bed_job, beds
+from .. import run as run_one
 from ..places import short_path
 from ..requests import BedRef
 from ..session import Session
-from ..slurm import ephemeral_bed, slurm_jobs
 from ..up import up
 from . import night_end, night_trials, suites
 from .finished import Acceptance, Finished
@@ -62,7 +62,7 @@ def run(session: Session, request: NightRequest) -> Finished:
     if request.resume:
         return resume(session, request.resume, request)
     _suite(request)
-    with ephemeral_bed.of_inventory(session, request.bed.inventory, quiet=session.is_json):
+    with bed_job.of_inventory(session, request.bed.inventory, quiet=session.is_json):
         return begin(session, request)
 
 
@@ -79,7 +79,7 @@ def _checked(session: Session, request: NightRequest) -> tuple[BedSpec, Suite, f
     suite = suites.as_asked(suites.open_suite(session, name, bed), request)
     baselines.read_all(request.baselines)
     hook.check(request.on_culprit)
-    return bed, suite, spare_probe.parse_limit(request.probe_spares)
+    return bed, suite, run_one.parse_probe_limit(request.probe_spares)
 
 
 def begin(session: Session, request: NightRequest) -> Finished:
@@ -88,8 +88,8 @@ def begin(session: Session, request: NightRequest) -> Finished:
     runs = request.runs_dir
     past = _past(session, runs, bed, suite)
     if not request.bed.inventory:
-        slurm_jobs.refuse_ended(bed)
-    slurm_jobs.refuse_longer(bed, selector.expected_s(suite, past), "the night")
+        bed_job.of(bed).refuse_ended(bed)
+    bed_job.of(bed).refuse_longer(bed, selector.expected_s(suite, past), "the night")
     if request.resume_open:
         _end_open_nights(session, bed, request)
     if request.bed.inventory:
@@ -142,8 +142,8 @@ def resume(session: Session, handle: str, request: NightRequest) -> Finished:
         raise UsageError(f"{directory}: was begun on bed {night.bed}, not on {bed.name}", hint=f"--bed {night.bed}")
     store.refuse_night(Path(bed.workdir))
     named = {"is_named": bool(request.bed.inventory), "quiet": session.is_json}
-    with ephemeral_bed.of_resumed_run(session, bed, **named):
-        if slurm_jobs.has_ended(bed):
+    with bed_job.of(bed).of_resumed_run(session, bed, **named):
+        if bed_job.of(bed).has_ended(bed):
             _replace_job(session, bed, request)
         elif request.bed.inventory and store.read(session.state, bed.name) is None:
             up(session, bed, quiet=session.is_json)
@@ -223,7 +223,7 @@ def _end_open_nights(session: Session, bed: BedSpec, request: NightRequest) -> N
     nights = _open_nights(session, request.runs_dir, bed)
     for directory, night in nights:
         with store.night_lock(Path(bed.workdir), night.name):
-            if slurm_jobs.has_ended(bed):
+            if bed_job.of(bed).has_ended(bed):
                 _replace_job(session, bed, request)
             done, code = _end_open_night(session, bed, directory, night, request)
         observer.closed(night, done, code)

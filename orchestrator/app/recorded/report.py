@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from ...model.errors import EXIT_UNKNOWN, CcbedError, InfrastructureError, UsageError
+from ...model.errors import EXIT_UNKNOWN, CcbedError, UsageError
 from ...model.frozen import dataclass
 from ...model.run import Run
 from ...run import judging
-from ...store import bundle, index, paths
+from ...store import bundle, index
 from .. import check
-from ..places import run_path, short_path
+from ..places import run_path
 from ..requests import named_run, option, runs_directory
 from ..session import Session
 
@@ -48,16 +48,6 @@ class Written:
     files: tuple[Path, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """A page over many runs: how many it has. ``notes``: of the index."""
-
-    file: Path
-    runs: int
-    nights: int
-    notes: tuple[str, ...]
-
-
 def verified(request: ReportRequest) -> Path:
     """Return the directory of the run, whose evidence matches its seal. Raises UsageError, TornBundleError."""
     directory = index.resolve(request.run, request.runs_dir)
@@ -85,22 +75,3 @@ def write(session: Session, request: ReportRequest) -> Written:
         )
     files = sorted(file for file in (directory / bundle.REPORT).rglob("*") if file.is_file())
     return Written(directory=directory, files=tuple(files))
-
-
-def write_page(session: Session, runs_dir: Path) -> Page:
-    """Write one page over many runs. Raises UsageError where there is none, InfrastructureError where it cannot be written."""
-    from ...nightly import index as run_index
-    from ...nightly.reports import runs_page
-
-    with run_index.open(runs_dir, state=session.state) as opened:
-        opened.refresh()
-        listed, _ = opened.runs()
-        nights, trends, notes = opened.nights(), opened.trend(), opened.notes
-    if not listed and not nights:
-        raise UsageError(f"{short_path(runs_dir)}: no runs in this directory", hint="ccbed run dp-ring")
-    file = runs_dir / runs_page.FILE
-    try:
-        paths.write(file, runs_page.render(runs_dir.resolve(), listed, nights, trends, notes))
-    except OSError as error:
-        raise InfrastructureError(f"{file}: cannot be written: {error.strerror}") from error
-    return Page(file=file, runs=len(listed), nights=len(nights), notes=tuple(notes))

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from ...model.bed import BedSpec
-from ...model.errors import UsageError
 from ...store import beds as store
-from .. import beds
-from ..session import JobOptions, Session
+from .. import bed_job
+from ..session import Session
 from . import slurm_jobs
 
 
@@ -26,7 +24,7 @@ def of_command(session: Session, bed: BedSpec, *, is_wanted: bool, quiet: bool =
         yield
         return
     session.job = replace(session.job, is_ephemeral=True)
-    with slurm_jobs.signals_as_interrupt():
+    with bed_job.signals_as_interrupt():
         try:
             yield
         finally:
@@ -44,18 +42,6 @@ def _release(session: Session, bed: BedSpec) -> None:
     except KeyboardInterrupt:
         slurm_jobs.cancel(session, bed)
         raise
-
-
-@contextmanager
-def of_inventory(session: Session, inventory: Path | None, *, quiet: bool) -> Iterator[None]:
-    """As ``of_command``, for the bed of an inventory; without one, a bed that is up stays. Raises UsageError."""
-    if inventory is None:
-        if session.job != JobOptions():
-            raise UsageError("--wait and --jobid are for the bed of an inventory", hint="-i INVENTORY")
-        yield
-        return
-    with of_command(session, beds.wanted(session, inventory), is_wanted=True, quiet=quiet):
-        yield
 
 
 @contextmanager

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +15,8 @@ from ...model.bed import BedSpec
 from ...model.errors import CcbedError, InfrastructureError, UsageError
 from ...model.trial import Trial
 from ...store import beds as store
+from ...store import index
+from .. import bed_job
 from ..places import short_path
 
 #: The shortest run: start a gang, train, gather, and judge.
@@ -77,7 +77,7 @@ def held(session: Session, bed: BedSpec, provider: Provider, *, is_new: bool) ->
     if bed.slurm is None or _is_running(session, bed):
         yield
         return
-    with signals_as_interrupt():
+    with bed_job.signals_as_interrupt():
         try:
             _refuse_second(session, bed)
         except BaseException:
@@ -126,10 +126,8 @@ def take_over(session: Session, bed: BedSpec, *, force: bool = False) -> None:
 
 
 def _resume_command(run: store.OpenRun) -> str:
-    from ...nightly import night_files
-
     night = Path(run.directory).parent.parent
-    if night_files.is_night(night):
+    if index.is_night(night):
         return f"ccbed nightly --resume {short_path(night)}"
     return f"ccbed resume {short_path(run.directory)}"
 
@@ -275,31 +273,13 @@ def cancel(session: Session, bed: BedSpec) -> None:
     session.terminal.warn(f"bed {bed.name}: {jobs}`down` was interrupted; to end what is left: ccbed down {bed.name}")
 
 
-@contextmanager
-def signals_as_interrupt() -> Iterator[None]:
-    """SIGTERM, and SIGHUP of a terminal that is gone, end this process as Ctrl-C does, so that no job is left.
-
-    With nohup, SIGHUP stays ignored.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-    previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 def summary(bed: BedSpec) -> str:
     """The job as an error names it; empty for a bed of another provider."""
     if not bed.slurm:
         return ""
-    from ...core.bed import slurm_job  # 5 modules, 2 ms, which other beds do not need
+    from ...slurm import cluster  # 5 modules, 2 ms, which other beds do not need
 
-    return f"a job with {' '.join(slurm_job.limits(bed.slurm))}"
+    return f"a job with {' '.join(cluster.limits(bed.slurm))}"
 
 
 def time_left(ends_at: float | None, now: float | None = None) -> str:

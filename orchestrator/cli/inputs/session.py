@@ -9,7 +9,7 @@ from ...model.frozen import dataclass, field
 from ..render.terminal import Terminal
 
 if TYPE_CHECKING:
-    from ...app.observers import BedObserver, NightObserver, RunObserver
+    from ...app.observers import BedObserver, RunObserver
     from ...app.requests import OutputRequest
     from ...model.event import History
     from ...model.trial import Trial
@@ -36,10 +36,10 @@ class OnTerminal:
 
         return bed_view.BedProgress(terminal=session.terminal)
 
-    def night(self, session: Any) -> NightObserver:
-        from ..render import night_lines
+    def night(self, session: Any) -> Any:
+        from ... import products
 
-        return night_lines.NightLines(terminal=session.terminal, quiet=session.is_json)
+        return products.part("nightly", "test_bed").observer(session)
 
 
 @dataclass(kw_only=True)

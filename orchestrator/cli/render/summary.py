@@ -49,7 +49,8 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
         return code
     if not terminal.quiet:
         terminal.lines(_failovers(run, view))
-        terminal.lines(_collectives(run, directory, terminal.width))
+        collectives = views.part_of_collectives(run.history, "sections")
+        terminal.lines(collectives.lines(run, directory, width=terminal.width) if collectives else ())
     if run.history.first(ProbeDone) is not None and not terminal.quiet:
         probe_table.show(terminal, run.history)
     shown = tuple(verdict for verdict in run.verdicts if verdict.outcome != "pass" or not terminal.quiet)
@@ -104,7 +105,8 @@ def document(result: Result) -> dict[str, Any]:
     run = judged(result)
     view = training.view(run)
     rungs = ladder.ladder(run, view)
-    measured = _measured(run)
+    collectives = views.part_of_collectives(run.history, "sections")
+    measured = collectives.document(run) if collectives else None
     return {
         "run": Path(run.directory).name,
         "directory": run.directory,
@@ -144,21 +146,6 @@ def _judging(result: Result, run: Run) -> Iterator[str]:
 
 def _unloaded(session: Session, directory: Path) -> Iterator[str]:
     return (f"note      {text}" for text in ended.unloaded(session.catalogue, directory))
-
-
-def _collectives(run: Run, directory: Path, width: int) -> Iterator[str]:
-    if views.is_collective(run.history):
-        from . import collective
-
-        yield from collective.lines(run, directory, width=width)
-
-
-def _measured(run: Run) -> object:
-    if not views.is_collective(run.history):
-        return None
-    from . import collective
-
-    return collective.document(run)
 
 
 def verdicts(terminal: Terminal, verdicts: tuple[Verdict, ...]) -> Iterator[str]:

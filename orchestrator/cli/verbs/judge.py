@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ...app import check
-from ...app.check import JudgeRequest
+from ...app.recorded import judged_records
+from ...app.recorded.judged_records import JudgeRequest
 from ...core.verdict import sentence
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import summary
 
 
-@options.shows(JudgeRequest, check.judge_records)
-def command(session: Session, judged: check.Judged) -> None:
+@options.shows(JudgeRequest, judged_records.judge_records)
+def command(session: Session, judged: judged_records.Judged) -> None:
     """Judge the job whose processes recorded into DIRECTORY: from which step it resumed, with what, and what was lost.
 
     \b

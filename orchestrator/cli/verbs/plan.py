@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ...app import beds, prepared_hosts, up
+from ...app import bed_job, beds, prepared_hosts, up
 from ...app.places import short_path
 from ...app.requests import PlanRequest, UpRequest
-from ...app.slurm import slurm_jobs
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import bed_view
@@ -19,7 +18,7 @@ def command(session: Session, request: PlanRequest) -> int:
     if session.is_json:
         session.terminal.json(planned.document)
         return 0
-    slurm_jobs.show_plan(session, bed)
+    bed_job.of(bed).show_plan(session, bed)
     prepared_hosts.show_due(session, planned.lost)
     bed_view.away(session.terminal, bed, diff)
     beds.mention_quarantine(session, bed)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ... import products
 from ...app.places import short_path
 from ...app.recorded import report
 from ...app.recorded.report import ReportRequest
-from ...core.verdict.sentence import count
 from ...model.errors import UsageError
 from ..inputs import options
 from ..inputs.session import Session
-from ..render import collective, trend_view
 
 
 @options.verb(ReportRequest)
@@ -22,7 +21,7 @@ def command(session: Session, request: ReportRequest) -> int:
     """
     terminal = session.terminal
     if request.runs is not None:
-        _show_page(session, report.write_page(session, request.runs))
+        products.part("nightly", "test_bed", "--index").show_page(session, request.runs)
     elif request.table:
         _show_table(session, request)
     else:
@@ -35,16 +34,8 @@ def command(session: Session, request: ReportRequest) -> int:
     return 0
 
 
-def _show_page(session: Session, page: report.Page) -> None:
-    if session.is_json:
-        session.terminal.json(page)
-        return
-    trend_view.warn(session.terminal, page.notes)
-    counts = f"{count(page.runs, 'run')}, {count(page.nights, 'night')}"
-    session.terminal.line(f"page      {short_path(page.file)}     {counts}")
-
-
 def _show_table(session: Session, request: ReportRequest) -> None:
+    collective = products.part("collectives", "sections", "--table")
     run = report.measured(request)
     directory = Path(run.directory)
     if session.is_json:

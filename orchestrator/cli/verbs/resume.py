@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
+from ... import products
 from ...app import resume
-from ...app.places import short_path
 from ...app.resume import ResumeRequest
-from ...model.errors import UsageError
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import summary
@@ -32,15 +31,11 @@ def command(session: Session, request: ResumeRequest) -> int:
 
 def _resume_several(session: Session, directory: Path, *, as_json: bool) -> int:
     """Resume repeated runs. Raises UsageError for a night."""
-    from ...app import repeats
-    from ..render import repeats_view
-
-    words = repeats.resumed_command(directory)
+    nights = products.part("nightly", "test_bed")
+    words = nights.resumed_words(directory)
     if not words:
-        hint = f"ccbed nightly --resume {short_path(directory)}"
-        raise UsageError(f"{short_path(directory)}: a night, not a run", hint=hint)
-    if repeats.has_ended(directory):
-        return repeats_view.show_ended(session.terminal, directory, as_json=as_json)
+        code: int = nights.show_ended(session, directory)
+        return code
     return _repeat(session, [*words[:1], "--json", *words[1:]] if as_json and "--json" not in words else words)
 
 

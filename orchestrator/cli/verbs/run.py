@@ -172,7 +172,10 @@ def command(ctx: click.Context, /, **values: Any) -> int:
 
         return detached.start(session, run.check(session, request, source).bed)
     if request.repeat is not None or request.resume:
-        return _repeat(session, request, source)
+        from ... import products
+
+        code: int = products.part("nightly", "test_bed", "--repeat").repeat(session, request, source)
+        return code
     result = run.run(session, request, source)
     if session.is_json:
         summary.show(session, result, as_json=True)
@@ -199,13 +202,6 @@ def _plan(session: Session, request: RunRequest, source: Source) -> int:
     else:
         session.terminal.lines(trial_lines.dry_run(planned))
     return 0
-
-
-def _repeat(session: Session, request: RunRequest, source: Source) -> int:
-    from ...app import repeats
-    from ..render import repeats_view
-
-    return repeats_view.show(session.terminal, repeats.run(session, request, source), as_json=session.is_json)
 
 
 def _split(args: list[str]) -> tuple[list[str], list[str]]:

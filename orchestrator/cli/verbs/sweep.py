@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...app.collectives.request import SweepRequest
+from ...app.collectives.sweep_request import SweepRequest
 from ..inputs import options
 from ..inputs.session import Session
 

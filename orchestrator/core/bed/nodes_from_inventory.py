@@ -11,13 +11,14 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Literal
 
+from ... import products
 from ...model import codec
 from ...model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, LinkSpec, NodeSpec, PortSpec, Role
 from ...model.errors import UsageError
 from ...model.requirements import CPU_IMAGE, ENGINE_SOCKET
 from ..inventory import ssh_options, variables
 from ..spec import values
-from . import departed, gpu_devices, links, slurm_job
+from . import departed, gpu_devices, links
 
 START_TIMEOUT_S = 60.0
 #: Up to so many nodes of a host all have reserve ranks, of 40 MiB each.
@@ -63,11 +64,8 @@ def assemble_bed(
         *_fabric_problems(inventory),
         *_interpreter_problems(inventory),
     ]
-    problems += [
-        *slurm_job.host_problems(inventory),
-        *slurm_job.container_problems(inventory),
-        *slurm_job.power_problems(inventory),
-    ]
+    cluster = products.part("slurm", "cluster") if _value(inventory.hosts[0], "provider") == "slurm" else None
+    problems += cluster.problems(inventory) if cluster else ()
     shared = _bed_wide(inventory)
     name, name_problems = _name(inventory, shared)
     problems += name_problems
@@ -78,9 +76,9 @@ def assemble_bed(
     if problems:
         raise UsageError(*problems)
     provider = shared.get("provider", "process")
-    slurm = slurm_job.read(inventory.hosts[0], home) if provider == "slurm" else None
-    if slurm:
-        inventory = replace(inventory, hosts=slurm_job.expand(inventory.hosts[0]))
+    slurm = cluster.read(inventory.hosts[0], home) if cluster else None
+    if cluster:
+        inventory = replace(inventory, hosts=cluster.expand(inventory.hosts[0]))
     link = links.widest([_link(host) for host in inventory.hosts])
     isolated = shared.get("isolation") == "namespace"
     earlier = recorded(name)

@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ... import products
 from ...model import codec
 from ...model.act import SAFETY_ORDER
 from ...model.frozen import dataclass
 from ..bed import links
 from ..spec import values
-from . import literal, slurm_options
+from . import literal
 
 PREFIX = "ccbed_"
 #: The providers of this version.
@@ -22,8 +23,6 @@ PROVIDERS = ("process", "docker", "slurm")
 PROCESS = ("process",)
 DOCKER = ("docker",)
 SLURM = ("slurm",)
-#: What runs the nodes of a Slurm job in a container.
-CONTAINERS = ("none", "pyxis", "apptainer")
 #: The maximum of nodes, spares and GPUs on a host: a typing error must not fork more.
 MAX_COUNT = 1024
 MAX_START_TIMEOUT_S = 3600.0
@@ -47,6 +46,8 @@ def bed_name(value: Any) -> str:
 
 
 def _provider(value: Any) -> str:
+    if value in products.NAMES and value not in products.folders():
+        raise ValueError(f"{products.NAMES[value]} are not installed")
     if value in PROVIDERS:
         return str(value)
     raise ValueError(f"unknown provider; {values.nearest(str(value), PROVIDERS)}")
@@ -151,21 +152,6 @@ def _image(value: Any) -> str:
     return literal.path(value) if str(value).startswith(("/", "~/")) else literal.image(value)
 
 
-def _container(value: Any) -> str:
-    if value not in CONTAINERS:
-        raise ValueError(f"unknown; {values.nearest(str(value), CONTAINERS)}")
-    return str(value)
-
-
-def _ports(value: Any) -> tuple[int, int]:
-    """``first-last``, both included."""
-    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", str(value))
-    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not 1024 <= first <= last <= 65535:
-        raise ValueError("must be a range of ports from 1024 to 65535, such as 30000-30100")
-    return first, last
-
-
 def _network(value: Any) -> str:
     if value not in ("host", "private"):
         raise ValueError("must be host or private")
@@ -228,7 +214,6 @@ KNOWN: Mapping[str, Variable] = {
     "allow_faults": Variable(read=_safety, bed_wide=True),
     "start_timeout": Variable(read=_start_timeout, bed_wide=True),
     "standby": Variable(read=_count, honoured_by=DOCKER),
-    "container": Variable(read=_container, honoured_by=SLURM),
     "image": Variable(read=_image, honoured_by=DOCKER + SLURM),
     "mounts": Variable(read=_mounts, honoured_by=DOCKER + SLURM),
     "user": Variable(read=literal.container_user, honoured_by=DOCKER),
@@ -247,10 +232,11 @@ KNOWN: Mapping[str, Variable] = {
     "switch_port": Variable(read=_control("down", "up"), honoured_by=DOCKER),
     "known_hosts": Variable(read=literal.file, honoured_by=DOCKER),
     "ssh_first_contact": Variable(read=_boolean, honoured_by=DOCKER),
-    "ports": Variable(read=_ports, honoured_by=SLURM),
-    "time": Variable(read=slurm_options.time_s, honoured_by=SLURM),
-    **{name: Variable(read=slurm_options.word, honoured_by=SLURM) for name in slurm_options.NAMED},
-    "sbatch": Variable(read=slurm_options.options, honoured_by=SLURM),
+    **{
+        name: Variable(read=read, honoured_by=(module.PROVIDER,))
+        for module in products.parts("inventory")
+        for name, read in module.READERS.items()
+    },
 }
 #: Counts, sizes and words of a closed list: they are not secret, even in an encrypted file.
 PUBLIC = (

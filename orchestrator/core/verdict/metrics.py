@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ... import views
 from ...model import codec, watch
@@ -14,9 +13,6 @@ from ...model.events import RankFinished
 from ...model.frozen import dataclass
 from ...model.run import Run
 from ...views import probes, training
-
-if TYPE_CHECKING:
-    from ...views import collectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +53,8 @@ def of(run: Run) -> Iterator[Metric]:
     yield from _strength(run)
     yield from _checkpoints(run)
     yield from _reported(run)
-    yield from _collectives(run)
+    if (collectives := views.part_of_collectives(run.history, "metrics")) is not None:
+        yield from collectives.metrics(run)
     yield from _probed(run)
     for event in run.history.of(RankFinished):
         for metric, value in views.mapping(event.data.metrics).items():
@@ -143,61 +140,3 @@ def _failover(
             trial=name, metric="lost steps", value=float(len(failover.lost_steps)), unit="1", better="lower",
             epoch=failover.epoch, rep=failover.index,
         )  # fmt: skip
-
-
-def _directions(trial: str, setting: collectives.Setting) -> Iterator[Metric]:
-    """The probe's measurement of every direction between two ranks, with its interval."""
-    for direction in setting.link.directions:
-        least, greatest = direction.interval or (None, None)
-        figures: dict[str, tuple[float | None, str, str]] = {
-            "alpha": (direction.alpha_s, "s", "lower"), "beta": (direction.beta, "s/byte", "lower"),
-            "least beta": (least, "s/byte", "lower"), "greatest beta": (greatest, "s/byte", "lower"),
-        }  # fmt: skip
-        for metric, (value, unit, better) in figures.items():
-            if value is not None:
-                name = f"link {direction.sender}-{direction.receiver} {metric}"
-                yield Metric(
-                    trial=trial, metric=name, value=value, unit=unit, better=better,
-                    node=setting.nodes.get(direction.sender), rank=direction.sender,
-                )  # fmt: skip
-
-
-def _collectives(run: Run) -> Iterator[Metric]:
-    """Per case the percentiles and bandwidths, and the time of every iteration with its number from 0."""
-    if not views.is_collective(run.history):
-        return
-    from ...views import collectives
-
-    measurements = collectives.measured(run)
-    if measurements is None:
-        return
-    yield from _directions(run.trial.name, measurements.setting)
-    for row in measurements.rows:
-        case = row.case
-        about = " ".join(
-            part
-            for part in (case.operation, case.algorithm, case.dtype, case.operator, collectives.shares(case))
-            if part
-        )
-        figures: dict[str, tuple[float | None, str, str]] = {
-            "algbw": (row.algbw, "GB/s", "higher"), "busbw": (row.busbw, "GB/s", "higher"),
-            "model": (row.model_s, "s", "lower"), "measured over model": (row.of_model, "1", "lower"),
-            "of line rate": (row.of_line, "1", "higher"), "wrong": (None if row.wrong is None else float(row.wrong), "1", "lower"),
-        }  # fmt: skip
-        recorded = measurements.setting.bandwidth == "mean"
-        spreads = {"time": row.trial, "chunk": row.chunks} | ({"cct": row.cct} if recorded else {})
-        for what, spread in spreads.items():
-            for part in ("min", "p50", "p95", "p99", "max") if spread else ():
-                figures[f"{what} {part}"] = (getattr(spread, part), "s", "lower")
-        for metric, (value, unit, better) in figures.items():
-            if value is not None:
-                yield Metric(
-                    trial=run.trial.name, metric=f"{about} {metric}", value=value, unit=unit, better=better, size=case.bytes
-                )  # fmt: skip
-        spans = measurements.data[case.number][0]
-        for name, over in (("time", "max_rank"), *((("cct", "cct"),) if recorded else ())):
-            for number, seconds in enumerate(spans.times(over).tolist()):
-                yield Metric(
-                    trial=run.trial.name, metric=f"{about} {name}", value=seconds, unit="s", better="lower",
-                    size=case.bytes, rep=number,
-                )  # fmt: skip

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ...model import codec
 from ...model.errors import InfrastructureError, UsageError
@@ -18,12 +18,29 @@ from ...model.frozen import dataclass, field, replace
 from ...store import beds, paths
 
 if TYPE_CHECKING:
-    from ..identity import Nodes
-    from ..suite import Night
+    from ...app.hosts.node_names import Nodes
 
 FILE = beds.QUARANTINE
 #: Offences that lead to quarantine, and the recorded nights in which they count.
 OFFENCES, RECENT = 2, 10
+
+
+class Night(Protocol):
+    """What is recorded of a night that accuses nodes."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def recorded(self) -> bool: ...
+    @property
+    def all_hosts(self) -> Mapping[str, str]: ...
+    @property
+    def includes_quarantined(self) -> bool: ...
+    @property
+    def quarantined(self) -> Mapping[str, str]: ...
+    def host_of(self, node: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ...core.bed import slurm_job
 from ...model import codec
 from ...model.bed import BedSpec
 from ...model.errors import CcbedError, InfrastructureError, UsageError
 from ...model.frozen import dataclass, field, replace
 from ...node.oslayer import host_facts, processes
+from ...slurm import cluster
 from .. import owners
 from . import job_state, slurm_commands
 from .job_state import Job, JobState
@@ -105,7 +105,7 @@ def is_abandoned(allocation: Allocation) -> bool:
 def submit_command(bed: BedSpec) -> list[str]:
     """The command line that submits the bed's job. Raises OSError."""
     assert bed.slurm is not None
-    return ["salloc", "--no-shell", "--no-kill", *slurm_job.job_options(bed.slurm, bed.name, _comment(bed))]
+    return ["salloc", "--no-shell", "--no-kill", *cluster.job_options(bed.slurm, bed.name, _comment(bed))]
 
 
 def _comment(bed: BedSpec) -> str:
@@ -458,7 +458,7 @@ def batch_script(bed: BedSpec, command: str) -> str:
     It has no name and no comment of a bed: ccbed must not take the job in which it runs for one of its own.
     """
     assert bed.slurm is not None
-    options = ["--no-kill", *slurm_job.limits(bed.slurm)]
+    options = ["--no-kill", *cluster.limits(bed.slurm)]
     return "\n".join(["#!/bin/bash", *(f"#SBATCH {_quoted(option)}" for option in options), command, ""])
 
 

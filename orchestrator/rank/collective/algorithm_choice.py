@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ...model import algorithm as model
 from ...model import ratio
 from ...model.frozen import dataclass, field, replace
+from ..exchange import cases
 from ..open_mpi import names as mpi
-from . import cases, expected_cost, known_algorithms, link_fit
+from . import expected_cost, known_algorithms, link_fit
 
 #: Expected times that differ by less count as equal in what is printed: the model is not more accurate.
 EQUAL = 0.03

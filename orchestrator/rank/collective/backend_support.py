@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ...model import algorithm as model
 from ..exchange import operations
-from .cases import DTYPES, OPERATORS, REDUCING, Case, Item
+from ..exchange.cases import DTYPES, OPERATORS, REDUCING, Case, Item
 
 #: Seconds after which a try without a result counts as unsupported.
 LIMIT_S = 10.0

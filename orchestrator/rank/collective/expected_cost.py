@@ -9,8 +9,8 @@ from ...model import algorithm as model
 from ...model.bed import LinkSpec
 from ...model.frozen import dataclass
 from ...model.schedule import Cost
-from ..exchange import case_layout
-from . import cases, link_fit, simulation
+from ..exchange import case_layout, cases
+from . import link_fit, simulation
 
 #: (from, to, elements), by global rank
 Message = tuple[int, int, int]

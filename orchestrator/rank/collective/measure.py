@@ -23,7 +23,7 @@ from ...model import ratio
 from ...model.events import CollectiveAuto, CollectiveMeasured, CollectivePlan, LinkProbing
 from ...model.schedule import Cost
 from ..checkpoint import tensor_digest
-from ..exchange import operations
+from ..exchange import cases, operations, sizes
 from ..open_mpi import names
 from ..open_mpi import peer as mpi_peer
 from ..replay import pacing, sequence
@@ -31,7 +31,6 @@ from ..runtime import recorder, run_gaps
 from . import (
     algorithm_choice,
     backend_support,
-    cases,
     expected_cost,
     known_algorithms,
     link_fit,
@@ -39,7 +38,6 @@ from . import (
     memory_check,
     precision,
     settings,
-    sizes,
     verify,
 )
 

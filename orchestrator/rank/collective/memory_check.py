@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 
 from ...model import free_memory
+from ..exchange import cases
 from ..runtime import recorder
-from . import cases, memory_demand
+from . import memory_demand
 
 #: By rank: (checksum of the memory's owner, bytes that the rank needs, bytes that are free).
 Reports = Sequence[Sequence[float]]

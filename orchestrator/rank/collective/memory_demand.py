@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from ...model import algorithm as model
 from ...model.free_memory import RequiredMemory
-from ..exchange import case_layout, receive_schedule
+from ..exchange import case_layout, cases, receive_schedule
 from ..replay import pacing
-from . import algorithm_choice, cases, known_algorithms, settings
+from . import algorithm_choice, known_algorithms, settings
 
 #: For these the backend copies everything into one buffer, or out of one.
 _FLATTENED = ("all-gather", "reduce-scatter", "gather")

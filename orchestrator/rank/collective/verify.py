@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from ...model.events import CollectiveWrong
 from ...model.frozen import dataclass
+from ..exchange.cases import Case
 from ..exchange.operations import Work, Wrong
-from .cases import Case
 
 _FIELDS = 5
 

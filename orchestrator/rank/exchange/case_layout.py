@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 
 from ...model.frozen import dataclass
-from ..collective.cases import Case
 from ..runtime import even_shares
+from .cases import Case
 
 #: The inputs of all ranks of the group, combined by the operator.
 COMBINED = -1

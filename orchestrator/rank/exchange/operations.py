@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -15,13 +15,10 @@ import torch.distributed as dist
 from ...model import algorithm as model
 from ...model.frozen import dataclass, replace
 from ..checkpoint import tensor_digest
-from ..collective.cases import REDUCING, Case, Item
 from ..runtime import recorder
 from . import backend_calls, case_layout, schedule_runner
 from .case_layout import COMBINED, Segment
-
-if TYPE_CHECKING:
-    from ..open_mpi import peer as mpi_peer
+from .cases import REDUCING, Case, Item
 
 #: Operations whose result must be the same on all ranks of a group.
 EQUAL = ("all-reduce", "all-gather", "broadcast")
@@ -83,6 +80,12 @@ class Memories:
         return self._made[key]
 
 
+class Peer(Protocol):
+    """Another library that runs cases, such as Open MPI."""
+
+    def work(self, item: Item, arguments: backend_calls.Call) -> Callable[[], None]: ...
+
+
 class Work:
     """A case on this rank. Call fill(), begin(), then wrong() and hash(). ``peer``: Open MPI, if it runs the case."""
 
@@ -93,7 +96,7 @@ class Work:
         algorithm: model.Chosen | None,
         memories: Memories,
         chunks: recorder.Chunks | None,
-        peer: mpi_peer.Peer | None = None,
+        peer: Peer | None = None,
     ) -> None:
         self._case, self._member, item = case, member, case.item
         count = algorithm.chunks(item.operation, case.ranks) if algorithm else 0

@@ -7,8 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ...model.frozen import dataclass
 from . import names
@@ -40,6 +41,21 @@ class Programs:
 def needed(algorithms: Iterable[str]) -> dict[str, tuple[tuple[str, ...], str]]:
     """Algorithm -> the programs that the nodes need for it, and how to install them."""
     return dict.fromkeys((name for name in algorithms if names.is_open_mpi(name)), (PROGRAMS, ADVICE))
+
+
+def lacking(params: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
+    """The algorithms of a trial that need Open MPI, and why this machine lacks it; none where it has it."""
+    chosen = params.get("algorithm") or ()
+    replayed = [str(item.get("algorithm", "")) for item in params.get("items") or ()]
+    algorithms = [chosen] if isinstance(chosen, str) else [*chosen]
+    wanted = tuple(dict.fromkeys(name for name in (*algorithms, *replayed) if names.is_open_mpi(name)))
+    if not wanted:
+        return (), ""
+    try:
+        find()
+    except Missing as missing:
+        return wanted, str(missing)
+    return (), ""
 
 
 def find() -> Programs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..collective import cases
+from ..exchange import cases
 
 MPI = "mpi"
 #: Parameter of Open MPI's component coll/tuned, and the numbers of its algorithms (``ompi_info --param coll tuned --level 9``).

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..collective.cases import REDUCING, Item
 from ..exchange import backend_calls
+from ..exchange.cases import REDUCING, Item
 from . import installed, join, names
 
 if TYPE_CHECKING:

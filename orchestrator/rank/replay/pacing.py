@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...model.frozen import dataclass, field
-from ..collective import cases
+from ..exchange import cases
 
 #: The collective before, among those in which the rank takes part.
 LAST = -1

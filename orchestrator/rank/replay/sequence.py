@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from ...model.events import CollectiveSequence
 from ...model.frozen import dataclass
-from ..collective import cases, settings, verify
-from ..exchange import operations
+from ..collective import settings, verify
+from ..exchange import cases, operations
 from ..runtime import run_gaps
 from . import pacing
 

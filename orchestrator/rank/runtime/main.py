@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from ...model import codec
 from ...model import gang as gang_model
 from ...model.events import RankError, RankFinished, RankStart, Traffic
+from ...model.plugin import PRODUCTS
 from ..checkpoint import contents
 from ..watcher.holds import stack_signal
 from . import environment, interpreter, isolation, recorder, seeds
@@ -116,6 +118,17 @@ def reseed(gang: gang_model.GangSpec, rank: int) -> None:
         sys.modules["numpy"].random.seed(seeds.derive(gang.seed, "numpy", rank) % 2**32)
 
 
+def find_workload(stem: str) -> str:
+    """The module of a workload: of the test-bed, of a user's plugin, or of a product. Raises ModuleNotFoundError."""
+    package = (__package__ or "orchestrator").partition(".")[0]
+    names = [f"{package}.workloads.{stem}", *(f"{package}.{product}.plugins.workloads.{stem}" for product in PRODUCTS)]
+    for name in names:
+        with contextlib.suppress(ModuleNotFoundError):  # of the product
+            if importlib.util.find_spec(name):
+                return name
+    return names[0]
+
+
 def _work(
     gang: gang_model.GangSpec, rank: int, notes: recorder.Notes, release_fd: int, start_only: tuple[str, ...]
 ) -> int:
@@ -123,8 +136,7 @@ def _work(
 
     from . import context
 
-    package = (__package__ or "orchestrator").partition(".")[0]
-    workload = importlib.import_module(f"{package}.workloads.{gang.workload.replace('-', '_')}")
+    workload = importlib.import_module(find_workload(gang.workload.replace("-", "_")))
     if gang.workload != environment.SCRIPT:  # else the watcher does so in the process that runs the script
         stack_signal.register()
     torch.set_num_threads(environment.threads(gang, os.environ))

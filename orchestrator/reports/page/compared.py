@@ -13,7 +13,6 @@ from ...model.frozen import dataclass
 from ...model.ratio import Outcome
 from ...model.run import Run
 from ...views import comparison, quantities
-from ...views.collectives import phrases
 from . import facts, svg
 
 #: A badge of a verdict has the colour of an outcome.
@@ -52,7 +51,7 @@ def render(first: Side, second: Side, compared: comparison.Comparison) -> bytes:
 
 
 def what(compared: comparison.Comparison) -> str:
-    return f"p50 over {phrases.OVER.get(compared.over, compared.over)}" if compared.over else "p50 of"
+    return f"p50 over {comparison.OVER.get(compared.over, compared.over)}" if compared.over else "p50 of"
 
 
 def sentence(compared: comparison.Comparison) -> str:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ... import views
 from ...core.verdict import sentence
@@ -14,9 +14,6 @@ from ...model.events import RunBegin
 from ...model.run import Run
 from ...model.trial import RUNGS
 from ...views import RunView
-
-if TYPE_CHECKING:
-    from ...views.collectives import Measured
 
 Pairs = list[tuple[str, str]]
 #: Lines of the log of the rank that failed, in a report.
@@ -40,15 +37,6 @@ def started(run: Run) -> str:
     """ISO 8601 in UTC, whole seconds; empty where the history is."""
     wall = run.history.events[0].at.wall if run.history.events else 0.0
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z") if wall > 0 else ""
-
-
-def measured(run: Run) -> Measured | None:
-    """None for a run that measured no collectives: the views of them, and numpy, are loaded only where there are any."""
-    if not views.is_collective(run.history):
-        return None
-    from ...views import collectives
-
-    return collectives.measured(run)
 
 
 def failed(run: Run, view: RunView) -> views.FailedRank | None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...views.collectives import Direction, Measured, ReplayGaps, Row, phrases
-from ...views.probes import NodeFigure
+from .comma_separated import written
 
 
 def cases(measured: Measured) -> str:
     """Seconds, bytes and 10^9 bytes/s; empty: not known."""
-    return _written([_case(row) for row in measured.rows])
+    return written([_case(row) for row in measured.rows])
 
 
 def links(measured: Measured) -> str:
     """A line per direction that the probe has measured."""
-    return _written([_direction(measured, direction) for direction in measured.setting.link.directions], _DIRECTION)
+    return written([_direction(measured, direction) for direction in measured.setting.link.directions], _DIRECTION)
 
 
 def outliers(measured: Measured) -> str:
@@ -41,29 +38,18 @@ def outliers(measured: Measured) -> str:
         }
         for outlier in measured.slow_chunks
     ]  # fmt: skip
-    return _written([*trials, *chunks], _OUTLIER)
+    return written([*trials, *chunks], _OUTLIER)
 
 
 def gaps(measured_gaps: ReplayGaps) -> str:
     """The gap that was wanted beside the gap that was reached, of every iteration, on the rank that is farthest from it."""
-    return _written([
+    return written([
         {
             "step": gap.step, "operation": gap.case.operation, "algorithm": gap.case.algorithm, "bytes": gap.case.bytes,
             "trial": gap.trial, "rank": gap.rank, "wanted_s": gap.wanted_s, "reached_s": gap.reached_s, "deviation_s": gap.late_s,
             "held": int(gap.is_held), "kept": int(gap.is_kept),
         }
         for gap in measured_gaps.measured
-    ])  # fmt: skip
-
-
-def probed(figures: Iterable[NodeFigure]) -> str:
-    return _written([
-        {
-            "node": figure.node, "rank": figure.rank, "probe": figure.probe, "figure": figure.name, "unit": figure.unit,
-            "better": figure.better, "median": figure.median, "least": min(figure.repeats), "greatest": max(figure.repeats),
-            "repeats": len(figure.repeats), "ceiling": figure.ceiling,
-        }
-        for figure in figures
     ])  # fmt: skip
 
 
@@ -111,16 +97,3 @@ def _case(row: Row) -> dict[str, Any]:
         "of_line_rate": row.of_line, "wrong": row.wrong, "trials_over_3_p50": row.outliers,
         "chunks_over_3_p50": row.slow_chunks, "trials_missing": row.lost, "transfers": row.transfers, "transfers_due": row.transfers_due,
     }  # fmt: skip
-
-
-def _written(rows: Iterable[Mapping[str, Any]], names: tuple[str, ...] = ()) -> str:
-    rows = list(rows)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, names or tuple(rows[0] if rows else ("operation",)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
-    return out.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    return "" if value is None else f"{value:.9g}" if isinstance(value, float) else value

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from .statistics import Floats
+    from ..statistics import Floats
 
 #: The part of the shortest possible transfer time that is surely needed.
 _SURE = 0.7

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...model import ratio
 from ...model.frozen import dataclass
-from . import statistics
+from .. import statistics
 from .experiment import Case
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from ...model.run import StepRecord
 from .experiment import Setting
 
 if TYPE_CHECKING:
-    from .statistics import Floats
+    from ..statistics import Floats
 
 #: A process waited for a CPU if it was runnable in at least this part of the time in which it did not run.
 _WAITED = 0.5

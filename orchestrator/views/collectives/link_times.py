@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ..statistics import Floats
     from .samples import Transfers
-    from .statistics import Floats
 
 Ends = tuple[int, int]
 #: A link that takes so many times as long as a quick one is none to compare others with.

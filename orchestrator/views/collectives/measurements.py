@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 from ...model import events
 from ...model.frozen import dataclass
 from ...model.run import Run
+from .. import statistics
 from ..overview import is_collective
-from . import critical_path, repeated_delays, samples, statistics
+from . import critical_path, repeated_delays, samples
 from . import dependencies as patterns
 from . import fastest as racing
 from . import gaps as run_gaps
 from .experiment import Case, Setting, factor, setting, wrong_by_case
 
 if TYPE_CHECKING:
+    from ..statistics import Floats
     from . import link_times, stragglers
     from .samples import Spans, Transfers
-    from .statistics import Floats
 
 #: An iteration, or a transfer, that takes more than so many times the median is an outlier.
 OUTLIER = 3.0

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from ...model import ratio
 from ...model.event import History
 from .. import quantities
+from ..comparison import OVER
+from ..statistics import DEFINITION, ENOUGH_FOR_P99
 from ..values import whole
 from .directions import MARGIN as DIRECTION
 from .directions import Direction, changes
@@ -15,7 +17,6 @@ from .directions import slow as slow_directions
 from .experiment import Case, Setting, wrong_results
 from .measurements import OUTLIER, Measured, Slow
 from .replay_gaps import TOLERANCE, TOLERANCE_S, ReplayGaps
-from .statistics import DEFINITION, ENOUGH_FOR_P99
 
 if TYPE_CHECKING:
     from .stragglers import SlowLink
@@ -26,13 +27,6 @@ MOST_PARTS = 3
 MOST_DIRECTIONS = 4
 #: At most so many cases are named whose precision was not reached.
 MOST_CASES = 4
-#: The samples of a percentile.
-OVER = {
-    "max_rank": "the slowest rank of each iteration",
-    "mean_rank": "the mean rank of each iteration",
-    "cct": "first start to last end of each iteration",
-    "chunk": "every chunk transfer",
-}
 
 
 def case(measured_case: Case) -> str:

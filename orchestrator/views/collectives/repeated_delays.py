@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...model.frozen import dataclass
-from . import statistics
+from .. import statistics
 from .dependencies import Pattern, Stage
 from .gaps import Gaps
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ..statistics import Floats
     from .experiment import Case
     from .samples import Spans, Transfers
-    from .statistics import Floats
 
 #: A rank has stopped if chance explains it less often than this (over all ranks), and it costs at least ``COST`` of the time; or if
 #: it did not run for STOP_S in one iteration, without waiting for a CPU: no chance stops a process.

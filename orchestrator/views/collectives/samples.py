@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from .statistics import Floats
+    from ..statistics import Floats
 
 #: A record of a chunk file (``bundle.json`` names the same format).
 RECORD = [

@@ -9,8 +9,7 @@ from typing import Literal
 from ...model import ratio
 from ...model.frozen import dataclass, replace
 from ...model.run import Run
-from .. import collectives, training
-from ..collectives import statistics
+from .. import overview, statistics, training
 from ..overview import RunView
 from . import pairs
 
@@ -161,14 +160,8 @@ def _figures(run: Run) -> dict[str, Figure]:
     view = training.view(run)
     if view.outcome != "finished":
         return {}
-    measured = collectives.measured(run, "max_rank")
-    return dict(_of_cases(measured) if measured is not None else _of_training(run, view))
-
-
-def _of_cases(measured: collectives.Measured) -> Iterator[tuple[str, Figure]]:
-    """The median iteration of each case, by its slowest rank."""
-    for row in measured.rows:
-        yield f"{pairs.full_name(row.case)}", Figure(value=row.trial.p50 if row.trial else None)
+    collectives = overview.part_of_collectives(run.history, "comparison")
+    return dict(collectives.figures(run) if collectives else _of_training(run, view))
 
 
 def _of_training(run: Run, view: RunView) -> Iterator[tuple[str, Figure]]:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...model import ratio
 from ...model.frozen import dataclass, replace
 from ...model.run import Run
-from .. import collectives, quantities, training
-from ..collectives import phrases, statistics
+from .. import overview, statistics, training
 from ..values import flat, mapping
 
 if TYPE_CHECKING:
-    from ..collectives.statistics import Floats
+    from ..statistics import Floats
 
 #: A number with one of the suffixes that users write.
 _QUANTITY = re.compile(r"([-+]?[\d.]*\d(?:e[-+]?\d+)?)\s*(%|[KMG]?)(?:i?B)?", re.IGNORECASE)
@@ -24,6 +23,13 @@ _UNITS = {"": 1.0, "%": 0.01, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30}
 LEVEL = 0.05
 #: The least change between single runs that counts: iterations of one run say nothing about the spread between runs.
 FLOOR = 0.1
+#: The kinds of times of collectives.
+OVER = {
+    "max_rank": "the slowest rank of each iteration",
+    "mean_rank": "the mean rank of each iteration",
+    "cct": "first start to last end of each iteration",
+    "chunk": "every chunk transfer",
+}
 #: Where single runs say too little.
 REPEAT = "to resolve smaller changes compare three or more runs each (ccbed run --repeat 3), A and B in turn"
 
@@ -84,60 +90,16 @@ class Comparison:
 def compare(before: Run, after: Run) -> Comparison:
     """``rows`` is empty where the runs have nothing in common."""
     other = tuple(differences(before, after))
-    over = _over(before, after)
-    old, new = collectives.measured(before, over), collectives.measured(after, over)
+    old, new = (overview.part_of_collectives(run.history, "comparison") for run in (before, after))
     if old is not None and new is not None:
-        cases = _by_identity(old), _by_identity(new)
-        both = [name for name in cases[0] if name in cases[1]]
-        level = LEVEL / max(1, len(both))
-        rows = tuple(_case(name, old, cases[0][name], new, cases[1][name], level) for name in both)
-        only: list[tuple[Literal["A", "B"], str]] = [("A", name) for name in cases[0] if name not in cases[1]]
-        only += [("B", name) for name in cases[1] if name not in cases[0]]
-        return Comparison(
-            rows=tuple(row for row in rows if row), only=tuple(only), differences=other, over=over,
-            least_samples=statistics.least_pairs(level),
-        )  # fmt: skip
+        compared: Comparison = old.compare(before, after, other)
+        return compared
     if old is None and new is None:
         return Comparison(
             rows=tuple(_training(before, after)), losses=_losses(before, after), differences=other,
             least_samples=statistics.least_pairs(LEVEL),
         )  # fmt: skip
     return Comparison(rows=(), differences=other)
-
-
-def _over(before: Run, after: Run) -> str:
-    """The kind of times of both runs; the slowest rank where the kinds differ or are chunks: cases are compared by iterations."""
-    kinds = {setting.over for setting in map(collectives.setting, (before, after)) if setting is not None}
-    return kinds.pop() if len(kinds) == 1 and "chunk" not in kinds else "max_rank"
-
-
-# --- collectives --------------------------------------------------------------------------------------------------------
-
-
-def _by_identity(measured: collectives.Measured) -> dict[str, collectives.Case]:
-    """Full name of a case -> the case; the first where a plan has it twice."""
-    named: dict[str, collectives.Case] = {}
-    for case in measured.setting.cases:
-        named.setdefault(full_name(case), case)
-    return named
-
-
-def full_name(case: collectives.Case) -> str:
-    """Operation, algorithm, size, ranks and groups: cases of two runs are compared if these are equal."""
-    groups = f" groups {[len(group) for group in case.groups]}" if len(case.groups) > 1 else ""
-    return f"{phrases.kind(case)}: {case.algorithm} {quantities.size(case.bytes)}, {case.world} ranks{groups}"
-
-
-def _case(
-    name: str,
-    old: collectives.Measured,
-    case: collectives.Case,
-    new: collectives.Measured,
-    same: collectives.Case,
-    level: float,
-) -> Compared | None:
-    before, after = old.data[case.number][1], new.data[same.number][1]
-    return of_samples(name, before, after, level)
 
 
 def of_samples(name: str, before: Floats, after: Floats, level: float = LEVEL) -> Compared | None:

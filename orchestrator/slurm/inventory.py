@@ -6,12 +6,15 @@ Every value becomes one argument ``--option=value`` of Slurm's clients, without 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..spec import values
-from . import literal
+from ..core.inventory import literal
+from ..core.spec import values
 
+PROVIDER = "slurm"
+#: What runs the nodes of a Slurm job in a container.
+CONTAINERS = ("none", "pyxis", "apptainer")
 #: Variables that are options of salloc and sbatch under the same name.
 NAMED = ("partition", "account", "qos", "constraint", "reservation", "exclude", "gres", "nodelist")
 _OPTION = re.compile(r"[a-z][a-z0-9-]{1,63}")
@@ -104,3 +107,24 @@ def _option(name: str, value: Any) -> tuple[str, str]:
         return name, "" if value is True else word(value)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def _container(value: Any) -> str:
+    if value not in CONTAINERS:
+        raise ValueError(f"unknown; {values.nearest(str(value), CONTAINERS)}")
+    return str(value)
+
+
+def _ports(value: Any) -> tuple[int, int]:
+    """``first-last``, both included."""
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", str(value))
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1024 <= first <= last <= 65535:
+        raise ValueError("must be a range of ports from 1024 to 65535, such as 30000-30100")
+    return first, last
+
+
+#: The variables of an inventory that only this provider honours.
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "container": _container, "ports": _ports, "time": time_s, **dict.fromkeys(NAMED, word), "sbatch": options,
+}  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ...model.frozen import dataclass
-from ...model.ratio import Interval
+from ..model.frozen import dataclass
+from ..model.ratio import Interval
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,8 +6,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ...model.bed import NODE_FIELD, Host, Inventory, SlurmSpec
-from ..inventory import slurm_options, variables
+from ..core.inventory import variables
+from ..model.bed import NODE_FIELD, Host, Inventory, SlurmSpec
+from . import inventory as options
+
+
+def problems(inventory: Inventory) -> Iterable[str]:
+    """What the inventory of a cluster must not have."""
+    yield from host_problems(inventory)
+    yield from container_problems(inventory)
+    yield from power_problems(inventory)
 
 
 def host_problems(inventory: Inventory) -> Iterable[str]:
@@ -51,7 +59,7 @@ def power_problems(inventory: Inventory) -> Iterable[str]:
 def read(host: Host, home: str) -> SlurmSpec:
     """``host``: the cluster; ``home`` replaces ``~``."""
     image = _value(host, "image") or ""
-    named = {name: _value(host, name) for name in slurm_options.NAMED}
+    named = {name: _value(host, name) for name in options.NAMED}
     return SlurmSpec(
         nodes=_count(host, "nodes", 1) + _count(host, "spares", 0),
         options={name: value for name, value in named.items() if value} | dict(_value(host, "sbatch") or {}),
@@ -83,7 +91,7 @@ def job_options(spec: SlurmSpec, bed: str, comment: str) -> list[str]:
 
 def limits(spec: SlurmSpec) -> list[str]:
     """The options that the inventory determines."""
-    time_limit = [f"--time={slurm_options.format_time(spec.time_s)}"] if spec.time_s else []
+    time_limit = [f"--time={options.format_time(spec.time_s)}"] if spec.time_s else []
     rest = (f"--{name}={value}" if value else f"--{name}" for name, value in spec.options.items())
     return [f"--nodes={spec.nodes}", *time_limit, *rest]
 

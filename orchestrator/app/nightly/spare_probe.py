@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.spec import parse_trial, trial_draft, values
-from ..model.bed import BedSpec
-from ..model.errors import EXIT_FINDING, EXIT_INTERRUPTED, EXIT_UNKNOWN, CcbedError, Interrupted, UsageError
-from ..model.frozen import dataclass, replace
-from ..model.launch import Result
-from ..model.plan import Placement
-from ..store import bundle
-from . import audited, trials
-from .session import Session
+from ...core.spec import parse_trial, slots, trial_draft
+from ...model.bed import BedSpec
+from ...model.errors import EXIT_FINDING, EXIT_INTERRUPTED, EXIT_UNKNOWN, CcbedError, Interrupted
+from ...model.frozen import dataclass, replace
+from ...model.launch import Result
+from ...model.plan import Placement
+from ...store import bundle
+from .. import audited, beds, trials
+from .. import run as run_one
+from ..requests import RunRequest
+from ..session import Session
 
 if TYPE_CHECKING:
-    from ..nightly.baselines import Baseline
-    from ..nightly.culprits.spares import Fitness
+    from ...nightly.baselines import Baseline
+    from ...nightly.culprits.spares import Fitness
 
 TRIAL = "spare-probe"
 #: Seconds of one repeat of all figures, measured on two cores, and the least repeats whose median means something.
@@ -74,7 +76,7 @@ class SpareProbe:
         """What the probe says of each spare. A spare that is too slow is probed a second time, alone, and that decides: what disturbed
         it once does not leave it out. If a common run fails or does not end, each spare is probed alone: whose failure it is is not
         known. Raises Interrupted."""
-        from ..nightly.culprits import spares
+        from ...nightly.culprits import spares
 
         try:
             result = self._launch(names)
@@ -106,8 +108,8 @@ class SpareProbe:
 
     def _judge(self, result: Result, names: Sequence[str], first: Result | None = None) -> list[Fitness]:
         """``first``: the earlier probe, whose other spares are the peers. Raises TornBundleError."""
-        from ..nightly import bundle_records
-        from ..nightly.culprits import spares
+        from ...nightly import bundle_records
+        from ...nightly.culprits import spares
 
         if result.code != EXIT_FINDING:
             record = bundle_records.read(Path(result.directory))
@@ -154,7 +156,7 @@ class SpareProbe:
 
     def _close_run(self) -> None:
         """Close the probe's run, which an interruption leaves open. What fails here is an error of the next run."""
-        from . import heal
+        from .. import heal
 
         silent = replace(self.session, terminal=self.session.terminal.silent())
         with suppress(CcbedError, OSError):
@@ -173,30 +175,34 @@ class _Probed:
         return Path(self.directory).name
 
 
-def parse_limit(text: str) -> float:
-    """Seconds, 0 for no probe. Raises UsageError."""
-    try:
-        limit_s = values.seconds(text)
-    except ValueError as error:
-        raise UsageError(f"--probe-spares: {error} (got {text})", hint="--probe-spares 30s") from None
-    if limit_s > 3600:
-        raise UsageError(f"--probe-spares: must be an hour at most (got {text})", hint="--probe-spares 30s")
-    return limit_s
+def place(
+    session: Session, request: RunRequest, checked: run_one.CheckedTrial, placement: Placement, limit_s: float
+) -> Placement:
+    """Probe the spares on the bed as it is brought up. Raises InfrastructureError if too few are fit."""
+    if request.resume:
+        return recorded(request.resume) or placement
+    from ...nightly import baselines
+
+    trial, bed = checked.trial, checked.bed
+    if request.bed.inventory:
+        run_one.bring_up(session, bed)
+    probe = SpareProbe(
+        session=session, bed=beds.usable(bed), limit_s=limit_s, runs=request.output.runs_dir.resolve(),
+        command=shlex.join(["ccbed", *session.argv]), baselines=baselines.read_all(request.spares.baselines), reason=f"before {trial.name}",
+    )  # fmt: skip
+    if not session.is_json:
+        session.terminal.line(f"probe  spares {' '.join(probe.find_spares(placement)) or 'none'}, about {limit_s:g} s")
+    placement = probe.extend(placement)
+    slots.assign(trial, bed, placement)
+    return placement
 
 
 def recorded(directory: Path) -> Placement | None:
     """The placement of repeated runs that are resumed: that of their last run; None if none was planned."""
-    from ..nightly.suite import RUNS
+    from ...nightly.suite import RUNS
 
     for run in sorted((directory / RUNS).glob(f"*/{bundle.PLAN}"), reverse=True):
         placement = bundle.load_plan(run.parent).placement
         probe = str((run.parent / placement.spare_probe).resolve()) if placement.spare_probe else ""
         return replace(placement, spare_probe=probe)
     return None
-
-
-def relative_to(placement: Placement, runs: Path) -> Placement:
-    """The placement of a run in ``runs``: its bundle names that of the probe by a relative path, so that both may be moved."""
-    if not placement.spare_probe:
-        return placement
-    return replace(placement, spare_probe=os.path.join("..", os.path.relpath(placement.spare_probe, runs)))  # noqa: PTH118

@@ -1,0 +1,1 @@
+"""Beds whose nodes run in a job of Slurm."""
