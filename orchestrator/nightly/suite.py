@@ -110,6 +110,7 @@ class Row:
     """What became of a repeat of a cell: a line of ``night.jsonl``. ``run``: the name of its bundle in RUNS, empty without one.
 
     ``reason``: one sentence where it did not pass. ``repeat``: from 0. ``exit``: the code that `ccbed run` would have had.
+    ``again``: a second measurement of a suspect, which is compared with the first and is no further repeat.
     """
 
     cell: str
@@ -119,3 +120,4 @@ class Row:
     exit: int | None = None
     duration_s: float = 0.0
     reason: str = ""
+    again: bool = False
