@@ -71,7 +71,7 @@ class Runner:
     now: Callable[[], float]
     past: Mapping[str, selector.Past] = field(default_factory=dict)
     broken: int = BROKEN
-    #: What is to be measured again after these rows: names of a cell and of a node, or ALL.
+    #: What is to be measured again after these rows: the name of a cell, and ``again`` of its rows.
     suspects: Callable[[Sequence[Row]], Iterable[tuple[str, str]]] = lambda rows: ()
     on_start: Callable[[Cell, int, str], None] = lambda cell, repeat, again: None
     on_node: Callable[[Row], None] = lambda row: None

@@ -112,8 +112,8 @@ class Row:
     """What became of a repeat of a cell: a line of ``night.jsonl``. ``run``: the name of its bundle in RUNS, empty without one.
 
     ``reason``: one sentence where it did not pass. ``repeat``: from 0, the pass of the night. ``exit``: the code that `ccbed run`
-    would have had. ``again``: the node that was measured alone, because the night's passes were suspect; ALL: the whole cell; empty
-    for a pass of the night.
+    would have had. ``again``: of a second measurement, which is compared with the passes of the night and is none of them: the suspect
+    node, or both nodes of a link (n0,n1), which run alone; ALL: the whole cell; else empty.
     """
 
     cell: str

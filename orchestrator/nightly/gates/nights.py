@@ -50,11 +50,11 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One metric of one node in one night, with the value of each repeat.
+    """One metric of one node in one night, with the value of each pass of the night, or of each repeat.
 
     ``night``: the number of the recorded night. Numbers grow in the order of recording; ``date`` is for people, and may go
     backwards with the clock. ``suspects``: driver, firmware, NCCL, torch, image, kernel, agent and their versions. ``hosts``: of the
-    nodes of its run, if ``node`` is their name of that night.
+    nodes of its run, if ``node`` is their name of that night. ``again``: values of the second measurement of that night.
     """
 
     night: int
@@ -65,6 +65,7 @@ class Record:
     date: str = ""
     suspects: Mapping[str, str] = field(default_factory=dict)
     hosts: Mapping[str, str] = field(default_factory=dict)
+    again: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
