@@ -119,8 +119,10 @@ class Runner:
         row = self._row_of_next(cell, ended, journal)
         journal.append(row)
         ended.append(row)
-        if row.run and row.state in ("error", "unfinished"):
+        if row.state in ("error", "unfinished") and not self._end_reason:
             self._end_reason = night_files.storage_problem(self.directory)
+            if not self._is_over():
+                self._restore(journal)
 
     def _row_of_next(self, cell: Cell, ended: Sequence[Row], journal: night_files.Journal) -> Row:
         if self._is_over():

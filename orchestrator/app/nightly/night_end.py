@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +13,8 @@ from ...model.frozen import dataclass, replace
 from ...nightly import night_files
 from ...nightly import rows as night_rows
 from ...nightly.identity import Nodes
-from ...nightly.night_judgement import NightJudgement
-from ...nightly.suite import Night, Row
+from ...nightly.night_judgement import NightJudgement, suspects_of
+from ...nightly.suite import ALL, Night, Row
 from ..session import Session
 from .finished import Finished
 from .request import NightRequest
@@ -37,9 +37,11 @@ class History:
     is_indexed: bool = True
 
 
-def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row], request: NightRequest) -> Finished:
-    """Judge a night, write its reports, and seal it. Nothing that fails after the judgement changes it."""
-    history = _read_history(session, directory, night)
+def finish(
+    session: Session, directory: Path, night: Night, rows: Sequence[Row], request: NightRequest, history: History | None = None
+) -> Finished:  # fmt: skip
+    """Judge a night and write its reports. Nothing that fails after the judgement changes it."""
+    history = history or read_history(session, directory, night)
     workdir = _workdir(session, night)
     judgement = _judge(directory, rows, history, request.baselines)
     notes = [*judgement.notes]
@@ -57,7 +59,14 @@ def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row],
     return finished
 
 
-def _read_history(session: Session, directory: Path, night: Night) -> History:
+def suspects(directory: Path, rows: Sequence[Row], history: History, folder: Path) -> Iterator[tuple[str, str]]:
+    """What is to be measured again: a cell of the suite, and ``again`` of its rows."""
+    judgement = _judge(directory, rows, history, folder)
+    for cell, nodes in suspects_of(judgement):
+        yield cell, ",".join(nodes) or ALL
+
+
+def read_history(session: Session, directory: Path, night: Night) -> History:
     """The verdict does not depend on the index: where it cannot be used, the bundles are read. A note says so."""
     from ...nightly import index
 

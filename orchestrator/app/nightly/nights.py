@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ... import __version__
@@ -16,7 +16,7 @@ from ...model.bed import BedSpec
 from ...model.errors import CcbedError, Interrupted, UsageError
 from ...nightly import baselines, night_files, notify, runner, selector
 from ...nightly.culprits import hook, quarantine
-from ...nightly.suite import Night, Suite
+from ...nightly.suite import Night, Row, Suite
 from ...store import beds as store
 from .. import beds, spare_probe
 from ..places import short_path
@@ -195,6 +195,12 @@ def _run(
 ) -> Finished:
     observer = session.follow.night(session)
     observer.begin(night, past, directory, sum(node.role == "node" for node in bed.nodes))
+    history: list[night_end.History] = []
+
+    def suspects(ended: Sequence[Row]) -> Iterator[tuple[str, str]]:
+        history.append(night_end.read_history(session, directory, night))
+        return night_end.suspects(directory, ended, history[0], request.baselines)
+
     rows = runner.Runner(
         directory=directory,
         night=night,
@@ -208,11 +214,12 @@ def _run(
         ),
         now=time.monotonic,
         past=past,
+        suspects=suspects,
         on_start=observer.start,
         on_node=observer.node,
         on_cell=observer.cell,
     ).run()
-    return night_end.finish(session, directory, night, rows, request)
+    return night_end.finish(session, directory, night, rows, request, *history)
 
 
 def _end_open_nights(session: Session, bed: BedSpec, request: NightRequest) -> None:

@@ -11,7 +11,7 @@ from ...app.places import duration, short_path
 from ...model.frozen import dataclass, field
 from ...nightly import selector
 from ...nightly.culprits import quarantine
-from ...nightly.suite import Cell, Night, Row
+from ...nightly.suite import ALL, Cell, Night, Row
 from .terminal import Terminal
 
 #: The worst state of a cell's repeats is that of the cell.
@@ -35,6 +35,7 @@ class NightLines:
     night: Night = field(init=False)
     past: Mapping[str, selector.Past] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
+    _again: set[tuple[str, str]] = field(default_factory=set)
 
     def begin(self, night: Night, past: Mapping[str, selector.Past], directory: Path, nodes: int) -> None:
         self.night, self.past = night, past
@@ -51,11 +52,17 @@ class NightLines:
         )
         self.terminal.lines(f"note     {text}" for text in quarantine.describe(self.night))
 
-    def start(self, cell: Cell, repeat: int) -> None:
-        if not self.quiet:
-            self.terminal.status(
-                f"{len(self._ended) + 1}/{len(self.night.order)}  {cell.name}, repeat {repeat + 1} of {cell.repeats}"
-            )
+    def start(self, cell: Cell, repeat: int, again: str) -> None:
+        if self.quiet:
+            return
+        if again and (cell.name, again) not in self._again:
+            self._again.add((cell.name, again))
+            who = "all nodes" if again == ALL else f"{again} alone"
+            self.terminal.line(f"  again    {cell.name}: {who}, to confirm what was measured")
+        done = f"{len(self._ended)} of {len(self.night.order)} trials done"
+        self.terminal.status(
+            f"{done}  {cell.name}, {'again on ' + again if again else f'pass {repeat + 1} of {cell.repeats}'}"
+        )
 
     def node(self, row: Row) -> None:
         if not self.quiet:
