@@ -233,7 +233,9 @@ def replay(nights: Nights) -> Iterator[Verdict]:
         if levels.any():
             references.begin_anew(levels)
             fleet.begin_anew(levels.all(axis=0))
-        references.learn(adjusted, enters | (levels & ~np.isnan(values)), np.where(has_day, 1 - 1 / np.maximum(known, 2), 1.0))
+        references.learn(
+            adjusted, enters | (levels & ~np.isnan(values)), np.where(has_day, 1 - 1 / np.maximum(known, 2), 1.0)
+        )
         measured = np.sum(~np.isnan(values), axis=0) >= LEAST_NODES
         fleet.learn(day, measured & (has_day | (fleet.count == 0)) & ~(shift > fleet_weak), 1.0)
         recent.append(np.where(levels, np.nan, excess))
@@ -275,7 +277,10 @@ def _with_peers(
     spread = robust.sigma(np.where(number >= LEAST_NODES, beside, 0.0))
     weight = CLASS_WEIGHT + (number - 2)
     variance = (CLASS_WEIGHT * nights.peers**2 + (number - 2) * spread**2) / weight
-    wide = np.maximum(nights.least, student(FALSE_WARNING / nights.figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1))))
+    wide = np.maximum(
+        nights.least,
+        student(FALSE_WARNING / nights.figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1))),
+    )
     return np.where(is_peer, beside, excess), np.where(is_peer, np.inf, limit), np.where(is_peer, wide, weak), is_peer
 
 
@@ -324,5 +329,7 @@ def _student(chance: float, n: int) -> float:
         y = (((((0.4 * y + 6.3) * y + 36) * y + 94.5) / c - y - 3) / b + 1) * x
         y = math.expm1(a * y**2)
     else:
-        y = ((1 / (((n + 6) / (n * y) - 0.089 * d - 0.822) * (n + 2) * 3) + 0.5 / (n + 4)) * y - 1) * (n + 1) / (n + 2) + 1 / y
+        y = ((1 / (((n + 6) / (n * y) - 0.089 * d - 0.822) * (n + 2) * 3) + 0.5 / (n + 4)) * y - 1) * (n + 1) / (
+            n + 2
+        ) + 1 / y
     return math.sqrt(n * y)

@@ -62,7 +62,8 @@ class Trials(Protocol):
 class Runner:
     """``now``: seconds of a monotonic clock; ``past``: of the cells, by name; ``broken``: see BROKEN.
 
-    ``on_start`` gets a repeat before it runs and what is measured again in it, ``on_node`` the row of a lost node, ``on_cell`` a cell with all its rows.
+    ``on_start`` gets a repeat before it runs and ``again`` of its row, ``on_node`` the row of a lost node, ``on_cell`` a cell with
+    all its rows.
     """
 
     directory: Path

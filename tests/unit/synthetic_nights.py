@@ -1,17 +1,18 @@
-"""Nights that never ran: a fleet with records of earlier nights, judged by the real gates, with failures, tickets and gaps."""
+"""Nights that never ran: a fleet with records of earlier nights, with failures, tickets and gaps."""
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from orchestrator.nightly.gates.finding import Finding, Outcome
-from orchestrator.nightly.gates.judgement import judge_panel
-from orchestrator.nightly.gates.nights import Key, Metric, Record, build_panel
-from orchestrator.nightly.night_judgement import Judged, NightJudgement, State
-from orchestrator.nightly.reports.night_report import NightReport, PreviousNight
+from orchestrator.nightly.gates.nights import Key, Metric, Record
+from orchestrator.nightly.judge import Compared
+from orchestrator.nightly.night_judgement import REFERENCE, Judged, NightJudgement, State
+from orchestrator.nightly.reports.night_report import NightReport
 from orchestrator.nightly.suite import Cell, MetricRule, Night, Row, Suite
 
 #: The bad node of the fleet, from the night before the last on, and by how much.
@@ -67,17 +68,41 @@ def records(nodes: int, nights: int, count: int = 6, seed: int = 7, *, is_broken
 
 
 def findings(history: Sequence[Record], count: int, night: int) -> list[Judged]:
+    """Each node against the median of its earlier nights; and against a floor."""
     made: list[Judged] = []
     for cell, metric, key, usual in metrics(count):
-        panel = build_panel(history, metric.name, key, tonight=night)
+        limit = 0.3 if metric.better == "lower" else 0.05
         floor = usual * (1 / FLOOR if metric.better == "lower" else FLOOR)
-        for finding in judge_panel(panel, floor=floor):
-            values = panel.latest(finding.node) if finding.node else ()
-            reference = f"floor {floor:.4g} {metric.unit}" if finding.gate == "floor" else ""
+        of_metric = [record for record in history if record.metric == metric and record.key == key]
+        for node in dict.fromkeys(record.node for record in of_metric):
+            nights = {record.night: record for record in of_metric if record.node == node}
+            value = statistics.median(nights[night].values)
+            earlier = [statistics.median(record.values) for number, record in nights.items() if number < night - 1]
+            reference = statistics.median(earlier) if earlier else None
+            excess = metric.sign * math.log(value / reference) if reference else None
+            state: Outcome = "unknown" if excess is None else "fail" if excess > limit else "pass"
+            compared = Compared(
+                kind="rate", better=metric.better, excess=excess, limit=limit, reference=reference, nights=len(earlier),
+                again=excess if state == "fail" else None,
+            )  # fmt: skip
+            is_bad = state == "fail"
+            finding = Finding(
+                gate=REFERENCE, outcome=state, metric=metric.name, node=node,
+                text=f"{node}: {metric.name} {value:.4g} {metric.unit}, twice tonight" if is_bad else f"{node}: {metric.name} is as before",
+                since=date(night - 1)[:10] if is_bad else None, suspects=("driver 580.159 -> 580.170",) if is_bad else (),
+            )  # fmt: skip
             made.append(Judged(
-                finding=finding, state=finding.outcome, cell=cell, key=key, unit=metric.unit, reference=reference,
-                value=statistics.median(values) if values else None, runs=(run_name(cell, 0),) if finding.outcome == "fail" else (),
+                finding=finding, state=state, cell=cell, key=key, unit=metric.unit, value=value, compared=compared,
+                runs=(run_name(cell, 0),) if is_bad else (), is_counted=excess is not None,
             ))  # fmt: skip
+            beyond = metric.sign * (value - floor) > 0
+            finding = Finding(
+                gate="floor", outcome="fail" if beyond else "pass", metric=metric.name, node=node,
+                text=f"{node}: {metric.name} {value:.4g} {metric.unit} {'is worse than' if beyond else 'meets'} its floor",
+            )  # fmt: skip
+            made.append(
+                Judged(finding=finding, state=finding.outcome, cell=cell, key=key, unit=metric.unit, value=value)
+            )
     return made
 
 
@@ -186,13 +211,6 @@ def report(nodes: int = 64, nights: int = 40, count: int = 6, *, is_broken: bool
         findings=tuple(judged), earlier=tuple(night(nodes, number).name for number in range(max(1, nights - 23), nights)),
         notes=("2026-10-12T02-00-07Z-night-standard-11aa: skipped, its seal is broken",) if is_broken else (),
     )  # fmt: skip
-    before = None
-    if nights > 1:
-        earlier = night(nodes, nights - 1)
-        calm = NightJudgement(
-            outcome="pass", exit=0, sentence="passed", findings=tuple(findings(history, count, nights - 1))
-        )
-        before = PreviousNight(night=earlier, rows=rows(earlier, is_broken=False), judgement=calm)
     made = rows(tonight, is_broken=is_broken)
     links = {row.run: f"../runs/{row.run}/report/index.html" for row in made if row.run}
     return NightReport(
@@ -200,7 +218,6 @@ def report(nodes: int = 64, nights: int = 40, count: int = 6, *, is_broken: bool
         rows=made,
         judgement=judgement,
         records=history,
-        previous=before,
         links=links,
         directory=f"runs/{tonight.name}",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -49,7 +50,7 @@ def finish(
         night_files.write_judgement(directory, judgement)
     except OSError as error:
         notes.append(f"the findings cannot be saved: {error}")
-    notes += _write_reports(directory, night, rows, judgement, history)
+    notes += _write_reports(directory, night, rows, judgement, history, request)
     if history.is_indexed:
         _refresh(session, directory)
     notes += _accuse(directory, night, judgement, request, workdir)
@@ -181,15 +182,22 @@ def _refresh(session: Session, directory: Path) -> None:
 
 
 def _write_reports(
-    directory: Path, night: Night, rows: Sequence[Row], judgement: NightJudgement, history: History
-) -> list[str]:
+    directory: Path, night: Night, rows: Sequence[Row], judgement: NightJudgement, history: History, request: NightRequest
+) -> list[str]:  # fmt: skip
     from ...nightly import reports
 
-    try:
-        reports.write(directory, night, rows, judgement, history.trends)
-    except (CcbedError, OSError) as error:
-        return [f"the report cannot be written: {error}"]
-    return []
+    problems = []
+    for folder in (None, *filter(None, [request.report_dir])):
+        try:
+            reports.write(directory, night, rows, judgement, history.trends, folder)
+        except (CcbedError, OSError) as error:
+            problems.append(f"the report cannot be written: {error}")
+    if request.junit_xml:
+        try:
+            shutil.copyfile(directory / reports.REPORT / "junit.xml", request.junit_xml)
+        except OSError as error:
+            problems.append(f"--junit-xml: {error}")
+    return problems
 
 
 def _notify(targets: Sequence[str], directory: Path, night: Night, judgement: NightJudgement) -> list[str]:

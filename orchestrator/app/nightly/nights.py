@@ -18,6 +18,7 @@ from ...nightly import baselines, night_files, notify, runner, selector
 from ...nightly.culprits import hook, quarantine
 from ...nightly.suite import Night, Row, Suite
 from ...store import beds as store
+from ...store import bundle
 from .. import beds, spare_probe
 from ..places import short_path
 from ..requests import BedRef
@@ -122,6 +123,7 @@ def begin(session: Session, request: NightRequest) -> Finished:
             fail_on=request.fail_on or "fail",
         )
         night_files.write_night(directory, night)
+        bundle.link_latest(directory.parent, directory.name, bundle.LATEST_NIGHT)
         return _run(session, bed, directory, night, past, request)
 
 
