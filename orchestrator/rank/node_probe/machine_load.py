@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ...model.events import ProbeFigure
 from ...model.frozen import dataclass
 from ..runtime import recorder, run_gaps
-from .results import Missing, Result
+from .results import Missing, Node, Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,13 @@ class Reading:
     own: float
     withheld: float
     moment: float
+
+
+def beside(node: Node, measured: Iterable[Result]) -> Iterator[Result]:
+    """What a probe yields, and then the load of the machine while it ran."""
+    before = read(node.system, time.monotonic())
+    yield from measured
+    yield from figures(before, read(node.system, time.monotonic()))
 
 
 def read(system: Path, now: float) -> Reading:

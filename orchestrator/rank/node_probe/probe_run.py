@@ -84,9 +84,7 @@ def _collect(node: Node, name: str, probe: Any) -> ProbeDone:
         if node.local_rank and not (is_collective or getattr(probe, "PER_RANK", False)):
             yield Missing(name=name, reason="measured by the first rank of the node")
         else:
-            before = machine_load.read(node.system, time.monotonic())
-            yield from probe.measure(node)
-            yield from machine_load.figures(before, machine_load.read(node.system, time.monotonic()))
+            yield from machine_load.beside(node, probe.measure(node))
 
     return collect(node, name, results(), time.monotonic)
 
