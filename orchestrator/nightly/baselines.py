@@ -13,6 +13,7 @@ from typing import Any
 from ..core.spec import source_positions, trial_draft, values
 from ..model.errors import UsageError
 from ..model.frozen import dataclass
+from . import classes
 from .gates.nights import Better, Key
 
 #: Where baselines are, relative to the working directory.
@@ -118,7 +119,8 @@ def read_all(directory: Path) -> tuple[Baseline, ...]:
     """The baselines in a directory, none if there is none. Raises UsageError with every mistake of all files."""
     baselines: list[Baseline] = []
     problems: list[str] = []
-    for file in sorted(directory.glob("*.yml")) if directory.is_dir() else ():
+    files = sorted(file for file in directory.glob("*.yml") if file.name != classes.FILE) if directory.is_dir() else []
+    for file in files:
         try:
             baselines.append(read(file))
         except UsageError as error:

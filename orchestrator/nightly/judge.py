@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Chance that the first measurement of a sound night as a whole is beyond the limit of a failure, the mean of its last nights beyond
 #: theirs, and anything beyond that of a warning: divided over the nodes and metrics of the night.
-FALSE_FAILURE, FALSE_LASTING, FALSE_WARNING = 5e-4, 1.5e-3, 1e-2
+FALSE_FAILURE, FALSE_LASTING, FALSE_WARNING = 3e-4, 5e-4, 1e-2
 #: Nights of a reference, the first ones since the level was set.
 REFERENCE_NIGHTS = 20
 #: A spread of the class counts as much as this many measured differences.
@@ -35,8 +35,8 @@ FLAKY_NIGHTS = 5
 FLEET_FAILURE = math.log1p(0.08)
 #: Nodes that the effect of a day, and peers, need.
 LEAST_NODES = 3
-#: Nights of a slow slide.
-SLIDE_NIGHTS = 20
+#: Nights of a slow slide, and the share of the usual range of a night that it must exceed.
+SLIDE_NIGHTS, SLIDE_NOISE = 20, 0.9
 #: A node's own spread counts where it is known from so many nights and is wider than the fleet's by more than chance.
 OWN_NIGHTS = 8
 
@@ -81,14 +81,16 @@ def percent(excess: float, better: Better) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Nights:
     """``values``, ``again``: nights x nodes x metrics, NaN where there is none: the median of a night's passes, and of its second
-    measurement. ``passes``: nights x metrics: the variance between the passes of a night. ``levels``: a new level was accepted for this
-    night. ``least``, ``spread``, ``peers``: by metric, of its class. ``figures``: all that are judged in a night, also in other arrays.
+    measurement. ``passes``: nights x metrics: the variance between the passes of a night. ``levels``: a new level begins with this night.
+    ``apart``: nodes that are no reference for others. ``least``, ``spread``, ``peers``: by metric, of its class. ``figures``: all that are
+    judged in a night, also in other arrays.
     """
 
     values: Floats
     again: Floats
     passes: Floats
     levels: Flags
+    apart: Flags
     least: Floats
     spread: Floats
     peers: Floats
@@ -97,9 +99,10 @@ class Nights:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Verdict:
-    """Of one night, nodes x metrics. ``excess``: NaN without a reference; ``weak``: the limit of a warning. ``first``: beyond the limit in
-    the first measurement; ``lasting``: the mean of the last nights is beyond ``lasting_limit``. ``is_peer``: compared with its peers.
-    ``fleet``: by metric, of all nodes together: excess and limits.
+    """Of one night, nodes x metrics. ``excess``: NaN without a reference; ``limit``: of a failure; ``weak``: of a warning, and ``usual``
+    without the least change of the class. ``first``: the first measurement is beyond the limit; ``flaky``: one of two is. ``lasting``: the
+    mean of the last nights is beyond its limit. ``is_peer``: compared with its peers. ``enters``: the night may be part of the reference.
+    ``day``, ``fleet``: by metric, of all nodes together; ``fleet`` has a reference and limits of its own.
     """
 
     excess: Floats
@@ -116,6 +119,7 @@ class Verdict:
     fails: Flags
     is_peer: Flags
     enters: Flags
+    usual: Floats
     day: Floats
     fleet: Floats
     fleet_limit: Floats
@@ -147,7 +151,9 @@ class Verdict:
 
 
 class _References:
-    """Of each series the median of its first nights, and what is known of the spread: the state that nights leave to later ones."""
+    """Of each series the median of its first nights, and what is known of the spread. ``apart``: of each series the median
+    distance of these nights from their median; ``squares`` of all together, with so many ``degrees`` of freedom.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         import numpy as np
@@ -155,29 +161,31 @@ class _References:
         self._kept = np.full((REFERENCE_NIGHTS, *shape), np.nan)
         self.count = np.zeros(shape, dtype=int)
         self.median = np.full(shape, np.nan)
-        self.squares, self.degrees = np.zeros(shape), np.zeros(shape)
+        self.apart = np.full(shape, np.nan)
+        self.squares, self.degrees = np.zeros(shape[-1]), np.zeros(shape[-1])
 
     def begin_anew(self, mask: Flags) -> None:
         import numpy as np
 
         self._kept[:, mask] = np.nan
         self.count[mask] = 0
-        self.median[mask] = np.nan
+        self.median[mask] = self.apart[mask] = np.nan
 
-    def learn(self, values: Floats, enters: Flags, share: Floats | float) -> None:
-        """``share``: of a degree of freedom that each difference is worth, as the day was taken away."""
+    def learn(self, values: Floats, enters: Flags, share: Floats) -> None:
+        """``share``: of a degree of freedom that each difference is worth."""
         import numpy as np
 
         new = enters & (self.count < REFERENCE_NIGHTS)
         known = new & (self.count > 0)
         difference = np.where(known, values - self.median, 0.0)
-        self.squares += difference**2 / _widening(self.count)
-        self.degrees += known * share
+        self.squares += np.sum((share > 0) * difference**2 / _widening(self.count), axis=tuple(range(values.ndim - 1)))
+        self.degrees += np.sum(known * share, axis=tuple(range(values.ndim - 1)))
         if new.any():
             indices = np.nonzero(new)
             self._kept[(self.count[indices], *indices)] = values[indices]
             self.count[indices] += 1
-            self.median[indices] = robust.median(self._kept[(slice(None), *indices)], axis=0)
+            self.median[new] = robust.median(self._kept[:, new])
+            self.apart[new] = robust.median(np.abs(self._kept[:, new] - self.median[new]))
 
 
 def _widening(count: Any) -> Any:
@@ -189,77 +197,102 @@ def _widening(count: Any) -> Any:
 
 def replay(nights: Nights) -> Iterator[Verdict]:
     """The verdicts of all nights, in their order."""
-    import numpy as np
+    state = _State(nights)
+    for index in range(len(nights.values)):
+        verdict = state.judge(index)
+        yield verdict
+        state.learn(index, verdict)
 
-    _, nodes, metrics = nights.values.shape
-    references, fleet = _References((nodes, metrics)), _References((metrics,))
-    recent: list[Floats] = []
-    beyond: list[Flags] = []
-    for index, (values, again) in enumerate(zip(nights.values, nights.again, strict=True)):
-        levels = nights.levels[index]
+
+class _State:
+    """What the nights up to one leave to the later ones."""
+
+    def __init__(self, nights: Nights) -> None:
+        _, nodes, metrics = nights.values.shape
+        self._nights = nights
+        self._references, self._fleet = _References((nodes, metrics)), _References((metrics,))
+        self._excesses: list[Floats] = []
+        self._flaky: list[Flags] = []
+
+    def judge(self, index: int) -> Verdict:
+        import numpy as np
+
+        nights, references, values = self._nights, self._references, self._nights.values[index]
+        noise = 0.5 * np.nan_to_num(nights.passes[index])  # of the median of three
+        limit, usual, lasting_limit = _limits(nights, references, noise)
+        weak = np.maximum(nights.least, usual)
         raw = values - references.median
-        known = np.sum(~np.isnan(raw), axis=0)
-        has_day = known >= LEAST_NODES
-        noise = 0.5 * np.nan_to_num(nights.passes[index])
-        limit, weak, lasting_limit = _limits(nights, references, noise)
-        day = np.where(has_day, robust.median(np.where(has_day, raw, 0.0), axis=0), 0.0)
-        # Two nodes have no middle one. If both are worse, they share what the better of them has.
-        is_pair = (known == 2) & (np.sum(raw > weak, axis=0) == 2)
-        day = np.where(is_pair, np.nanmin(np.where(is_pair, raw, 0.0), axis=0), day)
-        excess, again = raw - day, again - references.median - day
+        day, is_pair, known = self._day(raw, weak)
+        excess, again = raw - day, nights.again[index] - references.median - day
         excess, limit, weak, is_peer = _with_peers(nights, values, excess, limit, weak, references.count)
         again = np.where(is_peer, np.nan, again)
-        first = excess > limit
-        last = np.array([*recent[1 - LASTING_NIGHTS :], excess])
+        first, repeated = excess > limit, again > limit
+        flaky = first ^ repeated
+        last = np.array([*self._excesses[1 - LASTING_NIGHTS :], excess])
         enough = np.sum(~np.isnan(last), axis=0) >= LASTING_NIGHTS - 1
         mean = np.where(enough, robust.nanmean(last), np.nan)
         lasting = (mean > lasting_limit) & ~np.isnan(excess) & ~is_peer
-        repeated = again > limit
-        flaky = (first | repeated) & ~(first & repeated)
-        before = np.sum(beyond[1 - FLAKY_NIGHTS :], axis=0) if beyond else np.zeros_like(first, dtype=int)
-        lasts = lasting & (again > np.maximum(LASTING_SHARE * nights.least, 0.0))
-        fails = (first & repeated) | lasts | (flaky & (before >= 1) & ~is_peer)
+        was_flaky = np.sum([np.zeros_like(flaky), *self._flaky[1 - FLAKY_NIGHTS :]], axis=0) > 0
+        fails = (first & repeated) | (lasting & (again > LASTING_SHARE * nights.least)) | (flaky & was_flaky)
         unresolved = (excess > weak) & ~first & ~(again <= weak)
-        enters = ~np.isnan(values) & ~first & ~fails & ~unresolved
-        fleet_limit, fleet_weak, _ = _limits(nights, fleet, noise)
-        shift = np.where(is_pair, day, np.where(has_day, day - fleet.median, np.nan))
-        fleet_limit, fleet_weak = np.where(is_pair, [limit.max(axis=0), weak.max(axis=0)], [fleet_limit, fleet_weak])
-        yield Verdict(
-            excess=excess, again=again, limit=limit, weak=weak, reference=references.median + day * 0, nights=references.count.copy(),
-            first=first, flaky=flaky, unresolved=unresolved, lasting=lasting, lasting_mean=mean, fails=fails, is_peer=is_peer,
-            enters=enters, day=day, fleet=shift, fleet_limit=fleet_limit, fleet_weak=fleet_weak, fleet_nights=fleet.count.copy(),
+        fleet_limit, fleet_usual, _ = _limits(nights, self._fleet, noise)
+        fleet_weak = np.maximum(nights.least, fleet_usual)
+        shift = np.where(known >= LEAST_NODES, day - self._fleet.median, np.nan)
+        return Verdict(
+            excess=excess, again=again, limit=limit, weak=weak, usual=usual, reference=references.median.copy(),
+            nights=references.count.copy(), first=first, flaky=flaky, unresolved=unresolved, lasting=lasting, lasting_mean=mean,
+            fails=fails, is_peer=is_peer, enters=~np.isnan(values) & ~first & ~fails & ~unresolved, day=day,
+            fleet=np.where(is_pair, day, shift), fleet_nights=self._fleet.count.copy(),
+            fleet_limit=np.where(is_pair, limit.max(axis=0), fleet_limit), fleet_weak=np.where(is_pair, weak.max(axis=0), fleet_weak),
         )  # fmt: skip
-        adjusted = values - day
-        if levels.any():
-            references.begin_anew(levels)
-            fleet.begin_anew(levels.all(axis=0))
-        references.learn(
-            adjusted, enters | (levels & ~np.isnan(values)), np.where(has_day, 1 - 1 / np.maximum(known, 2), 1.0)
+
+    def _day(self, raw: Floats, weak: Floats) -> tuple[Floats, Flags, Floats]:
+        """By metric: how much worse all nodes are, whether they are two, and how many. Two nodes have no middle one: if both are worse,
+        they share what the better of them has.
+        """
+        import numpy as np
+
+        common = np.where(self._nights.apart[:, None], np.nan, raw)
+        known = np.sum(~np.isnan(common), axis=0)
+        day = np.where(known >= LEAST_NODES, robust.median(np.where(known >= LEAST_NODES, common, 0.0), axis=0), 0.0)
+        is_pair = (known == LEAST_NODES - 1) & (np.sum(common > weak, axis=0) == LEAST_NODES - 1)
+        return np.where(is_pair, np.nanmin(np.where(is_pair, common, 0.0), axis=0), day), is_pair, known
+
+    def learn(self, index: int, verdict: Verdict) -> None:
+        import numpy as np
+
+        nights, levels, values = self._nights, self._nights.levels[index], self._nights.values[index]
+        self._references.begin_anew(levels)
+        self._fleet.begin_anew(levels.all(axis=0))
+        measured = ~np.isnan(values)
+        count = np.sum(measured & ~nights.apart[:, None], axis=0)
+        # A day that was taken away costs a degree of freedom.
+        share = np.where(count >= LEAST_NODES, 1 - 1 / np.maximum(count, 2), 1.0)
+        self._references.learn(
+            values - verdict.day, verdict.enters | (levels & measured), share * ~nights.apart[:, None]
         )
-        measured = np.sum(~np.isnan(values), axis=0) >= LEAST_NODES
-        fleet.learn(day, measured & (has_day | (fleet.count == 0)) & ~(shift > fleet_weak), 1.0)
-        recent.append(np.where(levels, np.nan, excess))
-        beyond.append(flaky & ~levels)
+        is_usual = ~(verdict.fleet > verdict.fleet_weak) & ~(np.isnan(verdict.fleet) & (self._fleet.count > 0))
+        self._fleet.learn(verdict.day, (count >= LEAST_NODES) & is_usual, np.ones_like(verdict.day))
+        self._excesses.append(np.where(levels, np.nan, verdict.excess))
+        self._flaky.append(verdict.flaky & ~levels)
 
 
 def _limits(nights: Nights, references: _References, noise: Floats) -> tuple[Floats, Floats, Floats]:
-    """The limits of a failure, of a warning, and of a mean of the last nights."""
+    """The limit of a failure, that of a warning without the class's least change, and that of a mean of the last nights."""
     import numpy as np
 
-    squares, degrees = references.squares, references.degrees
-    pooled = squares.reshape(-1, squares.shape[-1]).sum(axis=0), degrees.reshape(-1, degrees.shape[-1]).sum(axis=0)
-    weight = CLASS_WEIGHT + pooled[1]
-    variance = (CLASS_WEIGHT * np.maximum(nights.spread**2, noise) + pooled[0]) / weight
-    own = squares / np.maximum(degrees, 1)
-    # Neighbouring nights are alike, so that they say a third of what independent ones would.
-    is_wider = (degrees >= OWN_NIGHTS) & (own > variance * (1 + 3 * np.sqrt(6 / np.maximum(degrees, 1))))
+    weight = CLASS_WEIGHT + references.degrees
+    variance = (CLASS_WEIGHT * np.maximum(nights.spread**2, noise) + references.squares) / weight
+    # Of a node: one odd night does not widen it, and neighbouring nights are alike, so that they say a third of what others would.
+    own, count = (robust.MAD_TO_SIGMA * references.apart) ** 2, np.maximum(references.count, 1)
+    is_wider = (count >= OWN_NIGHTS) & (own > variance * (1 + 3 * np.sqrt(6 / count)))
     variance = np.maximum(np.where(is_wider, own, variance), noise)
-    freedom = np.where(is_wider, degrees, weight)
+    freedom = np.where(is_wider, count - 1, weight)
     rates = FALSE_FAILURE, FALSE_WARNING, FALSE_LASTING
     fail, warn, last = (student(rate / nights.figures, freedom) for rate in rates)
     wide = np.sqrt(variance * _widening(references.count))
     lasting = np.maximum(LASTING_SHARE * nights.least, last * np.sqrt(variance * (_widening(references.count) - 0.5)))
-    return np.maximum(nights.least, fail * wide), np.maximum(nights.least, warn * wide), lasting
+    return np.maximum(nights.least, fail * wide), warn * wide, lasting
 
 
 def _with_peers(
@@ -269,12 +302,15 @@ def _with_peers(
     import numpy as np
 
     measured = ~np.isnan(values)
-    number = measured.sum(axis=0)
+    equal = np.where(nights.apart[:, None], np.nan, values)
+    number = np.sum(~np.isnan(equal), axis=0)
     is_peer = measured & (count == 0) & (number >= LEAST_NODES)
     if not is_peer.any():
         return excess, limit, weak, is_peer
-    beside = values - robust.median(np.where(number >= LEAST_NODES, values, 0.0), axis=0)
-    spread = robust.sigma(np.where(number >= LEAST_NODES, beside, 0.0))
+    beside = values - robust.median(np.where(number >= LEAST_NODES, equal, 0.0), axis=0)
+    spread = robust.MAD_TO_SIGMA * robust.median(
+        np.abs(np.where(number >= LEAST_NODES, equal - values + beside, 0.0)), axis=0
+    )
     weight = CLASS_WEIGHT + (number - 2)
     variance = (CLASS_WEIGHT * nights.peers**2 + (number - 2) * spread**2) / weight
     wide = np.maximum(
@@ -282,6 +318,17 @@ def _with_peers(
         student(FALSE_WARNING / nights.figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1))),
     )
     return np.where(is_peer, beside, excess), np.where(is_peer, np.inf, limit), np.where(is_peer, wide, weak), is_peer
+
+
+def noise(values: Floats) -> Floats:
+    """nights x metrics: the variance between the passes of a night, in the middle of the nodes. ``values``: nights x nodes x metrics x
+    passes. One pass of three that is odd does not widen it.
+    """
+    import numpy as np
+
+    apart = np.abs(values - robust.median(values, axis=3)[..., None])
+    single = np.sum(~np.isnan(values), axis=3) < 2
+    return robust.median(np.where(single, np.nan, (robust.MAD_TO_SIGMA * robust.median(apart, axis=3)) ** 2), axis=1)
 
 
 def slides(values: Floats, limit: Floats) -> tuple[Floats, Flags]:
@@ -293,7 +340,7 @@ def slides(values: Floats, limit: Floats) -> tuple[Floats, Flags]:
     window = values[-SLIDE_NIGHTS:]
     if len(window) < SLIDE_NIGHTS:
         return np.zeros(values.shape[1:]), np.zeros(values.shape[1:], dtype=bool)
-    later, earlier = np.triu_indices(len(window), 1)[::-1]
+    earlier, later = np.triu_indices(len(window), 1)
     steps = window[later] - window[earlier]
     slope = robust.median(steps / (later - earlier)[:, None, None], axis=0)
     change = slope * (len(window) - 1)

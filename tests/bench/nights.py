@@ -43,10 +43,9 @@ def fleet(
     gone = rng.random(shape[:3]) < MISSING
     values, second = np.median(first, axis=-1), np.median(again, axis=-1)
     values[gone] = np.nan
-    variance = np.var(first, axis=-1, ddof=1)
     flat = nights, nodes, fleets * len(cv)
     return judge.Nights(
-        values=values.reshape(flat), again=second.reshape(flat), passes=np.median(variance, axis=1).reshape(nights, -1),
+        values=values.reshape(flat), again=second.reshape(flat), passes=judge.noise(first.reshape(*flat, PASSES)), apart=np.zeros(nodes, dtype=bool),
         levels=np.zeros(flat, dtype=bool), least=np.tile(LEAST[columns], fleets), spread=np.tile(SPREAD[columns], fleets),
         peers=np.tile(PEERS[columns], fleets), figures=nodes * COUNT,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...model.errors import UsageError
 from ...store import seal
-from .. import bundle_records, night_files
+from .. import bundle_records, classes, night_files
 from ..baselines import Baseline, Measured
 from ..run_record import RunRecord
 from . import figures, floors
@@ -40,7 +40,7 @@ def read(directory: Path, metrics: Iterable[str] = ()) -> tuple[tuple[Measured, 
     names = tuple(metrics)
     entries = [
         entry for (name, key), entry in figures.collect(passed).items()
-        if (any(floors.matches_name(wanted, name) for wanted in names) if names else figures.is_judged(name, key))
+        if (any(classes.matches(wanted, name) for wanted in names) if names else figures.is_judged(name, key))
     ]  # fmt: skip
     if not entries:
         known = sorted({name for name, _ in figures.collect(passed)})
