@@ -1,10 +1,10 @@
-"""Judge the probes of one node before a job begins on it: defects that the hardware reports, lost parts, figures beyond their floors. Pure."""
+"""Judge the probes of one node before a job begins on it: reported defects, lost parts, figures beyond their floors. Pure."""
 
 from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from ..model.events import ProbeDone
@@ -56,21 +56,23 @@ def judge(hardware: str, baselines: Sequence[Baseline], results: Sequence[ProbeD
     floors = {floor.metric: floor for floor in floors_of(hardware, baselines)}
     if not floors:
         known = "; ".join(baseline.hardware for baseline in baselines)
-        return Checked(outcome="unknown", reason=f"no floors for {hardware}" + (f" (baselines: {known})" if known else ""))
+        return Checked(
+            outcome="unknown", reason=f"no floors for {hardware}" + (f" (baselines: {known})" if known else "")
+        )
     busy, worse, count = list[str](), dict[str, str](), 0
+    has_devices = any(done.rank for done in results)
     for done in results:
-        figures = {figure.name: statistics.median(figure.values) for figure in done.figures or ()}
+        figures = {figure.name: statistics.median(map(float, figure.values)) for figure in done.figures or ()}
         load = next((f"{name} {figures[name]:.0%}" for name, most in BUSY.items() if figures.get(name, 0.0) > most), "")
-        for metric, value in figures.items():
-            floor = floors.get(metric)
-            count += floor is not None
-            if floor and (value < floor.floor if floor.better == "higher" else value > floor.floor):
-                device = f" on device {done.rank}" if any(other.probe == done.probe and other.rank for other in results) else ""
-                text = f"{metric}{device} {value:.4g} {floor.unit}, floor {floor.floor:.4g}"
-                if load:
-                    busy.append(f"{text}; {load}")
-                else:
-                    worse.setdefault(done.probe, text)
+        judged = [floors[name] for name in figures if name in floors]
+        count += len(judged)
+        beyond = [floor for floor in judged if _is_beyond(figures[floor.metric], floor)]
+        device = f" on device {done.rank}" if has_devices else ""
+        texts = [f"{f.metric}{device} {figures[f.metric]:.4g} {f.unit}, floor {f.floor:.4g}" for f in beyond]
+        if load:
+            busy += [f"{text}; {load}" for text in texts]
+        elif texts:
+            worse.setdefault(done.probe, texts[0])
     if worse:
         return Checked(outcome="fail", reason="; ".join(list(worse.values())[:2]), suspects=tuple(worse))
     if busy:
@@ -80,17 +82,23 @@ def judge(hardware: str, baselines: Sequence[Baseline], results: Sequence[ProbeD
     return Checked(outcome="pass", reason=f"{count} figures meet their floors")
 
 
+def _is_beyond(value: float, floor: Floor) -> bool:
+    return value < floor.floor if floor.better == "higher" else value > floor.floor
+
+
 def _lost(hardware: str, baselines: Iterable[Baseline]) -> str:
     """Parts that all known machines have more of than this one; empty if one of them has as few, or is of other parts."""
     now = counts(hardware)
-    losses: list[Iterator[str]] = []
+    losses: list[str] = []
     for baseline in baselines:
         known = counts(baseline.hardware)
-        less = [f"{now.get(part, 0):g} of {count:g} {part}" for part, count in known.items() if now.get(part, 0) < count]
+        less = [
+            f"{now.get(part, 0):g} of {count:g} {part}" for part, count in known.items() if now.get(part, 0) < count
+        ]
         if not less or not _is_same_model(hardware, baseline.hardware):
             return ""
-        losses.append(iter(less))
-    return f"hardware is missing: {', '.join(losses[0])}" if losses else ""
+        losses = losses or less
+    return f"hardware is missing: {', '.join(losses)}" if losses else ""
 
 
 def _is_same_model(hardware: str, known: str) -> bool:

@@ -90,9 +90,7 @@ def test_ten_thousand_runs_fit_in_three_megabytes(tmp_path: Path) -> None:
 
 
 def test_the_page_needs_nothing_from_outside_and_has_no_other_script(tmp_path: Path) -> None:
-    page = runs_page.render(
-        tmp_path, [run(tmp_path, number) for number in range(20)], nights(tmp_path), ["a note"]
-    )
+    page = runs_page.render(tmp_path, [run(tmp_path, number) for number in range(20)], nights(tmp_path), ["a note"])
     assert len(parse(page).scripts) == 2
     assert not EXTERNAL.search(page.decode())
     assert "default-src 'none'" in page.decode()

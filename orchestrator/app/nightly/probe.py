@@ -38,9 +38,11 @@ class ProbeRequest:
 
     prolog: bool = option(
         False,
-        "For Slurm's Prolog or HealthCheckProgram, and for LBNL NHC: exit 1 only where the node is defective, and drain it with the reason.",
+        "For Slurm's Prolog and HealthCheckProgram, and LBNL NHC: exit 1 only for a defective node, and drain it with the reason.",
     )
-    probes: tuple[str, ...] = option(PROBES, "What is probed: gemm, memory, disk, copies, sdc, cpu, gpu-health.", splits=True)
+    probes: tuple[str, ...] = option(
+        PROBES, "What is probed: gemm, memory, disk, copies, sdc, cpu, gpu-health.", splits=True
+    )
     baselines: Path = baselines_directory()
 
 
@@ -107,12 +109,16 @@ def _measure(probes: Sequence[str], threads: int, end: float) -> tuple[ProbeDone
             return (*results, ProbeDone(rank=0, probe=hung, error=error, took_s=LIMIT_S))
     if process.returncode:
         last = (errors.strip() or "no output").splitlines()[-1]
-        raise UsageError(f"the probes cannot run on this node: {last}", hint="ccbed needs torch in its Python environment")
+        raise UsageError(
+            f"the probes cannot run on this node: {last}", hint="ccbed needs torch in its Python environment"
+        )
     return _results(output)
 
 
 def _results(output: str) -> tuple[ProbeDone, ...]:
-    return tuple(decoder.convert(ProbeDone, decoder.parse(line.encode())) for line in output.splitlines() if line.endswith("}"))
+    return tuple(
+        decoder.convert(ProbeDone, decoder.parse(line.encode())) for line in output.splitlines() if line.endswith("}")
+    )
 
 
 def _is_overloaded() -> bool:

@@ -110,7 +110,7 @@ def read_runs(
         except paths.TornBundleError as error:
             notes.append(f"{row.run} is left out: {'; '.join(error.problems)}")
             continue
-        runs.append((row.cell, nodes.run(dataclasses.replace(record, again=row.again))))
+        runs.append((row.cell, nodes.run(dataclasses.replace(record, again=bool(row.again)))))
         notes += [f"{row.cell}: {note}" for note in record.notes]
     return runs, tuple(dict.fromkeys(notes))
 
