@@ -70,7 +70,7 @@ def test_a_night_of_unequal_nodes_passes_its_own_baseline(tmp_path: Path, monkey
         return [figure(metric, value, "s", node=f"n{node}", **more) for node, value in enumerate(values)]
 
     lines = [
-        *rate(100.0, 84.445, 84.44), *of_nodes("copy time", 1.0, 1.2345678, 1.3), *of_nodes("cpu stolen", 0.0, 0.0, 0.2),
+        *rate(100.0, 84.445, 84.44), *of_nodes("copy time", 1.0, 1.2345678, 1.3), *of_nodes("cpu stolen", 0.0, 0.0, 0.02),
         *of_nodes("nic drops", 0.0, 0.0, 0.0), *of_nodes("jitter", 0.1, 0.1, 0.9), *of_nodes("fan", 1.0, 1.0),
     ]  # fmt: skip
     night = write_night(tmp_path / "runs", 1, {"probe": [lines, lines]}, nodes=("n0", "n1", "n2"))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: The share of a node's time that other users of its host took, from which on its figures say nothing of its hardware.
 BUSY = 0.05
 STOLEN = "cpu stolen"
+#: Where the limit beside equal nodes is wider, that a node is within it says nothing.
+WIDEST = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,7 @@ class _Table:
         verdicts = list(engine.replay(self._history))
         last = verdicts[-1]
         adjusted = np.array([values - verdict.day for values, verdict in zip(self.values, verdicts, strict=True)])
-        limit = np.maximum(engine.LASTING_SHARE * self._history.least, engine.SLIDE_NOISE * last.usual)
+        limit = engine.slide_limit(self._history, last)
         slide, slides = engine.slides(_since_levels(adjusted, self._history.levels), limit)
         for column, subject in enumerate(self._subjects):
             labels = [i for i, label in enumerate(self.labels) if label in subject.series.values]
@@ -223,7 +225,7 @@ class _Cell:
             since=self._table.date(index) if index is not None else None,
         )  # fmt: skip
         values = [value for value in series.values[self._label] if math.isfinite(value)]
-        is_waiting = compared.excess is None and not self._reason()
+        is_waiting = outcome == "unknown" and not self._reason()
         return Judged(
             finding=finding, state=outcome, cell=series.cells[0] if series.cells else "", key=series.key,
             runs=tuple(dict.fromkeys(series.runs.get(self._label, ()))), value=statistics.median(values) if values else None,
@@ -275,22 +277,17 @@ class _Cell:
         limit = _limit(compared.limit or 0.0, better)
         if compared.peers:
             is_odd = bool(self._get(last.unresolved))
+            if (compared.limit or 0.0) > WIDEST and not is_odd:
+                return "unknown", "has no earlier night, and its equal nodes differ too much to see an odd one", None
             text = f"is {change} beside {compared.peers} equal nodes; {limit}, first night"
             return "warn" if is_odd else "pass", text, len(self._verdicts) - 1 if is_odd else None
         against = f"{change} against {_nights(compared.nights)}"
         begun = self._begun()
-        first, flaky, lasting = (self._get(flags) for flags in (last.first, last.flaky, last.lasting))
+        flaky, lasting = (self._get(flags) for flags in (last.flaky, last.lasting))
         if self._get(last.fails):
-            if first and not flaky:
-                return "fail", f"{against}, twice tonight ({again}); {limit}", begun
-            if flaky:
-                nights = engine.FLAKY_NIGHTS
-                return "fail", f"{against}, {again}: flaky again within {nights} nights; {limit}", begun
-            mean = percent(self._get(last.lasting_mean), better)
-            text = f"{mean:+.1%} in the mean of its last {engine.LASTING_NIGHTS} nights, {again}"
-            return "fail", f"{text}; lasting", max(len(self._verdicts) - engine.LASTING_NIGHTS, 0)
+            return self._say_failure(f"{against}, ", again, limit, begun)
         if flaky:
-            return "warn", f"{against}, {again}: flaky; {limit}", begun
+            return "warn", f"{against}, {again}{'' if compared.again is None else ': flaky'}; {limit}", begun
         if self._get(last.unresolved):
             return "warn", f"{against}, {again}: not resolved; {limit}", begun
         if slide is not None:
@@ -300,6 +297,16 @@ class _Cell:
             mean = percent(self._get(last.lasting_mean), better)
             return "warn", f"{mean:+.1%} in the mean of its last {engine.LASTING_NIGHTS} nights, {again}", begun
         return "pass", f"{against}; {limit}", None
+
+    def _say_failure(self, against: str, again: str, limit: str, begun: int) -> tuple[Outcome, str, int]:
+        last = self._last
+        if self._get(last.flaky):
+            return "fail", f"{against}{again}; the second time within {engine.FLAKY_NIGHTS} nights; {limit}", begun
+        if self._get(last.first):
+            return "fail", f"{against}twice tonight ({again}); {limit}", begun
+        mean = percent(self._get(last.lasting_mean), self._subject.metric.better)
+        text = f"{mean:+.1%} in the mean of its last {engine.LASTING_NIGHTS} nights, {again}: it lasts"
+        return "fail", text, max(len(self._verdicts) - engine.LASTING_NIGHTS, 0)
 
     def _begun(self) -> int:
         """The first of the nights up to tonight on which it was out of its limits, or not measured."""
