@@ -97,23 +97,23 @@ class _Table:
         self.labels = sorted({record.node for record, _ in rows})
         night_of, label_of = ({key: i for i, key in enumerate(keys)} for keys in (self._nights, self.labels))
         shape = len(self._nights), len(self.labels), len(subjects)
-        values = np.full((*shape, max(1, *(len(record.values) for record, _ in rows))), np.nan)
-        again = np.full(shape, np.nan)
+        values, second = (
+            np.full((*shape, max(1, *(len(getattr(record, part)) for record, _ in rows))), np.nan)
+            for part in ("values", "again")
+        )
         self._versions: dict[tuple[int, int], Mapping[str, str]] = {}
-        self._busy = np.zeros(shape[:2], dtype=bool)
         for record, column in rows:
-            night, label = place = night_of[record.night], label_of[record.node]
-            sign = subjects[column].metric.sign
-            usable = [sign * math.log(value) for value in record.values if value > 0 and math.isfinite(value)]
+            place = night_of[record.night], label_of[record.node]
             values[(*place, column)] = np.nan
-            if len(usable) == len(record.values):
-                values[(*place, column)][: len(usable)] = usable
-            second = [sign * math.log(value) for value in record.again if value > 0 and math.isfinite(value)]
-            if second:
-                again[(*place, column)] = statistics.median(second)
+            values[(*place, column)][: len(record.values)] = record.values
+            if record.again:
+                second[(*place, column)][: len(record.again)] = record.again
             self._versions[place] = record.suspects
-            self._busy[night, label] |= any((record.night, node) in tonight.busy for node in nodes_of(record.node))
-        values[self._busy] = np.nan
+        sign = np.array([subject.metric.sign for subject in subjects])
+        values, second = _slowness(values, sign), _slowness(second, sign)
+        for night, node in tonight.busy:
+            is_busy = [node in nodes_of(label) for label in self.labels]
+            values[np.ix_(np.array(self._nights) == night, np.array(is_busy))] = np.nan
         self.values = robust.median(values, axis=3)
         levels = np.zeros(shape, dtype=bool)
         for level in tonight.levels:
@@ -123,7 +123,7 @@ class _Table:
         apart = np.array([not set(nodes_of(label)).isdisjoint(tonight.apart) for label in self.labels])
         least = np.array([_least(subject) for subject in subjects])
         self._history = engine.Nights(
-            values=self.values, again=again, passes=engine.noise(values), levels=levels, apart=apart, least=least,
+            values=self.values, again=robust.median(second, axis=3), passes=engine.noise(values), levels=levels, apart=apart, least=least,
             spread=np.array([subject.kind.spread for subject in subjects]),
             peers=np.array([subject.kind.peers for subject in subjects]), figures=max(figures, 1),
         )  # fmt: skip
@@ -315,6 +315,15 @@ class _Cell:
             index -= 1
             begun = begun if math.isnan(self._table.values[index, self._row, self._column]) else index
         return begun
+
+
+def _slowness(values: Floats, sign: Floats) -> Floats:
+    """Logarithms, greater is worse. A figure has none where one of its values is not above 0."""
+    import numpy as np
+
+    is_known = ~np.isnan(values)
+    is_usable = np.all(~is_known | ((values > 0) & np.isfinite(values)), axis=-1, keepdims=True)
+    return sign[:, None] * np.log(np.where(is_known & is_usable, values, np.nan))
 
 
 def _since_levels(values: Floats, levels: Flags) -> Floats:
