@@ -31,18 +31,6 @@ class MetricClass:
     most: Literal["fail", "warn"] = "fail"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
-    """A class as its file says it."""
-
-    metrics: tuple[str, ...]
-    compare: Literal["ratio", "new", "never"] = "ratio"
-    least: str = "5%"
-    spread: str = "1%"
-    peers: str = "3%"
-    most: Literal["fail", "warn"] = "fail"
-
-
 def matches(pattern: str, metric: str) -> bool:
     """Whether a pattern is the metric's name, some of its words in order, or matches them with ``*``."""
     return fnmatch.fnmatchcase(f" {metric} ", f"* {pattern} *")
@@ -86,17 +74,15 @@ def _entry(draft: trial_draft.Draft, name: str, body: object) -> MetricClass | N
     if not isinstance(body, dict):
         draft.add_problem(where, "must be a mapping with `metrics`", body)
         return None
+    shares: dict[str, float] = {}
     before = len(draft.problems)
-    arguments = draft.convert_arguments(where, _Entry, body, "key")
     for key in ("least", "spread", "peers"):
-        if key in arguments:
-            try:
-                arguments[key] = values.share(arguments[key])
-                if not arguments[key]:
-                    raise ValueError("must be above 0")
-            except ValueError as error:
-                draft.add_problem((*where, key), str(error), body[key])
-    return MetricClass(name=name, **arguments) if len(draft.problems) == before else None
+        try:
+            shares |= {key: values.share(body[key])} if key in body else {}
+        except ValueError as error:
+            draft.add_problem((*where, key), str(error), body[key])
+    arguments = draft.convert_arguments(where, MetricClass, {**body, **shares, "name": name}, "key")
+    return MetricClass(**arguments) if len(draft.problems) == before else None
 
 
 def of(metric: str, known: Sequence[MetricClass]) -> MetricClass:

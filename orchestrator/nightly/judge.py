@@ -331,6 +331,13 @@ def noise(values: Floats) -> Floats:
     return robust.median(np.where(single, np.nan, (robust.MAD_TO_SIGMA * robust.median(apart, axis=3)) ** 2), axis=1)
 
 
+def slide_limit(nights: Nights, verdict: Verdict) -> Floats:
+    import numpy as np
+
+    limit: Floats = np.maximum(LASTING_SHARE * nights.least, SLIDE_NOISE * verdict.usual)
+    return limit
+
+
 def slides(values: Floats, limit: Floats) -> tuple[Floats, Flags]:
     """nodes x metrics: the change of the last nights along the median of all slopes (Theil and Sen), and whether it is beyond the
     limit. ``values``: nights x nodes x metrics, without the day.

@@ -1,17 +1,17 @@
-"""Nights that never ran: a fleet with records of earlier nights, with failures, tickets and gaps."""
+"""Nights that never ran: a fleet with records of earlier nights, judged by the real gates, with failures, tickets and gaps."""
 
 from __future__ import annotations
 
-import math
 import random
-import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from orchestrator.nightly import classes
 from orchestrator.nightly.gates.finding import Finding, Outcome
 from orchestrator.nightly.gates.nights import Key, Metric, Record
-from orchestrator.nightly.judge import Compared
-from orchestrator.nightly.night_judgement import REFERENCE, Judged, NightJudgement, State
+from orchestrator.nightly.judging import cells, floors
+from orchestrator.nightly.judging.figures import Series
+from orchestrator.nightly.night_judgement import Judged, NightJudgement, State
 from orchestrator.nightly.reports.night_report import NightReport
 from orchestrator.nightly.suite import Cell, MetricRule, Night, Row, Suite
 
@@ -68,42 +68,21 @@ def records(nodes: int, nights: int, count: int = 6, seed: int = 7, *, is_broken
 
 
 def findings(history: Sequence[Record], count: int, night: int) -> list[Judged]:
-    """Each node against the median of its earlier nights; and against a floor."""
+    """Floors and references of a night, as judged; no figure was measured again."""
     made: list[Judged] = []
+    subjects = []
     for cell, metric, key, usual in metrics(count):
-        limit = 0.3 if metric.better == "lower" else 0.05
+        own = [record for record in history if record.metric.name == metric.name and record.key == key]
+        series = Series(metric, key, cells=[cell])
+        for record in own:
+            if record.night == night:
+                series.values[record.node], series.versions[record.node] = list(record.values), dict(record.suspects)
+                series.runs[record.node] = [run_name(cell, 0)]
         floor = usual * (1 / FLOOR if metric.better == "lower" else FLOOR)
-        of_metric = [record for record in history if record.metric == metric and record.key == key]
-        for node in dict.fromkeys(record.node for record in of_metric):
-            nights = {record.night: record for record in of_metric if record.node == node}
-            value = statistics.median(nights[night].values)
-            earlier = [statistics.median(record.values) for number, record in nights.items() if number < night - 1]
-            reference = statistics.median(earlier) if earlier else None
-            excess = metric.sign * math.log(value / reference) if reference else None
-            state: Outcome = "unknown" if excess is None else "fail" if excess > limit else "pass"
-            compared = Compared(
-                kind="rate", better=metric.better, excess=excess, limit=limit, reference=reference, nights=len(earlier),
-                again=excess if state == "fail" else None,
-            )  # fmt: skip
-            is_bad = state == "fail"
-            finding = Finding(
-                gate=REFERENCE, outcome=state, metric=metric.name, node=node,
-                text=f"{node}: {metric.name} {value:.4g} {metric.unit}, twice tonight" if is_bad else f"{node}: {metric.name} is as before",
-                since=date(night - 1)[:10] if is_bad else None, suspects=("driver 580.159 -> 580.170",) if is_bad else (),
-            )  # fmt: skip
-            made.append(Judged(
-                finding=finding, state=state, cell=cell, key=key, unit=metric.unit, value=value, compared=compared,
-                runs=(run_name(cell, 0),) if is_bad else (), is_counted=excess is not None,
-            ))  # fmt: skip
-            beyond = metric.sign * (value - floor) > 0
-            finding = Finding(
-                gate="floor", outcome="fail" if beyond else "pass", metric=metric.name, node=node,
-                text=f"{node}: {metric.name} {value:.4g} {metric.unit} {'is worse than' if beyond else 'meets'} its floor",
-            )  # fmt: skip
-            made.append(
-                Judged(finding=finding, state=finding.outcome, cell=cell, key=key, unit=metric.unit, value=value)
-            )
-    return made
+        made += floors.judge(series, floor, cell, f"floor {floor:.4g} {metric.unit}")
+        past = [record for record in own if record.night < night]
+        subjects.append(cells.Subject(series=series, past=past, kind=classes.of(metric.name, classes.read())))
+    return [*made, *cells.judge(subjects, cells.Tonight(number=night, date=date(night)))]
 
 
 def run_name(cell: str, repeat: int) -> str:

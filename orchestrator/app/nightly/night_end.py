@@ -137,13 +137,13 @@ def _accuse(
 
 def _judge(directory: Path, rows: Sequence[Row], history: History, folder: Path) -> NightJudgement:
     """A night that cannot be judged is unknown, if its rows are no worse. The quarantine is that of the night's start."""
-    from ...nightly import baselines, judging
+    from ...nightly import baselines, classes, judging
 
     try:
         floors = baselines.read_all(folder)
         night = night_files.read_night(directory)
         earlier = _earlier_judgements(directory, night)
-        judgement = judging.judge(directory, history.earlier, floors, night.quarantined, earlier)
+        judgement = judging.judge(directory, history.earlier, floors, night.quarantined, earlier, classes.read(folder))
     except Exception as error:  # noqa: BLE001 a night always ends with a report
         code = night_rows.worst((EXIT_UNKNOWN, night_rows.exit_code(rows)))
         return NightJudgement(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: The share of a node's time that other users of its host took, from which on its figures say nothing of its hardware.
 BUSY = 0.05
 STOLEN = "cpu stolen"
+#: Where the limit beside equal nodes is wider, that a node is within it says nothing.
+WIDEST = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,23 +97,23 @@ class _Table:
         self.labels = sorted({record.node for record, _ in rows})
         night_of, label_of = ({key: i for i, key in enumerate(keys)} for keys in (self._nights, self.labels))
         shape = len(self._nights), len(self.labels), len(subjects)
-        values = np.full((*shape, max(1, *(len(record.values) for record, _ in rows))), np.nan)
-        again = np.full(shape, np.nan)
+        values, second = (
+            np.full((*shape, max(1, *(len(getattr(record, part)) for record, _ in rows))), np.nan)
+            for part in ("values", "again")
+        )
         self._versions: dict[tuple[int, int], Mapping[str, str]] = {}
-        self._busy = np.zeros(shape[:2], dtype=bool)
         for record, column in rows:
-            night, label = place = night_of[record.night], label_of[record.node]
-            sign = subjects[column].metric.sign
-            usable = [sign * math.log(value) for value in record.values if value > 0 and math.isfinite(value)]
+            place = night_of[record.night], label_of[record.node]
             values[(*place, column)] = np.nan
-            if len(usable) == len(record.values):
-                values[(*place, column)][: len(usable)] = usable
-            second = [sign * math.log(value) for value in record.again if value > 0 and math.isfinite(value)]
-            if second:
-                again[(*place, column)] = statistics.median(second)
+            values[(*place, column)][: len(record.values)] = record.values
+            if record.again:
+                second[(*place, column)][: len(record.again)] = record.again
             self._versions[place] = record.suspects
-            self._busy[night, label] |= any((record.night, node) in tonight.busy for node in nodes_of(record.node))
-        values[self._busy] = np.nan
+        sign = np.array([subject.metric.sign for subject in subjects])
+        values, second = _slowness(values, sign), _slowness(second, sign)
+        for night, node in tonight.busy:
+            is_busy = [node in nodes_of(label) for label in self.labels]
+            values[np.ix_(np.array(self._nights) == night, np.array(is_busy))] = np.nan
         self.values = robust.median(values, axis=3)
         levels = np.zeros(shape, dtype=bool)
         for level in tonight.levels:
@@ -121,7 +123,7 @@ class _Table:
         apart = np.array([not set(nodes_of(label)).isdisjoint(tonight.apart) for label in self.labels])
         least = np.array([_least(subject) for subject in subjects])
         self._history = engine.Nights(
-            values=self.values, again=again, passes=engine.noise(values), levels=levels, apart=apart, least=least,
+            values=self.values, again=robust.median(second, axis=3), passes=engine.noise(values), levels=levels, apart=apart, least=least,
             spread=np.array([subject.kind.spread for subject in subjects]),
             peers=np.array([subject.kind.peers for subject in subjects]), figures=max(figures, 1),
         )  # fmt: skip
@@ -132,7 +134,7 @@ class _Table:
         verdicts = list(engine.replay(self._history))
         last = verdicts[-1]
         adjusted = np.array([values - verdict.day for values, verdict in zip(self.values, verdicts, strict=True)])
-        limit = np.maximum(engine.LASTING_SHARE * self._history.least, engine.SLIDE_NOISE * last.usual)
+        limit = engine.slide_limit(self._history, last)
         slide, slides = engine.slides(_since_levels(adjusted, self._history.levels), limit)
         for column, subject in enumerate(self._subjects):
             labels = [i for i, label in enumerate(self.labels) if label in subject.series.values]
@@ -223,7 +225,7 @@ class _Cell:
             since=self._table.date(index) if index is not None else None,
         )  # fmt: skip
         values = [value for value in series.values[self._label] if math.isfinite(value)]
-        is_waiting = compared.excess is None and not self._reason()
+        is_waiting = outcome == "unknown" and not self._reason()
         return Judged(
             finding=finding, state=outcome, cell=series.cells[0] if series.cells else "", key=series.key,
             runs=tuple(dict.fromkeys(series.runs.get(self._label, ()))), value=statistics.median(values) if values else None,
@@ -275,22 +277,17 @@ class _Cell:
         limit = _limit(compared.limit or 0.0, better)
         if compared.peers:
             is_odd = bool(self._get(last.unresolved))
+            if (compared.limit or 0.0) > WIDEST and not is_odd:
+                return "unknown", "has no earlier night, and its equal nodes differ too much to see an odd one", None
             text = f"is {change} beside {compared.peers} equal nodes; {limit}, first night"
             return "warn" if is_odd else "pass", text, len(self._verdicts) - 1 if is_odd else None
         against = f"{change} against {_nights(compared.nights)}"
         begun = self._begun()
-        first, flaky, lasting = (self._get(flags) for flags in (last.first, last.flaky, last.lasting))
+        flaky, lasting = (self._get(flags) for flags in (last.flaky, last.lasting))
         if self._get(last.fails):
-            if first and not flaky:
-                return "fail", f"{against}, twice tonight ({again}); {limit}", begun
-            if flaky:
-                nights = engine.FLAKY_NIGHTS
-                return "fail", f"{against}, {again}: flaky again within {nights} nights; {limit}", begun
-            mean = percent(self._get(last.lasting_mean), better)
-            text = f"{mean:+.1%} in the mean of its last {engine.LASTING_NIGHTS} nights, {again}"
-            return "fail", f"{text}; lasting", max(len(self._verdicts) - engine.LASTING_NIGHTS, 0)
+            return self._say_failure(f"{against}, ", again, limit, begun)
         if flaky:
-            return "warn", f"{against}, {again}: flaky; {limit}", begun
+            return "warn", f"{against}, {again}{'' if compared.again is None else ': flaky'}; {limit}", begun
         if self._get(last.unresolved):
             return "warn", f"{against}, {again}: not resolved; {limit}", begun
         if slide is not None:
@@ -301,6 +298,16 @@ class _Cell:
             return "warn", f"{mean:+.1%} in the mean of its last {engine.LASTING_NIGHTS} nights, {again}", begun
         return "pass", f"{against}; {limit}", None
 
+    def _say_failure(self, against: str, again: str, limit: str, begun: int) -> tuple[Outcome, str, int]:
+        last = self._last
+        if self._get(last.flaky):
+            return "fail", f"{against}{again}; the second time within {engine.FLAKY_NIGHTS} nights; {limit}", begun
+        if self._get(last.first):
+            return "fail", f"{against}twice tonight ({again}); {limit}", begun
+        mean = percent(self._get(last.lasting_mean), self._subject.metric.better)
+        text = f"{mean:+.1%} in the mean of its last {engine.LASTING_NIGHTS} nights, {again}: it lasts"
+        return "fail", text, max(len(self._verdicts) - engine.LASTING_NIGHTS, 0)
+
     def _begun(self) -> int:
         """The first of the nights up to tonight on which it was out of its limits, or not measured."""
         index = begun = len(self._verdicts) - 1
@@ -308,6 +315,15 @@ class _Cell:
             index -= 1
             begun = begun if math.isnan(self._table.values[index, self._row, self._column]) else index
         return begun
+
+
+def _slowness(values: Floats, sign: Floats) -> Floats:
+    """Logarithms, greater is worse. A figure has none where one of its values is not above 0."""
+    import numpy as np
+
+    is_known = ~np.isnan(values)
+    is_usable = np.all(~is_known | ((values > 0) & np.isfinite(values)), axis=-1, keepdims=True)
+    return sign[:, None] * np.log(np.where(is_known & is_usable, values, np.nan))
 
 
 def _since_levels(values: Floats, levels: Flags) -> Floats:

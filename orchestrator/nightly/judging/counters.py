@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 
 from ..gates.finding import Finding
@@ -20,7 +21,7 @@ def judge(
 ) -> Finding | None:  # fmt: skip
     """A warning on each night with more than is usual, until its level is accepted. None where it is not, or no earlier night says what is.
 
-    ``references``: the records of nodes that are usual for others: a count that other nodes have is usual for this one.
+    ``references``: the records of nodes that are usual for others: a count that most of them have had is usual.
     """
     known = [value for value in values if math.isfinite(value)]
     begin = max((level.night for level in levels if level.covers(label, metric.name)), default=0)
@@ -30,8 +31,11 @@ def judge(
     usual, nights = _greatest(own[0]), sorted({record.night for record in own})
     for record in own:
         usual = max(usual, _greatest(record)) if _greatest(record) <= USUAL * usual else usual
-    others = sorted(_greatest(record) for record in references if record.node != label)
-    limit = USUAL * max(usual, others[int(0.9 * (len(others) - 1))] if others else 0.0)
+    others: dict[str, float] = {}
+    for record in references:
+        if record.node != label:
+            others[record.node] = max(others.get(record.node, 0.0), _greatest(record))
+    limit = USUAL * max(usual, statistics.median_low(others.values()) if others else 0.0)
     if max(known) <= limit or max(known) - usual < minimum:
         return None
     count = f"{len(nights)} earlier nights" if len(nights) > 1 else "the earlier night"
